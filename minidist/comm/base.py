@@ -1,0 +1,224 @@
+"""All that a technique may know of the outside world: `Comm`.
+
+A technique is handed a `Comm` and never asks what lies behind it: ranks of a `World` on a virtual
+clock, processes over shared memory, or any torch.distributed group. Every transport implements one
+primitive, `_post(ops)`: start these sends and receives together. All else is written here, once.
+
+Invariants: messages between two ranks arrive in the order in which they were sent; there are no
+tags (NCCL has none); a label travels in the checked header, is compared, and is never used to match.
+Source of the names: MPI 4.1, chapter 3 (point to point), chapter 7 (communicators).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+ANY = -1
+
+
+class Deadlock(RuntimeError):
+    """No rank can go on. The message names each waiting rank, what it waits for, and its line."""
+
+
+class RankMissing(Deadlock, TimeoutError):
+    """A rank did not come within the timeout. The message says who is missing and where it is instead."""
+
+
+class PeerLost(ConnectionError):
+    """The other side of a transfer is dead. `rank` is its rank in the Comm that was used."""
+
+    def __init__(self, rank: int, why: str = "it ended before the message was passed on"):
+        super().__init__(rank, why)
+        self.rank, self.why = rank, why
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} is lost: {self.why}"
+
+
+class Link(NamedTuple):
+    """A link in the α–β model: a message of N bytes takes alpha + N·beta seconds."""
+
+    alpha: float
+    beta: float
+
+
+class Send(NamedTuple):
+    """One operation of a `batch`: the values of `x` go to rank `dst`."""
+
+    x: Tensor
+    dst: int
+    label: str | None = None
+
+
+class Recv(NamedTuple):
+    """One operation of a `batch`: `x` is filled from rank `src` (or `ANY`)."""
+
+    x: Tensor
+    src: int
+    label: str | None = None
+
+
+class Work(ABC):
+    """A communication, or a `stream` job, under way.
+
+    `wait()` returns once it has finished, with the result of a `stream` job, else None, and raises
+    what went wrong. `source` is the rank that a finished wildcard receive heard from.
+    """
+
+    __slots__ = ()
+    source: int | None
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether `wait` would return at once. Gives the communication a chance to move."""
+
+    @abstractmethod
+    def wait(self) -> Any:
+        """Block until finished."""
+
+
+class Comm(ABC):
+    """A group of `size` ranks, seen from one of them.
+
+    rank: this rank, 0 … size−1.      size: number of ranks, n.
+    device: where this rank's tensors live.
+    algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
+    native: the transport library's own collectives, or None where there are none.
+
+    A Comm of one rank is the serial case: the same code, without a message.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    algorithm: str = "ring"
+    native: Any = None
+    _splits: int = 0
+
+    @abstractmethod
+    def _post(self, ops: Sequence[Send | Recv]) -> Work:
+        """Start checked operations together."""
+
+    @abstractmethod
+    def _subgroup(self, ranks: list[int], name: str) -> Comm:
+        """The Comm of these ranks of this Comm (this rank among them), on the channel of that name."""
+
+    @abstractmethod
+    def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        """Run `fn(lane_comm, *args)` beside this rank's program; `wait()` returns its result.
+
+        `lane_comm` is a Comm of the same ranks with a channel of its own, so its messages cannot
+        mix with the program's. Jobs of one lane run one after the other, in the order of the calls,
+        which must be the same on every rank; different lanes run side by side.
+        """
+
+    @abstractmethod
+    def link(self, dst: int) -> Link:
+        """α (seconds) and β (seconds per byte) of the link to rank `dst`, for choosing an algorithm."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds: virtual in a World, of the machine's monotonic clock elsewhere."""
+
+    def batch(self, ops: Sequence[Send | Recv]) -> Work:
+        """Start `ops` together, as two-way traffic must (ungrouped, NCCL hangs on it).
+
+        Raises ValueError for a rank that does not exist; then nothing has been posted.
+        """
+        for op in ops:
+            self._check(op)
+        return self._post(ops)
+
+    def _check(self, op: Send | Recv) -> None:
+        sending = isinstance(op, Send)
+        peer, verb = (op.dst, "send to") if sending else (op.src, "receive from")
+        if not isinstance(op.x, Tensor):
+            raise TypeError(f"rank {self.rank} can only {verb} rank {peer} a tensor, not {type(op.x).__name__}")
+        if peer == ANY and not sending:
+            return
+        if not 0 <= peer < self.size:
+            raise ValueError(
+                f"rank {self.rank} cannot {verb} rank {peer}: there are {self.size} ranks, 0 to {self.size - 1}"
+            )
+        if peer == self.rank:
+            raise ValueError(f"rank {self.rank} cannot {verb} rank {peer}, itself: copy the tensor instead")
+
+    def isend(self, x: Tensor, dst: int, label: str | None = None) -> Work:
+        """Start sending `x` (any shape) to rank `dst`. Leave `x` alone until the Work is done."""
+        return self.batch([Send(x, dst, label)])
+
+    def irecv(self, x: Tensor, src: int, label: str | None = None) -> Work:
+        """Start receiving into `x` from rank `src`; shape and dtype must be the sender's.
+
+        `src=ANY` takes the first message from any rank; `Work.source` says whose it was (NCCL has
+        no such receive: ValueError).
+        """
+        return self.batch([Recv(x, src, label)])
+
+    def send(self, x: Tensor, dst: int, label: str | None = None) -> None:
+        """Send `x` to rank `dst`; `x` may be changed afterwards."""
+        self.isend(x, dst, label).wait()
+
+    def recv(self, x: Tensor, src: int, label: str | None = None) -> Tensor:
+        """Receive into `x` from rank `src` and return it."""
+        self.irecv(x, src, label).wait()
+        return x
+
+    def sendrecv(self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None) -> Tensor:
+        """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring."""
+        self.batch([Send(x, dst, label), Recv(into, src, label)]).wait()
+        return into
+
+    def split(self, color: int | None, key: int | None = None) -> Comm | None:
+        """Cut the group: ranks of one `color` get a Comm of their own, ordered by (key, rank).
+
+        All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. The colors
+        travel as messages of 24 bytes, one to and one from every other rank.
+        """
+        mine = [0 if color is None else 1, color or 0, self.rank if key is None else key]
+        rows = self._exchange(mine)
+        self._splits += 1  # on every rank, in a group or not: channels must have the same name everywhere
+        if color is None:
+            return None
+        members = [r for r in range(self.size) if rows[r][0] and rows[r][1] == color]
+        return self._subgroup(sorted(members, key=lambda r: (rows[r][2], r)), color)
+
+    def _exchange(self, row: list[int]) -> list[list[int]]:
+        """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
+        rows = [torch.tensor(row, dtype=torch.int64) for _ in range(self.size)]
+        others = [r for r in range(self.size) if r != self.rank]
+        self._post(
+            [Send(rows[self.rank], r, "split") for r in others] + [Recv(rows[r], r, "split") for r in others]
+        ).wait()
+        return [r.tolist() for r in rows]
+
+
+def describe(x: Tensor) -> str:
+    """`(2, 3) float32`, as error messages name a tensor."""
+    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+
+
+class Side(NamedTuple):
+    """What one side of a transfer says of it, in the checked header of the message."""
+
+    rank: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    label: str | None
+    where: str
+
+    def __str__(self) -> str:
+        label = f" labelled {self.label!r}" if self.label else ""
+        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{label}" + (f"\n    at {self.where}" if self.where else "")
+
+
+def mismatch(sender: Side, receiver: Side) -> str | None:
+    """What is wrong between the two sides, naming both; None if they agree."""
+    if sender[1:4] == receiver[1:4]:
+        return None
+    return f"rank {sender.rank} sends {sender}\n  but rank {receiver.rank} receives {receiver}"

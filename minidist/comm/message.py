@@ -1,0 +1,109 @@
+"""One side of a transfer between processes: where its bytes lie, and how many have moved."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from .base import ANY, Recv, Send, Side, Work, describe, mismatch
+from .program import caller, located
+
+_DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+           torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
+           torch.float8_e4m3fn, torch.float8_e5m2]  # fmt: skip
+_CODE = {dtype: i for i, dtype in enumerate(_DTYPES)}
+
+
+def says(op: Send | Recv, checked: bool) -> tuple:
+    """What the header of a message says of this side, in types that marshal knows."""
+    found = caller() if checked else None
+    where = (found[0].co_filename[-200:], found[1]) if found else ("", 0)
+    return tuple(op.x.shape), _CODE[op.x.dtype], op.label and op.label[:60], *where
+
+
+def side(rank: int, said: tuple) -> Side:
+    """The same for people: `rank` is that side's rank."""
+    shape, code, label, filename, line = said
+    return Side(rank, shape, _DTYPES[code], label, located(filename, line) if filename else "")
+
+
+class Message:
+    """An operation of this rank; `peer` is the other side's rank in the whole run (or ANY)."""
+
+    sending: bool
+
+    def __init__(self, work: ShmWork, op: Send | Recv, comm, checked: bool):
+        self.work, self.op, self.comm, self.sending = work, op, comm, isinstance(op, Send)
+        peer = op.dst if self.sending else op.src
+        self.peer = peer if peer == ANY else comm.ranks[peer]
+        self.said, self.moved, self.begun, self.over = says(op, checked), 0, False, False
+        x = op.x.detach()
+        if x.device.type == "cpu" and x.is_contiguous():
+            self.flat = x
+        else:  # staged: values of a send, room for a receive
+            self.flat = x.to("cpu", copy=True).contiguous() if self.sending else torch.empty(x.shape, dtype=x.dtype)
+        self.nbytes, self.pointer = self.flat.numel() * self.flat.element_size(), self.flat.data_ptr()
+        self.header = (comm.channel, self.nbytes, time.monotonic(), self.said) if self.sending else None
+
+    @property
+    def complete(self) -> bool:
+        return self.begun and self.moved >= self.nbytes
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is None and not self.sending and self.pointer != self.op.x.data_ptr():
+            self.op.x.detach().copy_(self.flat)
+        self.over = True
+        self.work.error = self.work.error or error
+        self.work.parts -= 1
+
+    def mismatch(self, header: tuple) -> ValueError | None:
+        """What is wrong with a message that has come for this receive."""
+        sent, expected = header[3], self.said
+        if sent[:3] == expected[:3]:
+            return None
+        return ValueError(mismatch(side(self.comm.local(self.peer), sent), side(self.comm.rank, expected)))
+
+    def __str__(self) -> str:
+        rank = "any rank" if self.peer == ANY else f"rank {self.comm.local(self.peer)}"
+        label = f" [{self.op.label}]" if self.op.label else ""
+        return f"{'send' if self.sending else 'receive'} of {describe(self.op.x)} {'to' if self.sending else 'from'} {rank}{label}"
+
+
+class Aside:
+    """A message that came before its receive was posted, or that nobody can take: bytes of our own."""
+
+    def __init__(self, header: tuple):
+        self.header, self.nbytes, self.moved, self.begun = header, header[1], 0, False
+        self.flat = torch.empty(self.nbytes, dtype=torch.uint8)
+        self.pointer = self.flat.data_ptr()
+
+    complete = Message.complete
+
+    def give(self, receive: Message) -> None:
+        if receive.nbytes:
+            receive.flat.view(-1).view(torch.uint8).copy_(self.flat)
+
+
+class ShmWork(Work):
+    """Finished when all its messages are."""
+
+    __slots__ = ("_endpoint", "error", "messages", "parts", "source")
+
+    def __init__(self, endpoint, parts: int):
+        self._endpoint, self.parts, self.error, self.source = endpoint, parts, None, None
+        self.messages: list[Message] = []
+
+    def done(self) -> bool:
+        self._endpoint.progress()
+        return self.parts == 0
+
+    def wait(self) -> None:
+        if self.parts:
+            self._endpoint.wait(self)
+        self._endpoint.open.pop(self, None)
+        if self.error is not None:
+            raise self.error
+
+    def __str__(self) -> str:
+        return " and ".join(str(m) for m in self.messages if not m.over)

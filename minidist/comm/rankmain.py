@@ -1,0 +1,117 @@
+"""What a forked rank does: become a rank, run the program, report, wait for leave to go."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import cloudpickle
+import numpy as np
+import torch
+
+from .base import Comm, Deadlock, RankMissing
+from .endpoint import Endpoint
+from .program import seed_of
+from .shm import ShmComm
+from .trace import Trace
+
+
+def rank_main(rank: int, request: dict, rings, store: str, report: int, held: int, stack) -> None:
+    """Never returns: ends the process."""
+    go = threading.Event()
+    threading.Thread(target=_watch, args=(held, go), daemon=True).start()
+    try:
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+        outcome = _run(rank, request, rings, store)
+    except BaseException as error:  # before the program began
+        outcome = _failure(error, Trace(request["n"]))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    Connection(report, readable=False).send_bytes(pickle.dumps(outcome))
+    go.wait()
+    if store:
+        from .torchdist import close
+
+        close()
+    os._exit(0)
+
+
+def _watch(held: int, go: threading.Event) -> None:
+    """The supervisor writes a byte when all are done; it has died when the pipe ends."""
+    if not os.read(held, 1):
+        os._exit(1)
+    go.set()
+
+
+def _prepare(rank: int, request: dict) -> None:
+    """The notebook's surroundings, one thread, and this rank's random numbers."""
+    os.environ.update(request["environ"])
+    sys.path[:] = request["path"]
+    if os.path.isdir(request["cwd"]):
+        os.chdir(request["cwd"])
+    sys.stdin = open(os.devnull)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)
+    torch.set_num_threads(1)  # first: a forked child's OpenMP threads hang if its parent had some
+    torch.set_default_dtype(request["dtype"])
+    seed = seed_of(request["seed"], rank)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def _run(rank: int, request: dict, rings, store: str) -> dict:
+    _prepare(rank, request)
+    trace = Trace(request["n"])
+    start = time.monotonic()
+    try:
+        program, args, kwargs = pickle.loads(request["payload"])
+        comm, flush = _connect(rank, request, rings, store, trace)
+        start = time.monotonic()
+        value = program(comm, *args, **kwargs)
+        flush()
+        return {"ok": True, "value": cloudpickle.dumps(value), "trace": trace, "span": (start, time.monotonic())}
+    except BaseException as error:
+        return _failure(error, trace)
+
+
+def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple[Comm, object]:
+    """This rank's Comm over the chosen transport, and what to call when the program has returned."""
+    n, timeout, checked = request["n"], request["timeout"], request["checked"]
+    if request["transport"] == "shm":
+        endpoint = Endpoint(rings, rank, timeout, checked, trace)
+        return ShmComm(endpoint, list(range(n)), rank), endpoint.close
+    import torch.distributed as dist
+
+    from .torchdist import TorchComm
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    # Forming the group takes a while however short the program's own waits may be.
+    dist.init_process_group("gloo", store=dist.FileStore(f"{store}/ranks", n), rank=rank, world_size=n,
+                            timeout=timedelta(seconds=max(timeout, 30)))  # fmt: skip
+    comm = TorchComm(checked=checked, timeout=timeout, trace=trace)
+    return comm, comm.flush
+
+
+def _failure(error: BaseException, trace: Trace) -> dict:
+    """The exception and the lines it passed through, in forms that the notebook can rebuild."""
+    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    missing = isinstance(error, RankMissing | Deadlock)
+    try:
+        packed = cloudpickle.dumps(error.with_traceback(None))
+        pickle.loads(packed)
+    except Exception:
+        packed = cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    gc.collect()
+    return {"ok": False, "error": packed, "frames": frames, "missing": missing, "trace": trace}

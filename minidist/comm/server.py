@@ -1,0 +1,51 @@
+"""A server that has torch loaded and forks a supervisor for each `launch`: `python -m minidist.comm.server FD`.
+
+Forking a process that has never used a thread is safe and takes milliseconds; importing torch in each
+rank takes seconds, and forking the notebook hangs once it has used OpenMP. The notebook sends one end of
+a socket pair through the Unix socket FD; the supervisor answers on it. The server ends when the notebook
+does, each supervisor when its launch does or when the notebook is gone: nobody is left running.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+
+
+def serve(fd: int) -> None:
+    """Fork a supervisor for every socket that comes."""
+    import torch._dynamo  # the first optimizer imports it, 0.9 s
+
+    import minidist.collectives
+    import minidist.comm.supervisor as supervisor
+    import minidist.parallel  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
+    listener = socket.socket(fileno=fd)
+    while True:
+        message, fds, _, _ = socket.recv_fds(listener, 1, 1)
+        if not message:
+            break
+        if os.fork() == 0:
+            status = 1
+            try:
+                listener.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                supervisor.supervise(fds[0])
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(fds[0])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

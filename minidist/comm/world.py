@@ -1,0 +1,177 @@
+"""Ranks inside the notebook: deterministic, on a virtual clock, traced, with deadlocks explained.
+
+    world = World(4)
+    results = world.run(program, *args)     # program(comm, *args) on each rank
+    world.time, world.trace                 # virtual seconds; who sent what to whom, when
+
+Every link is alike for now: a message of N bytes takes alpha + N·beta seconds. Sends are rendezvous by
+default: what would hang on an NCCL stream is a `Deadlock` here, raised at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .base import Comm, Link, Recv, Send, Work
+from .clock import Clock, Ended
+from .posted import WorldWork
+from .program import copied, named, refuse_shared, seed_of
+from .trace import Results, Trace
+from .wires import Wires
+
+
+class World:
+    """`n` ranks on a virtual clock.
+
+    n: number of ranks.  alpha: seconds a message takes to start.  beta: seconds per byte.
+    rendezvous: a send starts only when its receive is posted (False: it leaves at once).
+    seed: of each rank's random numbers.  device: "cpu", "meta" (no data, any size) or "cuda".
+    on_failure: "end" the other ranks when one raises, or "continue"; a rank that waits for a dead one
+    then gets PeerLost, and the dead one's result is its exception.
+    Raises ValueError for n < 1 or a negative time.
+    """
+
+    def __init__(self, n: int, alpha: float = 5e-6, beta: float = 1 / 50e9, rendezvous: bool = True,
+                 seed: int = 0, device: str = "cpu", on_failure: str = "end"):  # fmt: skip
+        check_runner(n, on_failure)
+        if alpha < 0 or beta < 0:
+            raise ValueError(f"a link cannot take negative time: alpha is {alpha}, beta is {beta}")
+        self.n, self.alpha, self.beta, self.rendezvous = n, alpha, beta, rendezvous
+        self.seed, self.device, self.on_failure = seed, torch.device(device), on_failure
+        self.time, self.trace = 0.0, Trace(n)
+
+    def run(self, program: Callable, *args, **kwargs) -> Results:
+        """Run `program(comm, *args, **kwargs)` on each rank; each gets its own copy of the arguments.
+
+        Returns the ranks' results in rank order, with `.time` and `.trace`. Raises the first exception
+        of a rank (its `rank` attribute names it), or Deadlock; nothing is left running either way.
+        """
+        refuse_shared(program)
+        run = _Run(self)
+        self.trace = run.trace
+        try:
+            for rank in range(self.n):
+                run.start(rank, program, *copied(args, kwargs))
+        finally:
+            run.clock.join()
+        self.time = max(f.time for f in run.clock.fibers)
+        if run.clock.error is not None:
+            raise run.clock.error
+        return Results(run.results, self.trace, self.time)
+
+
+class _Run:
+    """One run of a World: its clock, its wires, its results."""
+
+    def __init__(self, world: World):
+        self.world, self.n = world, world.n
+        self.clock = Clock(world.n, lambda rank: seed_of(world.seed, rank), world.device)
+        self.trace = Trace(world.n)
+        self.wires = Wires(self.clock, self.trace, world.n, world.alpha, world.beta, world.rendezvous)
+        self.results: list = [None] * world.n
+        self.open: list[dict[WorldWork, None]] = [{} for _ in range(world.n)]  # posted, not yet waited for
+
+    def start(self, rank: int, program: Callable, args: tuple, kwargs: dict) -> None:
+        comm = WorldComm(self, list(range(self.n)), rank, "main")
+        self.clock.spawn(rank, "main", lambda: self._rank(rank, comm, program, args, kwargs))
+
+    def _rank(self, rank: int, comm: WorldComm, program: Callable, args: tuple, kwargs: dict) -> None:
+        try:
+            # Ranks on one GPU: backward must run in the rank's own thread for its hooks to communicate.
+            with torch.autograd.set_multithreading_enabled(self.world.device.type != "cuda"):
+                self.results[rank] = program(comm, *args, **kwargs)
+            for work in list(self.open[rank]):  # nothing that was posted is lost
+                work.wait()
+        except Ended:
+            raise
+        except BaseException as error:
+            named(error, rank, self.n)
+            if self.world.on_failure == "end":
+                self.clock.fail(error)
+            else:
+                self.results[rank] = error
+                self.wires.lost(rank, f"it raised {type(error).__name__}: {error}")
+
+    def work(self, rank: int, parts: int, ranks: list[int], what: str = "") -> WorldWork:
+        work = WorldWork(self.clock, parts, ranks, what, self.open[rank])
+        self.open[rank][work] = None
+        return work
+
+
+class WorldComm(Comm):
+    """A rank's view of a World, or of a part of it; `ranks` are the group's ranks in the World."""
+
+    def __init__(self, run: _Run, ranks: list[int], rank: int, channel: str):
+        self._run, self._ranks, self._channel = run, ranks, channel
+        self.rank, self.size, self.device = rank, len(ranks), run.world.device
+        self._lanes: dict[int, _Lane] = {}
+
+    def _post(self, ops: Sequence[Send | Recv]) -> Work:
+        self._run.clock.check()
+        mine = self._ranks[self.rank]
+        work = self._run.work(mine, len(ops), self._ranks)
+        self._run.wires.post(mine, self._ranks, self._channel, ops, work)
+        return work
+
+    def _subgroup(self, ranks: list[int], name: str) -> Comm:
+        return WorldComm(self._run, [self._ranks[r] for r in ranks], ranks.index(self.rank), f"{self._channel}/{name}")
+
+    def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        self._run.clock.check()
+        if lane not in self._lanes:
+            channel = f"{self._channel}/lane {lane}"
+            comm = WorldComm(self._run, self._ranks, self.rank, channel)
+            self._lanes[lane] = _Lane(self._run, self._ranks[self.rank], comm, f"lane {lane}")
+        return self._lanes[lane].put(fn, args)
+
+    def link(self, dst: int) -> Link:
+        self._check(Send(torch.empty(0), dst))
+        return Link(self._run.world.alpha, self._run.world.beta)
+
+    def now(self) -> float:
+        self._run.clock.check()
+        return self._run.clock.current.time
+
+
+class _Lane:
+    """A fiber that does a rank's `stream` jobs one after the other."""
+
+    def __init__(self, run: _Run, rank: int, comm: WorldComm, name: str):
+        self.run, self.rank, self.comm = run, rank, comm
+        self.jobs: deque = deque()
+        self.fiber = run.clock.spawn(rank, name, self._body, run.clock.current.time)
+        self.fiber.idle = False
+
+    def put(self, fn: Callable, args: tuple) -> WorldWork:
+        work = self.run.work(self.rank, 1, [], f"a stream job, {getattr(fn, '__name__', 'job')}")
+        self.jobs.append((fn, args, work))
+        if self.fiber.idle:
+            self.fiber.idle = False
+            self.run.clock.wake(self.fiber, self.run.clock.current.time)
+        return work
+
+    def _body(self) -> None:
+        while True:
+            while not self.jobs:
+                self.fiber.idle = True
+                self.run.clock.block("its next job")
+            fn, args, work = self.jobs.popleft()
+            error = None
+            try:
+                work.result = fn(self.comm, *args)
+            except Ended:
+                raise
+            except BaseException as caught:
+                error = caught
+            work.finish(self.fiber.time, error)
+
+
+def check_runner(n: int, on_failure: str) -> None:
+    """The arguments that every runner has in common."""
+    if not isinstance(n, int) or n < 1:
+        raise ValueError(f"a run has at least 1 rank, not {n!r}")
+    if on_failure not in ("end", "continue"):
+        raise ValueError(f'on_failure is "end" or "continue", not {on_failure!r}')
