@@ -1,0 +1,61 @@
+"""Tensors of any shape as the flat chunks that algorithms work on, and back.
+
+One contiguous tensor becomes views of itself: nothing is copied. Several tensors, or a strided one, are
+copied into one buffer (coalesced: one message where there were many), and back when they are results.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..split import uneven
+
+
+class Flat:
+    """`tensors` (one dtype) as one flat buffer, in which results are written back by `restore`."""
+
+    def __init__(self, tensors: list[Tensor]):
+        self.tensors = [t.detach() for t in tensors]
+        self._shared = len(tensors) == 1 and tensors[0].is_contiguous()
+        self.buffer = self.tensors[0].view(-1) if self._shared else torch.cat([t.reshape(-1) for t in self.tensors])
+
+    def chunks(self, n: int) -> list[Tensor]:
+        """Views of the buffer, one for each rank, as equal as can be."""
+        return list(self.buffer.split(uneven(self.buffer.numel(), n))) if n > 1 else [self.buffer]
+
+    def restore(self) -> None:
+        """Copy the buffer back into the tensors, where it is not their own memory."""
+        if not self._shared:
+            parts = self.buffer.split([t.numel() for t in self.tensors])
+            for tensor, part in zip(self.tensors, parts, strict=True):
+                tensor.copy_(part.view(tensor.shape))
+
+
+def rows(tensors: list[Tensor], sizes: list[list[int]]) -> list[Tensor]:
+    """For each rank one flat chunk: its `sizes[t][rank]` rows of every tensor t, one after the other."""
+    parts = [t.detach().contiguous().split(s) for t, s in zip(tensors, sizes, strict=True)]
+    if len(parts) == 1:
+        return [part.view(-1) for part in parts[0]]
+    return [torch.cat([part.reshape(-1) for part in of_rank]) for of_rank in zip(*parts, strict=True)]
+
+
+class Rows:
+    """Room for every tensor's rows of every rank: `chunks[rank]` is flat, `tensors()` puts the rows together.
+
+    `rests[t]`: the shape of tensor t after its first dimension.
+    """
+
+    def __init__(self, like: Tensor, rests: list[torch.Size], sizes: list[list[int]]):
+        self._rests, self._sizes = rests, sizes
+        lengths = [[size * rest.numel() for size in s] for s, rest in zip(sizes, rests, strict=True)]
+        self._lengths = list(zip(*lengths, strict=True))  # by rank, then tensor
+        self._buffer = like.new_empty(sum(map(sum, lengths)))
+        self.chunks = list(self._buffer.split([sum(of_rank) for of_rank in self._lengths]))
+
+    def tensors(self) -> list[Tensor]:
+        if len(self._rests) == 1:
+            return [self._buffer.view(sum(self._sizes[0]), *self._rests[0])]
+        parts = [chunk.split(lengths) for chunk, lengths in zip(self.chunks, self._lengths, strict=True)]
+        joined = [torch.cat(of_tensor) for of_tensor in zip(*parts, strict=True)]
+        return [flat.view(sum(s), *rest) for flat, rest, s in zip(joined, self._rests, self._sizes, strict=True)]

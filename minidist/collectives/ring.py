@@ -1,0 +1,85 @@
+"""Ring algorithms: every rank sends to its right neighbour and receives from its left, n−1 times.
+
+All-reduce is two halves. Reduce-scatter: chunk i sets out from rank i+1 and each rank on its way adds its
+own, so that it is finished at rank i. All-gather: the finished chunks go around once more.
+
+            step 1        step 2        then all-gather
+    rank 0  a0  b0 ─▶     …             2(n−1) messages a rank in all, 2(n−1)/n·N bytes,
+    rank 1  a1  b1  c1 ─▶               time 2(n−1)α + 2(n−1)/n·Nβ
+
+Bytes a rank do not grow with n: no algorithm sends fewer (Patarasuk and Yuan 2009, Theorem 1). Here a
+chunk is a flat tensor; `chunks[i]` belongs to rank i; lengths may differ and be zero.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..comm.base import Comm
+from . import naive
+
+
+def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
+    """`out` becomes chunk `comm.rank`, combined over all ranks; it may be `chunks[comm.rank]` itself.
+
+    (n−1) messages, (n−1)/n·N bytes a rank; two buffers of one chunk; the other chunks are only read.
+    """
+    n, r = comm.size, comm.rank
+    if n == 1:
+        out.copy_(chunks[0])
+        return
+    longest = max(chunk.numel() for chunk in chunks)
+    buffers = [out.new_empty(longest) for _ in range(min(2, n - 1))]
+    partial = chunks[(r - 1) % n]
+    for step in range(n - 1):
+        mine = chunks[(r - 2 - step) % n]
+        received = buffers[step % 2][: mine.numel()]
+        comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
+        partial = combine(received, mine, out=out if step == n - 2 else received)
+
+
+def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
+    """Fill all `chunks` from the ranks that own them. (n−1) messages, (n−1)/n·N bytes a rank."""
+    n, r = comm.size, comm.rank
+    for step in range(n - 1):
+        comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n, label="all-gather")
+
+
+def all_reduce(comm: Comm, chunks: list[Tensor], combine) -> None:
+    """All `chunks`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
+    reduce_scatter(comm, chunks, chunks[comm.rank], combine)
+    all_gather(comm, chunks)
+
+
+def broadcast(comm: Comm, chunks: list[Tensor], root: int) -> None:
+    """Scatter, then all-gather: time about 2Nβ for any n, where the naive one takes (n−1)Nβ.
+
+    Van de Geijn's long-message broadcast (Barnett et al. 1994).
+    """
+    naive.scatter(comm, chunks, root)
+    all_gather(comm, chunks)
+
+
+def reduce(comm: Comm, chunks: list[Tensor], root: int, combine) -> None:
+    """Reduce-scatter, then gather at `root`; the chunks of the other ranks stay as they were."""
+    done = [chunk if comm.rank == root else chunk.new_empty(chunk.numel() if i == comm.rank else 0)
+            for i, chunk in enumerate(chunks)]  # fmt: skip
+    reduce_scatter(comm, chunks, done[comm.rank], combine)
+    naive.gather(comm, done, root)
+
+
+def all_to_all(comm: Comm, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    """n−1 steps; in step k everyone sends to the k-th to its right, so no wire is waited for."""
+    n, r = comm.size, comm.rank
+    outputs[r].copy_(inputs[r])
+    for k in range(1, n):
+        to, source = (r + k) % n, (r - k) % n
+        comm.sendrecv(inputs[to], to, outputs[source], source, label="all-to-all")
+
+
+def barrier(comm: Comm, token: Tensor) -> None:
+    """Dissemination: in round k hear from the 2^k-th to the left. ⌈log₂ n⌉ messages a rank (Hensgen et al. 1988)."""
+    heard, distance = token.clone(), 1
+    while distance < comm.size:
+        comm.sendrecv(token, (comm.rank + distance) % comm.size, heard, (comm.rank - distance) % comm.size, label="barrier")
+        distance *= 2

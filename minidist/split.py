@@ -1,0 +1,40 @@
+"""The one place that says who owns what: how many rows each rank gets, and where they begin.
+
+Convention everywhere: part i belongs to rank i. Uneven splits give the first ranks one more.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+
+def uneven(total: int, n: int) -> list[int]:
+    """Sizes of `n` parts of `total`, as equal as can be: `uneven(10, 4) == [3, 3, 2, 2]`. Parts may be empty."""
+    if n < 1 or total < 0:
+        raise ValueError(f"{total} rows do not split over {n} ranks")
+    return [total // n + (i < total % n) for i in range(n)]
+
+
+def even(total: int, n: int, what: str = "rows") -> list[int]:
+    """Sizes of `n` equal parts; ValueError if `n` does not divide `total`."""
+    if n < 1 or total % n:
+        raise ValueError(f"{total} {what} do not split over {n} ranks: {total} is not a multiple of {n}")
+    return [total // n] * n
+
+
+def given(sizes: list[int] | None, total: int | None, n: int) -> list[int]:
+    """The caller's `sizes`, checked against `total` and `n`; without any, equal parts."""
+    if sizes is None:
+        return even(total, n)
+    sizes = list(sizes)
+    if len(sizes) != n:
+        raise ValueError(f"{len(sizes)} sizes were given for {n} ranks")
+    if min(sizes) < 0 or (total is not None and sum(sizes) != total):
+        raise ValueError(f"the sizes {sizes} add up to {sum(sizes)}, not to {total} rows")
+    return sizes
+
+
+def bounds(sizes: list[int]) -> list[tuple[int, int]]:
+    """(first, end) of each part: `bounds([3, 2]) == [(0, 3), (3, 5)]`."""
+    ends = list(accumulate(sizes))
+    return list(zip([0, *ends][: len(sizes)], ends, strict=True))
