@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from minidist.comm.trace import Message, Trace
 from minidist.study import line
@@ -142,8 +143,8 @@ def _label(ax, word: str, tail: tuple, head: tuple, inch: tuple, taken: list) ->
             break
     x, y, box = spot
     taken.append(box)
-    back = dict(boxstyle="round,pad=0.12", facecolor=line.CARD, edgecolor="none", alpha=0.85)
-    ax.text(x, y, word, ha="center", va="center", fontsize=line.SMALL, bbox=back, zorder=5)
+    halo = [withStroke(linewidth=4, foreground=line.CARD)]
+    ax.text(x, y, word, ha="center", va="center", fontsize=line.SMALL, path_effects=halo, zorder=5)
 
 
 def _text(title: str, arrows: list[Arrow], unit: str, ranks: int) -> str:

@@ -42,7 +42,7 @@ class Source:
         card = f"background-color: {line.CARD}; color: {line.INK}; border: 1px solid {line.EDGE}; border-radius: 8px"
         what = f"{escape(self.name)} · {count} line{'s' * (count != 1)}"
         head = f'<div style="color: {line.MUTED}; font-size: 12px; padding-bottom: 6px">{what}</div>'
-        type_ = f"font-family: {line.MONO}; font-size: 13px; line-height: 1.45"
+        type_ = f"font-family: {line.MONO}; font-size: 12px; line-height: 1.5; overflow: visible"
         plain = f"margin: 0; padding: 0; background-color: {line.CARD}; color: {line.INK}; white-space: pre; {type_}"
         code = f'<pre style="{plain}">{_highlighted(self.text)}</pre>'
         return f'<div style="{card}; padding: 10px 14px; overflow-x: auto">{head}{code}</div>'
@@ -119,6 +119,5 @@ def _highlighted(text: str) -> str:
     class House(Style):
         styles = {string_to_tokentype(kind): color for kind, color in COLORS.items()}
 
-    return highlight(
-        text, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(style=House, noclasses=True, nowrap=True)
-    )
+    lexer, marks = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(style=House, noclasses=True, nowrap=True)
+    return highlight(text, lexer, marks).removesuffix("\n")  # which the formatter adds
