@@ -1,0 +1,103 @@
+"""A picture shows itself, once, the same each time, whatever style the notebook has chosen."""
+
+import base64
+import io
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from minidist.study import bars, line
+from minidist.study.picture import measure, short
+
+
+def picture():
+    return bars({"a": 1, "b": 2}, title="Two numbers")
+
+
+def pixels(made):
+    return np.asarray(Image.open(io.BytesIO(made.png)).convert("RGBA"))
+
+
+def test_what_a_notebook_is_given():
+    made = picture()
+    data, metadata = made._repr_mimebundle_()
+    assert set(data) == {"image/png", "text/plain"}
+    assert base64.b64decode(data["image/png"]) == made.png
+    assert data["text/plain"] == made.text == repr(made) == "Two numbers\n  a: 1\n  b: 2"
+    high, wide, _ = pixels(made).shape
+    assert metadata["image/png"]["alt"] == made.text
+    assert (wide, high) == (2 * metadata["image/png"]["width"], 2 * metadata["image/png"]["height"])
+
+
+def test_same_bytes_each_time_and_in_every_style():
+    first = picture().png
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black", "figure.dpi": 50}):
+        assert picture().png == first
+    assert bars({"a": 1, "b": 3}, title="Two numbers").png != first
+
+
+def test_same_bytes_in_another_process():
+    code = "import sys; from minidist.study import bars; " \
+        "sys.stdout.buffer.write(bars({'a': 1, 'b': 2}, title='Two numbers').png)"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == picture().png
+
+
+def test_the_card_is_opaque_and_its_corners_are_not():
+    image = pixels(picture())
+    assert image[0, 0, 3] == 0
+    card = tuple(int(line.CARD[i : i + 2], 16) for i in (1, 3, 5))
+    assert tuple(image[image.shape[0] - 12, 100]) == (*card, 255)
+    assert (image[20:-20, 20:-20, 3] == 255).all()
+
+
+def test_no_figure_is_left_open():
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    picture()
+    assert plt.get_fignums() == before
+
+
+def test_save(tmp_path):
+    made = picture()
+    made.save(tmp_path / "two.png")
+    assert (tmp_path / "two.png").read_bytes() == made.png
+    with pytest.raises(ValueError, match=r"saved as \.png, not as '\.svg'"):
+        made.save(tmp_path / "two.svg")
+
+
+def test_core_needs_no_matplotlib():
+    code = "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace; " \
+        "assert 'minidist.study' not in sys.modules"  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("value", "unit", "shown"), [
+    (0, "s", "0 s"),
+    (0.0, "B", "0 B"),
+    (9999, "B", "9,999 B"),
+    (10_000, "B", "10 kB"),
+    (1_500_000, "B", "1.5 MB"),
+    (2.5e9, "B", "2.5 GB"),
+    (1e-6, "s", "1 µs"),
+    (0.99e-6, "s", "990 ns"),
+    (0.0123456, "s", "12.3 ms"),
+    (75.0, "s", "75 s"),
+    (-3e-3, "s", "-3 ms"),
+    (3, "steps", "3 steps"),
+    (0.125, None, "0.125"),
+])  # fmt: skip
+def test_measure(value, unit, shown):
+    assert measure(value, unit) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (0.0, "0"), (1234567, "1,234,567"), (1234.5, "1,234"), (0.98765, "0.988"), (100.0, "100"), (1e-9, "1.00e-09"),
+    (float("inf"), "inf"), (-2.5, "-2.5"),
+])  # fmt: skip
+def test_short(value, shown):
+    assert short(value) == shown

@@ -1,0 +1,34 @@
+"""Traces made by hand, with times that floats hold exactly."""
+
+from minidist.comm.trace import Span, Trace
+
+US = 2.0**-20  # about a microsecond
+
+
+def ring(n, steps=None, nbytes=1000):
+    """Every rank sends to the next, `steps` times: 1 unit of sending, 1 of latency."""
+    trace = Trace(n)
+    for s in range(n - 1 if steps is None else steps):
+        for r in range(n):
+            trace.add(r, (r + 1) % n, nbytes, 2 * s * US, (2 * s + 1) * US, (2 * s + 2) * US, f"chunk {(r - s) % n}")
+    return trace
+
+
+def gather(n, nbytes=1000):
+    """All send to rank 0, one after the other."""
+    trace = Trace(n)
+    for r in range(1, n):
+        trace.add(r, 0, nbytes, (r - 1) * US, r * US, (r + 1) * US)
+    return trace
+
+
+def step():
+    """Two ranks compute, one waits for the other, rank 0 sends on a lane."""
+    trace = Trace(2)
+    trace.add(0, 1, 4096, 1e-3, 2e-3, 3e-3, "gradient", "0")
+    trace.spans += [
+        Span(0, "main", "compute", 0.0, 4e-3, "backward"),
+        Span(1, "main", "compute", 0.0, 1e-3, "backward"),
+        Span(1, "main", "wait", 1e-3, 3e-3, "recv"),
+    ]
+    return trace
