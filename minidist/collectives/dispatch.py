@@ -7,12 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..comm.base import Comm
+from ..comm.base import Comm, describe
 from ..split import given
 from . import naive, ring
 from .flat import Flat, Rows
 
-OPS = {"sum": torch.add, "mean": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}
+# combine(a, b): a becomes the combination, and is returned
+OPS = {
+    "sum": Tensor.add_,
+    "mean": Tensor.add_,
+    "min": lambda a, b: torch.minimum(a, b, out=a),
+    "max": lambda a, b: torch.maximum(a, b, out=a),
+    "prod": Tensor.mul_,
+}
 _ALGORITHMS = {"naive": naive, "ring": ring}
 
 
@@ -21,7 +28,8 @@ def native(comm: Comm, algorithm: str | None):
     if (algorithm or comm.algorithm) != "native":
         return None
     if comm.native is None:
-        raise ValueError(f'algorithm="native" is for Comms over torch.distributed; a {type(comm).__name__} has only ours')
+        only = f"a {type(comm).__name__} has only ours"
+        raise ValueError(f'algorithm="native" is for Comms over torch.distributed; {only}')
     return comm.native
 
 
@@ -45,6 +53,18 @@ def check_op(xs: list[Tensor], op: str) -> None:
     for x in xs:
         if op == "mean" and not (x.is_floating_point() or x.is_complex()):
             raise ValueError(f"the mean of {x.dtype} tensors is not {x.dtype}: reduce a floating-point copy")
+
+
+def check_out(comm: Comm, xs: list[Tensor] | None, split: list[list[int]] | None, outs: list[Tensor]) -> None:
+    """The root's `outs` must have room for exactly its own rows; the header of the message checks the others."""
+    if xs is None:
+        return
+    if len(xs) != len(outs):
+        raise ValueError(f"rank {comm.rank} scatters {len(xs)} tensors, but `out` has {len(outs)}")
+    for x, s, out in zip(xs, split, outs, strict=True):
+        rows = x.new_empty((s[comm.rank], *x.shape[1:]), device="meta")
+        if (rows.numel(), rows.dtype) != (out.numel(), out.dtype):
+            raise ValueError(f"rank {comm.rank} keeps rows {describe(rows)}, but `out` is {describe(out)}")
 
 
 def mean(x: Tensor, op: str, n: int) -> None:
@@ -76,7 +96,7 @@ def height(x: Tensor) -> int:
 
 def room(comm: Comm, xs: list[Tensor], sizes: list[int] | None) -> Rows:
     """Room for all ranks' rows of `xs`, this rank's filled in."""
-    split = [given(sizes or [height(x)] * comm.size, None, comm.size) for x in xs]
+    split = [given([height(x)] * comm.size if sizes is None else sizes, None, comm.size) for x in xs]
     for x, s in zip(xs, split, strict=True):
         if s[comm.rank] != height(x):
             raise ValueError(f"rank {comm.rank} has {height(x)} rows, but sizes gives it {s[comm.rank]}: {s}")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..split import uneven
-
 
 class Flat:
     """`tensors` (one dtype) as one flat buffer, in which results are written back by `restore`."""
@@ -19,10 +17,6 @@ class Flat:
         self.tensors = [t.detach() for t in tensors]
         self._shared = len(tensors) == 1 and tensors[0].is_contiguous()
         self.buffer = self.tensors[0].view(-1) if self._shared else torch.cat([t.reshape(-1) for t in self.tensors])
-
-    def chunks(self, n: int) -> list[Tensor]:
-        """Views of the buffer, one for each rank, as equal as can be."""
-        return list(self.buffer.split(uneven(self.buffer.numel(), n))) if n > 1 else [self.buffer]
 
     def restore(self) -> None:
         """Copy the buffer back into the tensors, where it is not their own memory."""
@@ -34,7 +28,7 @@ class Flat:
 
 def rows(tensors: list[Tensor], sizes: list[list[int]]) -> list[Tensor]:
     """For each rank one flat chunk: its `sizes[t][rank]` rows of every tensor t, one after the other."""
-    parts = [t.detach().contiguous().split(s) for t, s in zip(tensors, sizes, strict=True)]
+    parts = [torch.atleast_1d(t.detach()).contiguous().split(s) for t, s in zip(tensors, sizes, strict=True)]
     if len(parts) == 1:
         return [part.view(-1) for part in parts[0]]
     return [torch.cat([part.reshape(-1) for part in of_rank]) for of_rank in zip(*parts, strict=True)]

@@ -1,8 +1,9 @@
 """The obvious algorithms: one rank does all the talking, or everyone talks to everyone.
 
 Kept because they are the oracle of the others, the best choice for tiny messages, and what a ring is
-measured against: at rank 0 an all-reduce moves 2(n−1)·N bytes through one wire, time ≈ 2(n−1)(α + Nβ).
-Here a chunk is a flat tensor; `chunks[i]` belongs to rank i; lengths may differ and be zero.
+measured against: an all-reduce moves 2(n−1)·N bytes through the wire of rank 0, in nα + 2(n−1)Nβ.
+Here `flat` is a flat tensor of N bytes, the same length everywhere; so is a chunk, and `chunks[i]` belongs
+to rank i; lengths of chunks may differ and be zero.
 """
 
 from __future__ import annotations
@@ -17,30 +18,28 @@ def _others(comm: Comm) -> list[int]:
     return [r for r in range(comm.size) if r != comm.rank]
 
 
-def broadcast(comm: Comm, chunks: list[Tensor], root: int) -> None:
-    """`root` sends everything to each rank in turn: n−1 messages, (n−1)N bytes out of one wire."""
-    for chunk in chunks:
-        if comm.rank == root:
-            comm.batch([Send(chunk, r, "broadcast") for r in _others(comm)]).wait()
-        else:
-            comm.recv(chunk, root, "broadcast")
+def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
+    """`root` sends everything to each rank: n−1 messages, (n−1)N bytes out of one wire, α + (n−1)Nβ."""
+    if comm.rank == root:
+        comm.batch([Send(flat, r, "broadcast") for r in _others(comm)]).wait()
+    else:
+        comm.recv(flat, root, "broadcast")
 
 
-def reduce(comm: Comm, chunks: list[Tensor], root: int, combine) -> None:
-    """Every rank sends to `root`, which combines in rank order."""
-    for chunk in chunks:
-        if comm.rank != root:
-            comm.send(chunk, root, "reduce")
-            continue
-        received = torch.empty_like(chunk)
-        for r in _others(comm):
-            combine(chunk, comm.recv(received, r, "reduce"), out=chunk)
+def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
+    """Every rank sends to `root`, which takes and combines them in rank order: (n−1)(α + Nβ)."""
+    if comm.rank != root:
+        comm.send(flat, root, "reduce")
+        return
+    received = torch.empty_like(flat)
+    for r in _others(comm):
+        combine(flat, comm.recv(received, r, "reduce"))
 
 
-def all_reduce(comm: Comm, chunks: list[Tensor], combine) -> None:
+def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """Reduce to rank 0, then broadcast from it."""
-    reduce(comm, chunks, 0, combine)
-    broadcast(comm, chunks, 0)
+    reduce(comm, flat, 0, combine)
+    broadcast(comm, flat, 0)
 
 
 def scatter(comm: Comm, chunks: list[Tensor], root: int) -> None:
@@ -62,8 +61,8 @@ def gather(comm: Comm, chunks: list[Tensor], root: int) -> None:
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
     """Everyone sends its chunk to everyone: n−1 messages a rank, all at once."""
     mine = chunks[comm.rank]
-    ops = [Send(mine, r, "all-gather") for r in _others(comm)] + [Recv(chunks[r], r, "all-gather") for r in _others(comm)]
-    comm.batch(ops).wait()
+    sends = [Send(mine, r, "all-gather") for r in _others(comm)]
+    comm.batch(sends + [Recv(chunks[r], r, "all-gather") for r in _others(comm)]).wait()
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
@@ -72,18 +71,18 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     all_to_all(comm, received, chunks)
     out.copy_(received[0])
     for values in received[1:]:
-        combine(out, values, out=out)
+        combine(out, values)
 
 
 def all_to_all(comm: Comm, outputs: list[Tensor], inputs: list[Tensor]) -> None:
     """Everyone sends to everyone, all at once."""
     outputs[comm.rank].copy_(inputs[comm.rank])
-    ops = [Send(inputs[r], r, "all-to-all") for r in _others(comm)] + [Recv(outputs[r], r, "all-to-all") for r in _others(comm)]
-    comm.batch(ops).wait()
+    sends = [Send(inputs[r], r, "all-to-all") for r in _others(comm)]
+    comm.batch(sends + [Recv(outputs[r], r, "all-to-all") for r in _others(comm)]).wait()
 
 
 def barrier(comm: Comm, token: Tensor) -> None:
     """All report to rank 0, which then lets all go."""
     tokens = [token.clone() for _ in range(comm.size)]
     gather(comm, tokens, 0)
-    broadcast(comm, [token], 0)
+    broadcast(comm, token, 0)

@@ -7,8 +7,9 @@ own, so that it is finished at rank i. All-gather: the finished chunks go around
     rank 0  a0  b0 ─▶     …             2(n−1) messages a rank in all, 2(n−1)/n·N bytes,
     rank 1  a1  b1  c1 ─▶               time 2(n−1)α + 2(n−1)/n·Nβ
 
-Bytes a rank do not grow with n: no algorithm sends fewer (Patarasuk and Yuan 2009, Theorem 1). Here a
-chunk is a flat tensor; `chunks[i]` belongs to rank i; lengths may differ and be zero.
+Bytes a rank do not grow with n: no algorithm sends fewer (Patarasuk and Yuan 2009, Theorem 1). Here
+`flat` is a flat tensor of N bytes, and a chunk a part of it; `chunks[i]` belongs to rank i; lengths may
+differ and be zero.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..comm.base import Comm
+from ..split import uneven
 from . import naive
+
+
+def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
+    return list(flat.split(uneven(flat.numel(), comm.size)))
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
@@ -28,14 +34,16 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     if n == 1:
         out.copy_(chunks[0])
         return
-    longest = max(chunk.numel() for chunk in chunks)
-    buffers = [out.new_empty(longest) for _ in range(min(2, n - 1))]
+    last = out.new_empty(out.numel()) if out is chunks[r] else out
+    buffers = [out.new_empty(max(chunk.numel() for chunk in chunks)) for _ in range(min(2, n - 2))]
     partial = chunks[(r - 1) % n]
-    for step in range(n - 1):
+    for step in range(n - 2):
         mine = chunks[(r - 2 - step) % n]
         received = buffers[step % 2][: mine.numel()]
         comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
-        partial = combine(received, mine, out=out if step == n - 2 else received)
+        partial = combine(received, mine)
+    comm.sendrecv(partial, (r + 1) % n, last, (r - 1) % n, label="reduce-scatter")
+    combine(out, last if out is chunks[r] else chunks[r])
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
@@ -45,23 +53,26 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
         comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n, label="all-gather")
 
 
-def all_reduce(comm: Comm, chunks: list[Tensor], combine) -> None:
-    """All `chunks`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
+def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
+    """`flat`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
+    chunks = _chunks(comm, flat)
     reduce_scatter(comm, chunks, chunks[comm.rank], combine)
     all_gather(comm, chunks)
 
 
-def broadcast(comm: Comm, chunks: list[Tensor], root: int) -> None:
+def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
     """Scatter, then all-gather: time about 2Nβ for any n, where the naive one takes (n−1)Nβ.
 
     Van de Geijn's long-message broadcast (Barnett et al. 1994).
     """
+    chunks = _chunks(comm, flat)
     naive.scatter(comm, chunks, root)
     all_gather(comm, chunks)
 
 
-def reduce(comm: Comm, chunks: list[Tensor], root: int, combine) -> None:
-    """Reduce-scatter, then gather at `root`; the chunks of the other ranks stay as they were."""
+def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
+    """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
+    chunks = _chunks(comm, flat)
     done = [chunk if comm.rank == root else chunk.new_empty(chunk.numel() if i == comm.rank else 0)
             for i, chunk in enumerate(chunks)]  # fmt: skip
     reduce_scatter(comm, chunks, done[comm.rank], combine)
@@ -81,5 +92,6 @@ def barrier(comm: Comm, token: Tensor) -> None:
     """Dissemination: in round k hear from the 2^k-th to the left. ⌈log₂ n⌉ messages a rank (Hensgen et al. 1988)."""
     heard, distance = token.clone(), 1
     while distance < comm.size:
-        comm.sendrecv(token, (comm.rank + distance) % comm.size, heard, (comm.rank - distance) % comm.size, label="barrier")
+        to, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        comm.sendrecv(token, to, heard, source, label="barrier")
         distance *= 2

@@ -8,7 +8,8 @@ Rows (the first dimension) are what is split and put together: `all_gather(reduc
 `all_reduce_(x)`. Rows split evenly, or as `sizes` says (the same list on every rank). In-place verbs end
 in `_` and take any shape. Everywhere `x` may be a list of tensors: one message carries them all, and a
 list comes back. `op`: "sum", "mean", "min", "max", "prod". `algorithm`: "naive", "ring", "native" (the
-transport library's own), None for the Comm's default. Sources and costs: ring.py, naive.py.
+transport library's own), None for the Comm's default. Sources and costs: ring.py, naive.py. There is no
+ring for scatter and gather: the wire of the root carries it all in any case.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..split import given
 from . import naive
-from .dispatch import OPS, by_dtype, check_op, check_root, chosen, flats, height, mean, native, room
+from .dispatch import OPS, by_dtype, check_op, check_out, check_root, chosen, flats, height, mean, native, room
 from .flat import Flat, Rows, rows
 
 
@@ -32,7 +33,7 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm: s
         if run := native(comm, algorithm):
             run.broadcast(flat.buffer, root)
         else:
-            chosen(comm, "broadcast", algorithm)(comm, flat.chunks(comm.size), root)
+            chosen(comm, "broadcast", algorithm)(comm, flat.buffer, root)
         flat.restore()
     return x
 
@@ -44,7 +45,7 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
         if run := native(comm, algorithm):
             run.reduce(flat.buffer, root, op)
         else:
-            chosen(comm, "reduce", algorithm)(comm, flat.chunks(comm.size), root, OPS[op])
+            chosen(comm, "reduce", algorithm)(comm, flat.buffer, root, OPS[op])
         if comm.rank == root:
             mean(flat.buffer, op, comm.size)
             flat.restore()
@@ -60,7 +61,7 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
         if run := native(comm, algorithm):
             run.all_reduce(flat.buffer, op)
         else:
-            chosen(comm, "all_reduce", algorithm)(comm, flat.chunks(comm.size), OPS[op])
+            chosen(comm, "all_reduce", algorithm)(comm, flat.buffer, OPS[op])
         mean(flat.buffer, op, comm.size)
         flat.restore()
     return x
@@ -132,13 +133,16 @@ def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=No
     travel first, one message of 512 bytes to each rank.
     """
     check_root(comm, root)
+    if comm.rank == root and x is None:
+        raise ValueError(f"rank {root} is the root of this scatter: it must give x")
     several = isinstance(x if comm.rank == root else out, list | tuple)
     xs = (list(x) if several else [x]) if comm.rank == root else None
     split = [given(sizes, height(t), comm.size) for t in xs] if xs else None
     if out is None:
         outs, several = _announced(comm, xs, split, root, several)
     else:
-        outs = list(out) if several else [out]
+        outs = list(out) if isinstance(out, list | tuple) else [out]
+        check_out(comm, xs, split, outs)
     for dtype in dict.fromkeys(o.dtype for o in outs):
         some = [i for i, o in enumerate(outs) if o.dtype == dtype]
         mine = Flat([outs[i] for i in some])
@@ -162,7 +166,9 @@ def _announced(comm: Comm, xs, split, root: int, several: bool) -> tuple[list[Te
             parts = [[str(x.dtype).removeprefix("torch."), s[r], *x.shape[1:]] for x, s in zip(xs, split, strict=True)]
             text = json.dumps([several, parts]).encode()
             if len(text) > len(note):
-                raise ValueError(f"the shapes of {len(xs)} tensors do not fit into {len(note)} bytes: give `out` on every rank")
+                raise ValueError(
+                    f"the shapes of {len(xs)} tensors do not fit into {len(note)} bytes: give `out` on every rank"
+                )
             note[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     if comm.device.type == "cuda":
         notes = [note.to(comm.device) for note in notes]
@@ -186,6 +192,9 @@ def all_to_all(comm: Comm, x, sizes: list[int] | None = None, out_sizes: list[in
 def _all_to_all(comm: Comm, xs: list[Tensor], sizes, out_sizes, algorithm) -> list[Tensor]:
     split = [given(sizes, height(x), comm.size) for x in xs]
     back = [given(out_sizes, None, comm.size) if out_sizes is not None else s for s in split]
+    for to, source in zip(split, back, strict=True):
+        if to[comm.rank] != source[comm.rank]:
+            raise ValueError(f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}")
     out = Rows(xs[0], [x.shape[1:] for x in xs], back)
     if run := native(comm, algorithm):
         run.all_to_all(out.chunks, rows(xs, split))

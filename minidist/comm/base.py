@@ -186,7 +186,7 @@ class Comm(ABC):
         if color is None:
             return None
         members = [r for r in range(self.size) if rows[r][0] and rows[r][1] == color]
-        return self._subgroup(sorted(members, key=lambda r: (rows[r][2], r)), color)
+        return self._subgroup(sorted(members, key=lambda r: (rows[r][2], r)), f"{self._splits}.{color}")
 
     def _exchange(self, row: list[int]) -> list[list[int]]:
         """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
@@ -214,7 +214,8 @@ class Side(NamedTuple):
 
     def __str__(self) -> str:
         label = f" labelled {self.label!r}" if self.label else ""
-        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{label}" + (f"\n    at {self.where}" if self.where else "")
+        at = f"\n    at {self.where}" if self.where else ""
+        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{label}{at}"
 
 
 def mismatch(sender: Side, receiver: Side) -> str | None:

@@ -62,8 +62,11 @@ class Clock:
         self._generators = [torch.default_generator]
         if device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[device.index or 0])
-        self._random = [[torch.Generator(g.device).manual_seed(seed_of(r)).get_state() for g in self._generators] for r in range(n)]
-        self._pin = {sorted(os.sched_getaffinity(0))[os.getpid() % len(os.sched_getaffinity(0))]} if _pins(device) else None
+        self._random = [[torch.Generator(g.device).manual_seed(seed_of(r)).get_state() for g in self._generators]
+                        for r in range(n)]  # fmt: skip
+        self._pin = _core() if device.type == "meta" else None
+        self._polling: dict[Fiber, float | None] = {}  # and when each looks again in any case
+        self.moved, self._now = False, 0.0  # whether anything has finished since they looked; the time of the run
 
     def spawn(self, rank: int, name: str, body: Callable[[], None], time: float = 0.0) -> Fiber:
         """A new fiber, runnable at `time`."""
@@ -98,13 +101,23 @@ class Clock:
         me.waits = None
 
     def poll(self, waits, until: float | None = None) -> None:
-        """The running fiber looks again at `until`, or when the next thing has happened; never, if nothing will."""
-        me = self.current
-        times = [t for t in self._times if self._fibers[t] or self._events[t]]
-        times += [until] if until is not None else []
-        if times:
-            self.wake(me, min(times))
+        """The running fiber looks again at `until`, or when the next thing has finished; never, if nothing will."""
+        self._polling[self.current] = until
         self.block(waits)
+
+    def _polls(self) -> None:
+        """Wake the fibers that poll, if there is something new to see."""
+        due = min((t for t in self._polling.values() if t is not None), default=None)
+        if self.moved:
+            woken, time = list(self._polling), self._now
+        elif due is not None and (not self._times or due <= self._times[0]):
+            woken, time = [f for f, t in self._polling.items() if t == due], due
+        else:
+            return
+        self.moved = False
+        for fiber in woken:
+            del self._polling[fiber]
+            self.wake(fiber, time)
 
     def check(self) -> None:
         """End the running fiber if the run is over."""
@@ -113,24 +126,28 @@ class Clock:
 
     def fail(self, error: BaseException) -> None:
         """The run is over because of `error`; the first one counts."""
-        self.error = self.error or error
-        self.ending = True
-        self._finished.release()
+        if not self.ending:
+            self.error, self.ending = error, True
+            self._finished.release()
 
-    def join(self) -> None:
-        """Give the baton to the first fiber and wait until all have ended; nothing is left running."""
-        saved = [g.get_state() for g in self._generators]
-        try:
-            first = self._next()
-            if first is not None:
-                first.baton.release()
-                self._finished.acquire()
-        finally:  # KeyboardInterrupt, too
-            self.ending = True
-            for fiber in self.fibers:
-                self._end(fiber)
-            for g, state in zip(self._generators, saved, strict=True):
-                g.set_state(state)
+    def __enter__(self) -> Clock:
+        self._saved = [g.get_state() for g in self._generators]
+        return self
+
+    def run(self) -> None:
+        """Give the baton to the first fiber and wait until all have ended."""
+        first = self._next()
+        if first is not None:
+            first.baton.release()
+            self._finished.acquire()
+
+    def __exit__(self, *exception) -> None:
+        """Nothing is left running, also after KeyboardInterrupt."""
+        self.ending = True
+        for fiber in self.fibers:
+            self._end(fiber)
+        for g, state in zip(self._generators, self._saved, strict=True):
+            g.set_state(state)
 
     def _end(self, fiber: Fiber) -> None:
         if fiber.thread.is_alive() and fiber.baton.locked():
@@ -182,8 +199,12 @@ class Clock:
 
     def _next(self) -> Fiber | None:
         """The fiber to run next, after all events that come before it; None ends the run."""
-        while self._times:
-            time = self._times[0]
+        while self._times or self._polling:
+            if self._polling:
+                self._polls()
+                if not self._times:
+                    break
+            self._now = time = self._times[0]
             if self._fibers[time]:
                 return self._fibers[time].popleft()
             if self._events[time]:
@@ -202,16 +223,20 @@ class Clock:
 
     def _report(self, stuck: list[Fiber]) -> str:
         ended = sorted({f.rank for f in self.fibers if f.over and f.name == "main"} - {f.rank for f in stuck})
-        rows = [f"no rank can go on ({len(stuck)} wait for each other):"]
+        rows = [f"no rank can go on ({len(stuck)} wait for each other):" if len(stuck) > 1 else "one rank cannot end:"]
         for f in sorted(stuck, key=lambda f: (f.rank, f.name)):
             who = f"rank {f.rank}" + ("" if f.name == "main" else f", {f.name},")
-            rows.append(f"  {who} waits for {f.waits}\n    at {line_of(f.thread)}")
+            place = line_of(f.thread) or f"the end of its program; posted at {f.waits.posted_at()}"
+            rows.append(f"  {who} waits for {f.waits}\n    at {place}")
         if ended:
             rows.append(f"  ended already: rank {', '.join(map(str, ended))}")
         return "\n".join(rows)
 
 
-def _pins(device: torch.device) -> bool:
-    """Whether to keep all fibers on one core: they never run at once, and a hand-over is a third cheaper.
-    Not where they compute, since a pinned thread's parallel loops would stay on that core."""
-    return device.type == "meta" and hasattr(os, "sched_setaffinity")
+def _core() -> set[int] | None:
+    """A core for all fibers: they never run at once, and a hand-over on one core is a third cheaper. Only
+    where they compute nothing (meta tensors), since a pinned thread's parallel loops would stay on that core."""
+    if not hasattr(os, "sched_getaffinity"):  # macOS
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[os.getpid() % len(cores)]}

@@ -67,8 +67,10 @@ def _server(pid: int) -> socket.socket:
     ours, theirs = socket.socketpair()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
     with theirs:
-        subprocess.Popen([sys.executable, "-m", "minidist.comm.server", str(theirs.fileno())], pass_fds=[theirs.fileno()],
+        command = [sys.executable, "-m", "minidist.comm.server", str(theirs.fileno()), *loaded]
+        subprocess.Popen(command, pass_fds=[theirs.fileno()],
                          stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
     return ours
 

@@ -28,6 +28,7 @@ class WorldWork(Work):
         self.time = max(self.time, time)
         self.error = self.error or error
         self.parts -= 1
+        self.clock.moved = True
         if self.parts <= 0:
             self.ops = ()
             for fiber in self.waiting:
@@ -51,6 +52,10 @@ class WorldWork(Work):
             raise self.error
         return self.result
 
+    def posted_at(self) -> str:
+        """The line of the program that posted what has not finished."""
+        return next((op.says().where for op in self.ops if not op.done), "")
+
     def __str__(self) -> str:
         return " and ".join(str(op) for op in self.ops if not op.done) or self.what
 
@@ -66,8 +71,11 @@ class Op:
         self.done = self.started = False
 
     def __str__(self) -> str:
-        peer = f"to rank {self.dst}" if self.sending else f"from {'any rank' if self.src == ANY else f'rank {self.src}'}"
-        return f"{'send' if self.sending else 'receive'} of {describe(self.x)} {peer}" + (f" [{self.label}]" if self.label else "")
+        if self.sending:
+            side = f"send of {describe(self.x)} to rank {self.dst}"
+        else:
+            side = f"receive of {describe(self.x)} from {'any rank' if self.src == ANY else f'rank {self.src}'}"
+        return f"{side} [{self.label}]" if self.label else side
 
     @property
     def owner(self) -> int:

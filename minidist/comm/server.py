@@ -9,6 +9,7 @@ does, each supervisor when its launch does or when the notebook is gone: nobody 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -16,14 +17,14 @@ import sys
 import traceback
 
 
-def serve(fd: int) -> None:
-    """Fork a supervisor for every socket that comes."""
+def serve(fd: int, modules: list[str]) -> None:
+    """Fork a supervisor for every socket that comes. `modules`: what else to have loaded."""
     import torch._dynamo  # the first optimizer imports it, 0.9 s
 
-    import minidist.collectives
     import minidist.comm.supervisor as supervisor
-    import minidist.parallel  # noqa: F401
 
+    for name in modules:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
@@ -48,4 +49,4 @@ def serve(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), sys.argv[2:])

@@ -54,9 +54,8 @@ class Wires:
     def _activate(self, channel: str, work: WorldWork, time: float) -> None:
         for op in work.ops:
             op.time = time
-            peer = op.dst if op.sending else op.src
-            if peer in self._dead:
-                self._fail(op, channel, time, op.lost(peer, self._dead[peer]))
+            if self._dead and (error := self._forsaken(op, channel)):
+                self._fail(op, channel, time, error)
             elif op.sending and not self.rendezvous:
                 self._ready(op, None, channel, time)
             elif op.sending:
@@ -109,7 +108,8 @@ class Wires:
         same = send.x.shape == receive.x.shape and send.x.dtype == receive.x.dtype and send.label == receive.label
         error = None if same else mismatch(send.says(), receive.says())
         if send.x.is_meta != receive.x.is_meta:
-            error = f"rank {send.src} sends a {send.x.device} tensor, rank {receive.dst} receives into {receive.x.device}"
+            sent, into = send.x.device, receive.x.device
+            error = f"rank {send.src} sends a {sent} tensor, but rank {receive.dst} receives into a {into} one"
         time = max(send.time, receive.time)
         if error:
             for op in (send, receive):
@@ -166,6 +166,18 @@ class Wires:
             op.finish(time, error)
         self._started(op, channel, time)
 
+    def unread(self) -> list[tuple[int, int]]:
+        """(src, dst) of messages that left (eager) and that nobody has received."""
+        return sorted({(src, dst) for (src, dst, _), queue in self._sends.items() if queue})
+
+    def _forsaken(self, op: Op, channel: str) -> PeerLost | None:
+        """What to raise if all that could be at the other end are dead and have left no message."""
+        peer = op.dst if op.sending else op.src
+        peers = [r for r in op.work.ranks if r != op.owner] if peer == ANY else [peer]
+        if any(r not in self._dead or (not op.sending and self._sends.get((r, op.dst, channel))) for r in peers):
+            return None
+        return op.lost(peers[-1], self._dead[peers[-1]]) if peers else None
+
     def lost(self, rank: int, why: str) -> None:
         """Rank `rank` is dead: whoever waits for it, now or later, gets PeerLost."""
         now = self.clock.current.time
@@ -173,13 +185,13 @@ class Wires:
         for (owner, _), stream in self._streams.items():
             if owner == rank:
                 stream.clear()
-        for table in (self._sends, self._receives):
-            for (src, dst, channel), queue in table.items():
-                if rank in (src, dst):
-                    ops = [op for op in queue if op.owner != rank]
-                    queue.clear()
-                    for op in ops:
-                        self._fail(op, channel, now, op.lost(rank, why))
+        for table in (self._sends, self._receives, self._anys):
+            for (*_, channel), queue in list(table.items()):
+                queue[:] = [op for op in queue if op.owner != rank or op.payload is not None]
+                for op in list(queue):
+                    if op.payload is None and (error := self._forsaken(op, channel)):
+                        queue.remove(op)
+                        self._fail(op, channel, now, error)
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .base import Comm, Link, Recv, Send, Work
+from .base import Comm, Deadlock, Link, Recv, Send, Work
 from .clock import Clock, Ended
 from .posted import WorldWork
-from .program import copied, named, refuse_shared, seed_of
+from .program import copied, named, never_received, own_random, refuse_shared, seed_of, whole
 from .trace import Results, Trace
 from .wires import Wires
 
@@ -49,17 +49,21 @@ class World:
         Returns the ranks' results in rank order, with `.time` and `.trace`. Raises the first exception
         of a rank (its `rank` attribute names it), or Deadlock; nothing is left running either way.
         """
-        refuse_shared(program)
+        program, args, kwargs = whole(program, args, kwargs)
+        refuse_shared(program, *args, *kwargs.values())
+        copies = [copied(args, kwargs) for _ in range(self.n)]
         run = _Run(self)
         self.trace = run.trace
-        try:
-            for rank in range(self.n):
-                run.start(rank, program, *copied(args, kwargs))
-        finally:
-            run.clock.join()
+        with own_random(self.seed), run.clock:
+            for rank, arguments in enumerate(copies):
+                run.start(rank, program, *arguments)
+            del copies
+            run.clock.run()
         self.time = max(f.time for f in run.clock.fibers)
         if run.clock.error is not None:
-            raise run.clock.error
+            raise run.clock.error from run.cause()
+        if self.on_failure == "end" and run.wires.unread():
+            raise never_received(run.wires.unread())
         return Results(run.results, self.trace, self.time)
 
 
@@ -83,17 +87,25 @@ class _Run:
             # Ranks on one GPU: backward must run in the rank's own thread for its hooks to communicate.
             with torch.autograd.set_multithreading_enabled(self.world.device.type != "cuda"):
                 self.results[rank] = program(comm, *args, **kwargs)
-            for work in list(self.open[rank]):  # nothing that was posted is lost
-                work.wait()
+            while self.open[rank]:  # nothing that was posted is lost
+                next(iter(self.open[rank])).wait()
         except Ended:
             raise
         except BaseException as error:
-            named(error, rank, self.n)
+            error = named(error, rank, self.n)
             if self.world.on_failure == "end":
                 self.clock.fail(error)
             else:
                 self.results[rank] = error
                 self.wires.lost(rank, f"it raised {type(error).__name__}: {error}")
+                for fiber in self.clock.fibers:
+                    fiber.idle |= fiber.rank == rank  # what its lanes wait for is nobody's concern
+
+    def cause(self) -> BaseException | None:
+        """What a Deadlock may come from: the exception of something posted that nobody has waited for."""
+        error = self.clock.error
+        unseen = [w.error for works in self.open for w in works if w.error is not None]
+        return unseen[0] if unseen and isinstance(error, Deadlock) else error.__cause__
 
     def work(self, rank: int, parts: int, ranks: list[int], what: str = "") -> WorldWork:
         work = WorldWork(self.clock, parts, ranks, what, self.open[rank])

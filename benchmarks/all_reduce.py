@@ -1,0 +1,100 @@
+"""All-reduce: our ring over shared memory, over gloo and in a World, beside gloo's own.
+
+    python -m benchmarks.all_reduce [--quick]
+
+All in the same processes, one after the other in every repeat, so that a noisy machine is noisy for all.
+A figure is the median over the repeats of the slowest rank's time. `ratio NAME VALUE`: gloo's own time
+over ours, median of the ratios within a repeat; above 1, ours is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import torch
+
+from minidist.collectives import all_reduce_, barrier
+from minidist.comm import TorchComm, World, launch
+
+SIZES = [4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]  # bytes
+
+
+def program(comm, store: str, sizes: list[int], repeats: int) -> dict[int, dict[str, list[float]]]:
+    """Seconds of each way to all-reduce, by size and repeat; the same numbers on every rank."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    gloo = TorchComm()
+    ways = {
+        "gloo's own": lambda x: dist.all_reduce(x),
+        "ring, shared memory": lambda x: all_reduce_(comm, x, algorithm="ring"),
+        "ring, gloo": lambda x: all_reduce_(gloo, x, algorithm="ring"),
+    }
+    times = {nbytes: _times(comm, ways, nbytes, repeats) for nbytes in sizes}
+    barrier(comm)
+    dist.destroy_process_group()
+    return times
+
+
+def _times(comm, ways: dict, nbytes: int, repeats: int) -> dict[str, list[float]]:
+    x = torch.zeros(nbytes // 4)
+    inner = max(1, min(20, (2 << 20) // nbytes))
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for repeat in range(repeats + 1):
+        for name, run in ways.items():
+            barrier(comm)
+            start = time.perf_counter()
+            for _ in range(inner):
+                run(x)
+            slowest = torch.tensor([(time.perf_counter() - start) / inner], dtype=torch.float64)
+            all_reduce_(comm, slowest, op="max")
+            if repeat:  # the first one warms up
+                times[name].append(slowest.item())
+    return times
+
+
+def in_world(n: int, nbytes: int, repeats: int) -> float:
+    """Wall seconds of a World's all-reduce of real data."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        World(n).run(_once, nbytes)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def _once(comm, nbytes: int) -> None:
+    all_reduce_(comm, torch.zeros(nbytes // 4))
+
+
+def human(nbytes: int) -> str:
+    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+
+
+def measure(ranks: list[int], sizes: list[int], repeats: int) -> dict[str, float]:
+    """Print the table and the ratios; returns the ratios by name."""
+    ratios = {}
+    print(f"{'ranks':>5} {'size':>8} {'gloo own':>10} {'ring shm':>10} {'ring gloo':>10} {'World':>10}   ms; own/shm, own/ring gloo")
+    for n in ranks:
+        with tempfile.TemporaryDirectory() as folder:
+            times = launch(program, n, f"{folder}/store", sizes, repeats, timeout=120)[0]
+        for nbytes, rows in times.items():
+            own, shm, gloo = rows.values()
+            ms = [1e3 * t for t in (*map(statistics.median, (own, shm, gloo)), in_world(n, nbytes, 3))]
+            over = [statistics.median(a / b for a, b in zip(own, other, strict=True)) for other in (shm, gloo)]
+            ratios[f"all_reduce n={n} {human(nbytes)}"] = over[0]
+            print(f"{n:>5} {human(nbytes):>8} " + " ".join(f"{t:>10.3f}" for t in ms) + f"   {over[0]:.2f}, {over[1]:.2f}", flush=True)
+    for name, value in ratios.items():
+        print(f"ratio {name.replace(' ', '_')} {value:.3f}")
+    return ratios
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three sizes, few repeats")
+    parser.add_argument("--repeats", type=int, default=15)
+    args = parser.parse_args()
+    measure([2, 4], SIZES[::3] if args.quick else SIZES, 5 if args.quick else args.repeats)

@@ -1,0 +1,1 @@
+"""What each capability must show, in full size: `make proof NAME=foundation`."""

@@ -1,0 +1,182 @@
+"""Data parallelism: n copies of the model, each computes the gradient of its part of the batch.
+
+The gradient of a mean over B samples is the mean of the gradients of its n parts, if these are of equal
+size B/n; else it is their average weighted by size. So after one all-reduce of the gradients every rank
+takes the very step that one rank with the whole batch would take, and the copies stay equal bit for bit.
+
+    rank   samples      gradient    after the all-reduce
+    0      x0 x1        g0          (g0 + g1)/2
+    1      x2 x3        g1          (g0 + g1)/2
+
+Cost of a step with Ψ parameters, N bytes of gradients: one message each, Ψ tensors: 2(n−1)(α + …) for each
+tensor; coalesced: 2(n−1)α + 2(n−1)/n·Nβ. Source: Li et al. 2020, "PyTorch Distributed", sections 2.2, 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from ..collectives import all_reduce_, broadcast_
+from ..comm.base import Comm
+from ..split import bounds, even, uneven
+
+
+class Sampler:
+    """This rank's part of every batch: iterate over it for 1-D int64 tensors of indices into the data.
+
+    length: number of samples.  batch: samples of a batch, all ranks together; each gets batch/n.
+    shuffle: a new order every epoch, from `seed` and the epoch, the same on every rank and for every n.
+    drop_last: leave out the samples that do not fill a batch. Without it they are one smaller batch,
+    split as evenly as can be, also empty: then gradients need the weighted average.
+
+    Put together in rank order, the parts are the batch of one rank. Every rank gets equally many.
+    Raises ValueError if n does not divide `batch`, or if there is no batch at all.
+    """
+
+    def __init__(self, length: int, batch: int, comm: Comm, seed: int = 0, shuffle: bool = True,
+                 drop_last: bool = True):  # fmt: skip
+        if batch < 1 or length < (batch if drop_last else 1):
+            raise ValueError(f"{length} samples do not make a batch of {batch}")
+        self.length, self.batch, self.comm, self.seed = length, batch, comm, seed
+        self.shuffle, self.drop_last, self.epoch = shuffle, drop_last, 0
+        self._sizes = even(batch, comm.size, "samples of a batch")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of this epoch. Without it every epoch has the same."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.length // self.batch if self.drop_last else -(-self.length // self.batch)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        order = torch.arange(self.length)
+        if self.shuffle:
+            random = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
+            order = torch.randperm(self.length, generator=random)
+        for batch in order.split(self.batch)[: len(self)]:
+            full = len(batch) == self.batch
+            first, end = bounds(self._sizes if full else uneven(len(batch), self.comm.size))[self.comm.rank]
+            yield batch[first:end]
+
+
+def average_gradients(comm: Comm, module: nn.Module, weight: float | None = None) -> None:
+    """The naive five lines: the mean of every gradient over all ranks, one all-reduce for each parameter.
+
+    Call it between `backward()` and `step()`. `weight`: number of samples behind this rank's gradients,
+    where ranks differ, given on all of them. A missing gradient counts as zeros.
+    """
+    part = share(comm, weight)
+    for p in module.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            all_reduce_(comm, scaled_(p.grad, part, weight))
+
+
+def share(comm: Comm, weight: float | None) -> Tensor | float:
+    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
+    if weight is None:
+        return 1 / comm.size
+    if not weight >= 0:
+        raise ValueError(f"rank {comm.rank} has a weight of {weight}: a number of samples is at least 0")
+    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
+    return mine / all_reduce_(comm, mine.clone())
+
+
+@torch.no_grad()
+def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
+    """`grad` times this rank's share. The mean loss of no samples is nan; its weight 0 makes it zeros."""
+    return grad.zero_() if weight == 0 else grad.mul_(part)
+
+
+class DataParallel(nn.Module):
+    """`module` on every rank of `comm`, kept equal: its gradients are averaged whenever a backward ends.
+
+        model = DataParallel(module, comm)      # every rank now has rank 0's parameters and buffers
+        loss(model(x), y).backward()            # x: this rank's part of the batch
+        optimizer.step()                        # the same step everywhere
+
+    weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients
+    where ranks differ (`model.weight = len(x)`); None: all ranks alike.
+    broadcast_buffers: buffers (running means…) become rank 0's before each forward in training mode;
+    False leaves every rank its own.  algorithm: of the all-reduce and the broadcasts.
+
+    Frozen parameters are broadcast once, at the start. A parameter without a gradient here but with one
+    elsewhere counts as zeros; without one anywhere it keeps None, so an optimizer skips it on every rank.
+    Every rank's backward must reach a parameter of the module; one that has no work calls `average()`.
+    Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
+    """
+
+    def __init__(self, module: nn.Module, comm: Comm, broadcast_buffers: bool = True, algorithm: str | None = None):
+        super().__init__()
+        self.module, self.comm, self.weight = module, comm, None
+        self.broadcast_buffers, self.algorithm = broadcast_buffers, algorithm
+        self._averages, self._backward, self._watched = True, None, {}
+        for name, p in module.named_parameters():
+            if p.device.type != comm.device.type:
+                raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
+        broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=algorithm)
+        self._watch()
+
+    def forward(self, *args, **kwargs):
+        if self.training and self._averages and self.broadcast_buffers:
+            broadcast_(self.comm, list(self.module.buffers()), algorithm=self.algorithm)
+        self._watch()
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self):
+        """A `backward()` in here only accumulates; the next one outside averages the total.
+
+        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
+        """
+        before, self._averages = self._averages, False
+        try:
+            yield
+        finally:
+            self._averages = before
+
+    def average(self) -> None:
+        """What the end of a backward does: average the gradients that every rank holds, one message a dtype.
+
+        Called twice it changes nothing more: equal gradients are their own average. So a gradient
+        that was averaged, and then accumulated into, comes out right.
+        """
+        params = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+        if not params:
+            return
+        part = share(self.comm, self.weight)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for _, p in params]
+        for (name, _), grad in zip(params, grads, strict=True):
+            if grad.layout != torch.strided:
+                raise ValueError(f"the gradient of {name} is sparse: this all-reduce is for dense ones (sparse=False)")
+            scaled_(grad, part, self.weight)
+        # One number for each parameter travels along: on how many ranks it has a gradient.
+        used = grads[0].new_tensor([p.grad is not None for _, p in params])
+        all_reduce_(self.comm, [*grads, used], algorithm=self.algorithm)
+        for (_, p), grad, ranks in zip(params, grads, used, strict=True):
+            if p.grad is None and ranks:
+                p.grad = grad
+
+    def _watch(self) -> None:
+        """Hear of the gradients of all parameters, also of those that were frozen before."""
+        for p in self.module.parameters():
+            if p.requires_grad and p not in self._watched:
+                self._watched[p] = p.register_post_accumulate_grad_hook(self._has_gradient)
+
+    def _has_gradient(self, p: Tensor) -> None:
+        """The first gradient of a backward asks autograd for a call when this backward ends."""
+        backward = torch._C._current_graph_task_id()
+        if self._averages and backward != self._backward:
+            self._backward = backward
+            torch.autograd.Variable._execution_engine.queue_callback(self.average)
+
+    def state_dict(self, *args, **kwargs):
+        """The module's own, so that a checkpoint does not know how it was trained."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        return self.module.load_state_dict(*args, **kwargs)
