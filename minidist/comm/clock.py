@@ -66,7 +66,7 @@ class Clock:
                         for r in range(n)]  # fmt: skip
         self._pin = _core() if device.type == "meta" else None
         self._polling: dict[Fiber, float | None] = {}  # and when each looks again in any case
-        self.moved, self._now = False, 0.0  # whether anything has finished since they looked; the time of the run
+        self.moved, self.reached = False, 0.0  # whether anything has finished since they looked; the time of the run
 
     def spawn(self, rank: int, name: str, body: Callable[[], None], time: float = 0.0) -> Fiber:
         """A new fiber, runnable at `time`."""
@@ -109,7 +109,7 @@ class Clock:
         """Wake the fibers that poll, if there is something new to see."""
         due = min((t for t in self._polling.values() if t is not None), default=None)
         if self.moved:
-            woken, time = list(self._polling), self._now
+            woken, time = list(self._polling), self.reached
         elif due is not None and (not self._times or due <= self._times[0]):
             woken, time = [f for f, t in self._polling.items() if t == due], due
         else:
@@ -204,7 +204,7 @@ class Clock:
                 self._polls()
                 if not self._times:
                     break
-            self._now = time = self._times[0]
+            self.reached = time = self._times[0]
             if self._fibers[time]:
                 return self._fibers[time].popleft()
             if self._events[time]:

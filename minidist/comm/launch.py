@@ -9,22 +9,28 @@ from then on (about 0.1 s). Nothing is left behind, whatever happens: see server
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import functools
+import linecache
 import os
 import pickle
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import cloudpickle
 import torch
 
-from .base import Deadlock, PeerLost, RankMissing
-from .program import located, named, outside, refuse_shared
+from .base import PeerLost, RankMissing
+from .program import located, named, never_received, outside, refuse_shared, users, whole
 from .trace import Results, Trace
 from .world import check_runner
+
+_LOCK = threading.Lock()  # cloudpickle's registry belongs to the whole process
 
 
 def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool = True, seed: int = 0,
@@ -43,41 +49,73 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
         raise ValueError(f'transport is "shm" or "gloo", not {transport!r}')
     if not timeout > 0:
         raise ValueError(f"a timeout is more than 0 seconds, not {timeout!r}")
-    refuse_shared(program)
-    request = {"n": n, "payload": cloudpickle.dumps((program, args, kwargs)), "timeout": timeout, "checked": checked,
-               "seed": seed, "on_failure": on_failure, "transport": transport, "path": sys.path, "cwd": os.getcwd(),
-               "environ": dict(os.environ), "dtype": torch.get_default_dtype()}  # fmt: skip
+    program, args, kwargs = whole(program, args, kwargs)
+    refuse_shared(program, *args, *kwargs.values())
+    cells = {name: lines for name, lines in linecache.cache.items() if len(lines) == 4 and lines[1] is None}
+    request = {"n": n, "payload": _packed(program, args, kwargs), "timeout": timeout, "checked": checked, "seed": seed,
+               "on_failure": on_failure, "transport": transport, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd(),
+               "cells": cells, "environ": dict(os.environ), "dtype": torch.get_default_dtype()}  # fmt: skip
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            socket.send_fds(_server(os.getpid()), [b"l"], [theirs.fileno()])
+            _hand_over(theirs.fileno())
         try:
-            outcomes, where, unread = _follow(ours, pickle.dumps(request), n)
+            outcomes, unread = _follow(ours, pickle.dumps(request), n)
         except BaseException:
-            ours.shutdown(socket.SHUT_WR)  # the supervisor ends the ranks, then closes its end
-            while ours.recv(1 << 16):
-                pass
+            with contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_WR)  # the supervisor ends the ranks, then closes its end
+                while ours.recv(1 << 16):
+                    pass
             raise
-    return _results(outcomes, where, unread, n, on_failure, timeout)
+    return _results(outcomes, unread, n, on_failure)
+
+
+def _packed(program: Callable, args: tuple, kwargs: dict) -> bytes:
+    """The program and its arguments. What a module of the user's defines travels as a cell's definitions do:
+    by value, as it is now, so that no rank imports (and runs) that module again."""
+    found = {sys.modules.get(getattr(x, "__module__", None)) for x in (program, *args, *kwargs.values()) if users(x)}
+    with _LOCK:
+        known = cloudpickle.list_registry_pickle_by_value()
+        modules = [m for m in found if m is not None and m.__name__ != "__main__" and m.__name__ not in known]
+        try:
+            for module in modules:
+                cloudpickle.register_pickle_by_value(module)
+            return cloudpickle.dumps((program, args, kwargs))
+        except Exception as error:
+            error.add_note("launch sends the program and its arguments to other processes")
+            raise
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _hand_over(fd: int) -> None:
+    """Give one end of a socket pair to the server; to a new one if it has died."""
+    try:
+        socket.send_fds(_server(os.getpid())[0], [b"l"], [fd])
+    except ConnectionError:
+        _server.cache_clear()
+        socket.send_fds(_server(os.getpid())[0], [b"l"], [fd])
 
 
 @functools.cache
-def _server(pid: int) -> socket.socket:
+def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     """The connection to this process's server, started at the first call; it ends with this process."""
     ours, theirs = socket.socketpair()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
     with theirs:
-        command = [sys.executable, "-m", "minidist.comm.server", str(theirs.fileno()), *loaded]
-        subprocess.Popen(command, pass_fds=[theirs.fileno()],
-                         stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
-    return ours
+        command = [sys.executable, "-P", "-m", "minidist.comm.server", str(theirs.fileno()), *loaded]
+        server = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
+    return ours, server
 
 
 def _follow(ours: socket.socket, request: bytes, n: int) -> tuple:
     """Send the request, show what ranks print (rank 0 at once, the others after it), return the end."""
-    printed = [b""] * n
+    printed = [bytearray() for _ in range(n)]
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     connection = Connection(os.dup(ours.fileno()))
     try:
         connection.send_bytes(request)
@@ -87,7 +125,7 @@ def _follow(ours: socket.socket, request: bytes, n: int) -> tuple:
                 break
             rank, data = rest
             if rank == 0:
-                print(data.decode(errors="replace"), end="", flush=True)
+                print(decoder.decode(data), end="", flush=True)
             else:
                 printed[rank] += data
     except EOFError:
@@ -109,13 +147,12 @@ class RankTraceback(Exception):
         return "\n" + self.text
 
 
-def _results(outcomes: list, where: dict, unread: list, n: int, on_failure: str, timeout: float) -> Results:
-    errors = {r: _error(o, r, n, where) for r, o in enumerate(outcomes) if o is not None and not o["ok"]}
+def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
+    errors = {r: _error(o, r, n) for r, o in enumerate(outcomes) if o is not None and not o["ok"]}
     if errors and on_failure == "end":
-        raise min(errors.values(), key=lambda e: isinstance(e, PeerLost))  # the cause before its victims
+        raise errors[min(errors, key=lambda r: _blame(outcomes[r], errors[r]))]
     if unread and not errors:
-        pairs = ", ".join(f"rank {src} → rank {dst}" for src, dst in unread)
-        raise Deadlock(f"the programs returned, but a message was never received: {pairs}")
+        raise never_received(unread)
     trace = Trace(n)
     for outcome in outcomes:
         trace.merge(outcome.get("trace") or Trace(n))
@@ -126,17 +163,22 @@ def _results(outcomes: list, where: dict, unread: list, n: int, on_failure: str,
     return Results(values, trace, max((e for _, e in spans), default=start) - start)
 
 
-def _error(outcome: dict, rank: int, n: int, where: dict) -> BaseException:
+def _blame(outcome: dict, error: BaseException) -> tuple:
+    """The cause before its victims, then the order in which the supervisor heard of them."""
+    victim = isinstance(error, PeerLost | RankMissing) and "died" not in outcome
+    return victim, outcome["order"]
+
+
+def _error(outcome: dict, rank: int, n: int) -> BaseException:
     """A failed rank's exception, as if it had been raised here."""
     if "died" in outcome:
         return named(PeerLost(rank, outcome["died"]), rank, n)
     error = pickle.loads(outcome["error"])
     if outcome["missing"]:
-        rows = [f"  rank {r} is at {place}" for r, place in where.items() if r != rank]
+        rows = [f"  rank {r} is at {place}" for r, place in sorted(outcome["where"].items())]
         error = RankMissing("\n".join([str(error), *rows]))
-    lines = [f"Traceback on rank {rank} (most recent call last):"]
-    for filename, line, name in outcome["frames"]:
-        if outside([(filename, line)]) == (filename, line):
-            lines.append(f"  {located(filename, line)}    (in {name})")
-    error.__cause__ = RankTraceback("\n".join(lines))
-    return named(error, rank, n)
+    frames = [frame for frame in outcome["frames"] if outside([frame[:2]])] or outcome["frames"]
+    rows = [f"  {located(filename, line)}    (in {name})" for filename, line, name in frames]
+    error = named(error, rank, n)
+    error.__cause__ = RankTraceback("\n".join([f"Traceback on rank {rank} (most recent call last):", *rows]))
+    return error

@@ -84,8 +84,8 @@ def refuse_shared(program, *args) -> None:
         if tracked or isinstance(value, torch.nn.Module | torch.optim.Optimizer):
             what = f"{type(value).__name__} that requires grad" if tracked else type(value).__name__
             raise ValueError(
-                f"the program uses {name or 'itself'!r}, a {what} of the notebook: the ranks of a World would share it, "
-                "processes would not. Pass it as an argument (each rank gets its own copy) or make it inside."
+                f"the program uses {name or 'itself'!r}, a {what} of the notebook: the ranks of a World would share "
+                "it, processes would not. Pass it as an argument (each rank gets its own copy) or make it inside."
             )
         if id(value) not in seen and len(seen) < 1000:
             seen.add(id(value))
@@ -121,18 +121,19 @@ def _reached_by_function(function: FunctionType) -> list[tuple[str, object]]:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Names that a function, or a function within it, looks up outside (an attribute's name is none of them)."""
+    """Names that a function, or a function within it, looks up outside; an attribute's name is none of them."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def users(value) -> bool:
-    """Whether a function, a class or an object is the user's: defined in a notebook, a script or a module not installed."""
+    """Whether a function, a class or an object is the user's: of a notebook, a script, a module not installed."""
     if isinstance(value, FunctionType):
         return not value.__code__.co_filename.startswith(_INSTALLED)
     module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
     file = getattr(module, "__file__", None)
-    return module is None or (module.__name__ not in sys.builtin_module_names and not (file or "").startswith(_INSTALLED))
+    builtin = module is not None and module.__name__ in sys.builtin_module_names
+    return not builtin and not (file or "").startswith(_INSTALLED)
 
 
 def caller() -> tuple[CodeType, int] | None:

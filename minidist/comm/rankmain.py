@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
+import linecache
 import os
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -16,18 +17,27 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import cloudpickle
-import numpy as np
 import torch
 
-from .base import Comm, Deadlock, RankMissing
+from .base import Comm, RankMissing
 from .endpoint import Endpoint
-from .program import seed_of
+from .program import seed_all, seed_of
 from .shm import ShmComm
 from .trace import Trace
 
 
 def rank_main(rank: int, request: dict, rings, store: str, report: int, held: int, stack) -> None:
     """Never returns: ends the process."""
+    try:
+        _live(rank, request, rings, store, report, held, stack)
+    except BaseException:  # the supervisor is gone, or a defect of ours
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _live(rank: int, request: dict, rings, store: str, report: int, held: int, stack) -> None:
     go = threading.Event()
     threading.Thread(target=_watch, args=(held, go), daemon=True).start()
     try:
@@ -35,9 +45,9 @@ def rank_main(rank: int, request: dict, rings, store: str, report: int, held: in
         outcome = _run(rank, request, rings, store)
     except BaseException as error:  # before the program began
         outcome = _failure(error, Trace(request["n"]))
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the program may have closed it
+            stream.flush()
     Connection(report, readable=False).send_bytes(pickle.dumps(outcome))
     go.wait()
     if store:
@@ -56,19 +66,17 @@ def _watch(held: int, go: threading.Event) -> None:
 
 def _prepare(rank: int, request: dict) -> None:
     """The notebook's surroundings, one thread, and this rank's random numbers."""
+    os.environ.clear()
     os.environ.update(request["environ"])
-    sys.path[:] = request["path"]
+    sys.path[:], sys.argv[:] = request["path"], request["argv"]
+    linecache.cache.update(request["cells"])
     if os.path.isdir(request["cwd"]):
         os.chdir(request["cwd"])
-    sys.stdin = open(os.devnull)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)
+    sys.stdout, sys.stderr = [  # new ones: these descriptors were others when the server opened its own
+        open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False) for fd in (1, 2)]  # fmt: skip
     torch.set_num_threads(1)  # first: a forked child's OpenMP threads hang if its parent had some
     torch.set_default_dtype(request["dtype"])
-    seed = seed_of(request["seed"], rank)
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    seed_all(seed_of(request["seed"], rank))
 
 
 def _run(rank: int, request: dict, rings, store: str) -> dict:
@@ -81,7 +89,8 @@ def _run(rank: int, request: dict, rings, store: str) -> dict:
         start = time.monotonic()
         value = program(comm, *args, **kwargs)
         flush()
-        return {"ok": True, "value": cloudpickle.dumps(value), "trace": trace, "span": (start, time.monotonic())}
+        end = time.monotonic()
+        return {"ok": True, "value": _result(value), "trace": trace, "span": (start, end)}
     except BaseException as error:
         return _failure(error, trace)
 
@@ -104,14 +113,23 @@ def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple
     return comm, comm.flush
 
 
+def _result(value) -> bytes:
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:
+        error.add_note(f"the program's result, a {type(value).__name__}, cannot be sent to the notebook")
+        raise
+
+
 def _failure(error: BaseException, trace: Trace) -> dict:
     """The exception and the lines it passed through, in forms that the notebook can rebuild."""
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    missing = isinstance(error, RankMissing | Deadlock)
+    missing = isinstance(error, RankMissing)
     try:
         packed = cloudpickle.dumps(error.with_traceback(None))
         pickle.loads(packed)
     except Exception:
-        packed = cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        text = "".join(traceback.format_exception_only(error)).strip()  # never fails, whatever the exception
+        packed = cloudpickle.dumps(RuntimeError(text))
     gc.collect()
     return {"ok": False, "error": packed, "frames": frames, "missing": missing, "trace": trace}

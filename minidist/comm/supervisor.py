@@ -30,10 +30,11 @@ class _Rank:
         results, report = os.pipe()
         self.prints, out = os.pipe()
         held, self.go = os.pipe()
-        self.rank, self.stack = rank, tempfile.TemporaryFile()
+        self.rank, self.stack = rank, tempfile.TemporaryFile()  # noqa: SIM115
         self.outcome: dict | None = None
         self.pid = os.fork()
         if self.pid == 0:
+            os.setpgid(0, 0)  # with what it starts, a group that can be ended as one
             supervisor.forget()
             for fd in (results, self.prints, self.go):
                 os.close(fd)
@@ -44,6 +45,15 @@ class _Rank:
             os.close(fd)
         self.results = Connection(results, writable=False)
 
+    def ask(self) -> None:
+        """Ask for its stack; the handler shares the file and its position with us."""
+        self.stack.seek(0)
+        self.stack.truncate()
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def answered(self) -> bool:
+        return os.fstat(self.stack.fileno()).st_size > 0
+
     def where(self) -> str:
         """The line at which the rank's main thread stood when it was asked."""
         self.stack.seek(0)
@@ -53,7 +63,9 @@ class _Rank:
         return located(*found) if found else "(it does not answer)"
 
     def reap(self) -> str:
-        """Wait for the end of a dead process; says how it died."""
+        """Wait for the end of a dead process, and end what it has started; says how it died."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: nobody is left in its group
+            os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         if os.WIFSIGNALED(status):
             return f"it was killed by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -70,6 +82,7 @@ class Supervisor:
         self.rings = Rings(self.request["n"] if self.request["transport"] == "shm" else 1)
         self.ranks: list[_Rank] = []
         self.dead: set[int] = set()
+        self.heard = 0  # outcomes, in the order in which they came
         self.selector = selectors.DefaultSelector()
 
     def forget(self) -> None:
@@ -91,11 +104,10 @@ class Supervisor:
                 self.selector.register(rank.prints, selectors.EVENT_READ, lambda rank=rank: self._print(rank))
             going = True
             while going and any(rank.outcome is None for rank in self.ranks):
-                going = all([key.data() for key, _ in self.selector.select()])
-            where = self._where() if any((r.outcome or {}).get("missing") for r in self.ranks) else {}
+                going = not [True for key, _ in self.selector.select() if not key.data()]
             self._end(going)
             unread = self.rings.unread() if going else []
-            self.notebook.send(("end", [rank.outcome for rank in self.ranks], where, unread))
+            self.notebook.send(("end", [rank.outcome for rank in self.ranks], unread))
         finally:
             self._end(False)
             shutil.rmtree(self.store, ignore_errors=True)
@@ -121,17 +133,25 @@ class Supervisor:
                 return True
             self.dead.add(rank.rank)
             rank.outcome = {"ok": False, "died": rank.reap()}
+        self.heard += 1
+        rank.outcome["order"] = self.heard
+        if rank.outcome.get("missing"):
+            rank.outcome["where"] = self._where()
         if not rank.outcome["ok"]:
             self.rings.flag(rank.rank, 2)
         return rank.outcome["ok"] or self.request["on_failure"] == "continue"
 
     def _where(self) -> dict[int, str]:
-        """Where each living rank stands."""
-        alive = [rank for rank in self.ranks if rank.rank not in self.dead]
+        """Where each rank stands that has neither ended nor failed."""
+        alive = [rank for rank in self.ranks if rank.outcome is None]
         for rank in alive:
-            os.kill(rank.pid, signal.SIGUSR1)
-        time.sleep(0.2)
-        return {rank.rank: rank.where() if rank.outcome is None else "its end: its program has returned" for rank in alive}
+            rank.ask()
+        until = time.monotonic() + 1
+        while time.monotonic() < until and not all(rank.answered() for rank in alive):
+            time.sleep(0.01)
+        time.sleep(0.1)  # an answer is written line by line
+        ended = {r.rank: "its end: its program has returned" for r in self.ranks if r.outcome and r.outcome["ok"]}
+        return ended | {rank.rank: rank.where() for rank in alive}
 
     def _end(self, gently: bool) -> None:
         """No rank is left; all they printed has been passed on."""
@@ -147,8 +167,8 @@ class Supervisor:
                 time.sleep(0.001)
             rank.reap()
             self.dead.add(rank.rank)
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
-            for rank in alive:
+        with contextlib.suppress(ConnectionError):
+            for rank in self.ranks:
                 os.set_blocking(rank.prints, False)
                 with contextlib.suppress(BlockingIOError, KeyError):
                     while rank.prints in self.selector.get_map():
@@ -158,4 +178,5 @@ class Supervisor:
 def supervise(fd: int) -> None:
     """Serve the one launch whose notebook is at the other end of the socket `fd`."""
     os.setsid()  # a Ctrl-C in the terminal is the notebook's to handle
-    Supervisor(fd).run()
+    with contextlib.suppress(EOFError, ConnectionError):  # the notebook has gone, or thought better of it
+        Supervisor(fd).run()

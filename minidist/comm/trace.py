@@ -63,9 +63,10 @@ class Trace:
 
     def sort(self, origin: float) -> None:
         """Put the messages of merged ranks into the order in which they started, seconds after `origin`."""
-        rows = sorted((m._replace(start=m.start - origin, sent=m.sent - origin, arrived=m.arrived - origin) for m in self),
-                      key=lambda m: (m.start, m.src, m.dst))  # fmt: skip
-        spans = sorted((s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans), key=lambda s: (s.start, s.rank))
+        rows = [m._replace(start=m.start - origin, sent=m.sent - origin, arrived=m.arrived - origin) for m in self]
+        rows.sort(key=lambda m: (m.start, m.src, m.dst))
+        spans = [s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans]
+        spans.sort(key=lambda s: (s.start, s.rank))
         self.__init__(self.n)
         for m in rows:
             self.add(*m)
@@ -105,8 +106,8 @@ class Trace:
         for m in self:
             what = m.label or "message"
             args = {"bytes": m.nbytes, "to": m.dst, "from": m.src}
-            row = {"cat": "message", "pid": 0, "name": f"{what} → {m.dst}"}
-            events.append(row | {"ph": "X", "tid": m.src, "ts": m.start * 1e6, "dur": (m.sent - m.start) * 1e6, "args": args})
+            events.append({"ph": "X", "pid": 0, "tid": m.src, "cat": "message", "name": f"{what} → {m.dst}",
+                           "ts": m.start * 1e6, "dur": (m.sent - m.start) * 1e6, "args": args})  # fmt: skip
             flow = {"cat": "flow", "pid": 0, "name": what, "id": len(events)}
             events.append(flow | {"ph": "s", "tid": m.src, "ts": m.start * 1e6})
             events.append(flow | {"ph": "f", "bp": "e", "tid": m.dst, "ts": m.arrived * 1e6})
@@ -123,7 +124,8 @@ class Trace:
         rows = [f"{'start µs':>10} {'arrived µs':>10}  {'from → to':<9} {'bytes':>10}  label"]
         for m, _ in zip(self, range(most), strict=False):
             link = f"{m.src} → {m.dst}"
-            rows.append(f"{m.start * 1e6:>10.2f} {m.arrived * 1e6:>10.2f}  {link:<9} {m.nbytes:>10,}  {m.label or ''}".rstrip())
+            row = f"{m.start * 1e6:>10.2f} {m.arrived * 1e6:>10.2f}  {link:<9} {m.nbytes:>10,}  {m.label or ''}"
+            rows.append(row.rstrip())
         if len(self) > most:
             rows.append(f"… and {len(self) - most:,} more")
         return "\n".join(rows)

@@ -122,8 +122,12 @@ class Wires:
             self._ready(send, receive, channel, time)
 
     def _ready(self, send: Op, receive: Op | None, channel: str, ready: float) -> None:
-        order = (1, ready, send.src, send.dst)
-        self.clock.at(ready, order, self._start, order, send, receive, channel)
+        """Both sides are there at time `ready`; at once if the clock is there too and the wires are free."""
+        if max(ready, self._out[send.src], self._in[send.dst]) <= self.clock.reached:
+            self._transfer(send, receive, channel, ready)
+        else:
+            order = (1, ready, send.src, send.dst)
+            self.clock.at(ready, order, self._start, order, send, receive, channel)
 
     def _start(self, now: float, order: tuple, send: Op, receive: Op | None, channel: str) -> None:
         """Start the transfer if both wires are free; else look again when they may be."""

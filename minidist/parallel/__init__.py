@@ -1,0 +1,1 @@
+"""The ways to spread one model, or its batch, over many ranks."""

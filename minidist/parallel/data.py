@@ -8,8 +8,8 @@ takes the very step that one rank with the whole batch would take, and the copie
     0      x0 x1        g0          (g0 + g1)/2
     1      x2 x3        g1          (g0 + g1)/2
 
-Cost of a step with Ψ parameters, N bytes of gradients: one message each, Ψ tensors: 2(n−1)(α + …) for each
-tensor; coalesced: 2(n−1)α + 2(n−1)/n·Nβ. Source: Li et al. 2020, "PyTorch Distributed", sections 2.2, 3.
+Cost of a step with N bytes of gradients in P tensors, by rings: 2(n−1)·Pα + 2(n−1)/n·Nβ one by one, and
+2(n−1)·α + 2(n−1)/n·Nβ coalesced. Source: Li et al. 2020, "PyTorch Distributed", sections 2.2 and 3.2.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+# make lab      JupyterLab on the course
+# make test     everything, as the maintainers run it
+# make build    the notebooks, from their text in course/
+# make bench    ours beside PyTorch's own
+# make proof NAME=foundation   what one capability must show, in full size
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+LAB_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
+SOLUTIONS = $(sort $(wildcard solutions/*/*.ipynb))
+# Jupyter refuses to start as root unless told that this is meant.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: lab test lint unit alone nbval build bench proof
+.NOTPARALLEL:
+
+lab: $(VENV)/.course
+	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/$(firstword $(NOTEBOOKS) README.md) $(LAB_FLAGS)
+
+test: lint unit alone nbval
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+
+# One thread a process: two workers share the cores already.
+unit: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not alone"
+
+alone: $(VENV)/.test
+	$(BIN)/python -m pytest -q -m alone
+
+nbval: $(VENV)/.test
+	$(if $(NOTEBOOKS)$(SOLUTIONS),$(BIN)/python -m pytest -q --nbval --nbval-current-env --nbval-cell-timeout 120 \
+		-n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
+
+build: $(VENV)/.test
+	$(BIN)/python course/build.py --jobs $(JOBS)
+
+bench: $(VENV)/.course
+	$(BIN)/python -m benchmarks.all_reduce
+	$(BIN)/python -m benchmarks.start
+
+proof: $(VENV)/.test
+	$(BIN)/python -m benchmarks.proof $(NAME)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps are as old as the last install. The second line lets matplotlib look for its fonts here, not in a lesson.
+$(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[course]"
+	$(BIN)/python -c "import matplotlib.pyplot"
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[course,teach,test]"
+	$(BIN)/python -c "import matplotlib.pyplot"
+	@touch $(VENV)/.course $@

@@ -1,0 +1,106 @@
+"""Train a network on handwritten digits, on any number of ranks, in three worlds. The program is the same.
+
+    python examples/train_digits.py --ranks 4 --runner world        # in this process, on a virtual clock
+    python examples/train_digits.py --ranks 4 --runner processes    # processes of this machine
+    torchrun --nproc-per-node 4 examples/train_digits.py            # torch.distributed
+
+`--ranks 1` is the serial run; all others print the same losses, to rounding (compare with `--json`).
+"""
+
+import argparse
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from minidist.collectives import all_gather, all_reduce_
+from minidist.comm import World, from_env, launch
+from minidist.models import mlp
+from minidist.parallel.data import DataParallel, Sampler
+from minidist.split import bounds, uneven
+from minidist.tasks import digits
+
+
+def program(comm, task, epochs, batch, lr, keep_last):
+    """One rank's training. Returns losses and accuracies, and a digest of every rank's parameters."""
+    task = [t.to(comm.device) for t in task]
+    x, y, test_x, test_y = task
+    model = DataParallel(mlp([64, 128, 10], seed=comm.rank, dtype=x.dtype, device=comm.device), comm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    sampler = Sampler(len(x), batch, comm, drop_last=not keep_last)
+    first, end = bounds(uneven(len(test_x), comm.size))[comm.rank]
+    losses, accuracies = [], []
+    for epoch in range(1, epochs + 1):
+        sampler.set_epoch(epoch)
+        seen = torch.zeros(3, dtype=torch.float64, device=comm.device)  # sum of losses, samples, right on the test set
+        for part in sampler:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x[part]), y[part], reduction="sum") / max(1, len(part))
+            model.weight = len(part) if keep_last else None
+            loss.backward()
+            optimizer.step()
+            seen += seen.new_tensor([loss.item() * len(part), len(part), 0])
+        with torch.no_grad():
+            seen[2] = (model.module(test_x[first:end]).argmax(1) == test_y[first:end]).sum()
+        total, samples, right = all_reduce_(comm, seen).tolist()
+        losses.append(total / samples)
+        accuracies.append(right / len(test_x))
+        if comm.rank == 0:
+            print(f"epoch {epoch:2}   loss {losses[-1]:.12f}   accuracy {accuracies[-1]:.4f}", flush=True)
+    digests = all_gather(comm, digest(model)).view(comm.size, -1)
+    equal = all(torch.equal(d, digests[0]) for d in digests)
+    if comm.rank == 0:
+        verdict = "equal bit for bit" if equal else "DIFFERENT"
+        print(f"{comm.size} replicas: {verdict}, sha256 {bytes(digests[0].tolist()).hex()[:16]}")
+    return {"ranks": comm.size, "losses": losses, "accuracies": accuracies, "replicas_equal": equal,
+            "digests": [bytes(d.tolist()).hex() for d in digests]}  # fmt: skip
+
+
+def digest(model):
+    """32 bytes that name the parameters, to the last bit."""
+    values = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
+    return torch.tensor(list(hashlib.sha256(values).digest()), dtype=torch.uint8, device=model.comm.device)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, help="number of ranks (4); torchrun says it itself")
+    parser.add_argument("--runner", choices=["world", "processes", "torchrun"], help="torchrun if it started this, or world")
+    parser.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=120, help="samples of a step, all ranks together")
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--keep-last", action="store_true", help="train on the last, smaller batch too, with weights")
+    parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write losses and accuracies there")
+    args = parser.parse_args()
+    started = "RANK" in os.environ
+    args.runner = args.runner or ("torchrun" if started else "world")
+    if args.runner == "torchrun" and not started:
+        parser.error("start with: torchrun --nproc-per-node 4 examples/train_digits.py")
+    if started and (args.runner != "torchrun" or args.ranks not in (None, int(os.environ["WORLD_SIZE"]))):
+        parser.error(f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks")
+    args.ranks = args.ranks or 4
+    return args
+
+
+def main():
+    args = arguments()
+    given = digits(getattr(torch, args.dtype)), args.epochs, args.batch, args.lr, args.keep_last
+    if args.runner == "torchrun":
+        comm = from_env()
+        results = {comm.rank: program(comm, *given)}
+    elif args.runner == "world":
+        results = dict(enumerate(World(args.ranks).run(program, *given)))
+    else:
+        results = dict(enumerate(launch(program, args.ranks, *given, transport=args.transport)))
+    if args.json and 0 in results:
+        args.json.write_text(json.dumps(results[0] | {"runner": args.runner}, indent=1))
+    return 0 if all(result["replicas_equal"] for result in results.values()) else "the replicas differ"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

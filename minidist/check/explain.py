@@ -1,0 +1,46 @@
+"""What happened to an answer, in a learner's words: exceptions, deadlocks, endless loops, a process that ended."""
+
+from __future__ import annotations
+
+import re
+
+from ..comm.program import located
+
+
+def explain(name: str, what: str, error: dict) -> str:
+    """The message for an error that an examinee reported, or that its guard saw (see `_failure`, `report`)."""
+    kind = error["kind"]
+    if kind == "unwritten":
+        return f"{name} is not written yet."
+    head, place = f"{name}: {what}: ", _place(error.get("frame"))
+    if kind == "deadlock":
+        return f"{head}a deadlock. {_hint(error['text'])}\n{error['text']}"
+    if kind == "silent":
+        return f"{head}no end after {error['text']} s. An endless loop?{place}"
+    if kind == "dead":
+        return f"{head}your code ended the whole process, or ran out of memory or time (exit, os._exit, a crash)."
+    if kind == "nonsense":
+        return f"{head}your code answered for the examiner."
+    who = f"rank {error['rank']} " if error.get("rank") is not None else ""
+    if kind == "exit":
+        return f"{head}{who}calls exit. A rank's program ends by returning.{place}"
+    if kind == "refused":
+        return f"{head}{error['text']}.{place}"
+    return f"{head}{who}raised {error['type']}: {error['text']}{place}"
+
+
+def _place(frame) -> str:
+    return f"\n  in {frame[2]}, {located(frame[0], frame[1])}" if frame else ""
+
+
+def _hint(text: str) -> str:
+    """What this kind of deadlock usually comes from."""
+    waits = re.findall(r"rank \d+ waits for (send|receive)", text)
+    if "ended already" in text:
+        return ("Someone waits for a message that is never sent, or sends one that nobody takes, while others have finished: "
+                "a step too many, or the wrong partner?")  # fmt: skip
+    if waits and set(waits) == {"send"}:
+        return "Every rank sends, and none is there to receive. Start both together: comm.sendrecv."
+    if waits and set(waits) == {"receive"}:
+        return "Every rank waits to receive, and none sends. Who begins?"
+    return "The ranks wait for each other in a circle: does every send meet its receive, in the same order?"

@@ -1,0 +1,95 @@
+"""What an answer may not do while it is examined: call what it is to build, or reach outside its process.
+
+Two means, both in the answer's own process and before the answer is loaded. The library's functions get
+another code (not another name: whoever holds them, holds the refusal). An audit hook (PEP 578), which
+cannot be taken off again, refuses files, sockets, processes and the ways around it.
+
+This stops shortcuts, not an attacker who knows CPython by heart; for him the numbers are compared in
+another process, and the bytes of ranks are read there too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+import os
+import sys
+import sysconfig
+from types import FunctionType, ModuleType
+
+import torch
+
+_BEGINNINGS = ("socket.", "subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.kill", "os.system",
+               "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate", "os.mkdir", "os.rmdir", "shutil.",
+               "pty.", "urllib.", "http.", "sqlite3.", "ctypes.dl", "ctypes.addressof", "ctypes.cdata", "mmap.")  # fmt: skip
+_EXACTLY = ("sys.addaudithook", "sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers", "gc.get_referents",
+            "resource.setrlimit", "os.putenv")  # fmt: skip
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Refused(PermissionError):
+    """The answer did what it may not do. An OSError, so that library code which can do without a file does."""
+
+
+def _refused(*args, **kwargs):
+    import minidist.check.refuse as refuse
+
+    raise refuse.Refused("this is the library's: the exercise is about building it yourself from send and receive")
+
+
+def library(forbidden: tuple[str, ...]) -> None:
+    """Every function and method of the modules named (their submodules too) raises Refused from now on."""
+    for name in forbidden:
+        importlib.import_module(name)
+    modules = [m for name, m in list(sys.modules.items()) if isinstance(m, ModuleType) and _under(name, forbidden)]
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if _under(getattr(value, "__module__", None) or "", forbidden):
+                for function in [value, *(vars(value).values() if isinstance(value, type) else ())]:
+                    _empty(function)
+            if name.endswith("Store") or name.startswith("ProcessGroup"):  # written in C++
+                setattr(module, name, _refused)
+    torch.from_file = torch.UntypedStorage.from_file = _refused  # reads a file without an audit event
+
+
+def _under(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == p or name.startswith(p + ".") for p in packages)
+
+
+def _empty(function) -> None:
+    try:
+        function = inspect.unwrap(getattr(function, "__func__", function))
+    except ValueError:
+        return
+    if isinstance(function, FunctionType) and not function.__code__.co_freevars:
+        function.__code__ = _refused.__code__
+
+
+def outside() -> None:
+    """Refuse files, sockets, processes and the inspection of other objects, from now on."""
+    _ = ctypes.pythonapi.PyThreadState_SetAsyncExc  # a World looks it up when it ends a rank
+    sys.dont_write_bytecode = True
+    sys.addaudithook(_hook())
+
+
+def _hook():
+    """A closure: nothing that a module holds can change what it does."""
+    beginnings, exactly = _BEGINNINGS, frozenset(_EXACTLY)
+    installed = tuple(os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p)
+    package = os.path.realpath(PACKAGE) + os.sep
+    kept = tuple(package + part + os.sep for part in ("check", "collectives", "parallel"))
+    refused, real, fsdecode, string = Refused, os.path.realpath, os.fsdecode, (str, bytes)
+
+    def hook(event: str, args: tuple) -> None:
+        if event == "open":
+            path, mode, flags = args
+            name = real(fsdecode(path)) if isinstance(path, string) else ""
+            reads = not (mode and set(mode) & set("wax+")) and not (flags or 0) & 3
+            if name == "/dev/null" or reads and name.startswith((*installed, package)) and not name.startswith(kept):
+                return
+            raise refused(f"an answer reads and writes no files ({os.path.basename(name) or path})")
+        if event in exactly or event.startswith(beginnings):
+            raise refused(f"an answer talks to other ranks with its Comm, and to nothing else ({event})")
+
+    return hook

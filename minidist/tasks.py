@@ -1,0 +1,34 @@
+"""Real data to learn from, without a download."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Task(NamedTuple):
+    """Samples and classes to train on, and others to test on."""
+
+    x: Tensor  # (samples, features)
+    y: Tensor  # (samples,) int64
+    test_x: Tensor
+    test_y: Tensor
+
+
+def digits(dtype: torch.dtype = torch.float64) -> Task:
+    """scikit-learn's handwritten digits: 1,437 images to train on, 360 to test on, always the same.
+
+    x: (1437, 64), the grey values of 8×8 pixels from 0 to 1.  y: (1437,), 0 to 9.
+    Source: Alpaydin and Kaynak 1998, UCI "Optical Recognition of Handwritten Digits".
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError('the digits come with scikit-learn: pip install "minidist[course]"') from error
+    images, classes = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(images))  # the one generator whose numbers never change
+    x, y = torch.from_numpy(images[order] / 16).to(dtype), torch.from_numpy(classes[order].astype(np.int64))
+    return Task(x[:1437], y[:1437], x[1437:], y[1437:])

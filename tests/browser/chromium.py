@@ -1,0 +1,99 @@
+"""A real Chromium, headless, driven through its DevTools protocol: just what a person does with mouse and keyboard."""
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import websocket
+
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+         "--no-first-run", "--window-size=1400,1000", "--remote-debugging-port=0")
+# The middle of the first visible element that matches a selector and, if one is given, shows a text.
+FIND = """(() => {
+  for (const e of document.querySelectorAll(%s)) {
+    const r = e.getBoundingClientRect(), text = %s;
+    if (r.width && r.height && (text === null || e.textContent.trim() === text))
+      return [r.x + r.width / 2, r.y + r.height / 2];
+  }
+  return null;
+})()"""
+
+
+def program():
+    """Where Chromium is on this machine, or None."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def until(what, seconds, condition, every=0.25):
+    """The first true value of `condition()`, tried again and again; TimeoutError names `what` was waited for."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(every)
+    raise TimeoutError(f"{what} did not come within {seconds} s")
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, address):
+        self._socket = websocket.create_connection(address, timeout=60, suppress_origin=True)
+        self._sent = 0
+
+    def call(self, method, **params):
+        self._sent += 1
+        self._socket.send(json.dumps({"id": self._sent, "method": method, "params": params}))
+        while (answer := json.loads(self._socket.recv())).get("id") != self._sent:
+            pass
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def evaluate(self, expression):
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def open(self, url):
+        self.call("Page.navigate", url=url)
+
+    def click(self, selector, text=None, seconds=60):
+        """Click what matches `selector` and shows `text`, once it is there."""
+        find = FIND % (json.dumps(selector), json.dumps(text))
+        x, y = until(f"{selector} {text or ''}", seconds, lambda: self.evaluate(find))
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            time.sleep(0.1)  # as a hand does: a menu draws itself between two events
+
+    def control(self, key):
+        """Press Ctrl and `key`."""
+        code = {"key": key, "code": f"Key{key.upper()}", "windowsVirtualKeyCode": ord(key.upper()), "modifiers": 2}
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, **code)
+
+    def close(self):
+        self._socket.close()
+
+
+@contextmanager
+def chromium(folder):
+    """A Page of a new Chromium that keeps its profile in `folder`."""
+    browser = subprocess.Popen([program(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        port = folder / "DevToolsActivePort"
+        until("Chromium", 60, lambda: port.exists() and port.read_text().count("\n"))
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        url = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
+        tabs = until("a tab", 30, lambda: [t for t in json.load(direct.open(url)) if t["type"] == "page"])
+        page = Page(tabs[0]["webSocketDebuggerUrl"])
+        yield page
+        page.call("Browser.close")
+        page.close()
+        browser.wait(20)
+    finally:
+        browser.kill()
+        browser.wait()

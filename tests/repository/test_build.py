@@ -1,0 +1,138 @@
+"""course/build.py: reproducible, idle when nothing changed, strict with what it cannot reproduce."""
+
+import io
+import json
+from collections import namedtuple
+from contextlib import redirect_stdout
+
+import pytest
+
+from course.build import main
+from tests.repository.files import ROOT
+from tests.repository.sample import ASSIGNMENT, LESSON, course
+
+NAMES = ("notebooks/07_sample.ipynb", "solutions/07_sample/07_sample.ipynb", "exercises/07_sample/07_sample.ipynb")
+
+
+Done = namedtuple("Done", "returncode stdout")
+
+
+def run(root, *args):
+    """What `python course/build.py ARGS` does for the course under `root`."""
+    with redirect_stdout(io.StringIO()) as out:
+        code = main(["--root", str(root), *args])
+    return Done(code, out.getvalue())
+
+
+def notebooks(root):
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.glob("*/**/*.ipynb")}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    root = course(tmp_path_factory.mktemp("built"))
+    done = run(root, "--jobs", "2")
+    assert done.returncode == 0, done.stdout
+    return root
+
+
+@pytest.fixture
+def copy(built, tmp_path):
+    """A built course that a test may spoil."""
+    root = course(tmp_path)
+    for name, content in notebooks(built).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def edit(root, name, old, new):
+    text = (root / name).read_text()
+    assert old in text
+    (root / name).write_text(text.replace(old, new))
+
+
+def test_it_writes_three_notebooks(built):
+    assert set(notebooks(built)) == set(NAMES)
+    lesson, solution, exercise = (json.loads(notebooks(built)[name]) for name in NAMES)
+    outputs = [o for cell in lesson["cells"] for o in cell.get("outputs", [])]
+    assert outputs[0]["text"] == ["ab 0.3333333333333333\n"]
+    assert "image/png" in outputs[2]["data"]
+    assert outputs[3]["ename"] == "JSONDecodeError"
+    assert not any("File" in line for line in outputs[3]["traceback"])
+    assert "return a + b" in json.dumps(solution)
+    assert "HIDDEN" in json.dumps(solution)
+    assert not any(word in json.dumps(exercise) for word in ("return a + b", "HIDDEN", "add(-1, 2)"))
+    assert "NotImplementedError" in json.dumps(exercise)
+
+
+def test_another_build_gives_the_same_bytes(built, tmp_path):
+    root = course(tmp_path)
+    assert run(root).returncode == 0
+    assert notebooks(root) == notebooks(built)
+
+
+def test_what_did_not_change_is_not_touched(built):
+    before = {name: (built / name).stat().st_mtime_ns for name in NAMES}
+    done = run(built)
+    assert done.stdout.count("fresh ") == 2
+    assert before == {name: (built / name).stat().st_mtime_ns for name in NAMES}
+    assert run(built, "--check").returncode == 0
+
+
+@pytest.mark.parametrize(("name", "old", "new", "stale"), [
+    ("course/07_sample/lesson.py", "A lesson", "One lesson", NAMES[:1]),
+    ("course/07_sample/assignment.py", "a + a", "2 * a", NAMES[1:]),
+    (NAMES[0], "A lesson", "Edited by hand", NAMES[:1]),
+    (NAMES[1], "a + a", "2 * a", NAMES[1:]),
+    (NAMES[2], "add(1, 2) == 3", "True", NAMES[2:]),
+])
+def test_what_changed_is_named_and_built_again(copy, name, old, new, stale):
+    edit(copy, name, old, new)
+    done = run(copy, "--check")
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(stale)
+    assert run(copy).returncode == 0
+    assert run(copy, "--check").returncode == 0
+
+
+def test_a_notebook_without_a_source_is_named(copy):
+    (copy / "notebooks/08_lost.ipynb").write_bytes((copy / NAMES[0]).read_bytes())
+    done = run(copy, "--check")
+    assert done.returncode == 1
+    assert "notebooks/08_lost.ipynb has no source" in done.stdout
+
+
+def test_a_missing_notebook_is_named(copy):
+    (copy / NAMES[2]).unlink()
+    done = run(copy, "--check")
+    assert done.returncode == 1
+    assert f"{NAMES[2]} is stale" in done.stdout
+
+
+@pytest.mark.parametrize(("cell", "word"), [
+    ("1 / 0", "ZeroDivisionError"),
+    ("print(object())", "at 0x"),
+    ("import os; print(os.getcwd())", "prints"),
+    ("import os; os._exit(1)", "died"),
+    ('# %% tags=["raises-exception"]\n1', "raised nothing"),
+])
+def test_a_failure_names_the_cell_and_writes_nothing(tmp_path, cell, word):
+    marker = "" if cell.startswith("# %%") else "# %%\n"
+    root = course(tmp_path, lesson=f"# %% [markdown]\n# text\n\n# %%\n2\n\n{marker}{cell}\n")
+    done = run(root)
+    assert done.returncode == 1
+    assert "course/07_sample/lesson.py: cell 2" in done.stdout
+    assert word in done.stdout
+    assert set(notebooks(root)) == set(NAMES[1:])
+
+
+def test_a_lesson_that_is_not_there(capsys):
+    with pytest.raises(SystemExit):
+        run(ROOT, "77")
+    assert "no lesson 77" in capsys.readouterr().err
+
+
+def test_the_sample_has_what_these_tests_edit():
+    assert "A lesson" in LESSON
+    assert "a + a" in ASSIGNMENT
