@@ -77,7 +77,8 @@ def human(nbytes: int) -> str:
 def measure(ranks: list[int], sizes: list[int], repeats: int) -> dict[str, float]:
     """Print the table and the ratios; returns the ratios by name."""
     ratios = {}
-    print(f"{'ranks':>5} {'size':>8} {'gloo own':>10} {'ring shm':>10} {'ring gloo':>10} {'World':>10}   ms; own/shm, own/ring gloo")
+    heads = ["gloo own", "ring shm", "ring gloo", "World"]
+    print(f"{'ranks':>5} {'size':>8} " + " ".join(f"{h:>10}" for h in heads) + "   ms; own/shm, own/ring gloo")
     for n in ranks:
         with tempfile.TemporaryDirectory() as folder:
             times = launch(program, n, f"{folder}/store", sizes, repeats, timeout=120)[0]
@@ -86,7 +87,12 @@ def measure(ranks: list[int], sizes: list[int], repeats: int) -> dict[str, float
             ms = [1e3 * t for t in (*map(statistics.median, (own, shm, gloo)), in_world(n, nbytes, 3))]
             over = [statistics.median(a / b for a, b in zip(own, other, strict=True)) for other in (shm, gloo)]
             ratios[f"all_reduce n={n} {human(nbytes)}"] = over[0]
-            print(f"{n:>5} {human(nbytes):>8} " + " ".join(f"{t:>10.3f}" for t in ms) + f"   {over[0]:.2f}, {over[1]:.2f}", flush=True)
+            print(
+                f"{n:>5} {human(nbytes):>8} "
+                + " ".join(f"{t:>10.3f}" for t in ms)
+                + f"   {over[0]:.2f}, {over[1]:.2f}",
+                flush=True,
+            )
     for name, value in ratios.items():
         print(f"ratio {name.replace(' ', '_')} {value:.3f}")
     return ratios

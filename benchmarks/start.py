@@ -32,7 +32,10 @@ def spawned(rank: int, n: int, store: str) -> None:
 
     dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)
     y = torch.empty(1)
-    ops = [dist.P2POp(dist.isend, torch.tensor([float(rank)]), (rank + 1) % n), dist.P2POp(dist.irecv, y, (rank - 1) % n)]
+    ops = [
+        dist.P2POp(dist.isend, torch.tensor([float(rank)]), (rank + 1) % n),
+        dist.P2POp(dist.irecv, y, (rank - 1) % n),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     dist.barrier()

@@ -54,7 +54,7 @@ def program(comm, task, epochs, batch, lr, keep_last):
     equal = all(torch.equal(d, digests[0]) for d in digests)
     if comm.rank == 0:
         verdict = "equal bit for bit" if equal else "DIFFERENT"
-        print(f"{comm.size} replicas: {verdict}, sha256 {bytes(digests[0].tolist()).hex()[:16]}")
+        print(f"ranks: {comm.size}, replicas: {verdict}, sha256 {bytes(digests[0].tolist()).hex()[:16]}")
     return {"ranks": comm.size, "losses": losses, "accuracies": accuracies, "replicas_equal": equal,
             "digests": [bytes(d.tolist()).hex() for d in digests]}  # fmt: skip
 
@@ -68,7 +68,7 @@ def digest(model):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, help="number of ranks (4); torchrun says it itself")
-    parser.add_argument("--runner", choices=["world", "processes", "torchrun"], help="torchrun if it started this, or world")
+    parser.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
     parser.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=120, help="samples of a step, all ranks together")

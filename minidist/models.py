@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,6 @@ def mlp(sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, d
     if len(sizes) < 2:
         raise ValueError(f"an MLP has at least 2 sizes, its inputs and its outputs, not {len(sizes)}: {list(sizes)}")
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
     return seeded_(nn.Sequential(*layers[:-1]).to_empty(device=device), seed)

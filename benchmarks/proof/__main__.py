@@ -23,7 +23,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def digest() -> str:
     """Of the tracked and new files that git does not ignore, as they are on disk."""
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     found = hashlib.sha256()
     for name in sorted(names.stdout.splitlines()):
         if (ROOT / name).is_file():
@@ -60,7 +62,7 @@ def show(name: str, wanted: list[str], again: bool) -> bool:
     for title in items:
         row = kept["items"].get(title)
         print(f"{'held' if row and row['held'] else 'NOT HELD' if row else 'not run':<9} {title}")
-        for line in (row["figure"].splitlines() if row else []):
+        for line in row["figure"].splitlines() if row else []:
             print(f"          {line}")
     return all(kept["items"].get(title, {}).get("held") for title in items)
 

@@ -41,7 +41,9 @@ def exhaustive() -> tuple[str, bool]:
                     cases += 1
         first = runs[0]
         again = World(n).run(reduce_all, LENGTHS)
-        same &= first.trace == again.trace and first.time == again.time and [r for _, r in first] == [r for _, r in again]
+        same &= (
+            first.trace == again.trace and first.time == again.time and [r for _, r in first] == [r for _, r in again]
+        )
         for rank in range(n):
             total = 8 * sum(LENGTHS)
             counted &= first.trace.messages(rank) == runs[1].trace.messages(rank) == 2 * (n - 1) * len(LENGTHS)
@@ -49,7 +51,10 @@ def exhaustive() -> tuple[str, bool]:
             counted &= abs(first.trace.bytes_sent(rank) - 2 * (n - 1) / n * total) <= 2 * 8 * len(LENGTHS)
         divisible = World(n).run(lambda comm: all_reduce_(comm, torch.zeros(840), algorithm="ring").sum())
         counted &= all(divisible.trace.bytes_sent(r) == 2 * (n - 1) * 840 * 4 // n for r in range(n))
-    figure = f"{cases} results equal to the serial sum: {right}; 2(n-1) messages and 2(n-1)/n·N bytes a rank: {counted}; two runs identical: {same}"
+    figure = (
+        f"{cases} results equal to the serial sum: {right}; 2(n-1) messages and 2(n-1)/n·N bytes a rank: {counted}; "
+        f"two runs identical: {same}"
+    )
     return figure, right and counted and same
 
 
@@ -71,7 +76,10 @@ def world_cost() -> tuple[str, bool]:
             cost[n].append(max(World(n, device="meta").run(_steps, repeats)) / (2 * (n - 1) * n * repeats) * 1e6)
     small, large = statistics.median(cost[8]), statistics.median(cost[512])
     ratio = statistics.median(b / a for a, b in zip(cost[8], cost[512], strict=True))
-    return f"{small:.1f} µs a message at n = 8, {large:.1f} µs at n = 512, ratio {ratio:.2f} (median of 5)", small <= 20 and ratio <= 1.5
+    return (
+        f"{small:.1f} µs a message at n = 8, {large:.1f} µs at n = 512, ratio {ratio:.2f} (median of 5)",
+        small <= 20 and ratio <= 1.5,
+    )
 
 
 def _nothing(comm) -> int:
@@ -80,7 +88,9 @@ def _nothing(comm) -> int:
 
 def _processes() -> set[str]:
     """Command lines of living processes that mention this package, but for this process's own server."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return {line for line in listed if "minidist.comm.server" in line}
 
 
@@ -139,7 +149,8 @@ start = time.perf_counter()
 try:
     World(4).run(globals()[what]) if world else launch(globals()[what], 4, timeout=2)
 except BaseException as error:
-    print(f"{time.perf_counter() - start:.2f} {type(error).__name__}: {error}", *getattr(error, "__notes__", []), sep="\\n")
+    took = time.perf_counter() - start
+    print(f"{took:.2f} {type(error).__name__}: {error}", *getattr(error, "__notes__", []), sep="\\n")
 print("still usable:", World(2).run(lambda comm: comm.rank), launch(lambda comm: comm.rank, 2))
 """
 
@@ -158,11 +169,16 @@ def failures() -> tuple[str, bool]:
                 if limit is None:
                     rows.append(f"{what}, World: ranks are threads of one process, which a kill would end")
                     continue
-                run = subprocess.run([sys.executable, script, what, runner], capture_output=True, text=True, timeout=120)
+                run = subprocess.run(
+                    [sys.executable, script, what, runner], capture_output=True, text=True, timeout=120
+                )
                 took, _, text = run.stdout.partition(" ")
                 good = text.startswith(kind) and float(took) <= limit and "still usable: [0, 1] [0, 1]" in text
                 held &= good
-                rows += [f"{what}, {runner}: after {took} s" + ("" if good else "  ← NOT as it should be"), textwrap.indent(text.strip(), "    ")]
+                rows += [
+                    f"{what}, {runner}: after {took} s" + ("" if good else "  ← NOT as it should be"),
+                    textwrap.indent(text.strip(), "    "),
+                ]
                 rows += [textwrap.indent(run.stderr[-1000:], "    ! ")] if run.stderr and not good else []
     return "\n".join(rows), held and signal.getsignal(signal.SIGINT) is not None
 

@@ -80,7 +80,7 @@ class Exam:
     cases: tuple[Case, ...] = ()
     processes: tuple[Case, ...] = ()
     functions = True
-    forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel", "torch.distributed")
+    forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel", "torch.distributed.distributed_c10d")
     step, load = 3.0, 10.0
 
     def draw(self, case: Case, rng: torch.Generator) -> list[tuple]:
@@ -117,8 +117,8 @@ def _sources(answer) -> dict[str, list[str]]:
     """The text of the cells that the answer, and the functions beside it, stand in, so that messages can show lines."""
     if not isinstance(answer, FunctionType):
         return {}
-    functions = [f for f in answer.__globals__.values() if isinstance(f, FunctionType) and f.__module__ == answer.__module__]
-    files = {f.__code__.co_filename for f in [answer, *functions]}
+    functions = [f for f in answer.__globals__.values() if isinstance(f, FunctionType)]
+    files = {f.__code__.co_filename for f in [answer, *functions] if f.__module__ == answer.__module__}
     return {file: linecache.getlines(file) for file in files}
 
 

@@ -15,20 +15,23 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from types import FunctionType
 
 from ..comm.base import Deadlock
 from ..comm.endpoint import Endpoint
-from ..comm.program import outside, refuse_shared
+from ..comm.program import refuse_shared
 from ..comm.rings import Rings
 from ..comm.shm import ShmComm
 from ..comm.trace import Trace
 from ..comm.world import World
 from . import refuse
 from .exam import Exam
+from .explain import own_line
 from .pipes import Pipe
 from .plain import decode, encode
 
-CPU_SECONDS, BYTES = 60, 4 << 30
+# Of the process: seconds of computing, bytes of memory, bytes of a core dump.
+LIMITS = {resource.RLIMIT_CPU: 60, resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_CORE: 0}
 _HOUR = 3600.0  # the guard has the watch, not its examinee
 
 
@@ -45,7 +48,7 @@ def begin(pipe: Pipe, alive: int, stack, serve: Callable[[Pipe], None]) -> None:
                     os.close(fd)
         threading.Thread(target=_watch, args=(alive,), daemon=True).start()
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-        for limit, most in ((resource.RLIMIT_CPU, CPU_SECONDS), (resource.RLIMIT_DATA, BYTES), (resource.RLIMIT_CORE, 0)):
+        for limit, most in LIMITS.items():
             resource.setrlimit(limit, (most, most))
         serve(pipe)
     finally:
@@ -71,9 +74,13 @@ def load(exam: Exam, packed: list[bytes]) -> list:
 
 
 def _of_the_library(answer) -> None:
-    code = getattr(answer, "__code__", None)
-    if code is not None and code.co_filename.startswith(os.path.join(refuse.PACKAGE, "")):
-        raise refuse.Refused("this is the library's own code: the exercise is about building it yourself")
+    """Raise Refused if the answer, or a function beside it, is the package's code under another name."""
+    beside = [f for f in getattr(answer, "__globals__", {}).values() if isinstance(f, FunctionType)]
+    for f in [answer, *beside]:
+        file = f.__code__.co_filename if isinstance(f, FunctionType) else ""
+        imported = f is not answer and (f.__module__ or "").startswith("minidist.")  # refused when it is called
+        if file.startswith(refuse.PACKAGE + os.sep) and not imported:
+            raise refuse.Refused("this is the library's own code: the exercise is about building it yourself")
 
 
 def world(exam: Exam, packed: list[bytes]) -> Callable[[Pipe], None]:
@@ -132,8 +139,7 @@ def _report(pipe: Pipe, act: Callable[[], dict]) -> None:
 def _failure(error: BaseException) -> dict:
     """What a message needs to know of an exception. `frame`: the answer's innermost own line."""
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
-    own = [frame for frame in frames[::-1] if frame[0] != __file__ and outside([frame[:2], ("", 0)]) == frame[:2]]
     kinds = {"refused": refuse.Refused, "deadlock": Deadlock, "unwritten": NotImplementedError, "exit": SystemExit}
     kind = next((k for k, types in kinds.items() if isinstance(error, types)), "error")
-    return {"kind": kind, "type": type(error).__name__, "text": str(error)[:2000], "frame": own[0] if own else None,
+    return {"kind": kind, "type": type(error).__name__, "text": str(error)[:2000], "frame": own_line(frames[::-1]),
             "rank": getattr(error, "rank", None)}  # fmt: skip

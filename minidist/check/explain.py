@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..comm.program import located
+from ..comm.program import located, outside
 
 
 def explain(name: str, what: str, error: dict) -> str:
@@ -29,6 +29,12 @@ def explain(name: str, what: str, error: dict) -> str:
     return f"{head}{who}raised {error['type']}: {error['text']}{place}"
 
 
+def own_line(frames: list[tuple[str, int, str]]) -> tuple[str, int, str] | None:
+    """The first of (file, line, function) that stands neither in this package nor in an installed one."""
+    written = [f for f in frames if outside([f[:2], ("", 0)]) == f[:2] and not f[0].startswith("<frozen")]
+    return written[0] if written else None
+
+
 def _place(frame) -> str:
     return f"\n  in {frame[2]}, {located(frame[0], frame[1])}" if frame else ""
 
@@ -37,8 +43,8 @@ def _hint(text: str) -> str:
     """What this kind of deadlock usually comes from."""
     waits = re.findall(r"rank \d+ waits for (send|receive)", text)
     if "ended already" in text:
-        return ("Someone waits for a message that is never sent, or sends one that nobody takes, while others have finished: "
-                "a step too many, or the wrong partner?")  # fmt: skip
+        return ("While others have finished, someone waits for a message that is never sent, or sends one that nobody "
+                "takes: a step too many, or the wrong partner?")  # fmt: skip
     if waits and set(waits) == {"send"}:
         return "Every rank sends, and none is there to receive. Start both together: comm.sendrecv."
     if waits and set(waits) == {"receive"}:

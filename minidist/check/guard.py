@@ -24,11 +24,10 @@ from collections.abc import Callable
 
 import torch
 
-from ..comm.program import outside
 from ..comm.rings import Rings
 from . import examinee
 from .exam import Case, Exam, Outcome
-from .explain import explain
+from .explain import explain, own_line
 from .pipes import Pipe, Silent
 from .plain import decode, encode
 from .wrong import Wrong
@@ -79,8 +78,8 @@ def _processes(exam: Exam, packed: list[bytes], case: Case) -> None:
         for r, one in enumerate(ranks):
             one.pipe.send(encode(args[r]), exam.step)
         reports = _first_come(exam, case, ranks)
-    outcome = Outcome([value for r in reports for value in r["results"]], [tuple(m) for r in reports for m in r["sent"]])
-    _judge(exam, case, args, outcome)
+    results, sent = ([value for report in reports for value in report[key]] for key in ("results", "sent"))
+    _judge(exam, case, args, Outcome(results, sent))
 
 
 def _first_come(exam: Exam, case: Case, ranks: list[Examinee]) -> list[dict]:
@@ -102,7 +101,7 @@ class Examinee:
         asked, ask = os.pipe()
         told, tell = os.pipe()
         alive, self._alive = os.pipe()
-        self._stack = tempfile.TemporaryFile()
+        self._stack = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
         self.pid = os.fork()
         if self.pid == 0:
             examinee.begin(Pipe(asked, tell), alive, self._stack, serve)
@@ -126,7 +125,7 @@ class Examinee:
             report = decode(self.pipe.receive(seconds))
             error = report.get("error")
         except Silent:
-            error = {"kind": "silent", "text": f"{exam.step:g}", "frame": self._where()}
+            error = {"kind": "silent", "text": f"{seconds:g}", "frame": self._where()}
         except EOFError:
             error = {"kind": "dead"}
         except (ValueError, AttributeError):
@@ -143,8 +142,5 @@ class Examinee:
         threads = self._stack.read().decode(errors="replace").split("\n\n")
         stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in threads]
         frames = [[(file, int(line), name) for file, line, name in s] for s in stacks]
-        frames.sort(key=lambda s: not s or outside([s[0][:2], ("", 0)]) != s[0][:2])  # one inside the answer first
-        own = [f for s in frames for f in s if outside([f[:2], ("", 0)]) == f[:2] and f[0] != "<frozen runpy>"]
-        return own[0] if own else None
-
-
+        frames.sort(key=lambda s: not s or own_line(s[:1]) is None)  # the thread that is inside the answer first
+        return own_line([frame for s in frames for frame in s])

@@ -226,7 +226,7 @@ class Clock:
         rows = [f"no rank can go on ({len(stuck)} wait for each other):" if len(stuck) > 1 else "one rank cannot end:"]
         for f in sorted(stuck, key=lambda f: (f.rank, f.name)):
             who = f"rank {f.rank}" + ("" if f.name == "main" else f", {f.name},")
-            place = line_of(f.thread) or f"the end of its program; posted at {f.waits.posted_at()}"
+            place = line_of(f.thread) or "the end of its program" + f.waits.posted_at()
             rows.append(f"  {who} waits for {f.waits}\n    at {place}")
         if ended:
             rows.append(f"  ended already: rank {', '.join(map(str, ended))}")

@@ -21,7 +21,7 @@ from .message import Aside, Message, ShmWork
 from .rings import Incoming, Outgoing, Rings
 from .trace import Trace
 
-_WHY = ("", "its program returned before this was passed on", "its process died")
+_WHY = ("", "its program returned before this was passed on", "it failed, or its process died")
 
 
 class Endpoint:
@@ -42,11 +42,10 @@ class Endpoint:
 
     def post(self, comm, ops: Sequence[Send | Recv]) -> ShmWork:
         work = ShmWork(self, len(ops))
+        work.messages = [Message(work, op, comm, self.checked) for op in ops]
         with self._lock:
             self.open[work] = None
-            for op in ops:
-                message = Message(work, op, comm, self.checked)
-                work.messages.append(message)
+            for message in work.messages:
                 if message.sending:
                     self._out[message.peer][1].append(message)
                 else:
@@ -141,7 +140,7 @@ class Endpoint:
                 if now - since >= self.timeout:
                     self.open.pop(work, None)
                     raise RankMissing(f"rank {self.rank} waited {self.timeout:g} s for {work}")
-                if not self._check_alive():
+                if not self.check_alive():
                     self._sleep(work, since + self.timeout - now)
 
     def _sleep(self, work: ShmWork, seconds: float) -> None:
@@ -163,29 +162,39 @@ class Endpoint:
                 self._led = False
                 self._news.notify_all()
 
-    def _check_alive(self) -> bool:
-        """Fail what waits for a rank that has returned or died; True if there was any."""
+    def check_alive(self) -> bool:
+        """Fail what waits for ranks that have returned or died; True if there was any."""
         gone = [r for r in self._in if self.rings.flags[r]]
+        if not gone:
+            return False
         failed = False
         with self._lock:
-            self.progress() if gone else None
+            self.progress()
             for r in gone:
-                queues = [q for (src, _), q in self._receives.items() if src == r and not self._in[r].header()]
-                if len(gone) == len(self._in) and not any(ring.header() for ring in self._in.values()):
-                    queues += [q for (src, _), q in self._receives.items() if src == ANY]
-                for queue in [*queues, self._out[r][1]]:
-                    while queue:
-                        message = queue.popleft()
-                        if not message.sending:
-                            self._wanted[message.peer] -= 1
-                        message.finish(PeerLost(message.comm.local(r), _WHY[self.rings.flags[r]]))
-                        failed = True
+                torn = self._coming.pop(r, None)  # its sender died in the midst of it
+                torn = [torn] if isinstance(torn, Message) and not torn.over else []
+                failed |= self._forsake(deque(torn), r) | self._forsake(self._out[r][1], r)
+            silent = {r for r in gone if not self._in[r].header()}  # of the others something has still to be read
+            for (src, _), queue in self._receives.items():
+                peers = [src] if src != ANY else [r for r in queue[0].comm.ranks if r != self.rank] if queue else []
+                if peers and silent.issuperset(peers):
+                    failed |= self._forsake(queue, peers[-1])
+        return failed
+
+    def _forsake(self, queue: deque[Message], rank: int) -> bool:
+        """Nothing in `queue` will ever be passed on: `rank` is gone."""
+        failed = bool(queue)
+        while queue:
+            message = queue.popleft()
+            if not message.sending and not message.begun:
+                self._wanted[message.peer] -= 1
+            message.finish(PeerLost(message.comm.local(rank), _WHY[self.rings.flags[rank]]))
         return failed
 
     def close(self) -> None:
         """The program has returned: wait for all it posted (raises what went wrong in it), and say so."""
-        for work in list(self.open):
-            work.wait()
+        while self.open:
+            next(iter(self.open)).wait()
         left = [src for (src, _), queue in self._aside.items() if queue]
         if left:
             raise Deadlock(f"rank {self.rank} returned, but a message from rank {left[0]} was never received")

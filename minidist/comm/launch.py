@@ -18,19 +18,16 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-import cloudpickle
 import torch
 
 from .base import PeerLost, RankMissing
-from .program import located, named, never_received, outside, refuse_shared, users, whole
+from .packing import dumps_program
+from .program import located, named, never_received, outside, refuse_shared, whole
 from .trace import Results, Trace
 from .world import check_runner
-
-_LOCK = threading.Lock()  # cloudpickle's registry belongs to the whole process
 
 
 def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool = True, seed: int = 0,
@@ -52,9 +49,9 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
     program, args, kwargs = whole(program, args, kwargs)
     refuse_shared(program, *args, *kwargs.values())
     cells = {name: lines for name, lines in linecache.cache.items() if len(lines) == 4 and lines[1] is None}
-    request = {"n": n, "payload": _packed(program, args, kwargs), "timeout": timeout, "checked": checked, "seed": seed,
-               "on_failure": on_failure, "transport": transport, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd(),
-               "cells": cells, "environ": dict(os.environ), "dtype": torch.get_default_dtype()}  # fmt: skip
+    request = {"n": n, "payload": dumps_program(program, args, kwargs), "timeout": timeout, "checked": checked,
+               "seed": seed, "on_failure": on_failure, "transport": transport, "path": sys.path, "argv": sys.argv,
+               "cwd": os.getcwd(), "cells": cells, "environ": dict(os.environ), "dtype": torch.get_default_dtype()}
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -68,25 +65,6 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
                     pass
             raise
     return _results(outcomes, unread, n, on_failure)
-
-
-def _packed(program: Callable, args: tuple, kwargs: dict) -> bytes:
-    """The program and its arguments. What a module of the user's defines travels as a cell's definitions do:
-    by value, as it is now, so that no rank imports (and runs) that module again."""
-    found = {sys.modules.get(getattr(x, "__module__", None)) for x in (program, *args, *kwargs.values()) if users(x)}
-    with _LOCK:
-        known = cloudpickle.list_registry_pickle_by_value()
-        modules = [m for m in found if m is not None and m.__name__ != "__main__" and m.__name__ not in known]
-        try:
-            for module in modules:
-                cloudpickle.register_pickle_by_value(module)
-            return cloudpickle.dumps((program, args, kwargs))
-        except Exception as error:
-            error.add_note("launch sends the program and its arguments to other processes")
-            raise
-        finally:
-            for module in modules:
-                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _hand_over(fd: int) -> None:

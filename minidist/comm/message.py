@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 
 import torch
 
 from .base import ANY, Recv, Send, Side, Work, describe, mismatch
 from .program import caller, located
-
-_DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-           torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
-           torch.float8_e4m3fn, torch.float8_e5m2]  # fmt: skip
-_CODE = {dtype: i for i, dtype in enumerate(_DTYPES)}
+from .rings import packed
 
 
 def says(op: Send | Recv, checked: bool) -> tuple:
     """What the header of a message says of this side, in types that marshal knows."""
+    if op.x.is_meta:
+        raise ValueError(f"a meta tensor, {describe(op.x)}, has no values to pass between processes: use a World")
     found = caller() if checked else None
-    where = (found[0].co_filename[-200:], found[1]) if found else ("", 0)
-    return tuple(op.x.shape), _CODE[op.x.dtype], op.label and op.label[:60], *where
+    where = (_at_most(200, found[0].co_filename[::-1])[::-1], found[1]) if found else ("", 0)
+    return tuple(op.x.shape), str(op.x.dtype).removeprefix("torch."), op.label and _at_most(120, op.label), *where
+
+
+def _at_most(nbytes: int, text: str) -> str:
+    """The beginning of `text`, cut to fit in a header."""
+    return text.encode()[:nbytes].decode(errors="ignore")
 
 
 def side(rank: int, said: tuple) -> Side:
     """The same for people: `rank` is that side's rank."""
-    shape, code, label, filename, line = said
-    return Side(rank, shape, _DTYPES[code], label, located(filename, line) if filename else "")
+    shape, dtype, label, filename, line = said
+    return Side(rank, shape, getattr(torch, dtype), label, located(filename, line) if filename else "")
+
+
+def plain(x: torch.Tensor) -> bool:
+    """Whether the bytes from `x.data_ptr()` on are the values: no strides, no postponed conjugate or minus."""
+    return x.is_contiguous() and not x.is_conj() and not x.is_neg()
+
+
+def settled(x: torch.Tensor) -> torch.Tensor:
+    """`x` itself if it is plain, else a plain copy."""
+    return x if plain(x) else x.resolve_conj().resolve_neg().contiguous()
 
 
 class Message:
@@ -39,12 +53,12 @@ class Message:
         self.peer = peer if peer == ANY else comm.ranks[peer]
         self.said, self.moved, self.begun, self.over = says(op, checked), 0, False, False
         x = op.x.detach()
-        if x.device.type == "cpu" and x.is_contiguous():
+        if x.device.type == "cpu" and plain(x):
             self.flat = x
         else:  # staged: values of a send, room for a receive
-            self.flat = x.to("cpu", copy=True).contiguous() if self.sending else torch.empty(x.shape, dtype=x.dtype)
+            self.flat = settled(x.to("cpu")) if self.sending else torch.empty(x.shape, dtype=x.dtype)
         self.nbytes, self.pointer = self.flat.numel() * self.flat.element_size(), self.flat.data_ptr()
-        self.header = (comm.channel, self.nbytes, time.monotonic(), self.said) if self.sending else None
+        self.header = packed((comm.channel, self.nbytes, time.monotonic(), self.said)) if self.sending else None
 
     @property
     def complete(self) -> bool:
@@ -62,12 +76,13 @@ class Message:
         sent, expected = header[3], self.said
         if sent[:3] == expected[:3]:
             return None
-        return ValueError(mismatch(side(self.comm.local(self.peer), sent), side(self.comm.rank, expected)))
+        return ValueError(mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected)))
 
     def __str__(self) -> str:
-        rank = "any rank" if self.peer == ANY else f"rank {self.comm.local(self.peer)}"
+        verb, to = ("send", "to") if self.sending else ("receive", "from")
+        rank = "any rank" if self.peer == ANY else f"rank {self.peer}"
         label = f" [{self.op.label}]" if self.op.label else ""
-        return f"{'send' if self.sending else 'receive'} of {describe(self.op.x)} {'to' if self.sending else 'from'} {rank}{label}"
+        return f"{verb} of {describe(self.op.x)} {to} {rank}{label}"
 
 
 class Aside:
@@ -82,7 +97,7 @@ class Aside:
 
     def give(self, receive: Message) -> None:
         if receive.nbytes:
-            receive.flat.view(-1).view(torch.uint8).copy_(self.flat)
+            ctypes.memmove(receive.pointer, self.pointer, self.nbytes)
 
 
 class ShmWork(Work):
@@ -96,6 +111,8 @@ class ShmWork(Work):
 
     def done(self) -> bool:
         self._endpoint.progress()
+        if self.parts:
+            self._endpoint.check_alive()
         return self.parts == 0
 
     def wait(self) -> None:

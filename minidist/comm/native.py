@@ -25,17 +25,31 @@ class Native:
     @functools.cached_property
     def _group(self):
         comm = self._comm
-        if comm.size == dist.get_world_size(comm.group):
+        if comm.channel == "main" or comm.nccl:
             return comm.group
         everyone = [dist.get_global_rank(comm.group, r) for r in comm.ranks]
         return dist.new_group(everyone, use_local_synchronization=True)
 
+    @functools.cached_property
+    def _places(self) -> list[int]:
+        """Where each of the Comm's ranks is in the group, which sorts them."""
+        everyone = [dist.get_global_rank(self._comm.group, r) for r in self._comm.ranks]
+        return [dist.get_group_rank(self._group, r) for r in everyone]
+
+    def open(self) -> None:
+        """Make the group, if one has to be made: on all ranks at the same point of the program."""
+        _ = self._group
+
+    def _arranged(self, chunks: list[Tensor]) -> list[Tensor]:
+        """Chunks in the order of the group's ranks."""
+        return [chunk for _, chunk in sorted(zip(self._places, chunks, strict=True), key=lambda pair: pair[0])]
+
     def broadcast(self, flat: Tensor, root: int) -> None:
-        dist.broadcast(flat, group_src=root, group=self._group)
+        dist.broadcast(flat, group_src=self._places[root], group=self._group)
 
     def reduce(self, flat: Tensor, root: int, op: str) -> None:
         kept = flat.clone()  # the library may overwrite the tensors of the other ranks
-        dist.reduce(flat, group_dst=root, op=_OPS[op], group=self._group)
+        dist.reduce(flat, group_dst=self._places[root], op=_OPS[op], group=self._group)
         if self._comm.rank != root:
             flat.copy_(kept)
 
@@ -44,29 +58,31 @@ class Native:
 
     def reduce_scatter(self, chunks: list[Tensor], op: str) -> None:
         padded = _padded(chunks)
-        out = torch.empty_like(padded[0])
-        dist.reduce_scatter(out, padded, op=_OPS[op], group=self._group)
-        chunks[self._comm.rank].copy_(out[: chunks[self._comm.rank].numel()])
+        out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
+        dist.reduce_scatter(out, self._arranged(padded), op=_OPS[op], group=self._group)
+        mine.copy_(out[: mine.numel()])
 
     def all_gather(self, chunks: list[Tensor]) -> None:
         padded = _padded(chunks)
-        dist.all_gather(padded, padded[self._comm.rank].clone(), group=self._group)
+        dist.all_gather(self._arranged(padded), padded[self._comm.rank].clone(), group=self._group)
         _unpad(chunks, padded)
 
     def gather(self, chunks: list[Tensor], root: int) -> None:
         padded = _padded(chunks)
-        at_root = self._comm.rank == root
-        dist.gather(padded[self._comm.rank].clone(), padded if at_root else None, group_dst=root, group=self._group)
-        if at_root:
+        into = self._arranged(padded) if self._comm.rank == root else None
+        dist.gather(padded[self._comm.rank].clone(), into, group_dst=self._places[root], group=self._group)
+        if into is not None:
             _unpad(chunks, padded)
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
         padded = _padded(chunks)
-        out = torch.empty_like(padded[0])
-        dist.scatter(out, padded if self._comm.rank == root else None, group_src=root, group=self._group)
-        chunks[self._comm.rank].copy_(out[: chunks[self._comm.rank].numel()])
+        out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
+        given = self._arranged(padded) if self._comm.rank == root else None
+        dist.scatter(out, given, group_src=self._places[root], group=self._group)
+        mine.copy_(out[: mine.numel()])
 
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        outputs, inputs = self._arranged(outputs), self._arranged(inputs)
         out, into = torch.cat(outputs), torch.cat(inputs)
         dist.all_to_all_single(out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group)
         for chunk, values in zip(outputs, out.split([o.numel() for o in outputs]), strict=True):

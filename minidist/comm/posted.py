@@ -54,7 +54,7 @@ class WorldWork(Work):
 
     def posted_at(self) -> str:
         """The line of the program that posted what has not finished."""
-        return next((op.says().where for op in self.ops if not op.done), "")
+        return next((f"; posted at {op.says().where}" for op in self.ops if not op.done), "")
 
     def __str__(self) -> str:
         return " and ".join(str(op) for op in self.ops if not op.done) or self.what

@@ -153,8 +153,6 @@ def _user_line(frame: FrameType | None) -> tuple[CodeType, int] | None:
     within = None
     while frame is not None:
         name = frame.f_code.co_filename
-        if name == threading.__file__:  # the root of a rank's thread
-            break
         if not name.startswith(_INSTALLED):
             return frame.f_code, frame.f_lineno
         if name.startswith(_PACKAGE) and not name.startswith(_COMM):

@@ -16,11 +16,11 @@ import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
 
-import cloudpickle
 import torch
 
 from .base import Comm, RankMissing
 from .endpoint import Endpoint
+from .packing import dumps
 from .program import seed_all, seed_of
 from .shm import ShmComm
 from .trace import Trace
@@ -72,8 +72,8 @@ def _prepare(rank: int, request: dict) -> None:
     linecache.cache.update(request["cells"])
     if os.path.isdir(request["cwd"]):
         os.chdir(request["cwd"])
-    sys.stdout, sys.stderr = [  # new ones: these descriptors were others when the server opened its own
-        open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False) for fd in (1, 2)]  # fmt: skip
+    sys.stdout, sys.stderr = [os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+                              for fd in (1, 2)]  # fmt: skip  # what the server opened were other files
     torch.set_num_threads(1)  # first: a forked child's OpenMP threads hang if its parent had some
     torch.set_default_dtype(request["dtype"])
     seed_all(seed_of(request["seed"], rank))
@@ -115,7 +115,7 @@ def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple
 
 def _result(value) -> bytes:
     try:
-        return cloudpickle.dumps(value)
+        return dumps(value)
     except Exception as error:
         error.add_note(f"the program's result, a {type(value).__name__}, cannot be sent to the notebook")
         raise
@@ -126,10 +126,10 @@ def _failure(error: BaseException, trace: Trace) -> dict:
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
     missing = isinstance(error, RankMissing)
     try:
-        packed = cloudpickle.dumps(error.with_traceback(None))
+        packed = dumps(error.with_traceback(None))
         pickle.loads(packed)
     except Exception:
         text = "".join(traceback.format_exception_only(error)).strip()  # never fails, whatever the exception
-        packed = cloudpickle.dumps(RuntimeError(text))
+        packed = dumps(RuntimeError(text))
     gc.collect()
     return {"ok": False, "error": packed, "frames": frames, "missing": missing, "trace": trace}

@@ -51,6 +51,14 @@ class Rings:
             return []
 
 
+def packed(header: tuple) -> bytes:
+    """A header as it travels. Raises ValueError if it does not fit (some 50 dimensions, or groups within groups)."""
+    data = marshal.dumps(header)
+    if len(data) > HEADER:
+        raise ValueError(f"the header of a message has room for {HEADER} bytes, and this takes {len(data)}: {header}")
+    return data
+
+
 class Outgoing:
     """This rank's end of the ring to `dst`. Messages leave in the order of `put`."""
 
@@ -67,8 +75,7 @@ class Outgoing:
                 break
             at, room = self.address + self.count % SLOTS * self.slot, self.slot
             if not message.begun:
-                header = marshal.dumps(message.header)
-                ctypes.memmove(at, header, len(header))
+                ctypes.memmove(at, message.header, len(message.header))
                 at, room, message.begun = at + HEADER, room - HEADER, True
             size = min(room, message.nbytes - message.moved)
             if size:

@@ -19,7 +19,7 @@ import traceback
 
 def serve(fd: int, modules: list[str]) -> None:
     """Fork a supervisor for every socket that comes. `modules`: what else to have loaded."""
-    import torch._dynamo  # the first optimizer imports it, 0.9 s
+    import torch._dynamo  # noqa: F401  the first optimizer imports it, 0.9 s
 
     import minidist.comm.supervisor as supervisor
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ import torch.distributed as dist
 from .base import ANY, Comm, Link, Recv, Send, Work
 from .lanes import ThreadLane
 from .native import Native
-from .program import seed_of
+from .program import seed_all, seed_of
 from .torchwork import TorchWork
 from .trace import Trace
 
@@ -46,26 +47,29 @@ class TorchComm(Comm):
         self.checked, self.timeout, self.trace = cpu if checked is None else checked, timeout, trace
         self.device = torch.device("cuda", torch.cuda.current_device()) if self.nccl else torch.device("cpu")
         self.algorithm = "native" if self.nccl else "ring"
-        self._open(list(range(dist.get_world_size(self.group))), dist.get_rank(self.group), "main", {})
+        self.unwaited: dict[Work, None] = {}  # of this Comm and all made from it, for `flush`
+        self.tracing = threading.Lock()
+        self._open(list(range(dist.get_world_size(self.group))), dist.get_rank(self.group), "main")
 
-    def _open(self, ranks: list[int], rank: int, channel: str, unwaited: dict) -> TorchComm:
-        """`ranks`: this Comm's ranks in `group`. `unwaited`: work of the whole process, for `flush`."""
-        self.ranks, self.rank, self.size, self.channel, self.unwaited = ranks, rank, len(ranks), channel, unwaited
+    def _open(self, ranks: list[int], rank: int, channel: str) -> TorchComm:
+        """`ranks`: this Comm's ranks in `group`."""
+        self.ranks, self.rank, self.size, self.channel = ranks, rank, len(ranks), channel
         self.tag = crc32(channel.encode()) % 2**30
         self.unread: deque[TorchWork] = deque()  # checked receives whose header has not been read, in order
+        self.reading, self.unwanted = threading.RLock(), []  # values that nobody could take, still coming in
         self.native, self._lanes = Native(self), {}
         return self
 
     def _beside(self, ranks: list[int], rank: int, name: str) -> TorchComm:
         """A Comm of some of these ranks on a channel of its own."""
         other = object.__new__(TorchComm)
-        for attribute in ("group", "nccl", "checked", "timeout", "trace", "device", "algorithm"):
+        for attribute in ("group", "nccl", "checked", "timeout", "trace", "device", "algorithm", "unwaited", "tracing"):
             setattr(other, attribute, getattr(self, attribute))
         if self.nccl:
             everyone = [dist.get_global_rank(self.group, r) for r in ranks]
             other.group = dist.new_group(everyone, use_local_synchronization=True)
-            ranks = list(range(len(ranks)))
-        return other._open(ranks, rank, f"{self.channel}/{name}", self.unwaited)
+            ranks = [dist.get_group_rank(other.group, r) for r in everyone]  # a group sorts its ranks
+        return other._open(ranks, rank, f"{self.channel}/{name}")
 
     def local(self, rank: int) -> int:
         """The rank here of a rank of `group`."""
@@ -89,6 +93,7 @@ class TorchComm(Comm):
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         if lane not in self._lanes:
             comm = self._beside(self.ranks, self.rank, f"lane {lane}")
+            comm.native.open()  # here, where all ranks do it in the same order, not in the lane's thread
             self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.unwaited)
         return self._lanes[lane].put(fn, args)
 
@@ -101,8 +106,8 @@ class TorchComm(Comm):
 
     def flush(self) -> None:
         """Wait for all that was posted; raises what went wrong in it."""
-        for work in list(self.unwaited):
-            work.wait()
+        while self.unwaited:
+            next(iter(self.unwaited)).wait()
 
 
 def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = None, timeout: float = 1800.0) -> Comm:
@@ -122,9 +127,10 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
     if backend == "nccl":
         torch.cuda.set_device(local)
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", timeout=timedelta(seconds=timeout))
+        backends = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
+        dist.init_process_group(backends, timeout=timedelta(seconds=timeout))
         atexit.register(close)
-    torch.manual_seed(seed_of(seed, dist.get_rank()))
+    seed_all(seed_of(seed, dist.get_rank()))
     return TorchComm(checked=checked, timeout=timeout)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterator
+from html import escape
 from typing import NamedTuple
 
 
@@ -138,7 +139,7 @@ class Trace:
     def _repr_html_(self) -> str:
         cells = "".join(
             f"<tr><td>{m.start * 1e6:.2f}</td><td>{m.arrived * 1e6:.2f}</td><td>{m.src} → {m.dst}</td>"
-            f"<td>{m.nbytes:,}</td><td>{m.label or ''}</td></tr>"
+            f"<td>{m.nbytes:,}</td><td>{escape(m.label or '')}</td></tr>"
             for m, _ in zip(self, range(20), strict=False)
         )
         head = "".join(f"<th>{name}</th>" for name in ("start µs", "arrived µs", "from → to", "bytes", "label"))

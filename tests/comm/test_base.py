@@ -1,0 +1,486 @@
+"""What a program may rely on in every world: the same programs in a World, over shared memory and over gloo."""
+
+import pickle
+
+import pytest
+import torch
+
+from minidist.comm import ANY, Comm, Deadlock, Link, PeerLost, RankMissing, Recv, Send, Trace, World, launch
+from minidist.comm.base import Side, describe, mismatch
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+          torch.int8, torch.uint8, torch.uint16, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn]
+
+
+def tensors():
+    """(what is sent, where it is received) of every kind."""
+    base = torch.arange(24.0).reshape(4, 6)
+    pairs = [(torch.arange(5).to(dtype), torch.zeros(5).to(dtype)) for dtype in DTYPES]
+    pairs += [
+        (base.t(), torch.zeros(6, 4)),
+        (base[:, ::2], torch.zeros(6, 4).t()[:, :3]),
+        (base, torch.zeros(6, 4).t()),
+        (base[1:3].expand(3, 2, 6), torch.zeros(3, 2, 6)),
+        (torch.tensor(7), torch.tensor(0)),
+        (torch.zeros(0), torch.zeros(0)),
+        (torch.zeros(3, 0, 2), torch.zeros(3, 0, 2)),
+        (torch.tensor([1 + 2j, 3 - 4j]).conj(), torch.zeros(2, dtype=torch.complex64)),
+        (torch.tensor([1 + 2j]).conj().imag, torch.zeros(1)),
+        (torch.tensor([5.0, 6.0], requires_grad=True) * 2, torch.nn.Parameter(torch.zeros(2))),
+        (torch.tensor([1 + 2j]), torch.zeros(1, dtype=torch.complex64).conj()),
+        (base[1:2, 0], torch.zeros(1, 6)[:, 3]),  # one element is contiguous, whatever its strides
+    ]
+    return pairs
+
+
+def bits(x):
+    return torch.empty(x.shape, dtype=x.dtype).copy_(x.detach()).view(-1).view(torch.uint8).tolist()
+
+
+def test_every_kind_of_tensor(run):
+    def program(comm):
+        for x, into in tensors():
+            if comm.rank == 0:
+                comm.send(x, 1)
+            else:
+                assert comm.recv(into, 0) is into
+                assert bits(into) == bits(x), (x, into)
+        return len(tensors())
+
+    results = run(program, 2)
+    assert results == [len(tensors())] * 2
+    assert results.trace.messages(link=(0, 1)) == len(tensors())
+    assert results.trace.bytes_sent() == sum(x.numel() * x.element_size() for x, _ in tensors())
+
+
+def test_a_receive_writes_only_its_own_elements(run_fast):
+    def program(comm):
+        x = torch.full((4, 4), float(comm.rank))
+        comm.sendrecv(x[:, 1], 1 - comm.rank, x[:, 2], 1 - comm.rank)
+        return x
+
+    zero, one = run_fast(program, 2)
+    assert zero.sum(0).tolist() == [0, 0, 4, 0]
+    assert one.sum(0).tolist() == [4, 4, 0, 4]
+
+
+def test_two_way_traffic_of_any_size(run):
+    """Both sides send 16 MiB and more than any buffer holds, in a batch; 64 MiB in test_launch."""
+
+    def program(comm):
+        got = []
+        for length in (1, 0, 1000, 4 << 20):
+            x, y = torch.full((length,), float(comm.rank)), torch.empty(length)
+            comm.sendrecv(x, 1 - comm.rank, y, 1 - comm.rank)
+            got.append((y == 1 - comm.rank).all().item())
+        return got
+
+    assert run(program, 2) == [[True] * 4] * 2
+
+
+def test_a_ring_and_all_pairs(run):
+    def program(comm):
+        n, r = comm.size, comm.rank
+        x = torch.tensor([r])
+        comm.sendrecv(x.clone(), (r + 1) % n, x, (r - 1) % n)
+        rows = torch.zeros(n, dtype=torch.int64)
+        others = [o for o in range(n) if o != r]
+        comm.batch([*(Recv(rows[o], o) for o in others), *(Send(torch.tensor(10 * r + o), o) for o in others)]).wait()
+        return x.item(), rows.tolist()
+
+    for r, (x, rows) in enumerate(run(program, 4)):
+        assert x == (r - 1) % 4
+        assert rows == [10 * o + r if o != r else 0 for o in range(4)]
+
+
+def test_many_sends_that_nobody_waits_for_come_in_order(run):
+    def program(comm):
+        if comm.rank == 0:
+            for i in range(500):
+                comm.isend(torch.tensor([i]), 1)
+        else:
+            return [comm.recv(torch.tensor([-1]), 0).item() for _ in range(500)]
+
+    assert run(program, 2)[1] == list(range(500))
+
+
+def test_what_is_not_waited_for_is_finished_before_the_run_ends(run):
+    def program(comm):
+        x = torch.zeros(1000)
+        if comm.rank == 0:
+            comm.irecv(x, 1)
+        else:
+            comm.isend(torch.ones(1000), 0)
+        return x  # still empty when it is returned, perhaps; what the rank sees at its end is tested below
+
+    assert run(program, 2).trace.messages() == 1
+
+
+def test_done_says_when_wait_would_return_at_once(run):
+    def program(comm):
+        x = torch.zeros(3)
+        work = comm.isend(torch.ones(3), 1) if comm.rank == 0 else comm.irecv(x, 0)
+        polls = 0
+        while not work.done():
+            polls += 1
+        assert work.done()
+        work.wait()
+        return x.sum().item() if comm.rank else 3.0
+
+    assert run(program, 2) == [3.0, 3.0]
+
+
+def test_a_wildcard_receive_says_whom_it_heard(run):
+    def program(comm):
+        if comm.rank:
+            return comm.send(torch.full((2,), float(comm.rank)), 0)
+        heard = []
+        for _ in range(2 * (comm.size - 1)):
+            x = torch.zeros(2)
+            work = comm.irecv(x, ANY) if len(heard) < comm.size - 1 else None
+            if work is not None:
+                work.wait()
+                heard.append((work.source, x[0].item()))
+        return sorted(heard)
+
+    assert run(program, 4)[0] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+def test_split_by_color_and_key(run):
+    def program(comm):
+        half = comm.split(comm.rank % 2, key=-comm.rank)
+        x = torch.tensor([comm.rank])
+        if half.size > 1:
+            half.sendrecv(x.clone(), (half.rank + 1) % half.size, x, (half.rank - 1) % half.size)
+        only = comm.split(0 if comm.rank in (1, 3) else None)
+        pair = half.split(0)
+        return half.rank, half.size, x.item(), only and (only.rank, only.size), (pair.rank, pair.size)
+
+    assert run(program, 5) == [
+        (2, 3, 2, None, (2, 3)),  # even: ranks 4, 2, 0 in this order
+        (1, 2, 3, (0, 2), (1, 2)),
+        (1, 3, 4, None, (1, 3)),
+        (0, 2, 1, (1, 2), (0, 2)),
+        (0, 3, 0, None, (0, 3)),
+    ]
+
+
+def test_messages_of_two_groups_do_not_mix(run):
+    """Two groups of the same ranks and the same color: sent on a then b, received from b then a."""
+
+    def program(comm):
+        a, b = comm.split(0), comm.split(0)
+        if comm.rank == 0:
+            works = [a.isend(torch.tensor([1]), 1), b.isend(torch.tensor([2]), 1), comm.isend(torch.tensor([3]), 1)]
+            return [w.wait() for w in works]
+        return [c.recv(torch.tensor([0]), 0).item() for c in (comm, b, a)]
+
+    assert run(program, 2)[1] == [3, 2, 1]
+
+
+def test_stream(run):
+    def program(comm):
+        peer = 1 - comm.rank
+
+        def job(lane, i):
+            log.append(i)
+            y = torch.zeros(1)
+            lane.sendrecv(torch.tensor([10.0 * comm.rank + i]), peer, y, peer, label="job")
+            return y.item()
+
+        log: list = []
+        works = [comm.stream(job, i) for i in range(3)]
+        other = comm.stream(job, 7, lane=1)
+        x = torch.zeros(1)
+        comm.sendrecv(torch.tensor([99.0]), peer, x, peer)  # in between, on the program's own channel
+        got = [w.wait() for w in works] + [other.wait(), x.item()]
+        assert other.done()
+        return got, [i for i in log if i < 7]
+
+    results = run(program, 2)
+    assert results == [([10.0, 11.0, 12.0, 17.0, 99.0], [0, 1, 2]), ([0.0, 1.0, 2.0, 7.0, 99.0], [0, 1, 2])]
+    assert {m.lane for m in results.trace} == {"main", "lane 0", "lane 1"}
+    assert {m.label for m in results.trace} == {"job", None}
+
+
+def test_an_exception_in_a_stream_job(run_fast):
+    def caught(comm):
+        def job(lane):
+            raise KeyError("in the lane")
+
+        with pytest.raises(KeyError, match="in the lane"):
+            comm.stream(job).wait()
+        return comm.stream(lambda lane: lane.size).wait()  # the lane goes on
+
+    assert run_fast(caught, 2) == [2, 2]
+
+    def unwaited(comm):
+        def job(lane):
+            raise KeyError(f"in the lane of {lane.rank}")
+
+        if comm.rank == 1:
+            comm.stream(job)
+
+    with pytest.raises(KeyError, match="in the lane of 1") as caught:
+        run_fast(unwaited, 2)
+    assert caught.value.rank == 1
+
+
+def test_a_job_that_nobody_waits_for_is_finished(run_fast):
+    def program(comm):
+        def job(lane):
+            for i in range(20):
+                lane.sendrecv(torch.tensor([i]), 1 - lane.rank, torch.tensor([0]), 1 - lane.rank)
+            lane.batch([Send(torch.ones(2), 1 - lane.rank), Recv(torch.ones(2), 1 - lane.rank)])
+
+        comm.stream(job)
+
+    assert run_fast(program, 2).trace.messages() == 42
+
+
+def test_link_and_now(run):
+    def program(comm):
+        before = comm.now()
+        comm.sendrecv(torch.ones(10), 1 - comm.rank, torch.ones(10), 1 - comm.rank)
+        link = comm.link(1 - comm.rank)
+        with pytest.raises(ValueError, match="rank 2"):
+            comm.link(2)
+        return comm.now() > before, isinstance(link, Link) and link.alpha > 0 and link.beta > 0, comm.device.type
+
+    assert run(program, 2) == [(True, True, "cpu")] * 2
+
+
+def both_sides(error):
+    """The message of a mismatch names both ranks and both lines of this file."""
+    text = str(error)
+    assert "rank 0 sends" in text and "rank 1 receives" in text, text
+    assert text.count("test_base.py:") == 2 and "# sends" in text and "# receives" in text, text
+    return text
+
+
+@pytest.mark.parametrize(("sent", "received", "words"), [
+    (dict(x=torch.ones(3)), dict(x=torch.ones(2)), ["(3,) float32", "(2,) float32"]),
+    (dict(x=torch.ones(6)), dict(x=torch.ones(2, 3)), ["(6,) float32", "(2, 3) float32"]),
+    (dict(x=torch.ones(2)), dict(x=torch.ones(2).double()), ["float32", "float64"]),
+    (dict(x=torch.ones(2), label="grad"), dict(x=torch.ones(2), label="act"), ["labelled 'grad'", "labelled 'act'"]),
+    (dict(x=torch.ones(2), label="grad"), dict(x=torch.ones(2)), ["labelled 'grad'"]),
+])
+def test_a_mismatch_names_both_sides(run_fast, sent, received, words):
+    def program(comm, sent, received):
+        if comm.rank == 0:
+            comm.isend(**sent, dst=1).wait()  # sends
+        else:
+            comm.irecv(**received, src=0).wait()  # receives
+
+    with pytest.raises(ValueError) as caught:
+        run_fast(program, 2, sent, received)
+    text = both_sides(caught.value)
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+def test_after_a_mismatch_the_next_message_is_whole(transport):
+    def program(comm):
+        if comm.rank == 0:
+            comm.isend(torch.ones(3), 1).wait()  # sends
+            comm.send(torch.ones(2), 1)
+        else:
+            with pytest.raises(ValueError) as caught:
+                comm.irecv(torch.ones(2), 0).wait()  # receives
+            return str(caught.value), comm.recv(torch.zeros(2), 0).sum().item()  # the next message is whole
+
+    text, after = launch(program, 2, transport=transport)[1]
+    both_sides(text)
+    assert after == 2
+
+
+def test_ranks_that_do_not_exist(run_fast):
+    def program(comm):
+        said = []
+        for call in (lambda: comm.send(torch.ones(1), 2), lambda: comm.recv(torch.ones(1), -2),
+                     lambda: comm.isend(torch.ones(1), comm.rank), lambda: comm.isend(torch.ones(1), ANY),
+                     lambda: comm.batch([Send(torch.ones(1), 1 - comm.rank), Recv(torch.ones(1), 5)])):  # fmt: skip
+            with pytest.raises(ValueError) as caught:
+                call()
+            said.append(str(caught.value))
+        with pytest.raises(TypeError, match="a tensor, not float"):
+            comm.send(1.0, 1 - comm.rank)
+        return said
+
+    results = run_fast(program, 2)
+    assert results.trace.messages() == 0  # the good half of a bad batch was not sent
+    for r, said in enumerate(results):
+        assert said[0] == f"rank {r} cannot send to rank 2: there are 2 ranks, 0 to 1"
+        assert said[1] == f"rank {r} cannot receive from rank -2: there are 2 ranks, 0 to 1"
+        assert said[2] == f"rank {r} cannot send to rank {r}, itself: copy the tensor instead"
+
+
+def test_one_rank_is_the_serial_case(run):
+    def program(comm):
+        comm.batch([]).wait()
+        assert comm.split(3).size == 1
+        return comm.rank, comm.size, comm.stream(lambda lane, x: lane.size + x, 1).wait()
+
+    results = run(program, 1)
+    assert results == [(0, 1, 2)]
+    assert results.trace.messages() == 0
+
+
+def test_backward_hooks_communicate(run):
+    def program(comm):
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+
+        def hook(p):
+            comm.sendrecv(p.grad.clone(), 1 - comm.rank, p.grad, 1 - comm.rank)
+
+        w.register_post_accumulate_grad_hook(hook)
+        (w * (comm.rank + 1)).sum().backward()
+        return w.grad
+
+    zero, one = run(program, 2)
+    assert zero.tolist() == [2, 2] and one.tolist() == [1, 1]
+
+
+def numbers(comm):
+    return torch.rand(3).tolist() + [torch.randint(1000, ()).item()]
+
+
+def test_each_rank_has_its_own_random_numbers_the_same_in_every_world(run):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    results, again, other = run(numbers, 3), World(3).run(numbers), World(3, seed=1).run(numbers)
+    assert list(results) == list(again)
+    assert len({tuple(r) for r in [*results, *other]}) == 6
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_arguments_are_copied(run_fast):
+    x = torch.zeros(2)
+    model = torch.nn.Linear(2, 2, bias=False)
+    tied = [x, x, x[:1]]
+
+    def program(comm, tied, model, *, also):
+        tied[0] += 1
+        tied.append(comm.rank)
+        with torch.no_grad():
+            model.weight.fill_(comm.rank)
+        return tied[1].tolist(), also[0].tolist(), tied[2].tolist(), len(tied), model.weight.sum().item()
+
+    results = run_fast(program, 2, tied, model, also=tied)
+    assert results == [([1, 1], [1, 1], [1], 4, 0), ([1, 1], [1, 1], [1], 4, 4)]
+    assert x.tolist() == [0, 0] and len(tied) == 3 and 0 < model.weight.abs().sum() < 4
+
+
+def test_an_exception_on_rank_2(run):
+    class Mine(Exception):
+        def __init__(self, a, b):
+            super().__init__(a, b)
+            self.a, self.b = a, b
+
+    def program(comm):
+        if comm.rank == 2:
+            raise Mine("loss is", float("inf"))  # here
+        comm.recv(torch.ones(1), 2)
+
+    with pytest.raises(Mine) as caught:
+        run(program, 4)
+    error = caught.value
+    assert (error.a, error.b, error.rank) == ("loss is", float("inf"), 2)
+    assert error.__notes__ == ["raised on rank 2 of 4"]
+    lines = str(error.__cause__) + "".join(str(entry) for entry in caught.traceback)
+    assert "test_base.py" in lines and "# here" in lines
+
+
+def test_peer_lost_and_the_others_go_on(run_fast):
+    def program(comm):
+        if comm.rank == 2:
+            raise ValueError("gone")
+        lost = []
+        for call in (lambda: comm.recv(torch.ones(1), 2), lambda: comm.send(torch.ones(1 << 20), 2)):
+            with pytest.raises(PeerLost) as caught:
+                call()
+            lost.append(caught.value.rank)
+        comm.sendrecv(torch.ones(1), 1 - comm.rank, torch.ones(1), 1 - comm.rank)
+        return lost
+
+    zero, one, two = run_fast(program, 3, on_failure="continue")
+    assert zero == one == [2, 2]
+    assert type(two) is ValueError and str(two) == "gone" and two.rank == 2
+
+
+def test_peer_lost_names_the_rank_of_the_comm_that_was_used(run_fast):
+    def program(comm):
+        odd = comm.split(comm.rank % 2)
+        if comm.rank == 3:
+            raise ValueError
+        if comm.rank == 1:
+            with pytest.raises(PeerLost) as caught:
+                odd.recv(torch.ones(1), 1)
+            return caught.value.rank
+
+    assert run_fast(program, 4, on_failure="continue")[1] == 1
+
+
+def test_a_wildcard_receive_when_all_others_are_gone(run_fast):
+    def program(comm):
+        if comm.rank == 2:
+            comm.isend(torch.ones(1), 0).wait()
+        if comm.rank:
+            raise ValueError
+        heard = comm.irecv(torch.zeros(1), ANY)
+        heard.wait()
+        with pytest.raises(PeerLost):
+            comm.recv(torch.ones(1), ANY)
+        return heard.source
+
+    assert run_fast(program, 3, on_failure="continue")[0] == 2
+
+
+def test_the_notebooks_default_dtype_is_the_ranks(run_fast):
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert run_fast(lambda comm: str(torch.ones(1).dtype), 2) == ["torch.float64"] * 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def leave(comm):
+    raise SystemExit(3)
+
+
+def test_a_rank_that_exits_does_not_end_the_notebook(run_fast):
+    with pytest.raises(RuntimeError, match=r"SystemExit\(3\)"):
+        run_fast(leave, 2)
+
+
+@pytest.mark.parametrize(("n", "kwargs", "words"), [
+    (0, {}, "at least 1 rank, not 0"), (-1, {}, "not -1"), ("2", {}, "not '2'"),
+    (2, {"on_failure": "stop"}, "not 'stop'"),
+])
+def test_arguments_of_a_run(run_fast, n, kwargs, words):
+    with pytest.raises(ValueError, match=words):
+        run_fast(lambda comm: None, n, **kwargs)
+
+
+def test_errors_can_be_pickled():
+    for error in (PeerLost(2), PeerLost(1, "why"), Deadlock("x"), RankMissing("y")):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error) and str(again) == str(error)
+    assert pickle.loads(pickle.dumps(PeerLost(2))).rank == 2
+    assert issubclass(RankMissing, TimeoutError) and issubclass(RankMissing, Deadlock)
+    assert str(PeerLost(2, "it is late")) == "rank 2 is lost: it is late"
+
+
+def test_describe_and_mismatch():
+    assert describe(torch.ones(2, 3)) == "(2, 3) float32"
+    assert describe(torch.tensor(True)) == "() bool"
+    a = Side(0, (2,), torch.float32, None, "a.py:1")
+    assert mismatch(a, a._replace(rank=1, where="b.py:2")) is None
+    assert mismatch(a, Side(1, (3,), torch.float32, "y", "")) == (
+        "rank 0 sends (2,) float32\n    at a.py:1\n  but rank 1 receives (3,) float32 labelled 'y'")
+
+
+def test_a_comm_needs_a_transport():
+    with pytest.raises(TypeError):
+        Comm()
+    assert isinstance(World(1).run(lambda comm: None).trace, Trace)

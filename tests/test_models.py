@@ -1,0 +1,79 @@
+"""Initial values belong to names."""
+
+import pytest
+import torch
+from torch import nn
+
+from minidist.models import generator, initial, mlp, seeded_
+
+
+def test_mlp():
+    model = mlp([64, 128, 10])
+    assert [tuple(p.shape) for p in model.parameters()] == [(128, 64), (128,), (10, 128), (10,)]
+    assert [type(layer) for layer in model] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert model(torch.zeros(3, 64)).shape == (3, 10)
+    assert mlp([4, 5, 6, 7])[-1].out_features == 7
+
+
+def test_one_size_is_too_few():
+    with pytest.raises(ValueError, match=r"2 sizes.*1: \[64\]"):
+        mlp([64])
+
+
+def test_the_same_seed_gives_the_same_model_and_another_another():
+    a, b, c = mlp([8, 8, 8], seed=1), mlp([8, 8, 8], seed=1), mlp([8, 8, 8], seed=2)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert not torch.equal(a[0].weight, c[0].weight)
+    assert not torch.equal(a[0].weight, a[2].weight)  # one shape, two names
+
+
+def test_values_do_not_depend_on_what_was_drawn_before():
+    whole = mlp([6, 5, 4, 3], seed=3)
+    torch.manual_seed(99)
+    assert torch.equal(mlp([6, 5, 4], seed=3)[2].weight, whole[2].weight)
+    before = torch.get_rng_state()
+    mlp([6, 5, 4])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_part_cut_from_the_whole_starts_equal():
+    whole = mlp([6, 8], seed=3, dtype=torch.float64)
+    parts = [initial(3, "0.weight", (8, 6)).chunk(2)[rank] for rank in range(2)]
+    assert torch.equal(torch.cat(parts), whole[0].weight)
+
+
+def test_always_the_same_numbers():
+    known = torch.tensor([[0.641404750957, 0.307129568990], [-0.267303036476, -0.396434331878]], dtype=torch.float64)
+    assert torch.allclose(initial(0, "0.weight", (2, 2)), known, atol=1e-11)
+    assert generator(1, "2.weight").initial_seed() != generator(12, ".weight").initial_seed()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_other_dtypes_are_the_float64_values_rounded(dtype):
+    exact, rounded = mlp([6, 5, 4], dtype=torch.float64), mlp([6, 5, 4], dtype=dtype)
+    for p, q in zip(exact.parameters(), rounded.parameters(), strict=True):
+        assert q.dtype == dtype and torch.equal(p.to(dtype), q)
+
+
+def test_scale():
+    weight = initial(0, "w", (500, 400))
+    assert weight.std().item() == pytest.approx(400**-0.5, rel=0.01) and abs(weight.mean().item()) < 3e-4
+    assert initial(0, "conv", (64, 8, 5, 5)).std().item() == pytest.approx(200**-0.5, rel=0.02)
+
+
+def test_vectors():
+    layer = seeded_(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+    assert layer[0].bias.eq(0).all() and layer[1].bias.eq(0).all() and layer[1].weight.eq(1).all()
+    assert initial(0, "scale", ()) == 1 and initial(0, "w", (3, 0)).shape == (3, 0)
+
+
+def test_tied_parameters_stay_tied():
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    seeded_(tied, 5)
+    assert tied[1].weight is tied[0].weight and torch.equal(tied[1].weight, initial(5, "0.weight", (4, 4)).float())
+
+
+def test_meta_needs_no_memory():
+    model = mlp([10**6, 10**6], device="meta")
+    assert all(p.is_meta for p in model.parameters())

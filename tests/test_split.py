@@ -1,0 +1,59 @@
+"""Who owns what."""
+
+from itertools import chain
+
+import pytest
+
+from minidist.split import bounds, even, given, uneven
+
+
+@pytest.mark.parametrize(("total", "n", "sizes"), [
+    (10, 4, [3, 3, 2, 2]), (3, 5, [1, 1, 1, 0, 0]), (0, 2, [0, 0]), (7, 1, [7]), (8, 4, [2, 2, 2, 2]),
+])
+def test_uneven(total, n, sizes):
+    assert uneven(total, n) == sizes
+
+
+def test_uneven_differs_by_one_at_most_and_first_ranks_get_more():
+    for total in range(40):
+        for n in range(1, 12):
+            sizes = uneven(total, n)
+            assert len(sizes) == n and sum(sizes) == total
+            assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
+
+
+def test_even():
+    assert even(12, 4) == [3, 3, 3, 3]
+    assert even(0, 3) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: even(10, 4), ("10 rows", "4 ranks")),
+    (lambda: even(10, 4, "samples"), ("10 samples", "4 ranks")),
+    (lambda: even(10, 0), ("10", "0")),
+    (lambda: uneven(5, 0), ("5", "0")),
+    (lambda: uneven(-1, 2), ("-1", "2")),
+    (lambda: given([1, 2], 4, 2), ("3", "4")),
+    (lambda: given([1, 2], 3, 3), ("2 sizes", "3 ranks")),
+    (lambda: given([5, -1], 4, 2), ("[5, -1]", "4")),
+    (lambda: given([], 0, 2), ("0 sizes", "2 ranks")),
+    (lambda: given(None, 5, 2), ("5", "2")),
+])
+def test_errors_name_both_numbers(call, words):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_given():
+    assert given((1, 0, 2), 3, 3) == [1, 0, 2]
+    assert given([4, 9], None, 2) == [4, 9]
+    assert given(None, 6, 3) == [2, 2, 2]
+
+
+def test_bounds():
+    assert bounds([3, 2, 0, 1]) == [(0, 3), (3, 5), (5, 5), (5, 6)]
+    for total in range(20):
+        for n in range(1, 7):
+            parts = [list(range(total))[first:end] for first, end in bounds(uneven(total, n))]
+            assert list(chain(*parts)) == list(range(total))
