@@ -345,7 +345,7 @@ formula = {"naive": (fine, [2 * (n - 1) * N * BETA + n * ALPHA for N in fine]),
 times = {name: (sizes, [World(n, device="meta").run(reduce_bytes, run, N).time for N in sizes])
          for name, run in runs.items()}
 study.curves(formula, points=times, logx=True, logy=True, xunit="B", yunit="s", xlabel="bytes to reduce, N",
-             ylabel="time of an all-reduce", title="16 ranks: the ring loses below 124 kB, and is 16 times as fast at 1 GB")
+             ylabel="time of an all-reduce", title="16 ranks: the ring loses below 124 kB, and wins 16-fold at 1 GB")
 
 # %% [markdown]
 # Lesson 03 is about this: trees, and when to use which.
@@ -436,8 +436,8 @@ study.table(words, ["minidist", "torch.distributed", "MPI"], title="The same ver
 # ## The same program on processes
 #
 # So far all ranks lived in this notebook. `launch` runs the same function in four processes,
-# over shared memory, or over gloo, the library beneath torch. The sums are equal bit for bit, and the bytes are the same.
-# They are counted on our own sends: gloo's `reduce_scatter`, for one, moves as much as a whole all-reduce.
+# over shared memory, or over gloo, the library beneath torch. The sums are equal bit for bit, and the bytes are
+# the same. They are counted on our own sends: gloo's `reduce_scatter`, for one, moves as much as a whole all-reduce.
 
 # %%
 def random_sum(comm, length=100_003):

@@ -28,7 +28,6 @@ no part of it that it could compute itself. Who examines how: guard.py and exami
 from __future__ import annotations
 
 import linecache
-import pickle
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -132,7 +131,7 @@ def ask(exam: Exam, *answers) -> None:
     packed = [pack(exam.name, answer) for answer in answers]
     sources = {file: lines for p in packed for file, lines in p.sources.items()}
     try:
-        wrong = launch(examine, 1, pickle.dumps(exam), [p.data for p in packed], sources)[0]
+        wrong = launch(examine, 1, cloudpickle.dumps(exam), [p.data for p in packed], sources)[0]
     except PeerLost as lost:
         raise Wrong(f"{exam.name}: the examination was ended from outside: {lost.why}") from None
     if wrong is not None:

@@ -3,8 +3,7 @@
 nbgrader believes what its kernel shows, in which a student's cells run beside the tests: there
 `check.f = lambda yours: None` would earn all points.
 
-In nbgrader_config.py, after Execute:
-`c.Autograde.autograde_preprocessors = [Execute, "minidist.check.regrade.Regrade", …]`.
+In nbgrader_config.py, after Execute: `c.Autograde.autograde_preprocessors = [Execute, "minidist.check.regrade.Regrade", …]`.
 By then nbgrader has put the original test cells back. A test that is wrong outside is wrong.
 """
 
@@ -14,12 +13,15 @@ import json
 
 import nbformat
 from nbconvert.preprocessors import Preprocessor
+from traitlets import Bool
 
 from .notebook import marks
 
 
 class Regrade(Preprocessor):
     """Marks as wrong each test cell whose answers do not hold outside the notebook's kernel."""
+
+    enabled = Bool(True).tag(config=True)  # nbgrader registers its steps without enabling them
 
     def preprocess(self, nb, resources):
         notebook = json.loads(nbformat.writes(nb, version=nbformat.NO_CONVERT))

@@ -29,12 +29,14 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+def _typed(storage: torch.storage.TypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage._untyped_storage, dtype=dtype, _internal=True)
 
 
-def _storage(data: bytes) -> torch.UntypedStorage:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).untyped_storage() if data else torch.UntypedStorage(0)
+def _storage(data: bytes) -> torch.storage.TypedStorage:
+    """Typed, as torch itself unpickles an untyped one: tensors of the newer dtypes count on it."""
+    values = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return torch.storage.TypedStorage(wrap_storage=values.untyped_storage(), dtype=torch.uint8, _internal=True)
 
 
 def dumps(value) -> bytes:

@@ -113,7 +113,7 @@ class Supervisor:
             shutil.rmtree(self.store, ignore_errors=True)
 
     def _gone(self) -> bool:
-        raise SystemExit  # the notebook never speaks twice: it has closed its end
+        raise EOFError("the notebook never speaks twice: it has closed its end")
 
     def _print(self, rank: _Rank) -> bool:
         data = os.read(rank.prints, 1 << 16)

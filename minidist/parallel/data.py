@@ -169,7 +169,7 @@ class DataParallel(nn.Module):
 
     def _has_gradient(self, p: Tensor) -> None:
         """The first gradient of a backward asks autograd for a call when this backward ends."""
-        backward = torch._C._current_graph_task_id()
+        backward = torch._C._current_graph_task_id()  # autograd has no public name for either of the two
         if self._averages and backward != self._backward:
             self._backward = backward
             torch.autograd.Variable._execution_engine.queue_callback(self.average)

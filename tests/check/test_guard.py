@@ -1,0 +1,184 @@
+"""Whatever an answer does, the check ends within seconds, says so in words, and leaves nothing behind."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+
+from minidist.check import Wrong
+from tests.check.answers import double
+
+
+def says(answer):
+    with pytest.raises(Wrong) as caught:
+        double(answer)
+    return str(caught.value)
+
+
+def test_a_right_answer(capfd):
+    double(lambda comm, x: 2 * x)
+    assert capfd.readouterr().out == "double: right. n = 2 and 1.\n"
+
+
+def endless(comm, x):
+    while True:
+        pass
+
+
+def sleeps(comm, x):
+    time.sleep(100)
+
+
+def stubborn(comm, x):
+    while True:
+        try:
+            time.sleep(100)
+        except BaseException:
+            pass
+
+
+@pytest.mark.parametrize("answer", [endless, sleeps, stubborn])
+def test_an_endless_answer_is_ended(answer):
+    double(lambda comm, x: 2 * x)  # the server of `launch` runs
+    start = time.monotonic()
+    text = says(answer)
+    assert "double: n = 2: no end after 1.5 s" in text and f"in {answer.__name__}, test_guard.py:" in text
+    assert time.monotonic() - start < 8
+    assert not [p for p in psutil.process_iter(["cpu_percent", "ppid"]) if p.ppid() == 1 and p.name() == "endless"]
+
+
+def in_a_process_only(comm, x):
+    if type(comm).__name__ == "ShmComm" and comm.rank == 1:
+        comm.recv(x, 0)
+    return 2 * x
+
+
+def exits(comm, x):
+    os._exit(0)
+
+
+def polite_exit(comm, x):
+    sys.exit(0)
+
+
+def raises(comm, x):
+    return [1][x.numel()]
+
+
+def unwritten(comm, x):
+    raise NotImplementedError
+
+
+def hoards(comm, x):
+    return torch.ones(1 << 40)
+
+
+def recursive(comm, x):
+    return recursive(comm, x)
+
+
+def threads(comm, x):
+    threading.Thread(target=lambda: time.sleep(100)).start()
+    return x
+
+
+@pytest.mark.parametrize(("answer", "text"), [
+    (exits, "ended the whole process"), (polite_exit, "calls exit"), (raises, "rank 0 raised IndexError"),
+    (unwritten, "double is not written yet."), (hoards, "raised RuntimeError"), (recursive, "raised RecursionError"),
+    (threads, "rank 0 has another number"), (None, "double is None, not a function"), (7, "double is int, not a function"),
+    (lambda comm: 0, "takes 1 positional argument"), (lambda comm, x: None, "another number"),
+    (lambda comm, x: "text", "another number"), (lambda comm, x: (i for i in x), "another number"),
+    (in_a_process_only, "2 real processes: "), (lambda comm, x: comm.recv(x, 1 - comm.rank), "a deadlock"),
+    (lambda comm, x: comm.send(x, 5), "cannot send to rank 5"),
+    (torch.nn.Linear(1, 1).forward, "would share it"),
+], ids=lambda a: getattr(a, "__name__", None))
+def test_every_other_end_has_its_message(answer, text):
+    assert text in says(answer)
+
+
+def test_what_cannot_be_sent():
+    lock = threading.Lock()
+    assert "cannot be sent to another process" in says(lambda comm, x: lock)
+
+
+def test_prints_are_not_shown(capfd):
+    def loud(comm, x):
+        print("x" * 100_000)
+        os.write(2, b"y" * 100_000)
+        return 2 * x
+
+    double(loud)
+    shown = capfd.readouterr()
+    assert "xx" not in shown.out and "yy" not in shown.err
+
+
+def board(comm, x, seen={}):  # noqa: B006
+    seen[comm.rank] = x.clone()
+    return 2 * seen.get(comm.rank, x)
+
+
+def test_the_examiner_is_believed_only_outside():
+    """An answer that patches its own process earns nothing: judging happens elsewhere."""
+
+    def patches(comm, x):
+        import minidist.check.compare as compare
+        import tests.check.answers as answers
+
+        torch.Tensor.equal = lambda *_: True
+        torch.equal = lambda *_: True
+        answers.Double.judge = lambda *_: None
+        compare.same = lambda *_: None
+        return x
+
+    with pytest.raises(Wrong):
+        double(patches)
+
+
+def test_an_answer_cannot_speak_for_the_examiner():
+    def writes(comm, x):
+        for fd in range(3, 40):
+            try:
+                os.write(fd, (10).to_bytes(8, "little") + b"x" * 10)
+            except OSError:
+                pass
+        return x
+
+    with pytest.raises(Wrong):
+        double(writes)
+
+
+def test_nothing_is_left(tmp_path):
+    """Not even when the notebook is killed in the middle of an endless answer."""
+    code = "import tests.check.answers as a, tests.check.test_guard as t; print('ready', flush=True); a.double(t.endless)"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MINIDIST_MARK": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    until = time.monotonic() + 30
+    while time.monotonic() < until and len(marked(tmp_path)) < 5:  # notebook, server, supervisor, guard, examinee
+        time.sleep(0.02)
+    assert len(marked(tmp_path)) >= 5
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    while marked(tmp_path) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert marked(tmp_path) == []
+    gc.collect()
+
+
+def marked(path):
+    """The processes of this test: they have inherited its environment."""
+    found = []
+    for p in psutil.process_iter():
+        try:
+            if p.environ().get("MINIDIST_MARK") == str(path) and p.status() != psutil.STATUS_ZOMBIE:
+                found.append(p.pid)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            pass
+    return found
