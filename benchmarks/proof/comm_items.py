@@ -122,7 +122,7 @@ from minidist.comm import World, launch
 
 def missing(comm):
     if comm.rank == 2:
-        time.sleep(60) if comm.now() > 1 else comm.recv(torch.empty(1), 1)   # in a World time is virtual: it waits
+        return time.sleep(0 if world else 60)
     comm.sendrecv(torch.ones(3), (comm.rank + 1) % 4, torch.empty(3), (comm.rank - 1) % 4)
 
 def mismatched(comm):

@@ -139,7 +139,7 @@ def _report(pipe: Pipe, act: Callable[[], dict]) -> None:
 def _failure(error: BaseException) -> dict:
     """What a message needs to know of an exception. `frame`: the answer's innermost own line."""
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
-    kinds = {"refused": refuse.Refused, "deadlock": Deadlock, "unwritten": NotImplementedError, "exit": SystemExit}
+    kinds = {"refused": refuse.Refused, "deadlock": Deadlock, "unwritten": NotImplementedError}
     kind = next((k for k, types in kinds.items() if isinstance(error, types)), "error")
     return {"kind": kind, "type": type(error).__name__, "text": str(error)[:2000], "frame": own_line(frames[::-1]),
             "rank": getattr(error, "rank", None)}  # fmt: skip

@@ -22,8 +22,6 @@ def explain(name: str, what: str, error: dict) -> str:
     if kind == "nonsense":
         return f"{head}your code answered for the examiner."
     who = f"rank {error['rank']} " if error.get("rank") is not None else ""
-    if kind == "exit":
-        return f"{head}{who}calls exit. A rank's program ends by returning.{place}"
     if kind == "refused":
         return f"{head}{error['text']}.{place}"
     return f"{head}{who}raised {error['type']}: {error['text']}{place}"

@@ -76,7 +76,7 @@ def _from_json(value, rest: memoryview):
     if kind == "tensor":
         return _tensor(held[0], [int(s) for s in held[1]], rest)
     items, rest = _items(held, rest)
-    return (tuple(items) if kind == "tuple" else dict(items)), rest
+    return {"tuple": tuple, "dict": dict}[kind](items), rest
 
 
 def _items(values: list, rest: memoryview) -> tuple[list, memoryview]:

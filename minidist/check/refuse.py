@@ -23,8 +23,9 @@ import torch
 _BEGINNINGS = ("socket.", "subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.kill", "os.system",
                "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate", "os.mkdir", "os.rmdir", "shutil.",
                "pty.", "urllib.", "sqlite3.", "ctypes.dl", "ctypes.addressof", "ctypes.cdata", "mmap.")  # fmt: skip
-_EXACTLY = ("sys.addaudithook", "sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers",
+_EXACTLY = ("sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers",
             "gc.get_referents", "resource.setrlimit", "os.putenv")  # fmt: skip
+_STORES = ("torch.distributed", "torch._C._distributed_c10d")  # their stores are sockets and files, written in C++
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -49,8 +50,9 @@ def library(forbidden: tuple[str, ...]) -> None:
             if issubclass(kind, FunctionType | type) and _under(value.__module__, forbidden):
                 for function in vars(value).values() if issubclass(kind, type) else [value]:
                     _empty(function)
-            if issubclass(kind, type) and name.endswith("Store"):  # written in C++
-                setattr(module, name, _refused)
+    for module in [m for name, m in list(sys.modules.items()) if name.startswith(_STORES)]:
+        for name in [name for name in vars(module) if name.endswith("Store")]:
+            setattr(module, name, _refused)
     torch.from_file = torch.UntypedStorage.from_file = _refused  # reads a file without an audit event
 
 

@@ -3,8 +3,7 @@
 nbgrader believes what its kernel shows, in which a student's cells run beside the tests: there
 `check.f = lambda yours: None` would earn all points.
 
-In nbgrader_config.py, after Execute: `c.Autograde.autograde_preprocessors = [Execute, "minidist.check.regrade.Regrade", …]`.
-By then nbgrader has put the original test cells back. A test that is wrong outside is wrong.
+In nbgrader_config.py, `c.Autograde.autograde_preprocessors` has "minidist.check.regrade.Regrade" after Execute. By then nbgrader has put the original test cells back. A test that is wrong outside is wrong.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
         except BaseException:
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)  # the supervisor ends the ranks, then closes its end
+                ours.settimeout(3)  # if the server is still starting, it will see that nobody waits
                 while ours.recv(1 << 16):
                     pass
             raise

@@ -75,7 +75,9 @@ class Native:
             _unpad(chunks, padded)
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
-        padded = _padded(chunks)
+        longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)  # the root knows
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
+        padded = _padded(chunks, int(longest))
         out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
         given = self._arranged(padded) if self._comm.rank == root else None
         dist.scatter(out, given, group_src=self._places[root], group=self._group)
@@ -92,8 +94,8 @@ class Native:
         dist.barrier(group=self._group)
 
 
-def _padded(chunks: list[Tensor]) -> list[Tensor]:
-    longest = max(c.numel() for c in chunks)
+def _padded(chunks: list[Tensor], longest: int = 0) -> list[Tensor]:
+    longest = max(longest, *(c.numel() for c in chunks))
     return [torch.nn.functional.pad(c, (0, longest - c.numel())) for c in chunks]
 
 

@@ -13,7 +13,8 @@ A, B, C = (whole((5,), torch.float32, RNG) for _ in range(3))
 @pytest.mark.parametrize(("got", "rank", "says"), [
     (A + B + C, 0, "the sum over all ranks"), (A + B, 0, "lacks rank 2"), (A + 2 * B + C, 0, "counts rank 1 twice"),
     (2 * A + B, 1, "counts rank 0 twice and lacks rank 2"), (A, 0, "own, as before"), (A, 1, "It is rank 0's"),
-    ((A + B + C) / 3, 0, "average"), (3 * A, 0, "3 times rank 0's"), (0 * A, 0, "zero"), (2 * C, 0, "lacks ranks 0 and 1"),
+    ((A + B + C) / 3, 0, "average"), (3 * A, 0, "3 times rank 0's"), (0 * A, 0, "zero"),
+    (2 * C, 0, "lacks ranks 0 and 1"),
 ])
 def test_which_ranks_went_into_it(got, rank, says):
     assert says in who(got, [A, B, C], rank)

@@ -33,8 +33,8 @@ def test_a_circle():
 
 
 def test_an_exception_names_rank_and_line():
-    text = explain("f", "n = 3", {"kind": "error", "type": "KeyError", "text": "7", "rank": 2, "frame": ("a.py", 3, "g")})
-    assert text == "f: n = 3: rank 2 raised KeyError: 7\n  in g, a.py:3"
+    error = {"kind": "error", "type": "KeyError", "text": "7", "rank": 2, "frame": ("a.py", 3, "g")}
+    assert explain("f", "n = 3", error) == "f: n = 3: rank 2 raised KeyError: 7\n  in g, a.py:3"
 
 
 def test_own_line_skips_the_package_and_torch():

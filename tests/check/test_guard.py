@@ -1,18 +1,21 @@
 """Whatever an answer does, the check ends within seconds, says so in words, and leaves nothing behind."""
 
-import gc
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
 
+import cloudpickle
 import psutil
 import pytest
 import torch
 
 from minidist.check import Wrong
 from tests.check.answers import double
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
 
 def says(answer):
@@ -37,10 +40,8 @@ def sleeps(comm, x):
 
 def stubborn(comm, x):
     while True:
-        try:
+        with contextlib.suppress(BaseException):
             time.sleep(100)
-        except BaseException:
-            pass
 
 
 @pytest.mark.parametrize("answer", [endless, sleeps, stubborn])
@@ -50,7 +51,6 @@ def test_an_endless_answer_is_ended(answer):
     text = says(answer)
     assert "double: n = 2: no end after 1.5 s" in text and f"in {answer.__name__}, test_guard.py:" in text
     assert time.monotonic() - start < 8
-    assert not [p for p in psutil.process_iter(["cpu_percent", "ppid"]) if p.ppid() == 1 and p.name() == "endless"]
 
 
 def in_a_process_only(comm, x):
@@ -89,9 +89,9 @@ def threads(comm, x):
 
 
 @pytest.mark.parametrize(("answer", "text"), [
-    (exits, "ended the whole process"), (polite_exit, "calls exit"), (raises, "rank 0 raised IndexError"),
+    (exits, "ended the whole process"), (polite_exit, "left with SystemExit"), (raises, "rank 0 raised IndexError"),
     (unwritten, "double is not written yet."), (hoards, "raised RuntimeError"), (recursive, "raised RecursionError"),
-    (threads, "rank 0 has another number"), (None, "double is None, not a function"), (7, "double is int, not a function"),
+    (threads, "rank 0 has another number"), (None, "double is None, not a function"), (7, "is int, not a function"),
     (lambda comm: 0, "takes 1 positional argument"), (lambda comm, x: None, "another number"),
     (lambda comm, x: "text", "another number"), (lambda comm, x: (i for i in x), "another number"),
     (in_a_process_only, "2 real processes: "), (lambda comm, x: comm.recv(x, 1 - comm.rank), "a deadlock"),
@@ -118,11 +118,6 @@ def test_prints_are_not_shown(capfd):
     assert "xx" not in shown.out and "yy" not in shown.err
 
 
-def board(comm, x, seen={}):  # noqa: B006
-    seen[comm.rank] = x.clone()
-    return 2 * seen.get(comm.rank, x)
-
-
 def test_the_examiner_is_believed_only_outside():
     """An answer that patches its own process earns nothing: judging happens elsewhere."""
 
@@ -143,10 +138,8 @@ def test_the_examiner_is_believed_only_outside():
 def test_an_answer_cannot_speak_for_the_examiner():
     def writes(comm, x):
         for fd in range(3, 40):
-            try:
+            with contextlib.suppress(OSError):
                 os.write(fd, (10).to_bytes(8, "little") + b"x" * 10)
-            except OSError:
-                pass
         return x
 
     with pytest.raises(Wrong):
@@ -155,7 +148,7 @@ def test_an_answer_cannot_speak_for_the_examiner():
 
 def test_nothing_is_left(tmp_path):
     """Not even when the notebook is killed in the middle of an endless answer."""
-    code = "import tests.check.answers as a, tests.check.test_guard as t; print('ready', flush=True); a.double(t.endless)"
+    code = "import tests.check.test_guard as t; print('ready', flush=True); t.double(t.endless)"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MINIDIST_MARK": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
     process.stdout.readline()
@@ -169,7 +162,6 @@ def test_nothing_is_left(tmp_path):
     while marked(tmp_path) and time.monotonic() < until:
         time.sleep(0.05)
     assert marked(tmp_path) == []
-    gc.collect()
 
 
 def marked(path):

@@ -27,7 +27,8 @@ def test_a_strided_tensor_and_a_parameter():
     assert decode(encode(torch.nn.Parameter(x))).equal(x)
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 0, {1, 2}, torch.empty(2, device="meta"), torch.eye(2).to_sparse()])
+@pytest.mark.parametrize("value", [object(), lambda: 0, {1, 2}, torch.empty(2, device="meta"),
+                                   torch.eye(2).to_sparse()])
 def test_what_is_not_plain_is_only_named(value):
     assert isinstance(decode(encode([value]))[0], Other)
 

@@ -124,10 +124,8 @@ def test_a_message_torn_by_a_death(comms):
     receive = b.irecv(torch.zeros(1 << 20), 0)
     assert not receive.done()
     a.endpoint.rings.flag(0, 2)
-    start = time.monotonic()
     with pytest.raises(PeerLost):
         receive.wait()
-    assert time.monotonic() - start < 0.2
 
 
 def test_a_wildcard_waits_while_any_rank_of_its_comm_lives(comms):

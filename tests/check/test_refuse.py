@@ -1,0 +1,88 @@
+"""What an answer may not do is refused, with a message that says so; what it needs is not."""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
+
+import minidist.collectives
+import minidist.collectives.ring
+from minidist.check import Wrong
+from tests.check.answers import double
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+
+LIBRARY = "this is the library's"
+
+
+def refused(*lines):
+    """Whether an answer with these lines, the last an expression, is refused; the message."""
+    names = {"__name__": "__main__"}
+    body = "\n    ".join(lines)
+    exec(f"import torch\ndef answer(comm, x):\n    {body}\n    return 2 * x", names)
+    with pytest.raises(Wrong) as caught:
+        double(names["answer"])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("lines", [
+    ["from minidist.collectives import all_reduce_", "all_reduce_(comm, x)"],
+    ["import minidist.collectives.naive as f", "f.all_reduce(comm, [x], torch.add)"],
+    ["import sys", "sys.modules['minidist.collectives.verbs'].barrier(comm)"],
+    ["import torch.distributed as dist", "dist.all_reduce(x)"],
+    ["import torch.distributed as dist", "dist.TCPStore('localhost', 0, is_master=True)"],
+    ["torch.from_file('x', size=1)"],
+])
+def test_the_library(lines):
+    assert LIBRARY in refused(*lines)
+
+
+@pytest.mark.parametrize("lines", [
+    ["open('solutions/02_messages/02_messages.ipynb').read()"], ["open('note.txt', 'w').write('x')"],
+    ["import minidist.check.ring as r", "open(r.__file__).read()"],
+    ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"], ["import numpy", "numpy.fromfile('/etc/hostname')"],
+    ["torch.load('x.pt')"], ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
+    ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],
+])
+def test_files(lines):
+    assert "reads and writes no files" in refused(*lines)
+
+
+@pytest.mark.parametrize("lines", [
+    ["import socket", "socket.create_server(('localhost', 0))"], ["import subprocess", "subprocess.run(['ls'])"],
+    ["import os", "os.system('ls')"], ["import os", "os.fork()"], ["import os", "os.kill(os.getppid(), 9)"],
+    ["import gc", "gc.get_objects()"], ["import ctypes", "ctypes.CDLL(None)"], ["import os", "os.remove('x')"],
+])
+def test_the_world_outside(lines):
+    assert "to nothing else" in refused(*lines)
+
+
+def test_what_the_module_holds_does_not_weaken_the_hook():
+    lines = ["import minidist.check.refuse as r", "r._BEGINNINGS = r._EXACTLY = ()", "r.PACKAGE = '/'",
+             "import os", "os.system('ls')"]  # fmt: skip
+    assert "to nothing else" in refused(*lines)
+
+
+def test_the_library_itself_as_answer():
+    for answer in (minidist.collectives.all_reduce_, minidist.collectives.ring.all_gather):
+        with pytest.raises(Wrong, match="the library's own code"):
+            double(answer)
+
+
+def test_ordinary_work_is_not_refused():
+    def answer(comm, x):
+        import dataclasses
+        import math
+        import wave  # not loaded yet: read from the standard library
+
+        from minidist.split import uneven
+
+        assert sum(uneven(7, 2)) == math.floor(7.9) and wave and dataclasses.make_dataclass("D", ["a"])
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return 2 * x
+
+    double(answer)
