@@ -10,6 +10,9 @@ nbgrader export                               -> grades.csv
 import os
 import sys
 
+import nbgrader.preprocessors as p
+from nbconvert.preprocessors import ClearMetadataPreprocessor
+
 c = get_config()  # noqa: F821
 
 # nbgrader calls `alembic` by name, which is found only in an activated environment.
@@ -21,6 +24,11 @@ c.CourseDirectory.release_directory = "exercises"
 
 # A grader starts fresh processes; nbgrader's own limit of 30 s a cell is for smaller tests.
 c.Execute.timeout = 120
+
+# Each answer is examined again, unopened, in processes of its own: whatever it did to the kernel that ran its notebook.
+c.Autograde.autograde_preprocessors = [p.Execute, "minidist.check.regrade.Regrade", p.IgnorePattern,
+                                       ClearMetadataPreprocessor, p.LimitOutput, p.SaveAutoGrades,
+                                       p.AssignLatePenalties, p.CheckCellMetadata]  # fmt: skip
 
 c.ClearSolutions.code_stub = {"python": "# your code here\nraise NotImplementedError"}
 c.ClearSolutions.text_stub = "*Your answer here.*"

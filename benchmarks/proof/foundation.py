@@ -133,11 +133,12 @@ def nbgrader(name: str = "02_messages") -> tuple[str, bool]:
         shutil.copy(ROOT / "nbgrader_config.py", course)
         for part in ("solutions", "exercises"):
             shutil.copytree(ROOT / part, course / part)
-        for student, work in (("right", answers), ("half", half), ("cheat", answers | cheats)):
-            _submit(course, name, student, work)
         grader = [sys.executable, "-m", "nbgrader"]
         environ = os.environ | {"JUPYTER_CONFIG_DIR": str(course / ".jupyter"), "PYTHONPATH": str(ROOT)}
-        for step in (["autograde", name], ["generate_feedback", name], ["export"]):
+        for student, work in (("right", answers), ("half", half), ("cheat", answers | cheats)):
+            _submit(course, name, student, work)
+        steps = ["generate_assignment", name, "--force"], ["autograde", name], ["generate_feedback", name], ["export"]
+        for step in steps:
             code, text, _ = _run([*grader, *step], cwd=course, env=environ)
             if code:
                 raise RuntimeError(text[-3000:])

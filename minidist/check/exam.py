@@ -22,7 +22,8 @@
 what was drawn and returns plain values (plain.py): also the arguments as they are afterwards, where they
 must not change, or must. `judge` raises `Wrong`, with the numbers, the rank, and what the mistake looks
 like. What `run` returns comes from a process that the answer could have tampered with: `judge` believes
-no part of it that it could compute itself. Who examines how: guard.py and examinee.py.
+no part of it that it could compute itself. Each lesson's examinations stand in a file beside this one, and
+their functions in `minidist.check`. Who examines how: guard.py and examinee.py.
 """
 
 from __future__ import annotations

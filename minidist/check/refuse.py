@@ -43,16 +43,15 @@ def library(forbidden: tuple[str, ...]) -> None:
     """Every function and method of the modules named (their submodules too) raises Refused from now on."""
     for name in forbidden:
         importlib.import_module(name)
-    modules = [m for name, m in list(sys.modules.items()) if isinstance(m, ModuleType) and _under(name, forbidden)]
-    for module in modules:
-        for name, value in list(vars(module).items()):
+    for module in [m for name, m in list(sys.modules.items()) if isinstance(m, ModuleType) and _under(name, forbidden)]:
+        for value in list(vars(module).values()):
             kind = type(value)  # isinstance would ask the object itself, which may be one that warns
             if issubclass(kind, FunctionType | type) and _under(value.__module__, forbidden):
                 for function in vars(value).values() if issubclass(kind, type) else [value]:
                     _empty(function)
-    for module in [m for name, m in list(sys.modules.items()) if name.startswith(_STORES)]:
-        for name in [name for name in vars(module) if name.endswith("Store")]:
-            setattr(module, name, _refused)
+    for module in [sys.modules[name] for name in list(sys.modules) if name.startswith(_STORES)]:
+        for store in [name for name in vars(module) if name.endswith("Store")]:
+            setattr(module, store, _refused)
     torch.from_file = torch.UntypedStorage.from_file = _refused  # reads a file without an audit event
 
 

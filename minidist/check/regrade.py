@@ -3,7 +3,8 @@
 nbgrader believes what its kernel shows, in which a student's cells run beside the tests: there
 `check.f = lambda yours: None` would earn all points.
 
-In nbgrader_config.py, `c.Autograde.autograde_preprocessors` has "minidist.check.regrade.Regrade" after Execute. By then nbgrader has put the original test cells back. A test that is wrong outside is wrong.
+It stands after Execute in `c.Autograde.autograde_preprocessors`, as "minidist.check.regrade.Regrade". By then nbgrader
+has put the original test cells back. A test that is wrong outside is wrong.
 """
 
 from __future__ import annotations

@@ -139,6 +139,11 @@ class Comm(ABC):
         peer, verb = (op.dst, "send to") if sending else (op.src, "receive from")
         if not isinstance(op.x, Tensor):
             raise TypeError(f"rank {self.rank} can only {verb} rank {peer} a tensor, not {type(op.x).__name__}")
+        if op.x.layout is not torch.strided:
+            raise ValueError(f"rank {self.rank} can only {verb} rank {peer} a dense tensor, not a {op.x.layout} one")
+        if not sending and 0 in op.x.stride() and _expanded(op.x):
+            raise ValueError(f"rank {self.rank} cannot receive into {describe(op.x)}, which was expanded: "
+                             "several of its elements are one place in memory")  # fmt: skip
         if peer == ANY and not sending:
             return
         if not 0 <= peer < self.size:
@@ -201,6 +206,10 @@ class Comm(ABC):
 def describe(x: Tensor) -> str:
     """`(2, 3) float32`, as error messages name a tensor."""
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+
+
+def _expanded(x: Tensor) -> bool:
+    return x.numel() > 0 and any(step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True))
 
 
 class Side(NamedTuple):

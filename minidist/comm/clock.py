@@ -209,8 +209,12 @@ class Clock:
                 return self._fibers[time].popleft()
             if self._events[time]:
                 events, self._events[time] = sorted(self._events[time], key=itemgetter(0)), []
-                for _, act, args in events:
-                    act(time, *args)
+                try:
+                    for _, act, args in events:
+                        act(time, *args)
+                except Exception as error:  # of no rank: not to be raised where the baton happens to be
+                    self.fail(error)
+                    return None
             else:
                 heappop(self._times)
                 del self._fibers[time], self._events[time]

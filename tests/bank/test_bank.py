@@ -54,3 +54,10 @@ def test_the_bank_is_large_enough(folder):
         assert len([bug for bug in mine if bug.cheat]) >= 2, exercise
     assert {bug.exercise for bug in bank} == sheet.solutions.keys()
     assert all(bug.why for bug in bank)
+
+
+def test_the_bug_to_find_is_a_planted_one():
+    [folder] = [f for f in lessons() if f.name == "02_messages"]
+    shown = [source for source, exercise in assignment(folder).cells if exercise is None and "def ring_sum" in source]
+    bug = (folder / "bugs" / "ring_sum_passes_total.py").read_text(encoding="utf-8")
+    assert bug.partition('"""\n\n')[2].strip() == shown[0].strip()

@@ -305,6 +305,10 @@ def test_ranks_that_do_not_exist(run_fast):
             said.append(str(caught.value))
         with pytest.raises(TypeError, match="a tensor, not float"):
             comm.send(1.0, 1 - comm.rank)
+        with pytest.raises(ValueError, match="a dense tensor, not a torch"):
+            comm.send(torch.eye(2).to_sparse(), 1 - comm.rank)
+        with pytest.raises(ValueError, match=r"cannot receive into \(4, 3\) float32, which was expanded"):
+            comm.recv(torch.ones(3).expand(4, 3), 1 - comm.rank)
         return said
 
     results = run_fast(program, 2)

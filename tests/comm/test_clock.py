@@ -254,6 +254,22 @@ def test_events_come_before_later_fibers_and_ties_go_by_order():
     assert log == [("early", 1.0), ("c", 1.0), ("b", 1.0), ("again", 1.0), ("d", 1.5), ("late", 2.0), ("e", 2.5)]
 
 
+def test_an_event_that_fails_ends_the_run():
+    clock, reached = Clock(1, lambda rank: rank, torch.device("cpu")), []
+
+    def body():
+        try:
+            clock.block("nothing")
+        except Exception:
+            reached.append("the rank that held the baton")
+
+    with clock:
+        clock.spawn(0, "main", body)
+        clock.at(1.0, (0,), lambda time: 1 / 0)
+        clock.run()
+    assert isinstance(clock.error, ZeroDivisionError) and not reached
+
+
 def test_a_fiber_of_a_run_that_is_over_is_unwound():
     clock = Clock(1, lambda rank: 0, torch.device("cpu"))
     clock.ending = True
