@@ -34,8 +34,12 @@ def same_gradients(found: list, whole: Grads, looks) -> None:
     for r, got in enumerate(found):
         if not isinstance(got, dict) or got.keys() != whole.keys():
             raise Wrong(f"rank {r}: the module has other parameters than before.")
-        for name, want in whole.items():
-            _same(r, got[name], want, name, lambda r=r, name=name: looks(r, name))
+    for r, name in product(reversed(range(len(found))), whole):  # rank 0 last: it may be right by being the root
+        try:
+            _same(r, found[r][name], whole[name], name, lambda r=r, name=name: looks(r, name))
+        except Wrong as wrong:
+            right = [s for s, got in enumerate(found) if _is_right(got[name], whole[name])]
+            raise Wrong(f"{wrong}{f' On {ranks(right)} it is right.' if right else ''}") from None
     for r, got in enumerate(found):
         for name, first in found[0].items():
             if isinstance(first, Tensor) != isinstance(got[name], Tensor):
@@ -46,14 +50,18 @@ def same_gradients(found: list, whole: Grads, looks) -> None:
                             "replicas would drift apart.")  # fmt: skip
 
 
+def _is_right(got, want: Tensor | None) -> bool:
+    return isinstance(got, Tensor) and isinstance(want, Tensor) and near(got, want)
+
+
 def _same(rank: int, got, want: Tensor | None, name: str, looks) -> None:
     if want is None:
         if got is not None and not (isinstance(got, Tensor) and not got.any()):
             raise Wrong(f"rank {rank}: {name}.grad has numbers, but nothing reaches {name}, or it is frozen.")
         return
     if got is None:
-        raise Wrong(f"rank {rank}: {name}.grad is None. Where no sample of a rank reaches a parameter, its gradient "
-                    "counts as zeros, and it gets the average like all others.")  # fmt: skip
+        raise Wrong(f"rank {rank}: {name}.grad is None. Was it cleared? Or does no sample of this rank reach the "
+                    "parameter? Then it counts as zeros, and gets the average like all others.")  # fmt: skip
     alike(rank, got, want, f"{name}.grad")
     if not near(got, want):
         worst = int((got - want).abs().nan_to_num(torch.inf).argmax())
@@ -72,18 +80,16 @@ def _said(got: Tensor, want: Tensor, looks: Looks) -> str:
     return f"It is {times:.4g} times what it should be." if near(got, times * want) else UNKNOWN
 
 
-def filled(grads: list[Grads], name: str) -> list[Tensor]:
-    """Each rank's own gradient of a parameter, None as zeros."""
-    shape = next((g[name] for g in grads if g[name] is not None), torch.zeros(()))
-    return [torch.zeros_like(shape) if g[name] is None else g[name] for g in grads]
-
-
 def usual(rank: int, own: list[Tensor], sent: int) -> Looks:
     """What a wrong average of the ranks' own gradients may be. sent: bytes that this rank sent."""
     n, total = len(own), sum(own)
     hint = ("nothing was averaged, or the average is not in p.grad." if not sent else
             "something was sent, but p.grad is as before: is it p.grad that you average, in place?")  # fmt: skip
-    looks = {
+    used = [r for r in range(n) if own[r].any()]
+    looks = {} if len(used) in (0, n) else {
+        f"It is the mean over the {len(used)} of {n} ranks that have one: a missing gradient counts as zeros, and {n} "
+        "is what to divide by.": total / len(used)}  # fmt: skip
+    looks |= {
         f"It is rank {rank}'s own, as after its backward: {hint}": own[rank],
         f"It is {n} times too large: summed, not averaged?": total,
         f"It is {n} times too small: divided by n twice?": total / n**2,
@@ -92,10 +98,6 @@ def usual(rank: int, own: list[Tensor], sent: int) -> Looks:
     }
     for r in range(n):
         looks[f"It is rank {r}'s own gradient: all ranks' are to be averaged."] = own[r]
-    used = [r for r in range(n) if own[r].any()]
-    if used:
-        looks[f"It is the mean over the {len(used)} ranks that have one: a missing gradient counts as zeros, and n = "
-              f"{n} is what to divide by."] = total / len(used)  # fmt: skip
     for there in list(product((0, 1), repeat=n))[1:-1]:
         some, part = [r for r in range(n) if there[r]], sum(g for g, t in zip(own, there) if t)
         lacks = [r for r in range(n) if not there[r]]
@@ -128,7 +130,7 @@ def cheap(outcome: Outcome, n: int, tensors: list[Tensor], others: list[Tensor],
         if sent <= most:
             continue
         text = f"the numbers are right, but rank {r} sends {sent} bytes, and 2(n−1)/n·N = {most} are enough."
-        if idle:
+        if idle and sent >= most + idle // 2:
             raise Wrong(f"{text} Is what is frozen averaged, too?")
         star = [s for s in range(n) if outcome.nbytes(s) < sent]
         if n > 2 and star:

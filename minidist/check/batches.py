@@ -1,19 +1,20 @@
-"""The exercises of lesson 04, Data parallel, about batches: their parts, micro-batches, and the cost of a step."""
+"""The exercises of lesson 04, Data parallel, about batches: every rank's part of them, and micro-batches."""
 
 from __future__ import annotations
+
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from ..comm.base import Comm
-from .averages import cheap, filled, same_gradients, untouched, usual
+from .averages import cheap, same_gradients, untouched, usual
 from .compare import alike
-from .data_parallel import RANKS, STAY, ReplicaExam, frozen
+from .data_parallel import RANKS, ReplicaExam, frozen
 from .exam import Case, Exam, ask
 from .plain import Other
-from .prediction import ALL, HALF, NUMBERS, Prediction
-from .replicas import WORDS, Model, drawn, gradient, grads, samples, state, together, trainable
+from .replicas import WORDS, Model, drawn, filled, gradient, grads, samples, state, together, trainable
 from .wrong import Wrong
 
 
@@ -21,9 +22,9 @@ class MyBatches(Exam):
     name = "my_batches"
     right = "n = 1…5, 8 sizes, the parts of all ranks are the batch, uneven ones refused; then 2 and 3 real processes."
     forbidden = ReplicaExam.forbidden
+    sizes = ((24, 2, 0), (25, 3, 0), (4, 5, 0), (30, 1, 0), (0, 1, 0), (61, 4, 0), (20, 2, 1), (24, 1, -1))
     cases = tuple(Case(n, f"n = {n}, {length} samples in batches of {each * n + odd}", (length, each * n + odd))
-                  for n in RANKS for length, each, odd in ((24, 2, 0), (25, 3, 0), (4, 5, 0), (30, 1, 0), (0, 1, 0),
-                                                           (61, 4, 0), (20, 2, 1), (24, 1, -1)) if n > 1 or not odd)  # fmt: skip
+                  for n, (length, each, odd) in product(RANKS, sizes) if n > 1 or not odd)  # fmt: skip
     processes = (Case(3, "3 real processes, 14 samples in batches of 6", (14, 6)), Case(2, "2 real processes", (9, 2)))
 
     def draw(self, case, rng):
@@ -56,21 +57,21 @@ class MyBatches(Exam):
 
     def _refused(self, rank: int, got: dict, batch: int, n: int) -> None:
         if "refused" not in got:
-            raise Wrong(f"rank {rank}: {n} ranks cannot have equal parts of a batch of {batch}. Their mean gradient would "
-                        "be another than the batch's: raise a ValueError.")  # fmt: skip
+            raise Wrong(f"rank {rank}: {n} ranks cannot have equal parts of a batch of {batch}. The mean of their "
+                        "gradients would not be the batch's: raise a ValueError.")  # fmt: skip
         missing = [x for x in (batch, n) if str(x) not in got["refused"]]
         if missing:
-            raise Wrong(f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers, the "
-                        f"batch's size {batch} and the ranks {n}.")  # fmt: skip
+            raise Wrong(f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers: a "
+                        f"batch of {batch}, and {n} ranks.")  # fmt: skip
 
     def _counted(self, rank: int, parts, count: int, all_: int) -> None:
         if not isinstance(parts, list | tuple):
             kind = "None. Is there a `return`?" if parts is None else _kind(parts)
             raise Wrong(f"rank {rank}: the result is {kind}, and should be a list with a tensor for each batch.")
         if len(parts) != count:
-            hint = " The last, incomplete batch is left out." if len(parts) == all_ else ""
-            raise Wrong(f"rank {rank}: there are {len(parts)} parts, and there should be {count}, one of each "
-                        f"batch.{hint}")  # fmt: skip
+            hint = " The last batch is not full, and left out." if len(parts) == all_ else ""
+            raise Wrong(f"rank {rank}: the list has length {len(parts)}, and should have {count}: one part of each "
+                        f"batch.{hint} `batch` counts the samples of all ranks together.")  # fmt: skip
 
     def _part(self, rank: int, part, b: int, right: list[Tensor], order: Tensor) -> None:
         n, want, name = len(right), right[rank], f"the part of batch {b}"
@@ -91,8 +92,8 @@ class MyBatches(Exam):
         if mine == sorted(want.tolist()):
             raise Wrong(f"{shown} The samples are right, in another order than in the batch.")
         if astray and all(i in order.tolist() for i in mine):
-            raise Wrong(f"{shown} {len(astray)} of them are not in batch {b} at all, as one rank would see it: cut the "
-                        "order into batches first, then each batch into parts.")  # fmt: skip
+            raise Wrong(f"{shown} {len(astray)} of {len(mine)} are not in batch {b} at all, as one rank would see it: "
+                        "cut the order into batches first, then each batch into parts.")  # fmt: skip
         raise Wrong(f"{shown} These are not the samples that the order names in that place.")
 
 
@@ -103,23 +104,30 @@ def _kind(x) -> str:
 class Accumulate(ReplicaExam):
     name = "accumulate"
     right = ("n = 1…5, 1 to 4 micro-batches, 5 models, equal to the serial gradient, one average's bytes; "
-             "then 2, 3 and 4 real processes.")  # fmt: skip
-    cases = tuple(Case(n, f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}", (kind, k)) for n in RANKS
-                  for kind, k in (("plain", 3), ("plain", 1), ("frozen", 2), ("tied", 4), ("routed", 2), ("unused", 3)))  # fmt: skip
-    processes = tuple(Case(n, f"{n} real processes, {k} micro-batches", ("plain", k)) for n, k in ((3, 2), (2, 4), (4, 3)))
+             "then 2 and 3 real processes.")  # fmt: skip
+    kinds = (("plain", 2), ("plain", 1), ("frozen", 4), ("tied", 5), ("routed", 2), ("unused", 4))
+    cases = tuple(Case(n, f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}", (kind, k))
+                  for n, kinds in zip(RANKS, (kinds, kinds[3:], kinds[::4], kinds[:2], kinds[4:1:-2]))
+                  for kind, k in kinds)  # fmt: skip
+    processes = tuple(Case(n, f"{n} real processes, {k} micro-batches", ("plain", k))
+                      for n, k in ((3, 2), (2, 4)))  # fmt: skip
 
     def draw(self, case, rng):
-        (kind, k), dtype = case.given, torch.float64
+        kind, k = case.given
         model = drawn(kind, rng)
-        stale = bool(torch.randint(2, (), generator=rng)) or case == self.cases[0]
-        return [(*model, [samples(2, r, rng) for _ in range(k)],
-                 {name: torch.randn(p.shape, generator=rng, dtype=dtype) for name, p in model.build().named_parameters()}
-                 if stale else {}) for r in range(case.n)]  # fmt: skip
+        stale = case == self.cases[0] or int(torch.randint(2, (), generator=rng))
+        return [(*model, [samples(2, r, rng) for _ in range(k)], self._stale(model, rng) if stale else {})
+                for r in range(case.n)]  # fmt: skip
+
+    def _stale(self, model: Model, rng: torch.Generator) -> dict[str, Tensor]:
+        """Gradients of the step before."""
+        return {name: torch.randn(p.shape, generator=rng, dtype=p.dtype)
+                for name, p in model.build().named_parameters() if p.requires_grad}  # fmt: skip
 
     def run(self, comm: Comm, yours, kind, width, values, micro_batches, stale):
         module, log = Model(kind, width, values).build(), []
         for name, p in module.named_parameters():
-            p.grad = stale[name] if stale and p.requires_grad else None
+            p.grad = stale.get(name)
 
         def watch(module, inputs, output):
             log.append(len(inputs[0]))
@@ -134,11 +142,10 @@ class Accumulate(ReplicaExam):
     def judge(self, case, args, outcome):
         model, n, k = Model(*args[0][:3]), case.n, case.given[1]
         parts, stale = [a[3] for a in args], [a[4] for a in args]
-        micro = [[gradient(model, *part) for part in mine] for mine in parts]
         whole = gradient(model, *together([part for mine in parts for part in mine]))
-        untouched([got["state"] for got in outcome.results], model.values, STAY)
+        untouched([got["state"] for got in outcome.results], model.values, "The step is the optimizer's.")
         same_gradients([got["grads"] for got in outcome.results], whole, lambda r, name: self._looks(
-            r, [filled(mine, name) for mine in micro], [s.get(name) for s in stale], outcome.nbytes(r)))  # fmt: skip
+            r, [filled(model, mine, name) for mine in parts], [s.get(name) for s in stale], outcome.nbytes(r)))
         for r, got in enumerate(outcome.results):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
         self._once(outcome, n, k, model)
@@ -149,9 +156,11 @@ class Accumulate(ReplicaExam):
         want, last = sum(own) / n, [mine[-1] for mine in micro]
         before = [a - b / k for a, b in zip(own, last)]
         looks = usual(rank, own, sent) | ({} if k == 1 else {
-            f"It is {k} times too large: each loss is the mean of one of {k} micro-batches. Divide it by {k}.": want * k,
+            f"It is {k} times too large: each loss is the mean of one of {k} micro-batches. Divide it by {k}.":
+                want * k,
             f"It is {n * k} times too large: summed over {n} ranks and {k} micro-batches.": want * n * k,
             f"It is {k} times too small: divided by the micro-batches twice?": want / k,
+            f"It is divided by {n} ranks where it should be by {k} micro-batches.": want * k / n,
             "It is that of the last micro-batch alone: what was there before it was cleared.": sum(last) / n,
             f"It is that of the last micro-batch alone, divided by {k}: what was there before it was cleared.":
                 sum(last) / n / k,
@@ -170,7 +179,7 @@ class Accumulate(ReplicaExam):
                         f"{old[:-1]}. And nothing was averaged.": own[rank] + stale[rank],
                         f"{old[:-1]}. And it is summed, not averaged.": (want + mean) * n,
                         f"{old[:-1]}. And divide each loss by {k}.": want * k + mean,
-                        f"It is as it was: no backward? That is the gradient of the step before.": stale[rank]}  # fmt: skip
+                        "It is the gradient of the step before, as it was: no backward?": stale[rank]}  # fmt: skip
 
     def _one_by_one(self, rank: int, log: list, k: int, size: int) -> None:
         forwards = [entry for entry in log if entry != "backward"] if isinstance(log, list) else []
@@ -178,10 +187,11 @@ class Accumulate(ReplicaExam):
             raise Wrong(f"the gradient is right, but rank {rank} runs a forward with {max(forwards)} samples: a "
                         f"micro-batch has {size}, because more do not fit into memory.")  # fmt: skip
         if len(forwards) != k:
-            raise Wrong(f"the gradient is right, but rank {rank} runs {len(forwards)} forwards for {k} micro-batches.")
-        if any(a != "backward" and b != "backward" for a, b in zip(log, log[1:])):
-            raise Wrong(f"the gradient is right, but rank {rank} begins a forward before the backward of the last one: "
-                        "the activations of several micro-batches are in memory at once. Backward after each.")  # fmt: skip
+            raise Wrong(f"the gradient is right, but rank {rank} calls the module {len(forwards)} times, and there are "
+                        f"{k} micro-batches: one module(x) for each.")  # fmt: skip
+        if any(a != "backward" and b != "backward" for a, b in pairwise(log)):
+            raise Wrong(f"the gradient is right, but rank {rank} begins a forward before the backward of the last: the "
+                        "activations of several micro-batches are in memory at once. Backward after each.")  # fmt: skip
 
     def _once(self, outcome, n: int, k: int, model: Model) -> None:
         try:
@@ -189,36 +199,6 @@ class Accumulate(ReplicaExam):
         except Wrong as wrong:
             hint = f" {k} micro-batches, and an average after each? One is enough, after the last." if k > 1 else ""
             raise Wrong(f"{wrong}{hint}") from None
-
-
-class PredictStep(Prediction):
-    name = "predict_step"
-
-
-def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tuple[dict, dict]:
-    """What a step costs with `tensors` in float32 and k micro-batches; slips with a forgotten and an uneven average."""
-    size, steps = 4 * parameters, 2 * (n - 1)
-    ring = steps * size / n
-    values = {"messages": steps * tensors, "nbytes": ring, "coalesced": steps, "rate": n * rate, "share": 1 / 8}
-    micro = f"The average is taken once, after the last of {k} micro-batches."
-    slips = {
-        "messages": {steps * tensors * k: micro, steps: "That is one all-reduce: there is one for each tensor.",
-                     tensors: "An all-reduce is 2(n−1) messages a rank.", steps * tensors / 2: HALF,
-                     2 * n * tensors: "In a ring of n ranks a chunk takes n−1 steps, not n.",
-                     steps * tensors * n: ALL},
-        "nbytes": {ring * k: micro, ring / 4: NUMBERS, ring / 2: HALF, 2 * size: "Nearly: the factor is 2(n−1)/n.",
-                   size: "Each rank sends nearly twice as much: the factor is 2(n−1)/n.", ring * n: ALL,
-                   ring * tensors: "The tensors have these bytes together, not each."},
-        "coalesced": {steps * tensors: "Coalesced, all tensors travel in one buffer: one all-reduce.",
-                      n - 1: HALF, 2 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.",
-                      1: "One all-reduce, but that is 2(n−1) messages a rank.", steps * k: micro, steps * n: ALL},
-        "rate": {rate: "The gradient is a sum of n means, not their mean.",
-                 rate / n: "It is the other way around: the gradient is too large.", n: "Times which rate?"},
-        "share": {1 / 10: "That is what it should have. The plain mean gives each rank 1/4.",
-                  1 / 4: "That is what the rank has: it has two samples.", 1 / 2: "That is its share in the rank's mean.",
-                  1 / 12: "That is a sample of rank 0, which has three."},
-    }  # fmt: skip
-    return values, slips
 
 
 def my_batches(yours) -> None:
@@ -229,15 +209,3 @@ def my_batches(yours) -> None:
 def accumulate(yours) -> None:
     """`accumulate(comm, module, loss_fn, micro_batches)`: gradients of all, averaged once, after the last."""
     ask(Accumulate(), yours)
-
-
-def predict_step(messages, nbytes, coalesced, rate, share) -> None:
-    """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
-
-    messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
-    rate: the learning rate that 0.1 becomes when gradients are summed.
-    share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
-    """
-    values, slips = step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
-    right = "Messages, bytes, the rate and the share, within 1 %."
-    ask(PredictStep(list(values), values, slips, right), messages, nbytes, coalesced, rate, share)

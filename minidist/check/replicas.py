@@ -77,8 +77,8 @@ class Buffers(nn.Module):
 
 
 MODELS = {"plain": Plain, "frozen": Frozen, "unused": Unused, "tied": Tied, "routed": Routed, "buffers": Buffers}
-WORDS = {"plain": "two layers", "frozen": "a frozen layer", "unused": "a layer that no rank uses",
-         "tied": "two layers with one matrix", "routed": "a layer that only rank 0 uses",
+WORDS = {"plain": "two layers", "routed": "a layer that only rank 0 uses", "frozen": "a frozen layer",
+         "tied": "two layers with one matrix", "unused": "a layer that no rank uses",
          "buffers": "a module with buffers"}  # fmt: skip
 
 
@@ -109,9 +109,14 @@ class Model(NamedTuple):
 def drawn(kind: str, rng: torch.Generator, dtype: torch.dtype = torch.float64, width: int | None = None) -> Model:
     """A model with random values, and of random width unless told."""
     width = width or int(torch.randint(4, 9, (), generator=rng))
-    values = {name: torch.randn(t.shape, generator=rng, dtype=torch.float64).to(dtype) if t.is_floating_point()
-              else torch.randint(1, 1000, t.shape, generator=rng) for name, t in state(MODELS[kind](width)).items()}
+    values = {name: _random(t, rng, dtype) for name, t in state(MODELS[kind](width)).items()}
     return Model(kind, width, values)
+
+
+def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+    if not like.is_floating_point():
+        return torch.randint(1, 1000, like.shape, generator=rng)
+    return torch.randn(like.shape, generator=rng, dtype=torch.float64).to(dtype)
 
 
 def samples(count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -132,6 +137,12 @@ def gradient(model: Model, x: Tensor, y: Tensor) -> dict[str, Tensor | None]:
     if len(x):
         mse_loss(module(x), y).backward()
     return grads(module)
+
+
+def filled(model: Model, parts: list[tuple[Tensor, Tensor]], name: str) -> list[Tensor]:
+    """Each rank's own gradient of a parameter, zeros where nothing reaches it."""
+    own = [gradient(model, *part)[name] for part in parts]
+    return [torch.zeros_like(model.values[name]) if g is None else g for g in own]
 
 
 def together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

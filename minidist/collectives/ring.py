@@ -35,11 +35,13 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
         out.copy_(chunks[0])
         return
     last = out.new_empty(out.numel()) if out is chunks[r] else out
-    buffers = [out.new_empty(max(chunk.numel() for chunk in chunks)) for _ in range(min(2, n - 2))]
+    sizes = {chunk.numel() for chunk in chunks}
+    buffers = [out.new_empty(max(sizes)) for _ in range(min(2, n - 2))]
+    room = {size: [buffer[:size] for buffer in buffers] for size in sizes}
     partial = chunks[(r - 1) % n]
     for step in range(n - 2):
         mine = chunks[(r - 2 - step) % n]
-        received = buffers[step % 2][: mine.numel()]
+        received = room[mine.numel()][step % 2]
         comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
         partial = combine(received, mine)
     comm.sendrecv(partial, (r + 1) % n, last, (r - 1) % n, label="reduce-scatter")

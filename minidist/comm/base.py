@@ -101,8 +101,8 @@ class Comm(ABC):
     _splits: int = 0
 
     @abstractmethod
-    def _post(self, ops: Sequence[Send | Recv]) -> Work:
-        """Start checked operations together."""
+    def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
+        """Start checked operations together. `waited`: the caller waits for them at once."""
 
     @abstractmethod
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
@@ -167,17 +167,22 @@ class Comm(ABC):
 
     def send(self, x: Tensor, dst: int, label: str | None = None) -> None:
         """Send `x` to rank `dst`; `x` may be changed afterwards."""
-        self.isend(x, dst, label).wait()
+        self._do(Send(x, dst, label))
 
     def recv(self, x: Tensor, src: int, label: str | None = None) -> Tensor:
         """Receive into `x` from rank `src` and return it."""
-        self.irecv(x, src, label).wait()
+        self._do(Recv(x, src, label))
         return x
 
     def sendrecv(self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None) -> Tensor:
         """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring."""
-        self.batch([Send(x, dst, label), Recv(into, src, label)]).wait()
+        self._do(Send(x, dst, label), Recv(into, src, label))
         return into
+
+    def _do(self, *ops: Send | Recv) -> None:
+        for op in ops:
+            self._check(op)
+        self._post(ops, waited=True).wait()
 
     def split(self, color: int | None, key: int | None = None) -> Comm | None:
         """Cut the group: ranks of one `color` get a Comm of their own, ordered by (key, rank).

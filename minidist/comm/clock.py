@@ -87,6 +87,10 @@ class Clock:
             heappush(self._times, time)
             self._events[time], self._fibers[time] = [], deque()
 
+    def due(self) -> bool:
+        """Whether an event is to be acted upon at the time that the run has reached."""
+        return bool(self._events.get(self.reached))
+
     def wake(self, fiber: Fiber, time: float) -> None:
         """Make a blocked fiber runnable, not before `time`."""
         fiber.time = max(fiber.time, time)

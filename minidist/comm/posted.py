@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .base import ANY, PeerLost, Send, Side, Work, describe
+from .base import ANY, PeerLost, Side, Work, describe
 from .clock import Clock
-from .program import located
+from .program import line_of, located
 
 
 class WorldWork(Work):
@@ -14,15 +14,15 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("_unwaited", "clock", "error", "ops", "parts", "posted", "ranks", "result", "source", "stream", "time",
-                 "unstarted", "waiting", "what")  # fmt: skip
+    __slots__ = ("_unwaited", "channel", "clock", "error", "fiber", "ops", "parts", "posted", "ranks", "result",
+                 "source", "time", "unstarted", "waiting", "what", "where")  # fmt: skip
 
     def __init__(self, clock: Clock, parts: int, ranks: list[int], what: str, unwaited: dict[WorldWork, None]):
         self.clock, self.parts, self.ranks, self.what, self._unwaited = clock, parts, ranks, what, unwaited
         self.time, self.error, self.result, self.source, self.waiting = 0.0, None, None, None, ()
         self.ops: list[Op] | tuple = ()
-        self.stream: list[WorldWork] = []  # the batches of the rank's channel that have not all started
-        self.posted, self.unstarted = clock.current.time, parts
+        self.fiber, self.posted, self.unstarted = clock.current, clock.current.time, parts
+        self.channel = self.where = None  # where: the line that posted it; None: where the fiber stands
 
     def finish(self, time: float, error: BaseException | None = None) -> None:
         self.time = max(self.time, time)
@@ -54,7 +54,11 @@ class WorldWork(Work):
 
     def posted_at(self) -> str:
         """The line of the program that posted what has not finished."""
-        return next((f"; posted at {op.says().where}" for op in self.ops if not op.done), "")
+        return f"; posted at {self.place()}" if any(not op.done for op in self.ops) else ""
+
+    def place(self) -> str:
+        """The line of the program that posted it."""
+        return located(self.where[0].co_filename, self.where[1]) if self.where else line_of(self.fiber.thread)
 
     def __str__(self) -> str:
         return " and ".join(str(op) for op in self.ops if not op.done) or self.what
@@ -63,11 +67,11 @@ class WorldWork(Work):
 class Op:
     """One side of a transfer. `time`: when it came to the head of its stream."""
 
-    __slots__ = ("done", "dst", "label", "payload", "sending", "src", "started", "time", "where", "work", "x")
+    __slots__ = ("done", "dst", "label", "payload", "sending", "src", "started", "time", "work", "x")
 
-    def __init__(self, work: WorldWork, op, src: int, dst: int, where):
-        self.work, self.x, self.label, self.sending = work, op.x, op.label, isinstance(op, Send)
-        self.src, self.dst, self.where, self.time, self.payload = src, dst, where, 0.0, None
+    def __init__(self, work: WorldWork, x, label: str | None, sending: bool, src: int, dst: int):
+        self.work, self.x, self.label, self.sending = work, x, label, sending
+        self.src, self.dst, self.time, self.payload = src, dst, 0.0, None
         self.done = self.started = False
 
     def __str__(self) -> str:
@@ -83,8 +87,7 @@ class Op:
 
     def says(self) -> Side:
         """What the header of a message would say of this side."""
-        place = located(self.where[0].co_filename, self.where[1]) if self.where else ""
-        return Side(self.owner, tuple(self.x.shape), self.x.dtype, self.label, place)
+        return Side(self.owner, tuple(self.x.shape), self.x.dtype, self.label, self.work.place())
 
     def lost(self, rank: int, why: str) -> PeerLost:
         return PeerLost(self.work.ranks.index(rank), why)

@@ -27,7 +27,7 @@ class ShmComm(Comm):
         """The rank here of a rank of the whole run."""
         return self.ranks.index(rank)
 
-    def _post(self, ops: Sequence[Send | Recv]) -> Work:
+    def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
         return self.endpoint.post(self, ops)
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:

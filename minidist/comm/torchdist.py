@@ -75,7 +75,7 @@ class TorchComm(Comm):
         """The rank here of a rank of `group`."""
         return self.ranks.index(rank)
 
-    def _post(self, ops: Sequence[Send | Recv]) -> Work:
+    def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
         if self.nccl and any(isinstance(op, Recv) and op.src == ANY for op in ops):
             raise ValueError("NCCL cannot receive from any rank: name the source")
         return TorchWork(self, ops)

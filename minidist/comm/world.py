@@ -18,7 +18,7 @@ import torch
 from .base import Comm, Deadlock, Link, Recv, Send, Work
 from .clock import Clock, Ended
 from .posted import WorldWork
-from .program import copied, named, never_received, own_random, refuse_shared, seed_of, whole
+from .program import caller, copied, named, never_received, own_random, refuse_shared, seed_of, whole
 from .trace import Results, Trace
 from .wires import Wires
 
@@ -117,24 +117,26 @@ class WorldComm(Comm):
     """A rank's view of a World, or of a part of it; `ranks` are the group's ranks in the World."""
 
     def __init__(self, run: _Run, ranks: list[int], rank: int, channel: str):
-        self._run, self._ranks, self._channel = run, ranks, channel
+        self._run, self._ranks, self._name, self._channel = run, ranks, channel, run.wires.channel(channel)
         self.rank, self.size, self.device = rank, len(ranks), run.world.device
         self._lanes: dict[int, _Lane] = {}
 
-    def _post(self, ops: Sequence[Send | Recv]) -> Work:
-        self._run.clock.check()
-        mine = self._ranks[self.rank]
-        work = self._run.work(mine, len(ops), self._ranks)
-        self._run.wires.post(mine, self._ranks, self._channel, ops, work)
+    def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
+        run, mine = self._run, self._ranks[self.rank]
+        run.clock.check()
+        work = run.work(mine, len(ops), self._ranks)
+        if not waited:
+            work.where = caller()  # while it waits, the fiber itself tells
+        run.wires.post(mine, self._channel, ops, work)
         return work
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
-        return WorldComm(self._run, [self._ranks[r] for r in ranks], ranks.index(self.rank), f"{self._channel}/{name}")
+        return WorldComm(self._run, [self._ranks[r] for r in ranks], ranks.index(self.rank), f"{self._name}/{name}")
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         self._run.clock.check()
         if lane not in self._lanes:
-            channel = f"{self._channel}/lane {lane}"
+            channel = f"{self._name}/lane {lane}"
             comm = WorldComm(self._run, self._ranks, self.rank, channel)
             self._lanes[lane] = _Lane(self._run, self._ranks[self.rank], comm, f"lane {lane}")
         return self._lanes[lane].put(fn, args)

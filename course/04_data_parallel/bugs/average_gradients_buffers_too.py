@@ -1,0 +1,10 @@
+"""average_gradients: buffers are averaged, too"""
+
+def average_gradients(comm, module):
+    for p in module.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            all_reduce_(comm, p.grad, op="mean")
+    for b in module.buffers():
+        all_reduce_(comm, b)
+        b //= comm.size
