@@ -135,4 +135,6 @@ def cheap(outcome: Outcome, n: int, tensors: list[Tensor], others: list[Tensor],
         star = [s for s in range(n) if outcome.nbytes(s) < sent]
         if n > 2 and star:
             raise Wrong(f"{text} Rank {star[0]} sends less: is rank {r} the centre of a star?")
+        if len(outcome.receivers(r)) > 1:
+            raise Wrong(f"{text} It sends to {ranks(outcome.receivers(r))}: whole gradients, where chunks are enough?")
         raise Wrong(f"{text} Is something averaged twice (a tied parameter?), or gathered whole?")

@@ -165,7 +165,7 @@ class AverageHooks(ReplicaExam):
         mine = filled(model, parts, name)
         hint = f"Step {step + 1}: no hook was called, or it changed nothing."
         if outcome.nbytes(rank) and not step:
-            hint = "A hook is called with the parameter: average its p.grad, in place."
+            hint = "Does each hook average p.grad, in place, whenever it is called? It is called with p."
         return {f"It is rank {rank}'s own, not the average. {hint}": mine[rank]} | usual(rank, mine, 0)
 
 
