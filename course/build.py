@@ -193,11 +193,11 @@ def orphans(root: Path) -> list[Path]:
     return sorted(found - made)
 
 
-def build(root: Path, source: Path) -> str:
+def build(root: Path, source: Path, force: bool) -> str:
     """Bring the notebooks of `source` up to date. Returns a line that says what was done."""
     start = time.monotonic()
     first, *rest = old = targets(root, source)
-    todo = stale(root, source)
+    todo = old if force else stale(root, source)
     if first in todo:
         write(first, text_of(execute(root, source, first.parent)))
     for path in rest:
@@ -207,9 +207,9 @@ def build(root: Path, source: Path) -> str:
     return f"built  {names}  ({time.monotonic() - start:.1f} s)" if todo else f"fresh  {names}"
 
 
-def attempt(root: Path, source: Path) -> tuple[bool, str]:
+def attempt(root: Path, source: Path, force: bool) -> tuple[bool, str]:
     try:
-        return True, build(root, source)
+        return True, build(root, source, force)
     except BuildError as e:
         return False, f"failed {e}"
 
@@ -218,6 +218,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the notebooks of the course from their text.")
     parser.add_argument("numbers", nargs="*", metavar="NN", help="only these lessons")
     parser.add_argument("--check", action="store_true", help="build nothing; name what is stale, exit with 1 if any is")
+    parser.add_argument("--force", action="store_true", help="build again what is fresh: the package has changed")
     parser.add_argument("--jobs", type=int, default=1, help="so many notebooks at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -235,7 +236,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{path.relative_to(root)} is stale: run `make build`")
         return int(bool(old or extra))
     with ProcessPoolExecutor(max_workers=args.jobs) as pool:
-        results = (pool.map if args.jobs > 1 else map)(attempt, [root] * len(chosen), chosen)
+        run = pool.map if args.jobs > 1 else map
+        results = run(attempt, [root] * len(chosen), chosen, [args.force] * len(chosen))
         good = [print(line, flush=True) or ok for ok, line in results]
     return int(not all(good) or bool(extra))
 

@@ -51,7 +51,7 @@ def alike(rank: int, got, want: Tensor, name: str) -> None:
         raise Wrong(f"rank {rank}: {name} is None. Is there a `return`?")
     if not isinstance(got, Tensor):
         kind = got.kind if isinstance(got, Other) else type(got).__name__
-        raise Wrong(f"rank {rank}: {name} is a {kind}, and should be a tensor.")
+        raise Wrong(f"rank {rank}: {name} is of type {kind}, and should be a tensor.")
     for what, is_, should in (("shape", tuple(got.shape), tuple(want.shape)), ("dtype", got.dtype, want.dtype)):
         if is_ != should:
             raise Wrong(f"rank {rank}: {name} has {what} {is_}, and should have {should}.")

@@ -78,6 +78,11 @@ def _source(cell: dict) -> str:
     return "".join(cell["source"])
 
 
+def asks(source: str) -> bool:
+    """Whether a test cell asks `check`; what a plain assert says cannot be examined outside its kernel."""
+    return any(isinstance(n, ast.Name) and n.id == "check" for n in ast.walk(ast.parse(source)))
+
+
 def _names(source: str) -> list[str]:
     """The names that a test cell takes from the notebook."""
     nodes = list(ast.walk(ast.parse(source)))

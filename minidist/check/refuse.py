@@ -36,7 +36,7 @@ class Refused(PermissionError):
 def _refused(*args, **kwargs):
     import minidist.check.refuse as refuse
 
-    raise refuse.Refused("this is the library's: the exercise is about building it yourself from send and receive")
+    raise refuse.Refused("this is the library's: the exercise is about building it yourself")
 
 
 def library(forbidden: tuple[str, ...]) -> None:

@@ -4,7 +4,8 @@ nbgrader believes what its kernel shows, in which a student's cells run beside t
 `check.f = lambda yours: None` would earn all points.
 
 It stands after Execute in `c.Autograde.autograde_preprocessors`, as "minidist.check.regrade.Regrade". By then nbgrader
-has put the original test cells back. A test that is wrong outside is wrong.
+has put the original test cells back. A `check` that is wrong outside is wrong; a test cell of plain asserts keeps
+what the kernel said.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import nbformat
 from nbconvert.preprocessors import Preprocessor
 from traitlets import Bool
 
-from .notebook import marks
+from .notebook import asks, marks
 
 
 class Regrade(Preprocessor):
@@ -28,7 +29,7 @@ class Regrade(Preprocessor):
         wrong = {m.grade_id: m.wrong for m in marks(notebook, notebook) if m.wrong}
         for cell in nb.cells:
             text = wrong.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
-            if text and not any(o.output_type == "error" for o in cell.outputs):
+            if text and asks(cell.source) and not any(o.output_type == "error" for o in cell.outputs):
                 error = {"ename": "Wrong", "evalue": text, "traceback": [f"Wrong: {text}"]}
                 cell.outputs = [nbformat.v4.new_output("error", **error)]
         return nb, resources

@@ -34,14 +34,15 @@ class Ended(BaseException):
 class Fiber:
     """A thread of the run: a rank's program, or one of its lanes."""
 
+    __slots__ = ("baton", "idle", "name", "over", "rank", "thread", "time", "waits")
+
     def __init__(self, rank: int, name: str, time: float):
         self.rank, self.name, self.time = rank, name, time
         self.baton = threading.Lock()
         self.baton.acquire()
         self.waits = None  # what it waits for: anything whose str() says so
         self.idle = False  # a lane without a job: its waiting is no deadlock
-        self.over = False
-        self.thread: threading.Thread
+        self.over, self.thread = False, None
 
 
 class Clock:
@@ -101,7 +102,16 @@ class Clock:
         """The running fiber gives up the baton until another wakes it."""
         me = self.current
         me.waits = waits
-        self._pass(me)
+        self.check()
+        following = self._next()
+        if following is not me:
+            if following is not None:
+                if following.rank != me.rank:
+                    self._random[me.rank] = [g.get_state() for g in self._generators]
+                following.baton.release()
+            me.baton.acquire()
+            self.check()
+            self._resume(me)
         me.waits = None
 
     def poll(self, waits, until: float | None = None) -> None:
@@ -180,19 +190,6 @@ class Clock:
             following = self._next()
             if following is not None:
                 following.baton.release()
-
-    def _pass(self, me: Fiber) -> None:
-        self.check()
-        following = self._next()
-        if following is me:
-            return
-        if following is not None:
-            if following.rank != me.rank:
-                self._random[me.rank] = [g.get_state() for g in self._generators]
-            following.baton.release()
-        me.baton.acquire()
-        self.check()
-        self._resume(me)
 
     def _resume(self, me: Fiber) -> None:
         before = getattr(self, "current", None)

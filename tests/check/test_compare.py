@@ -45,7 +45,8 @@ def test_same_asks_the_guess_and_admits_that_it_does_not_know():
 
 
 @pytest.mark.parametrize(("got", "says"), [
-    (None, "Is there a `return`"), ([1], "is a list"), (A[:2], "shape"), (A.double(), "dtype"), (3, "is a int"),
+    (None, "Is there a `return`"), ([1], "is of type list"), (A[:2], "shape"), (A.double(), "dtype"),
+    (3, "is of type int"),
 ])
 def test_same_looks_at_the_type_first(got, says):
     with pytest.raises(Wrong, match=says):

@@ -154,7 +154,8 @@ def test_what_makes_gradients_the_same():
                       ({"w": None, "frozen": None}, "is None"), ({"w": want["w"].float(), "frozen": None}, "dtype"),
                       ({"w": want["w"], "frozen": torch.ones(2)}, "frozen.grad has numbers"),
                       ({"w": want["w"], "frozen": torch.zeros(2)}, "on one rank and None on another"),
-                      ({"w": 3, "frozen": None}, "is a int"), ({}, "other parameters"), (None, "other parameters"),
+                      ({"w": 3, "frozen": None}, "is of type int"),
+                      ({}, "other parameters"), (None, "other parameters"),
                       ({"w": want["w"] * torch.nan, "frozen": None}, "nan"),
                       ({"w": want["w"] * 7, "frozen": None}, "7 times what it should be")]:  # fmt: skip
         with pytest.raises(Wrong, match=says):
