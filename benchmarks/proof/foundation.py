@@ -31,15 +31,16 @@ def fresh_clone() -> tuple[str, bool]:
         subprocess.run(["git", "clone", "-q", str(ROOT), f"{folder}/minidist"], check=True)
         environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         code, text, seconds = _run(["make", "test"], cwd=f"{folder}/minidist", env=environ)
-        closing = re.findall(r"=+ (.*(?:passed|failed).*) =+", text)
-        browser = re.findall(r"tests/browser\S*", text)
+        closing = re.findall(r"^=* ?(\d+ (?:passed|failed).* in .*?s)\b", text, re.MULTILINE)
         skipped = [line for line in text.splitlines() if line.startswith("SKIPPED")]
-        figure = f"make test with installing: {seconds / 60:.1f} min, exit code {code}: {'; '.join(closing)}"
+        figure = f"make test with installing: {seconds / 60:.1f} min, exit code {code}"
+        rows = [
+            figure,
+            *(f"{what}: {line}" for what, line in zip(("unit", "alone, with the browser", "notebooks"), closing)),
+        ]
         if code:
             print(text[-6000:])
-        return "\n".join(
-            [figure, f"browser test ran: {bool(browser) or 'see closing lines'}", *skipped]
-        ), code == 0 and not skipped
+        return "\n".join([*rows, f"skipped: {len(skipped)}", *skipped]), code == 0 and len(closing) == 3 and not skipped
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

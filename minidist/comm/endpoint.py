@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from .base import ANY, Deadlock, PeerLost, RankMissing, Recv, Send
 from .message import Aside, Message, ShmWork
 from .rings import Incoming, Outgoing, Rings
-from .trace import Trace
+from .trace import Trace, lane_of
 
 _WHY = ("", "its program returned before this was passed on", "it failed, or its process died")
 
 
 class Endpoint:
-    """Sends and receives of one process. `flush()` before it ends."""
+    """Sends and receives of one process. `close()` before it ends."""
 
     def __init__(self, rings: Rings, rank: int, timeout: float, checked: bool, trace: Trace):
         self.rings, self.rank, self.timeout, self.checked, self.trace = rings, rank, timeout, checked, trace
@@ -126,8 +126,7 @@ class Endpoint:
     def _record(self, src: int, header: tuple) -> None:
         channel, nbytes, start, said = header
         now = time.monotonic()
-        lane = channel.rpartition("/")[2]
-        self.trace.add(src, self.rank, nbytes, start, now, now, said[2], lane if lane.startswith("lane") else "main")
+        self.trace.add(src, self.rank, nbytes, start, now, now, said[2], lane_of(channel))
 
     def wait(self, work: ShmWork) -> None:
         moved, since = -1, 0.0

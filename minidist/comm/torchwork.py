@@ -13,6 +13,7 @@ import torch.distributed as dist
 from .base import ANY, PeerLost, RankMissing, Send, Work, describe, mismatch
 from .message import says, settled, side
 from .rings import HEADER, packed
+from .trace import lane_of
 
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "closed connection", "Connection refused")
 
@@ -178,8 +179,7 @@ class TorchWork(Work):
     def _record(self) -> None:
         comm, ops, self.ops = self._comm, self.ops, ()
         self._running, self._stage = [], []
-        channel = comm.channel.rpartition("/")[2]
-        lane, now = channel if channel.startswith("lane") else "main", time.monotonic()
+        lane, now = lane_of(comm.channel), time.monotonic()
         for op in ops if comm.trace is not None else ():
             if isinstance(op, Send):
                 src, dst, nbytes = comm.ranks[comm.rank], comm.ranks[op.dst], op.x.numel() * op.x.element_size()

@@ -15,6 +15,12 @@ from html import escape
 from typing import NamedTuple
 
 
+def lane_of(channel: str) -> str:
+    """The name under which a channel's messages are recorded: a lane's own, else "main"."""
+    last = channel.rpartition("/")[2]
+    return last if last.startswith("lane") else "main"
+
+
 class Message(NamedTuple):
     """One message: its sender's wire was busy from `start` to `sent`; it was there at `arrived`."""
 

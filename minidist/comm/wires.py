@@ -19,15 +19,14 @@ import torch
 from .base import ANY, PeerLost, Send, mismatch
 from .clock import Clock
 from .posted import Op, WorldWork
-from .trace import Trace
+from .trace import Trace, lane_of
 
 
 class Channel:
     """What keeps the messages of one group, or of one lane, apart from all others; operations wait here."""
 
     def __init__(self, name: str):
-        last = name.rpartition("/")[2]
-        self.lane = last if last.startswith("lane") else "main"
+        self.lane = lane_of(name)
         self.streams: dict[int, list[WorldWork]] = defaultdict(list)  # by rank: batches that have not all started
         self.pairs: dict[tuple[int, int], tuple[list[Op], list[Op]]] = {}  # by (src, dst): sends, receives
         self.anys: dict[int, list[Op]] = defaultdict(list)  # by dst

@@ -99,7 +99,10 @@ def short(value: float, digits: int = 3) -> str:
         return f"{value:,}"
     size = math.floor(math.log10(abs(value))) if value else 0
     if not -5 < size < 15:
-        return f"{value:.{digits - 1}e}"
+        mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        power = "10" + str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return power if mantissa == "1" else f"{mantissa}·{power}"
     out = f"{value:,.{max(0, digits - 1 - size)}f}"
     return out.rstrip("0").rstrip(".") if "." in out else out
 

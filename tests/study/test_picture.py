@@ -96,8 +96,8 @@ def test_measure(value, unit, shown):
 
 
 @pytest.mark.parametrize(("value", "shown"), [
-    (0.0, "0"), (1234567, "1,234,567"), (1234.5, "1,234"), (0.98765, "0.988"), (100.0, "100"), (1e-9, "1.00e-09"),
-    (float("inf"), "inf"), (-2.5, "-2.5"),
+    (0.0, "0"), (1234567, "1,234,567"), (1234.5, "1,234"), (0.98765, "0.988"), (100.0, "100"),
+    (1e-9, "10⁻⁹"), (-2.5e20, "-2.5·10²⁰"), (float("inf"), "inf"), (-2.5, "-2.5"),
 ])  # fmt: skip
 def test_short(value, shown):
     assert short(value) == shown
