@@ -24,6 +24,7 @@ from operator import itemgetter
 import torch
 
 from .base import Deadlock
+from .generators import Generators
 from .program import line_of
 
 
@@ -60,11 +61,8 @@ class Clock:
         self._events: dict[float, list[tuple]] = {}  # (order, act, args)
         self._finished = threading.Lock()
         self._finished.acquire()
-        self._generators = [torch.default_generator]
-        if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index or 0])
-        self._random = [[torch.Generator(g.device).manual_seed(seed_of(r)).get_state() for g in self._generators]
-                        for r in range(n)]  # fmt: skip
+        self._generators = Generators(device)
+        self._random = [self._generators.fresh(seed_of(rank)) for rank in range(n)]  # while a rank does not run
         self._pin = _core() if device.type == "meta" else None
         self._polling: dict[Fiber, float | None] = {}  # and when each looks again in any case
         self.moved, self.reached = False, 0.0  # whether anything has finished since they looked; the time of the run
@@ -107,7 +105,7 @@ class Clock:
         if following is not me:
             if following is not None:
                 if following.rank != me.rank:
-                    self._random[me.rank] = [g.get_state() for g in self._generators]
+                    self._random[me.rank] = self._generators.get()
                 following.baton.release()
             me.baton.acquire()
             self.check()
@@ -145,7 +143,7 @@ class Clock:
             self._finished.release()
 
     def __enter__(self) -> Clock:
-        self._saved = [g.get_state() for g in self._generators]
+        self._saved = self._generators.get()
         return self
 
     def run(self) -> None:
@@ -160,8 +158,7 @@ class Clock:
         self.ending = True
         for fiber in self.fibers:
             self._end(fiber)
-        for g, state in zip(self._generators, self._saved, strict=True):
-            g.set_state(state)
+        self._generators.set(self._saved)
 
     def _end(self, fiber: Fiber) -> None:
         if fiber.thread.is_alive() and fiber.baton.locked():
@@ -195,8 +192,7 @@ class Clock:
         before = getattr(self, "current", None)
         self.current = me
         if before is None or before.rank != me.rank:
-            for g, state in zip(self._generators, self._random[me.rank], strict=True):
-                g.set_state(state)
+            self._generators.set(self._random[me.rank])
 
     def _next(self) -> Fiber | None:
         """The fiber to run next, after all events that come before it; None ends the run."""
