@@ -78,7 +78,7 @@ def world_cost() -> tuple[str, bool]:
     ratio = statistics.median(b / a for a, b in zip(cost[8], cost[512], strict=True))
     return (
         f"{small:.1f} µs a message at n = 8, {large:.1f} µs at n = 512, ratio {ratio:.2f} (median of 5)",
-        small <= 22 and ratio <= 1.5,  # "about 10 to 20": a tenth of slack for a noisy machine
+        small <= 20 and ratio <= 1.5,
     )
 
 
