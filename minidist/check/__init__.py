@@ -4,19 +4,18 @@
 
     exam, compare     how to write an examination, and say what a wrong tensor looks like
     guard, examinee   an answer runs in fresh processes, and is judged outside of them
-    messages, ring, prediction   the exercises of lesson 02
-    data_parallel, start, batches, step   those of lesson 04, with replicas and averages
+    messages, data_parallel   the exercises of lessons 02 and 04; prediction   numbers that a learner foretells
     notebook, regrade a whole notebook, without nbgrader (`python -m minidist.check NOTEBOOK`) and with it
 """
 
-from .batches import accumulate, my_batches
-from .data_parallel import average_gradients, average_hooks, weighted_average_gradients
+from .data_parallel.batches import accumulate, my_batches
+from .data_parallel.gradients import average_gradients, average_hooks, weighted_average_gradients
+from .data_parallel.start import start_equal
+from .data_parallel.step import predict_step
 from .exam import Case, Exam, Outcome, Packed, ask
-from .messages import broadcast, shift
+from .messages.point import broadcast, shift
+from .messages.ring import all_gather, all_reduce, reduce_scatter, ring_sum
 from .prediction import predict
-from .ring import all_gather, all_reduce, reduce_scatter, ring_sum
-from .start import start_equal
-from .step import predict_step
 from .wrong import Wrong
 
 __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "all_gather", "all_reduce", "ask",

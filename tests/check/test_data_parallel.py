@@ -11,10 +11,10 @@ import torch
 
 from minidist import check
 from minidist.check import Wrong
-from minidist.check.averages import cheap, near, same_gradients
+from minidist.check.data_parallel.averages import cheap, near, same_gradients
+from minidist.check.data_parallel.replicas import MODELS, drawn, gradient, samples, together, trainable
+from minidist.check.data_parallel.step import PredictStep, step_slips
 from minidist.check.exam import Case, Outcome
-from minidist.check.replicas import MODELS, drawn, gradient, samples, together, trainable
-from minidist.check.step import PredictStep, step_slips
 from minidist.collectives import all_gather, all_reduce_, broadcast_
 from tests.bank.bank import assignment, lessons
 

@@ -40,7 +40,7 @@ def test_the_library(lines):
 
 @pytest.mark.parametrize("lines", [
     ["open('solutions/02_messages/02_messages.ipynb').read()"], ["open('note.txt', 'w').write('x')"],
-    ["import minidist.check.ring as r", "open(r.__file__).read()"],
+    ["import minidist.check.messages.ring as r", "open(r.__file__).read()"],
     ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"], ["import numpy", "numpy.fromfile('/etc/hostname')"],
     ["torch.load('x.pt')"], ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
     ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],

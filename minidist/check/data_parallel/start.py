@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..comm.base import Comm
+from ...comm.base import Comm
+from ..compare import alike
+from ..exam import ask
+from ..wrong import Wrong
 from .averages import near
-from .compare import alike
-from .data_parallel import ReplicaExam, cases, processes
-from .exam import ask
+from .gradients import ReplicaExam, cases, processes
 from .replicas import WORDS, Model, drawn, state
-from .wrong import Wrong
 
 
 class StartEqual(ReplicaExam):

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from ..comm.base import Comm
+from ...comm.base import Comm
+from ..compare import alike
+from ..exam import Case, Exam, ask
+from ..plain import Other
+from ..wrong import Wrong
 from .averages import cheap, same_gradients, untouched, usual
-from .compare import alike
-from .data_parallel import RANKS, ReplicaExam, frozen
-from .exam import Case, Exam, ask
-from .plain import Other
+from .gradients import RANKS, ReplicaExam, frozen
 from .replicas import WORDS, Model, drawn, filled, gradient, grads, samples, state, together, trainable
-from .wrong import Wrong
 
 
 class MyBatches(Exam):

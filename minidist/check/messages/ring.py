@@ -9,11 +9,11 @@ from itertools import product
 
 import torch
 
-from ..comm.base import Comm
-from .compare import alike, equal_to, same, unchanged, who
-from .exam import ask
-from .messages import TensorExam, aliased, to_the_right
-from .wrong import Wrong
+from ...comm.base import Comm
+from ..compare import alike, equal_to, same, unchanged, who
+from ..exam import ask
+from ..wrong import Wrong
+from .point import TensorExam, aliased, to_the_right
 
 FIRST = "Which chunk does it send first?"
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from ..comm.base import Comm
+from ...comm.base import Comm
+from ..exam import Case, Exam, ask
 from .averages import cheap, same_gradients, untouched, usual
-from .exam import Case, Exam, ask
 from .replicas import WORDS, Model, drawn, filled, gradient, grads, samples, state, together, trainable
 
 RANKS = (3, 2, 4, 1, 5)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from ..comm.base import Comm
-from .compare import equal_to, same, unchanged, who, whole
-from .exam import Case, Exam, Outcome, ask
-from .wrong import Wrong
+from ...comm.base import Comm
+from ..compare import equal_to, same, unchanged, who, whole
+from ..exam import Case, Exam, Outcome, ask
+from ..wrong import Wrong
 
 RANKS = (3, 2, 4, 1, 5)  # first the smallest ring that can be wrong, and be understood
 SHAPES = ((6,), (7,), (1,), (0,), (2,), (3,), (4,), (5,), (12,), (13,), (64,), (2, 3), (3, 5), (1000,))

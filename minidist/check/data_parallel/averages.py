@@ -10,9 +10,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .compare import UNKNOWN, alike, ranks
-from .exam import Outcome
-from .wrong import Wrong
+from ..compare import UNKNOWN, alike, ranks
+from ..exam import Outcome
+from ..wrong import Wrong
 
 Grads = dict[str, Tensor | None]
 Looks = dict[str, Tensor]  # what it looks like: the numbers that it would be

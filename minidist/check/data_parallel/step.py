@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .exam import ask
-from .prediction import ALL, HALF, NUMBERS, Prediction
+from ..exam import ask
+from ..prediction import ALL, HALF, NUMBERS, Prediction
 
 
 class PredictStep(Prediction):
