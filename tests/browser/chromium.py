@@ -1,5 +1,7 @@
 """A real Chromium, headless, driven through its DevTools protocol: just what a person does with mouse and keyboard."""
 
+import base64
+import io
 import json
 import shutil
 import subprocess
@@ -7,7 +9,9 @@ import time
 import urllib.request
 from contextlib import contextmanager
 
+import numpy as np
 import websocket
+from PIL import Image
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
          "--no-first-run", "--window-size=1400,1000", "--remote-debugging-port=0")
@@ -44,12 +48,13 @@ class Page:
     def __init__(self, address):
         self._socket = websocket.create_connection(address, timeout=60, suppress_origin=True)
         self._sent = 0
+        self.events = []  # (method, params) of all that the browser has told since
 
     def call(self, method, **params):
         self._sent += 1
         self._socket.send(json.dumps({"id": self._sent, "method": method, "params": params}))
         while (answer := json.loads(self._socket.recv())).get("id") != self._sent:
-            pass
+            self.events.append((answer.get("method"), answer.get("params")))
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
@@ -65,8 +70,27 @@ class Page:
         find = FIND % (json.dumps(selector), json.dumps(text))
         x, y = until(f"{selector} {text or ''}", seconds, lambda: self.evaluate(find))
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.mouse(kind, x, y)
             time.sleep(0.1)  # as a hand does: a menu draws itself between two events
+
+    def mouse(self, kind, x, y, **more):
+        """One event of the mouse: mouseMoved, mousePressed, mouseReleased, mouseWheel."""
+        button = {} if kind in ("mouseMoved", "mouseWheel") else {"button": "left", "clickCount": 1}
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button | more)
+
+    def press(self, key):
+        """Press a key: one that writes a letter, or Enter or Escape."""
+        code = {"Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}, "Escape": {"windowsVirtualKeyCode": 27}}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **code.get(key, {"text": key}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def pixels(self, selector):
+        """What is seen of the first element that matches: (height, width, 3) bytes, and its left and top edge."""
+        find = "(r => [r.x, r.y, r.width, r.height])(document.querySelector(%s).getBoundingClientRect())"
+        x, y, width, height = self.evaluate(find % json.dumps(selector))
+        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+        image = base64.b64decode(self.call("Page.captureScreenshot", clip=clip)["data"])
+        return np.asarray(Image.open(io.BytesIO(image)).convert("RGB")), (x, y)
 
     def control(self, key):
         """Press Ctrl and `key`."""

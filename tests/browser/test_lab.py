@@ -12,8 +12,10 @@ import nbformat
 import nbformat.v4 as v4
 import pytest
 
+from minidist.study import line, viewer
 from tests.browser.chromium import chromium, program, until
 from tests.repository.files import ROOT
+from tests.study.traces import remembered
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(program() is None, reason="Chromium is not installed")]
 
@@ -22,6 +24,13 @@ IDLE = 'document.querySelector(".jp-NotebookPanel .jp-Notebook-ExecutionIndicato
 # A cell with a number has run, one with a star is about to.
 BEGUN = '[...document.querySelectorAll(".jp-InputArea-prompt")].some(e => /\\[(\\*|\\d+)\\]/.test(e.textContent))'
 RUN_SECONDS = 180
+VIEWER = """from minidist.comm.trace import Span, Trace
+from minidist.study import viewer
+trace = Trace(2)
+trace.add(0, 1, 4096, 1e-3, 2e-3, 3e-3)
+trace.spans.append(Span(0, "main", "compute", 0.0, 4e-3, "backward"))
+viewer(trace)"""
+SHOWN = ".jp-OutputArea-output iframe, .jp-OutputArea-output img"
 
 
 def cleared(nb):
@@ -33,8 +42,11 @@ def cleared(nb):
 
 
 def failing():
-    """A notebook whose second cell fails, so that the third is never run."""
-    cells = [v4.new_code_cell(source) for source in ("1", "1 / 0", "2")]
+    """A notebook whose second cell fails, so that the third is never run. The first shows a run in the viewer; what is
+    saved there comes from elsewhere, so Lab does not trust it."""
+    cells = [v4.new_code_cell(source) for source in (VIEWER, "1 / 0", "2")]
+    data, metadata = viewer(remembered())._repr_mimebundle_()
+    cells[0].outputs = [v4.new_output("display_data", data=data, metadata=metadata)]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
@@ -83,8 +95,9 @@ def address(folder):
                 os.killpg(lab.pid, signal.SIGKILL)
 
 
-def run_all(address, folder, name, profile):
-    """Open a notebook in Lab, click Run All Cells, save until it has ended. Returns its code cells as saved."""
+def run_all(address, folder, name, profile, look=lambda page: None):
+    """Open a notebook in Lab, click Run All Cells, save until it has ended. Returns its code cells as saved.
+    `look(page)` is called before and after."""
     path = folder / "notebooks" / f"{name}.ipynb"
 
     def saved(page):
@@ -103,8 +116,11 @@ def run_all(address, folder, name, profile):
         # reset: without the tabs of the notebook before
         page.open(re.sub(r"/lab\S*\?", f"/lab/tree/notebooks/{name}.ipynb?reset&", address))
         until("an idle kernel", 90, lambda: page.evaluate(IDLE))
+        look(page)
         until("a run", 30, lambda: started(page))
-        return until(f"the last cell of {name}", RUN_SECONDS, lambda: saved(page), every=1)
+        cells = until(f"the last cell of {name}", RUN_SECONDS, lambda: saved(page), every=1)
+        look(page)
+        return cells
 
 
 def errors(cells):
@@ -124,7 +140,23 @@ def test_run_all_passes(address, folder, tmp_path):
     assert [c.execution_count for c in cells] == list(range(first, first + len(cells)))
 
 
-def test_an_error_is_seen(address, folder, tmp_path):
-    cells = run_all(address, folder, "00_failing", tmp_path)
+def drawn(page):
+    """The element that shows a run, once it has the colours of one."""
+    colors = [[int(line.KINDS[kind][i : i + 2], 16) for i in (1, 3, 5)] for kind in ("compute", "send", "receive")]
+
+    def seen():
+        image = page.pixels(SHOWN)[0].astype(int)
+        return all((abs(image - color) < 12).all(-1).sum() > 300 for color in colors)
+
+    until("an output", 30, lambda: page.evaluate(f"!!document.querySelector('{SHOWN}')"))
+    until("the colours of a run", 30, seen)
+    return page.evaluate(f"document.querySelector('{SHOWN}').tagName")
+
+
+def test_an_error_is_seen_and_so_is_a_run(address, folder, tmp_path):
+    shown = []
+    cells = run_all(address, folder, "00_failing", tmp_path, look=lambda page: shown.append(drawn(page)))
     assert errors(cells) == ["division by zero"]
     assert cells[2].execution_count is None
+    # The static picture in a notebook that is not trusted; once its cell has run, the page, and its canvas is drawn.
+    assert shown == ["IMG", "IFRAME"]

@@ -1,12 +1,11 @@
-"""The Gantt chart: times in its text, colours of kinds, shades of crowded rows, and what is refused."""
+"""The Gantt chart: times in its text, memory under it, arrows on it, and what is refused."""
 
-import numpy as np
 import pytest
 
-from minidist.comm.trace import Span, Trace
-from minidist.study import line, timeline
-from minidist.study.gantt import SLICES, _bars, _kinds, _rows, _shades
-from tests.study.traces import gather, ring, step
+from minidist.comm.trace import Trace
+from minidist.study import timeline
+from minidist.study.gantt import MOST_ARROWS
+from tests.study.traces import gather, remembered, ring, step
 
 
 def test_text():
@@ -37,34 +36,34 @@ def test_many_ranks_are_summed_up_in_text():
     )
 
 
-def test_a_row_for_the_spans_and_the_wires_of_each_lane():
-    assert [row[:3] for row in _rows(_bars("", step(), None), [1])] == [
-        (1, "main", "do"), (1, "0", "send"), (1, "0", "receive"),
-    ]  # fmt: skip
+def test_memory_of_the_rank_with_the_highest_peak():
+    said = "  memory of rank 1: peak 5,500 B at 2 ms (parameters 1,000 B, activations 500 B, other 4,000 B)"
+    assert timeline(remembered()).text.splitlines()[-1] == said
 
 
-def test_the_receiving_wire_is_busy_until_arrival():
-    assert _bars("", step(), None)[1, "0", "receive"] == [(2e-3, 3e-3, "receive", "")]
+def test_memory_of_a_chosen_rank_or_of_none():
+    of_0, none = timeline(remembered(), memory=0), timeline(remembered(), memory=False)
+    assert of_0.text.splitlines()[-1] == (
+        "  memory of rank 0: peak 1,500 B at 1 ms (parameters 1,000 B, activations 500 B)"
+    )
+    assert "memory" not in none.text
+    assert none.height < of_0.height == timeline(remembered()).height
+    assert none.png == timeline(step()).png
 
 
-def test_kinds_keep_their_colours_and_named_ones_get_others():
-    trace = step()
-    trace.spans += [Span(0, "main", "shuffle", 0, 1, ""), Span(0, "main", "forward", 0, 1, "")]
-    kinds = _kinds({"": _bars("", trace, None)})
-    assert list(kinds) == ["shuffle", "compute", "forward", "wait", "send", "receive"]
-    assert kinds["compute"] == line.BLUE
-    assert len(set(kinds.values())) == len(kinds)
+def test_memory_under_each_of_two_traces():
+    both = timeline({"a": remembered(), "b": step()})
+    assert both.text.count("memory of rank") == 1
+    assert timeline({"a": step(), "b": step()}).height < both.height
 
 
-def test_shades_are_the_share_of_time_that_was_busy():
-    bars = [(i / SLICES, (i + 0.5) / SLICES, "send", "") for i in range(SLICES // 2)]
-    shades = _shades(bars, {"send": "#000000"}, 1.0)
-    card = np.array([int(line.CARD[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    np.testing.assert_allclose(shades[0, : SLICES // 2], np.tile(0.3 * card, (SLICES // 2, 1)), atol=1e-9)
-    np.testing.assert_allclose(shades[0, SLICES // 2 :], np.tile(card, (SLICES - SLICES // 2, 1)), atol=1e-9)
+def test_arrows():
+    plain, arrows = timeline(ring(4)), timeline(ring(4), arrows=True)
+    assert plain.text == arrows.text
+    assert plain.png != arrows.png
 
 
-@pytest.mark.parametrize("trace", [step(), ring(4), ring(2, steps=150), {"a": gather(5), "b": ring(3)}])
+@pytest.mark.parametrize("trace", [step(), remembered(), ring(4), ring(2, steps=150), {"a": gather(5), "b": ring(3)}])
 def test_drawn_the_same_each_time(trace):
     first = timeline(trace)
     assert first.png.startswith(b"\x89PNG")
@@ -80,6 +79,8 @@ def test_height_stays_on_a_page():
     ({}, {}, "at least one trace"),
     (Trace(2), {}, r"no message and no span of ranks \[0, 1\]"),
     (ring(300, steps=1), {}, "at most 256 ranks, and there are 300"),
+    (ring(4, steps=100), {"arrows": True}, f"at most {MOST_ARROWS} arrows, and there are 400"),
+    (remembered(), {"memory": 2}, r"rank 2 has no memory in this trace; those that have: \[0, 1\]"),
     (ring(4), {"ranks": [3, 4]}, r"ranks \[3, 4\] are not all in this trace of 4 ranks, 0 to 3"),
 ])  # fmt: skip
 def test_refused(trace, kwargs, message):

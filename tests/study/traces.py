@@ -1,5 +1,6 @@
 """Traces made by hand, with times that floats hold exactly."""
 
+from minidist.comm.timeline import CATEGORIES, Timeline
 from minidist.comm.trace import Span, Trace
 
 US = 2.0**-20  # about a microsecond
@@ -31,4 +32,21 @@ def step():
         Span(1, "main", "compute", 0.0, 1e-3, "backward"),
         Span(1, "main", "wait", 1e-3, 3e-3, "recv"),
     ]
+    return trace
+
+
+def held(changes):
+    """A Timeline of (seconds, category, bytes more or less)."""
+    times, names, more = zip(*changes, strict=True)
+    return Timeline(times, more, [CATEGORIES.index(name) for name in names])
+
+
+def remembered():
+    """`step()`, with memory: rank 1 holds more than rank 0, and most of it for no time at all."""
+    trace = step()
+    trace.memory[0] = held([(0.0, "parameters", 1000), (1e-3, "activations", 500), (3e-3, "activations", -500)])
+    trace.memory[1] = held([
+        (0.0, "parameters", 1000), (1e-3, "activations", 500), (2e-3, "other", 4000),
+        (2e-3, "other", -4000), (3e-3, "activations", -500), (3e-3, "gradients", 1000),
+    ])  # fmt: skip
     return trace
