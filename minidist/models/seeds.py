@@ -1,4 +1,4 @@
-"""Models that know of no parallelism, and initial values that do not depend on how a model is split.
+"""Initial values that do not depend on how a model is split.
 
 Seeds belong to names: the numbers of a parameter come from (seed, its name), never from how many were drawn
 before. So a model that is cut into parts, on any number of ranks, starts equal to the whole.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -43,16 +42,3 @@ def seeded_(module: nn.Module, seed: int = 0) -> nn.Module:
         if not p.is_meta:
             p.copy_(initial(seed, name, p.shape))
     return module
-
-
-def mlp(sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Sequential:
-    """Linear layers with ReLU between them: `mlp([64, 128, 10])` maps (B, 64) to (B, 10).
-
-    Raises ValueError for fewer than two sizes.
-    """
-    if len(sizes) < 2:
-        raise ValueError(f"an MLP has at least 2 sizes, its inputs and its outputs, not {len(sizes)}: {list(sizes)}")
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
-    return seeded_(nn.Sequential(*layers[:-1]).to_empty(device=device), seed)

@@ -7,19 +7,6 @@ from torch import nn
 from minidist.models import generator, initial, mlp, seeded_
 
 
-def test_mlp():
-    model = mlp([64, 128, 10])
-    assert [tuple(p.shape) for p in model.parameters()] == [(128, 64), (128,), (10, 128), (10,)]
-    assert [type(layer) for layer in model] == [nn.Linear, nn.ReLU, nn.Linear]
-    assert model(torch.zeros(3, 64)).shape == (3, 10)
-    assert mlp([4, 5, 6, 7])[-1].out_features == 7
-
-
-def test_one_size_is_too_few():
-    with pytest.raises(ValueError, match=r"2 sizes.*1: \[64\]"):
-        mlp([64])
-
-
 def test_the_same_seed_gives_the_same_model_and_another_another():
     a, b, c = mlp([8, 8, 8], seed=1), mlp([8, 8, 8], seed=1), mlp([8, 8, 8], seed=2)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
@@ -72,8 +59,3 @@ def test_tied_parameters_stay_tied():
     tied[1].weight = tied[0].weight
     seeded_(tied, 5)
     assert tied[1].weight is tied[0].weight and torch.equal(tied[1].weight, initial(5, "0.weight", (4, 4)).float())
-
-
-def test_meta_needs_no_memory():
-    model = mlp([10**6, 10**6], device="meta")
-    assert all(p.is_meta for p in model.parameters())

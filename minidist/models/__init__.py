@@ -1,0 +1,18 @@
+"""Models that know of no parallelism.
+
+    mlp                    linear layers with ReLU between them
+    gpt, TransformerLayer  a GPT-2, and one of its layers alone
+    resnet                 a convolutional network with batch norm
+    seeded_, initial       initial values that do not depend on how a model is split
+
+Every model is built on any device. On "meta" it has shapes and no numbers, so that GPT-3 costs nothing.
+"""
+
+from minidist.models.gpt import GPT, TransformerLayer, gpt, next_token_loss
+from minidist.models.mlp import mlp
+from minidist.models.resnet import ResNet, resnet
+from minidist.models.seeds import generator, initial, seeded_
+
+__all__ = [
+    "GPT", "ResNet", "TransformerLayer", "generator", "gpt", "initial", "mlp", "next_token_loss", "resnet", "seeded_",
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""A GPT: token and position embeddings, layers of causal attention and an MLP, and a projection to the vocabulary.
+
+    x = tokens + positions                     (B, T, H)
+    L times:  x = x + attention(norm(x))       norms before, as in GPT-2: the sum x runs through untouched
+              x = x + mlp(norm(x))
+    logits = norm(x) · tokensᵀ                 (B, T, V)
+
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3. Parameters:
+L(12H² + 13H) + (V + T)H + 2H with the projection tied to the token embedding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minidist.models.seeds import seeded_
+
+
+class Dropout(nn.Module):
+    """Sets a part p to zero. Keeps one byte an element for backward on every device; on a CPU nn.Dropout keeps more."""
+
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.native_dropout(x, self.p, True)[0] if self.training and self.p else x
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Attention(nn.Module):
+    """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float, attention: str, **like):
+        super().__init__()
+        if hidden % heads:
+            raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
+        if attention not in ("sdpa", "explicit"):
+            raise ValueError(f"attention is 'sdpa' or 'explicit', not {attention!r}")
+        self.heads, self.kind = heads, attention
+        self.qkv = nn.Linear(hidden, 3 * hidden, **like)
+        self.proj = nn.Linear(hidden, hidden, **like)
+        self.weights_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        B, T, H = x.shape
+        # One head's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
+        q, k, v = self.qkv(x).view(B, T, self.heads, 3, H // self.heads).permute(3, 0, 2, 1, 4)  # 3 × (B, a, T, H/a)
+        y = (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)  # (B, a, T, H/a)
+        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, H)))  # (B, T, H)
+
+    def explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        T, size = q.shape[-2:]
+        future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
+        scores = (q @ k.transpose(-2, -1) * size**-0.5).masked_fill(future, -math.inf)  # (B, a, T, T)
+        return self.weights_dropout(scores.softmax(-1)) @ v
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        p = self.weights_dropout.p if self.training else 0.0
+        if q.is_meta:  # PyTorch's choice for meta tensors is the explicit one; a GPU would take this
+            return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, True)[0]
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+
+
+class MLP(nn.Module):
+    """Two linear layers, four times as wide between them, with GELU ("none": exact, or "tanh")."""
+
+    def __init__(self, hidden: int, dropout: float, gelu: str, **like):
+        super().__init__()
+        self.fc, self.proj = nn.Linear(hidden, 4 * hidden, **like), nn.Linear(4 * hidden, hidden, **like)
+        self.gelu, self.dropout = nn.GELU(gelu), Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        return self.dropout(self.proj(self.gelu(self.fc(x))))  # fc: (B, T, 4H)
+
+
+class TransformerLayer(nn.Module):
+    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters.
+
+    dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
+    Raises ValueError where `heads` does not divide `hidden`.
+    """
+
+    def __init__(self, hidden: int, heads: int, dropout: float = 0.0, attention: str = "sdpa", gelu: str = "tanh",
+                 dtype: torch.dtype | None = None, device: str | None = None):  # fmt: skip
+        super().__init__()
+        like = dict(dtype=dtype, device=device)
+        self.norm_1, self.attention = nn.LayerNorm(hidden, **like), Attention(hidden, heads, dropout, attention, **like)
+        self.norm_2, self.mlp = nn.LayerNorm(hidden, **like), MLP(hidden, dropout, gelu, **like)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
+class GPT(nn.Module):
+    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values."""
+
+    def __init__(self, layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0,
+                 tied: bool = True, attention: str = "sdpa", gelu: str = "tanh",
+                 dtype: torch.dtype | None = None, device: str | None = None):  # fmt: skip
+        super().__init__()
+        like = dict(dtype=dtype, device=device)
+        self.tokens, self.positions = nn.Embedding(vocab, hidden, **like), nn.Embedding(context, hidden, **like)
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(
+            TransformerLayer(hidden, heads, dropout, attention, gelu, **like) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(hidden, **like)
+        self.head = None if tied else nn.Linear(hidden, vocab, bias=False, **like)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (B, T)
+        T, context = tokens.shape[-1], self.positions.num_embeddings
+        if context < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {context}")
+        x = self.tokens(tokens) + self.positions(torch.arange(T, device=tokens.device))  # (B, T, H)
+        x = self.dropout(x)
+        for layer in self.layers:
+            x = layer(x)
+        return F.linear(self.norm(x), (self.head or self.tokens).weight)  # (B, T, V)
+
+
+def gpt(layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0, tied: bool = True,
+        attention: str = "sdpa", gelu: str = "tanh",
+        seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu") -> GPT:  # fmt: skip
+    """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
+
+    tied: the projection to the vocabulary is the token embedding. attention: "sdpa" or "explicit".
+    gelu: "tanh" or "none" (exact). GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
+    Raises ValueError where `heads` does not divide `hidden`; the model, for more than `context` tokens.
+    """
+    made = GPT(layers, hidden, heads, vocab, context, dropout, tied, attention, gelu, dtype, "meta")
+    return seeded_(made.to_empty(device=device), seed)
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of logits (B, T, V) against token numbers (B, T), in float32 at least."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits.flatten(0, 1).to(exact), targets.flatten())

@@ -1,0 +1,189 @@
+"""What autograd keeps of `models.gpt`, byte by byte, beside the formula of the paper.
+
+Autograd keeps each tensor that some backward needs, once, however many operators ask for it: the output of GELU is
+also the input of the next linear layer. Parameters are kept anyhow and do not count. With fp16, dropout and explicit
+attention this is the paper's sbh(34 + 5as/h) and a few small things that it leaves out.
+
+Devices differ: "meta" stands for a GPU, where norms keep fp32 statistics and one operator does attention, with
+dropout or without; on a "cpu" that operator knows no dropout, and its explicit stand-in keeps more.
+Korthikanti et al. 2022, section 4.1, has the paper's count item by item. `why` says where the two differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from minidist.study.memory.items import Item, Items, divided
+from minidist.study.memory.transformer import RECOMPUTE, Transformer
+
+INDEX = 8  # bytes of a token's number
+SMALL, NO_DROPOUT, FUSED = "left out as small", "no dropout here", "never stored: backward computes it again"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One micro-batch through a model, in a dtype of `each` bytes; `wide` is that dtype or fp32, the larger."""
+
+    model: Transformer
+    batch: int
+    tokens: int
+    each: int
+    dropout: bool
+    attention: str
+    device: str
+
+    @property
+    def wide(self) -> int:
+        return max(self.each, 4)
+
+    @property
+    def rows(self) -> int:
+        """B·T."""
+        return self.batch * self.tokens
+
+    @property
+    def x(self) -> int:
+        """B·T·H."""
+        return self.rows * self.model.hidden
+
+    @property
+    def square(self) -> int:
+        """The scores of all heads, a·B·T²."""
+        return self.rows * self.model.heads * self.tokens
+
+    @property
+    def dtype(self) -> str:
+        return "" if self.each == 2 else f"{self.each} bytes each, not 2"
+
+
+def saved(model: Transformer, batch: int, tokens: int | None = None, *, dtype: torch.dtype = torch.float32,
+          dropout: float = 0.0, attention: str = "sdpa", device: str = "cpu",
+          tensor: int = 1, sequence: bool = False, recompute: str = "none") -> Items:  # fmt: skip
+    """What `next_token_loss(gpt(...)(tokens), targets)` keeps for backward: our count, and the paper's.
+
+    tokens: of one sequence, the context if not given. dropout, attention, dtype: as for `models.gpt`. device: "cpu"
+    or "meta" (as on a GPU). tensor, sequence, recompute: as for `activations`. Sums over all layers; `saved_layer`
+    has one. The batch counts too: `tokens` and `targets` are the caller's, but backward needs them.
+    Raises ValueError for another kind of attention, device or model, and where `tensor` does not divide.
+    """
+    step = _step(model, batch, tokens, dtype, dropout, attention, device)
+    layers = [item.times(model.layers) for item in _layer(step, tensor, sequence, recompute)]
+    ends = [_on_one_rank(e, tensor, sequence) for e in (_embedding(step), _output(step))]
+    return Items([*ends[0], *layers, *ends[1]], f"{model.layers} layers, {batch} × {step.tokens:,} tokens")
+
+
+def saved_layer(model: Transformer, batch: int, tokens: int | None = None, *, dtype: torch.dtype = torch.float32,
+                dropout: float = 0.0, attention: str = "sdpa", device: str = "cpu",
+                tensor: int = 1, sequence: bool = False, recompute: str = "none") -> Items:  # fmt: skip
+    """What one `models.TransformerLayer` keeps for backward; the paper's column adds up to sbh(34 + 5as/h)."""
+    step = _step(model, batch, tokens, dtype, dropout, attention, device)
+    return Items(_layer(step, tensor, sequence, recompute), f"one layer, {batch} × {step.tokens:,} tokens")
+
+
+def _step(model, batch, tokens, dtype, dropout, attention, device) -> Step:
+    if model.gated or not model.bias or model.width != 4 * model.hidden or model.kv != model.hidden:
+        raise ValueError(f"this counts what models.gpt keeps, which has no gates, narrow keys or other widths: {model}")
+    if attention not in ("sdpa", "explicit") or device not in ("cpu", "meta"):
+        raise ValueError(f"attention is sdpa or explicit, on cpu or meta: not {attention!r} on {device!r}")
+    tokens = model.context if tokens is None else tokens
+    return Step(model, batch, tokens, dtype.itemsize, dropout > 0, attention, device)
+
+
+def _layer(step: Step, tensor: int, sequence: bool, recompute: str) -> list[Item]:
+    if recompute not in RECOMPUTE or (recompute == "selective" and step.attention != "explicit"):
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, selective only where attention is explicit")
+    divided(step.model.heads, tensor, "heads")
+    e, x, why = step.each, step.x, step.dtype
+    items = [
+        *_norm(step, "norm 1"),
+        Item("input of attention", e * x, 2 * x, why, "tokens"),
+        *_attention(step),
+        Item("input of attention's projection", e * x, 2 * x, why, "split"),
+        _mask(step, "mask of attention's dropout"),
+        *_norm(step, "norm 2"),
+        Item("input of the MLP", e * x, 2 * x, why, "tokens"),
+        Item("input of GELU", 4 * e * x, 8 * x, why, "split"),
+        Item("input of the MLP's projection", 4 * e * x, 8 * x, why, "split"),
+        _mask(step, "mask of the MLP's dropout"),
+    ]
+    if recompute == "full":
+        items = [Item("input of the layer", e * x, 2 * x, why, "tokens")]
+    kept = [i for i in items if recompute == "none" or i.part not in ("scores", "mask")]
+    return _on_one_rank(kept, tensor, sequence)
+
+
+def _on_one_rank(items: list[Item], tensor: int, sequence: bool) -> list[Item]:
+    ranks = {"split": tensor, "scores": tensor, "tokens": tensor if sequence else 1, "mask": 1, "whole": 1}
+    return [i.over(ranks[i.part]) for i in items]
+
+
+def _norm(step: Step, name: str) -> list[Item]:
+    each = step.each if step.device == "cpu" else step.wide
+    return [
+        Item(f"input of {name}", step.each * step.x, 2 * step.x, step.dtype, "tokens"),
+        Item(f"mean and deviation of {name}", 2 * each * step.rows, 0, SMALL, "tokens"),
+    ]
+
+
+def _mask(step: Step, name: str) -> Item:
+    return Item(name, step.x * step.dropout, step.x, "" if step.dropout else NO_DROPOUT, "tokens")
+
+
+def _attention(step: Step) -> list[Item]:
+    if step.attention == "explicit":
+        return [*_explicit(step, step.each, 1), Item("causal mask", step.tokens**2, 0, "one for all heads", "mask")]
+    if step.dropout and step.device == "cpu":
+        return _stand_in(step)
+    each = step.wide if step.device == "cpu" else 4
+    sums = Item("log of each softmax's sum", each * step.square // step.tokens, 0, SMALL, "split")
+    seed = Item("state of the random numbers", 24, 0, "to draw the same mask again")
+    return [
+        Item("queries, keys, values", 3 * step.each * step.x, 6 * step.x, step.dtype, "split"),
+        Item("softmax", 0, 2 * step.square, FUSED, "scores"),
+        Item("mask of the softmax's dropout", 0, step.square, FUSED, "scores"),
+        Item("output of the softmax's dropout", 0, 2 * step.square, FUSED, "scores"),
+        sums,
+        *([seed] if step.device == "meta" else []),
+    ]
+
+
+def _explicit(step: Step, each: int, mask: int, why: str | None = None) -> list[Item]:
+    why = step.dtype if why is None else why
+    dropped = why if step.dropout else NO_DROPOUT
+    return [
+        Item("queries, keys, values", 3 * each * step.x, 6 * step.x, why, "split"),
+        Item("softmax", each * step.square, 2 * step.square, why, "scores"),
+        Item("mask of the softmax's dropout", mask * step.square * step.dropout, step.square, dropped, "scores"),
+        Item("output of the softmax's dropout", each * step.square * step.dropout, 2 * step.square, dropped, "scores"),
+    ]
+
+
+def _stand_in(step: Step) -> list[Item]:
+    """PyTorch's own explicit attention on a CPU: in fp32 at least, and its mask holds factors, not bytes."""
+    why = "a CPU's fused operator knows no dropout; its stand-in keeps fp32 at least"
+    # Values that need no copy are a view, which keeps the queries and keys that it lies among.
+    alone = step.each == step.wide and 1 in (step.batch, step.model.heads, step.tokens)
+    among = Item("queries and keys before they are scaled", 2 * step.each * step.x * alone, 0, why, "split")
+    return [*_explicit(step, step.wide, step.wide, why), among]
+
+
+def _embedding(step: Step) -> list[Item]:
+    return [
+        Item("numbers of tokens", INDEX * step.rows, 0, SMALL),
+        Item("numbers of positions", INDEX * step.tokens, 0, SMALL),
+        _mask(step, "mask of the embedding's dropout"),
+    ]
+
+
+def _output(step: Step) -> list[Item]:
+    exact = "" if step.wide == 4 else f"{step.wide} bytes each, not 4"
+    size = step.rows * step.model.vocab
+    return [
+        *_norm(step, "the last norm"),
+        Item("input of the vocabulary", step.each * step.x, 2 * step.x, step.dtype, "tokens"),
+        Item("log of the probabilities", step.wide * size, 4 * size, exact, "split"),
+        Item("numbers of targets", INDEX * step.rows, 0, SMALL),
+        Item("sum of the loss's weights", step.wide, 0, SMALL),
+    ]

@@ -1,0 +1,145 @@
+"""The GPT: causal, the same with both kinds of attention, equal to a plain computation, and able to learn."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minidist.models import GPT, TransformerLayer, gpt, next_token_loss
+
+SHAPE = dict(layers=2, hidden=32, heads=4, vocab=50, context=16)
+
+
+def tokens(batch=3, length=12, seed=0):
+    return torch.randint(0, SHAPE["vocab"], (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def by_hand(model, number):
+    """The logits of one sequence, written with loops over positions and heads."""
+    p = {k: v.detach() for k, v in model.named_parameters()}
+    norm = lambda x, name: F.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"])
+    linear = lambda x, name: x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+    heads, size = SHAPE["heads"], SHAPE["hidden"] // SHAPE["heads"]
+    x = torch.stack([p["tokens.weight"][t] + p["positions.weight"][i] for i, t in enumerate(number)])
+    for layer in range(SHAPE["layers"]):
+        name = f"layers.{layer}."
+        rows = linear(norm(x, name + "norm_1"), name + "attention.qkv")
+        out = torch.zeros_like(x)
+        for head in range(heads):
+            q, k, v = (rows[:, (3 * head + j) * size : (3 * head + j + 1) * size] for j in range(3))
+            for i in range(len(x)):
+                weights = torch.softmax(k[: i + 1] @ q[i] / math.sqrt(size), 0)
+                out[i, head * size : (head + 1) * size] = weights @ v[: i + 1]
+        x = x + linear(out, name + "attention.proj")
+        wide = linear(norm(x, name + "norm_2"), name + "mlp.fc")
+        x = x + linear(F.gelu(wide, approximate="tanh"), name + "mlp.proj")
+    head = p.get("head.weight", p["tokens.weight"])
+    return norm(x, "norm") @ head.T
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("attention", ["sdpa", "explicit"])
+def test_logits_by_hand(tied, attention):
+    model = gpt(**SHAPE, tied=tied, attention=attention, dtype=torch.float64)
+    x = tokens()
+    assert (model(x)[1] - by_hand(model, x[1])).abs().max() < 1e-12
+
+
+def test_gradients_do_not_depend_on_the_kind_of_attention():
+    grads = []
+    for attention in ("sdpa", "explicit"):
+        model = gpt(**SHAPE, attention=attention, dtype=torch.float64)
+        next_token_loss(model(tokens()), tokens(seed=1)).backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert max((a - b).abs().max() for a, b in zip(*grads, strict=True)) < 1e-13
+
+
+def test_the_future_is_not_seen():
+    model, x = gpt(**SHAPE), tokens()
+    other = x.clone()
+    other[:, 7] = (other[:, 7] + 1) % SHAPE["vocab"]
+    same = model(x) == model(other)
+    assert same[:, :7].all() and not same[:, 7:].all(-1).any()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters(tied):
+    model = gpt(**SHAPE, tied=tied)
+    count = 2 * (12 * 32**2 + 13 * 32) + (50 + 16) * 32 + 2 * 32 + (not tied) * 50 * 32
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert ("head.weight" in model.state_dict()) is not tied
+
+
+def test_known_sizes():
+    sizes = lambda *shape: sum(p.numel() for p in gpt(*shape, device="meta").parameters())
+    assert sizes(12, 768, 12, 50257, 1024) == 124_439_808  # GPT-2 small, as its checkpoint has it
+    assert sizes(48, 1600, 25, 50257, 1024) == 1_557_611_200  # GPT-2 XL
+    assert round(sizes(96, 12288, 96, 50257, 2048), -8) == 174_600_000_000  # GPT-3's Table D.1
+
+
+def test_initial_values_belong_to_names_and_the_loss_starts_near_that_of_chance():
+    a, b = gpt(**SHAPE, seed=1), gpt(**{**SHAPE, "layers": 1}, seed=1)
+    assert torch.equal(a.layers[0].mlp.fc.weight, b.layers[0].mlp.fc.weight)
+    assert not torch.equal(a.layers[0].mlp.fc.weight, a.layers[1].mlp.fc.weight)
+    assert next_token_loss(a(tokens()), tokens(seed=1)).item() == pytest.approx(math.log(50), abs=1.0)
+
+
+def test_it_learns():
+    model, x = gpt(**SHAPE), tokens(8, 16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(40):
+        loss = next_token_loss(model(x[:, :-1]), x[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_dropout_drops_a_part_keeps_the_mean_and_rests_in_evaluation():
+    layer = TransformerLayer(64, 4, dropout=0.25)
+    x = torch.ones(40, 50, 64)
+    dropped = layer.mlp.dropout(x)
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
+    assert dropped.unique().tolist() == pytest.approx([0, 4 / 3])
+    layer.eval()
+    assert torch.equal(layer(x), layer(x)) and layer.mlp.dropout(x) is x
+    layer.train()
+    assert not torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "explicit"])
+def test_attention_drops_weights_too(attention):
+    layer = TransformerLayer(16, 2, dropout=0.5, attention=attention).attention
+    layer.dropout.p = 0.0
+    x = torch.randn(2, 8, 16)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_a_layer_of_gpt_3_without_memory():
+    layer = TransformerLayer(12288, 96, device="meta", dtype=torch.float16)
+    assert sum(p.numel() for p in layer.parameters()) == 12 * 12288**2 + 13 * 12288
+    x = torch.empty(1, 2048, 12288, device="meta", dtype=torch.float16, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.shape == x.shape and layer.mlp.fc.weight.grad.is_meta
+
+
+def test_the_loss():
+    logits, targets = torch.randn(2, 3, 5, dtype=torch.float64), torch.tensor([[0, 1, 2], [3, 4, 0]])
+    chosen = logits.log_softmax(-1).gather(-1, targets[..., None])
+    assert next_token_loss(logits, targets).item() == pytest.approx(-chosen.mean().item(), abs=1e-14)
+    assert next_token_loss(logits, targets).dtype == torch.float64
+    assert next_token_loss(logits.bfloat16(), targets).dtype == torch.float32
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match=r"5 heads.*32"):
+        gpt(**{**SHAPE, "heads": 5})
+    with pytest.raises(ValueError, match="17 tokens do not fit into a context of 16"):
+        gpt(**SHAPE)(torch.zeros(1, 17, dtype=torch.long))
+    with pytest.raises(ValueError, match="'sdpa' or 'explicit', not 'flash'"):
+        GPT(**SHAPE, attention="flash")
