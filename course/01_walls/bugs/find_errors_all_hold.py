@@ -1,0 +1,3 @@
+"""find_errors: nothing is wrong"""
+
+errors = {}

@@ -1,0 +1,3 @@
+"""find_errors: a list of letters"""
+
+errors = ["C", "D", "F", "G"]

@@ -1,0 +1,10 @@
+"""peak: the last time that the peak is reached"""
+
+def peak(events):
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    most = max(sums)
+    return most, len(sums) - 1 - sums[::-1].index(most), left
