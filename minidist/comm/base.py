@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -89,6 +90,7 @@ class Comm(ABC):
     device: where this rank's tensors live.
     algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
     native: the transport library's own collectives, or None where there are none.
+    steady: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
 
     A Comm of one rank is the serial case: the same code, without a message.
     """
@@ -98,6 +100,7 @@ class Comm(ABC):
     device: torch.device
     algorithm: str = "ring"
     native: Any = None
+    steady: AbstractContextManager = nullcontext()
     _splits: int = 0
 
     @abstractmethod
@@ -118,8 +121,8 @@ class Comm(ABC):
         """
 
     @abstractmethod
-    def link(self, dst: int) -> Link:
-        """α (seconds) and β (seconds per byte) of the link to rank `dst`, for choosing an algorithm."""
+    def link(self, dst: int, src: int | None = None) -> Link:
+        """α (seconds) and β (seconds per byte) of the free link from `src` (this rank) to `dst`, to choose by."""
 
     @abstractmethod
     def now(self) -> float:
@@ -141,15 +144,15 @@ class Comm(ABC):
             raise TypeError(f"rank {self.rank} can only {verb} rank {peer} a tensor, not {type(op.x).__name__}")
         if op.x.layout is not torch.strided:
             raise ValueError(f"rank {self.rank} can only {verb} rank {peer} a dense tensor, not a {op.x.layout} one")
-        if not sending and 0 in op.x.stride() and _expanded(op.x):
+        stride = () if sending else op.x.stride()
+        if 0 in stride and op.x.numel() and any(s == 0 and n > 1 for s, n in zip(stride, op.x.shape, strict=True)):
             raise ValueError(f"rank {self.rank} cannot receive into {describe(op.x)}, which was expanded: "
                              "several of its elements are one place in memory")  # fmt: skip
         if peer == ANY and not sending:
             return
         if not 0 <= peer < self.size:
-            raise ValueError(
-                f"rank {self.rank} cannot {verb} rank {peer}: there are {self.size} ranks, 0 to {self.size - 1}"
-            )
+            raise ValueError(f"rank {self.rank} cannot {verb} rank {peer}: "
+                             f"there are {self.size} ranks, 0 to {self.size - 1}")  # fmt: skip
         if peer == self.rank:
             raise ValueError(f"rank {self.rank} cannot {verb} rank {peer}, itself: copy the tensor instead")
 
@@ -184,19 +187,31 @@ class Comm(ABC):
             self._check(op)
         self._post(ops, waited=True).wait()
 
-    def split(self, color: int | None, key: int | None = None) -> Comm | None:
+    def split(self, color, key=None) -> Comm | None:
         """Cut the group: ranks of one `color` get a Comm of their own, ordered by (key, rank).
 
-        All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. The colors
-        travel as messages of 24 bytes, one to and one from every other rank.
+        All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
+        travel as messages of 24 bytes between all ranks; or not at all where `color` is the list of every
+        rank's color, the same on all ranks (`key` then likewise). ValueError for a list of another length.
         """
-        mine = [0 if color is None else 1, color or 0, self.rank if key is None else key]
-        rows = self._exchange(mine)
+        if isinstance(color, list):
+            colors, keys = color, key or [0] * self.size
+            if not len(colors) == len(keys) == self.size:
+                raise ValueError(f"{len(colors)} colors and {len(keys)} keys were given for {self.size} ranks")
+        else:
+            rows = self._exchange([0 if color is None else 1, color or 0, self.rank if key is None else key])
+            colors, keys = [c if joins else None for joins, c, _ in rows], [k for *_, k in rows]
         self._splits += 1  # on every rank, in a group or not: channels must have the same name everywhere
-        if color is None:
-            return None
-        members = [r for r in range(self.size) if rows[r][0] and rows[r][1] == color]
-        return self._subgroup(sorted(members, key=lambda r: (rows[r][2], r)), f"{self._splits}.{color}")
+        mine = colors[self.rank]
+        members = sorted((r for r in range(self.size) if colors[r] == mine), key=lambda r: (keys[r], r))
+        return None if mine is None else self._subgroup(members, f"{self._splits}.{mine}")
+
+    def keep(self, key, make: Callable[[], Any], alike: bool = False) -> Any:
+        """`make()` of the first call with this key: what is wanted again with this Comm (groups, plans).
+
+        alike: all ranks would make the same, and never change it; ranks of a World then share it."""
+        kept = self.__dict__.setdefault("_alike" if alike else "_kept", {})
+        return kept[key] if key in kept else kept.setdefault(key, make())
 
     def _exchange(self, row: list[int]) -> list[list[int]]:
         """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
@@ -211,10 +226,6 @@ class Comm(ABC):
 def describe(x: Tensor) -> str:
     """`(2, 3) float32`, as error messages name a tensor."""
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
-
-
-def _expanded(x: Tensor) -> bool:
-    return x.numel() > 0 and any(step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True))
 
 
 class Side(NamedTuple):

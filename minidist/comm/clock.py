@@ -8,13 +8,12 @@ thread), so a switch costs one thread hand-over, the same for 8 ranks and for 1,
 
 Invariant (conservative discrete-event simulation, Chandy and Misra 1979): when an event at time t is
 acted upon, every runnable fiber is at t or later and no event is earlier. So a run is the same bit
-for bit every time. Each rank has its own random numbers, swapped with the baton.
+for bit every time. Each rank has its own random numbers, which come with the baton.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from operator import itemgetter
 import torch
 
 from .base import Deadlock
+from .cores import core, stay
 from .generators import Generators
 from .program import line_of
 
@@ -35,7 +35,7 @@ class Ended(BaseException):
 class Fiber:
     """A thread of the run: a rank's program, or one of its lanes."""
 
-    __slots__ = ("baton", "idle", "name", "over", "rank", "thread", "time", "waits")
+    __slots__ = ("baton", "idle", "name", "over", "rank", "steady", "thread", "time", "waits")
 
     def __init__(self, rank: int, name: str, time: float):
         self.rank, self.name, self.time = rank, name, time
@@ -44,6 +44,7 @@ class Fiber:
         self.waits = None  # what it waits for: anything whose str() says so
         self.idle = False  # a lane without a job: its waiting is no deadlock
         self.over, self.thread = False, None
+        self.steady = 0  # how deep it is in code that draws no random numbers
 
 
 class Clock:
@@ -61,9 +62,8 @@ class Clock:
         self._events: dict[float, list[tuple]] = {}  # (order, act, args)
         self._finished = threading.Lock()
         self._finished.acquire()
-        self._generators = Generators(device)
-        self._random = [self._generators.fresh(seed_of(rank)) for rank in range(n)]  # while a rank does not run
-        self._pin = _core() if device.type == "meta" else None
+        self._generators = Generators(device, map(seed_of, range(n)))
+        self._core = core() if device.type == "meta" else None
         self._polling: dict[Fiber, float | None] = {}  # and when each looks again in any case
         self.moved, self.reached = False, 0.0  # whether anything has finished since they looked; the time of the run
 
@@ -104,8 +104,6 @@ class Clock:
         following = self._next()
         if following is not me:
             if following is not None:
-                if following.rank != me.rank:
-                    self._random[me.rank] = self._generators.get()
                 following.baton.release()
             me.baton.acquire()
             self.check()
@@ -143,7 +141,7 @@ class Clock:
             self._finished.release()
 
     def __enter__(self) -> Clock:
-        self._saved = self._generators.get()
+        self._generators.__enter__()
         return self
 
     def run(self) -> None:
@@ -158,7 +156,7 @@ class Clock:
         self.ending = True
         for fiber in self.fibers:
             self._end(fiber)
-        self._generators.set(self._saved)
+        self._generators.__exit__()
 
     def _end(self, fiber: Fiber) -> None:
         if fiber.thread.is_alive() and fiber.baton.locked():
@@ -171,8 +169,8 @@ class Clock:
             fiber.thread.join(0.05)
 
     def _run(self, fiber: Fiber, body: Callable[[], None]) -> None:
-        if self._pin:
-            os.sched_setaffinity(0, self._pin)
+        if self._core:
+            stay(self._core)
         try:
             fiber.baton.acquire()
             self.check()
@@ -189,10 +187,16 @@ class Clock:
                 following.baton.release()
 
     def _resume(self, me: Fiber) -> None:
-        before = getattr(self, "current", None)
         self.current = me
-        if before is None or before.rank != me.rank:
-            self._generators.set(self._random[me.rank])
+        if not me.steady:
+            self._generators.turn(me.rank)
+
+    def steady(self, more: int) -> None:
+        """The running fiber enters (1) or leaves (-1) code that draws no random numbers."""
+        me = self.current
+        me.steady += more
+        if not me.steady and not self.ending:
+            self._generators.turn(me.rank)
 
     def _next(self) -> Fiber | None:
         """The fiber to run next, after all events that come before it; None ends the run."""
@@ -232,12 +236,3 @@ class Clock:
         if ended:
             rows.append(f"  ended already: rank {', '.join(map(str, ended))}")
         return "\n".join(rows)
-
-
-def _core() -> set[int] | None:
-    """A core for all fibers: they never run at once, and a hand-over on one core is a third cheaper. Only
-    where they compute nothing (meta tensors), since a pinned thread's parallel loops would stay on that core."""
-    if not hasattr(os, "sched_getaffinity"):  # macOS
-        return None
-    cores = sorted(os.sched_getaffinity(0))
-    return {cores[os.getpid() % len(cores)]}

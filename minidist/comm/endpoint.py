@@ -11,13 +11,16 @@ channel), in order; shape, dtype and label are compared on arrival. Ranks here a
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from math import inf
 
 from .base import ANY, Deadlock, PeerLost, RankMissing, Recv, Send
 from .message import Aside, Message, ShmWork
+from .pace import Paced, Wire, keep_moving
 from .rings import Incoming, Outgoing, Rings
 from .trace import Trace, lane_of
 
@@ -30,7 +33,9 @@ class Endpoint:
     def __init__(self, rings: Rings, rank: int, timeout: float, checked: bool, trace: Trace):
         self.rings, self.rank, self.timeout, self.checked, self.trace = rings, rank, timeout, checked, trace
         others = [r for r in range(rings.n) if r != rank]
-        self._out = {r: (Outgoing(rings, rank, r), deque()) for r in others}
+        wire = None if rings.rate is None else Wire(rings.rate)
+        ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
+        self._out = {r: (ring_to(rings, rank, r), deque()) for r in others}
         self._in = {r: Incoming(rings, r, rank) for r in others}
         self._receives: dict[tuple, deque[Message]] = defaultdict(deque)  # (src or ANY, channel)
         self._wanted: dict[int, int] = defaultdict(int)  # how many of them, by src or ANY
@@ -39,6 +44,8 @@ class Endpoint:
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
         self._lock, self._news, self._led = threading.RLock(), threading.Condition(), False
+        if wire is not None:
+            keep_moving(wire, self._due, self._move)
 
     def post(self, comm, ops: Sequence[Send | Recv]) -> ShmWork:
         work = ShmWork(self, len(ops))
@@ -65,6 +72,14 @@ class Endpoint:
             for src, ring in self._in.items():
                 while (self._wanted[src] or self._wanted[ANY] or src in self._coming) and self._pull(src, ring):
                     pass
+
+    def _due(self) -> float:
+        """When the next segment has left on a slow wire."""
+        return min((ring.due for ring, queue in self._out.values() if queue), default=inf)
+
+    def _move(self) -> None:
+        self.progress()
+        self.rings.bells[self.rank].release()  # for the threads that wait
 
     def _pull(self, src: int, ring: Incoming) -> bool:
         if src not in self._coming:

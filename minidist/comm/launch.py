@@ -13,6 +13,8 @@ import codecs
 import contextlib
 import functools
 import linecache
+import math
+import mmap
 import os
 import pickle
 import socket
@@ -31,13 +33,15 @@ from .world import check_runner
 
 
 def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool = True, seed: int = 0,
-           on_failure: str = "end", transport: str = "shm", **kwargs) -> Results:  # fmt: skip
+           on_failure: str = "end", transport: str = "shm", rate: float | None = None,
+           **kwargs) -> Results:  # fmt: skip
     """Run `program(comm, *args, **kwargs)` in `n` processes; returns their results, with `.trace` and `.time`.
 
     timeout: seconds that a wait may take without progress (computing may take longer).
     checked: compare shape, dtype and label of every message.  seed: of each rank's random numbers.
     on_failure: "end" the others when a rank fails, or "continue" (the failed one's result is its exception).
     transport: "shm" (ring buffers in shared memory) or "gloo" (torch.distributed's sockets).
+    rate: a really slow link: what a rank sends leaves at so many bytes per second, also while it computes ("shm").
     Raises the first failing rank's exception, with its own lines; PeerLost if its process died;
     RankMissing, saying who is missing and where it is instead. What ranks print comes in rank order.
     """
@@ -46,12 +50,14 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
         raise ValueError(f'transport is "shm" or "gloo", not {transport!r}')
     if not timeout > 0:
         raise ValueError(f"a timeout is more than 0 seconds, not {timeout!r}")
+    _check_rate(rate, transport, timeout)
     program, args, kwargs = whole(program, args, kwargs)
     refuse_shared(program, *args, *kwargs.values())
     cells = {name: lines for name, lines in linecache.cache.items() if len(lines) == 4 and lines[1] is None}
     request = {"n": n, "payload": dumps_program(program, args, kwargs), "timeout": timeout, "checked": checked,
                "seed": seed, "on_failure": on_failure, "transport": transport, "path": sys.path, "argv": sys.argv,
-               "cwd": os.getcwd(), "cells": cells, "environ": dict(os.environ), "dtype": torch.get_default_dtype()}
+               "cwd": os.getcwd(), "cells": cells, "environ": dict(os.environ), "dtype": torch.get_default_dtype(),
+               "rate": rate}  # fmt: skip
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -66,6 +72,19 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
                     pass
             raise
     return _results(outcomes, unread, n, on_failure)
+
+
+def _check_rate(rate: float | None, transport: str, timeout: float) -> None:
+    """Bytes per second that can be kept: the least that moves is a page, and each wait sees one within its timeout."""
+    if rate is None:
+        return
+    if not (isinstance(rate, int | float) and 0 < rate < math.inf):
+        raise ValueError(f"a rate is a number of bytes per second, more than 0, not {rate!r}")
+    if transport != "shm":
+        raise ValueError(f'a rate of {rate:g} bytes/s is kept by transport="shm" only, not by {transport!r}')
+    if (seconds := 2 * mmap.PAGESIZE / rate) > timeout:
+        raise ValueError(f"at {rate:g} bytes/s {2 * mmap.PAGESIZE} bytes take {seconds:g} s: no progress "
+                         f"within the timeout of {timeout:g} s")  # fmt: skip
 
 
 def _hand_over(fd: int) -> None:

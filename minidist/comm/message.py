@@ -58,7 +58,8 @@ class Message:
         else:  # staged: values of a send, room for a receive
             self.flat = settled(x.to("cpu")) if self.sending else torch.empty(x.shape, dtype=x.dtype)
         self.nbytes, self.pointer = self.flat.numel() * self.flat.element_size(), self.flat.data_ptr()
-        self.header = packed((comm.channel, self.nbytes, time.monotonic(), self.said)) if self.sending else None
+        self.posted = time.monotonic()
+        self.header = packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
 
     @property
     def complete(self) -> bool:

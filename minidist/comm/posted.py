@@ -14,25 +14,37 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("_unwaited", "channel", "clock", "error", "fiber", "ops", "parts", "posted", "ranks", "result",
-                 "source", "time", "unstarted", "waiting", "what", "where")  # fmt: skip
+    __slots__ = ("_unwaited", "clock", "error", "fiber", "heard", "ops", "parts", "posted", "result", "stream", "time",
+                 "waiting", "what", "where")  # fmt: skip
 
-    def __init__(self, clock: Clock, parts: int, ranks: list[int], what: str, unwaited: dict[WorldWork, None]):
-        self.clock, self.parts, self.ranks, self.what, self._unwaited = clock, parts, ranks, what, unwaited
-        self.time, self.error, self.result, self.source, self.waiting = 0.0, None, None, None, ()
-        self.ops: list[Op] | tuple = ()
-        self.fiber, self.posted, self.unstarted = clock.current, clock.current.time, parts
-        self.channel = self.where = None  # where: the line that posted it; None: where the fiber stands
+    def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None, what: str = ""):
+        self.clock, self.parts, self._unwaited, self.stream, self.what = clock, parts, unwaited, stream, what
+        if unwaited is not None:  # it need not be waited for at once: keep it
+            unwaited[self] = None
+        self.ops = self.waiting = ()
+        self.fiber = fiber = clock.current
+        self.posted, self.time = fiber.time, 0.0
+        # heard: the World's rank that a receive matched.  where: the line that posted it; None: where the fiber stands
+        self.error = self.result = self.heard = self.where = None
 
-    def finish(self, time: float, error: BaseException | None = None) -> None:
-        self.time = max(self.time, time)
-        self.error = self.error or error
+    @property
+    def source(self) -> int | None:
+        return None if self.heard is None else self.stream.ranks.index(self.heard)
+
+    def finish(self, time: float, error: BaseException | None = None) -> bool:
+        """A part is over at `time`; whether it was the last one."""
+        if time > self.time:
+            self.time = time
+        if error is not None and self.error is None:
+            self.error = error
         self.parts -= 1
         self.clock.moved = True
-        if self.parts <= 0:
-            self.ops = ()
-            for fiber in self.waiting:
-                self.clock.wake(fiber, self.time)
+        if self.parts > 0:
+            return False
+        self.ops = ()
+        for fiber in self.waiting:
+            self.clock.wake(fiber, self.time)
+        return True
 
     def done(self) -> bool:
         self.clock.check()
@@ -46,8 +58,11 @@ class WorldWork(Work):
         if self.parts > 0:
             self.waiting += (clock.current,)
             clock.block(self)
-        clock.current.time = max(clock.current.time, self.time)
-        self._unwaited.pop(self, None)
+        current = clock.current
+        if self.time > current.time:
+            current.time = self.time
+        if self._unwaited is not None:
+            self._unwaited.pop(self, None)
         if self.error is not None:
             raise self.error
         return self.result
@@ -65,33 +80,31 @@ class WorldWork(Work):
 
 
 class Op:
-    """One side of a transfer. `time`: when it came to the head of its stream."""
+    """One side of a transfer. `time`: when it came to the head of its stream. `pair`: None while any source will do."""
 
-    __slots__ = ("done", "dst", "label", "payload", "sending", "src", "started", "time", "work", "x")
+    __slots__ = ("done", "label", "pair", "payload", "sending", "time", "work", "x")
 
-    def __init__(self, work: WorldWork, x, label: str | None, sending: bool, src: int, dst: int):
-        self.work, self.x, self.label, self.sending = work, x, label, sending
-        self.src, self.dst, self.time, self.payload = src, dst, 0.0, None
-        self.done = self.started = False
+    def __init__(self, work: WorldWork, x, label: str | None, sending: bool, pair):
+        self.work, self.x, self.label, self.sending, self.pair = work, x, label, sending, pair
+        self.done, self.payload = False, None
 
     def __str__(self) -> str:
-        if self.sending:
-            side = f"send of {describe(self.x)} to rank {self.dst}"
-        else:
-            side = f"receive of {describe(self.x)} from {'any rank' if self.src == ANY else f'rank {self.src}'}"
-        return f"{side} [{self.label}]" if self.label else side
+        peer = "any rank" if self.pair is None else f"rank {self.peer}"
+        verb, to = ("send", "to") if self.sending else ("receive", "from")
+        return f"{verb} of {describe(self.x)} {to} {peer}" + (f" [{self.label}]" if self.label else "")
 
     @property
     def owner(self) -> int:
-        return self.src if self.sending else self.dst
+        return self.work.stream.rank
+
+    @property
+    def peer(self) -> int:
+        """The other side's rank, or ANY."""
+        return ANY if self.pair is None else self.pair.dst if self.sending else self.pair.src
 
     def says(self) -> Side:
         """What the header of a message would say of this side."""
         return Side(self.owner, tuple(self.x.shape), self.x.dtype, self.label, self.work.place())
 
     def lost(self, rank: int, why: str) -> PeerLost:
-        return PeerLost(self.work.ranks.index(rank), why)
-
-    def finish(self, time: float, error: BaseException | None = None) -> None:
-        self.done = True
-        self.work.finish(time, error)
+        return PeerLost(self.work.stream.ranks.index(rank), why)

@@ -17,7 +17,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 
 import numpy as np
@@ -76,10 +76,7 @@ def refuse_shared(program, *args) -> None:
     """
     if not callable(program):
         raise TypeError(f"a program is a function program(comm, …), not {type(program).__name__}")
-    seen: set[int] = set()
-    todo = [("", program), *(("", arg) for arg in args if isinstance(arg, FunctionType))]
-    while todo:
-        name, value = todo.pop()
+    for name, value in reachable(program, *(arg for arg in args if isinstance(arg, FunctionType))):
         tracked = isinstance(value, torch.Tensor) and value.requires_grad
         if tracked or isinstance(value, torch.nn.Module | torch.optim.Optimizer):
             what = f"{type(value).__name__} that requires grad" if tracked else type(value).__name__
@@ -87,6 +84,15 @@ def refuse_shared(program, *args) -> None:
                 f"the program uses {name or 'itself'!r}, a {what} of the notebook: the ranks of a World would share "
                 "it, processes would not. Pass it as an argument (each rank gets its own copy) or make it inside."
             )
+
+
+def reachable(*values) -> Iterator[tuple[str, object]]:
+    """(name, object) of `values` and of all that they reach, a thousand objects at most."""
+    seen: set[int] = set()
+    todo = [("", value) for value in values]
+    while todo:
+        name, value = todo.pop()
+        yield name, value
         if id(value) not in seen and len(seen) < 1000:
             seen.add(id(value))
             todo += _reached(name, value)

@@ -20,6 +20,7 @@ import torch
 
 from .base import Comm, RankMissing
 from .endpoint import Endpoint
+from .heap import keep_freed_memory
 from .packing import dumps
 from .program import seed_all, seed_of
 from .shm import ShmComm
@@ -74,6 +75,7 @@ def _prepare(rank: int, request: dict) -> None:
         os.chdir(request["cwd"])
     sys.stdout, sys.stderr = [os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
                               for fd in (1, 2)]  # fmt: skip  # what the server opened were other files
+    keep_freed_memory()
     torch.set_num_threads(1)  # first: a forked child's OpenMP threads hang if its parent had some
     torch.set_default_dtype(request["dtype"])
     seed_all(seed_of(request["seed"], rank))

@@ -18,17 +18,22 @@ import multiprocessing
 
 SLOTS = 4
 HEADER = 512  # bytes at the start of a message's first slot
+SEGMENT = 5e-3  # seconds that a segment takes on a slow wire, at most, unless it is a single page
 _TOTAL = 64 << 20  # bytes of all rings together, at most: containers often give 64 MiB
 
 
 class Rings:
-    """All rings of a run of `n` ranks; make it before forking, everything is inherited."""
+    """All rings of a run of `n` ranks; make it before forking, everything is inherited.
 
-    def __init__(self, n: int):
+    rate: bytes per second at which a rank's messages leave, where that is to be slow (see pace.py).
+    """
+
+    def __init__(self, n: int, rate: float | None = None):
         context = multiprocessing.get_context("fork")
         pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
         pages = _TOTAL // max(1, len(pairs)) // SLOTS // mmap.PAGESIZE
-        self.n, self.slot = n, mmap.PAGESIZE * max(1, min(pages, 64))
+        slow = 64 if rate is None else int(rate * SEGMENT / mmap.PAGESIZE)
+        self.n, self.rate, self.slot = n, rate, mmap.PAGESIZE * max(1, min(pages, 64, slow))
         self._memory = mmap.mmap(-1, max(1, len(pairs)) * SLOTS * self.slot + mmap.PAGESIZE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.flags = memoryview(self._memory)[: mmap.PAGESIZE]  # a byte for each rank: 0 running, 1 returned, 2 dead
@@ -67,12 +72,14 @@ class Outgoing:
         self.items, self.spaces, self.bell = rings.items[src, dst], rings.spaces[src, dst], rings.bells[dst]
         self.count = 0  # segments written
 
+    def room(self, message) -> bool:
+        """Take a free slot for the next segment of `message`, if there is one."""
+        return self.spaces.acquire(False)
+
     def push(self, message) -> bool:
         """Write segments of `message` (header, pointer, nbytes, moved) while there is room; True if any."""
         before = self.count
-        while message.moved < message.nbytes or not message.begun:
-            if not self.spaces.acquire(False):
-                break
+        while (message.moved < message.nbytes or not message.begun) and self.room(message):
             at, room = self.address + self.count % SLOTS * self.slot, self.slot
             if not message.begun:
                 ctypes.memmove(at, message.header, len(message.header))

@@ -9,13 +9,14 @@ import torch
 
 from .base import Comm, Link, Recv, Send, Work
 from .endpoint import Endpoint
+from .hardware import ends
 from .lanes import ThreadLane
 
 
 class ShmComm(Comm):
     """A rank's view of the processes of one `launch`, or of some of them.
 
-    `link` gives what a message between two processes of a laptop takes, by order of magnitude.
+    `link` gives what a message between two processes of a laptop takes, by order of magnitude, or the given rate.
     """
 
     def __init__(self, endpoint: Endpoint, ranks: list[int], rank: int, channel: str = "main"):
@@ -40,9 +41,9 @@ class ShmComm(Comm):
             self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.endpoint.open)
         return self._lanes[lane].put(fn, args)
 
-    def link(self, dst: int) -> Link:
-        self._check(Send(torch.empty(0), dst))
-        return Link(alpha=20e-6, beta=1 / 4e9)
+    def link(self, dst: int, src: int | None = None) -> Link:
+        ends(self, dst, src)
+        return Link(alpha=20e-6, beta=1 / min(4e9, self.endpoint.rings.rate or 4e9))
 
     def now(self) -> float:
         return time.monotonic()

@@ -79,7 +79,7 @@ class Supervisor:
         self.notebook = Connection(fd)
         self.request = pickle.loads(self.notebook.recv_bytes())
         self.store = tempfile.mkdtemp(prefix="minidist-") if self.request["transport"] == "gloo" else ""
-        self.rings = Rings(self.request["n"] if self.request["transport"] == "shm" else 1)
+        self.rings = Rings(self.request["n"] if self.request["transport"] == "shm" else 1, self.request["rate"])
         self.ranks: list[_Rank] = []
         self.dead: set[int] = set()
         self.heard = 0  # outcomes, in the order in which they came

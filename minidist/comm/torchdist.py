@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from .base import ANY, Comm, Link, Recv, Send, Work
+from .hardware import ends
 from .lanes import ThreadLane
 from .native import Native
 from .program import seed_all, seed_of
@@ -97,8 +98,8 @@ class TorchComm(Comm):
             self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.unwaited)
         return self._lanes[lane].put(fn, args)
 
-    def link(self, dst: int) -> Link:
-        self._check(Send(torch.empty(0), dst))
+    def link(self, dst: int, src: int | None = None) -> Link:
+        ends(self, dst, src)
         return Link(10e-6, 1 / 100e9) if self.nccl else Link(50e-6, 1 / 2e9)
 
     def now(self) -> float:

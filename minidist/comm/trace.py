@@ -8,11 +8,16 @@ of the run elsewhere.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterator
 from html import escape
 from typing import NamedTuple
+
+from . import chrome
+from .spans import Span, Spans
+from .timeline import Timeline
+
+__all__ = ["Message", "Results", "Span", "Spans", "Timeline", "Trace", "lane_of"]
 
 
 def lane_of(channel: str) -> str:
@@ -34,26 +39,18 @@ class Message(NamedTuple):
     lane: str
 
 
-class Span(NamedTuple):
-    """What a rank did from `start` to `end`: `kind` is "wait", "compute" or what a program names."""
-
-    rank: int
-    lane: str
-    kind: str
-    start: float
-    end: float
-    name: str
-
-
 class Trace:
-    """The messages and spans of one run; iterate over it for the messages, in the order they started."""
+    """The messages, spans and memory of one run; iterate over it for the messages, in the order they started.
+
+    spans: what ranks did when, a list of Span.  memory: {rank: Timeline}, live bytes where they were followed.
+    """
 
     def __init__(self, n: int):
         self.n = n
         self._ints, self._times = array("q"), array("d")  # 4 and 3 numbers a message
         self._words: list[tuple] = []  # distinct (label, lane)
         self._word_ids: dict[tuple, int] = {}
-        self.spans: list[Span] = []
+        self.spans, self.memory = Spans(), {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
         word = self._word_ids.setdefault((label, lane), len(self._words))
@@ -66,7 +63,8 @@ class Trace:
         """Take over the records of another rank's trace."""
         for m in other:
             self.add(*m)
-        self.spans.extend(other.spans)
+        self.spans += other.spans
+        self.memory |= other.memory
 
     def sort(self, origin: float) -> None:
         """Put the messages of merged ranks into the order in which they started, seconds after `origin`."""
@@ -74,10 +72,11 @@ class Trace:
         rows.sort(key=lambda m: (m.start, m.src, m.dst))
         spans = [s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans]
         spans.sort(key=lambda s: (s.start, s.rank))
+        memory = {rank: timeline.since(origin) for rank, timeline in self.memory.items()}
         self.__init__(self.n)
         for m in rows:
             self.add(*m)
-        self.spans = spans
+        self.spans, self.memory = Spans(spans), memory
 
     def __len__(self) -> int:
         return len(self._ints) // 4
@@ -88,7 +87,8 @@ class Trace:
             yield Message(src, dst, nbytes, *self._times[3 * i : 3 * i + 3], *self._words[word])
 
     def __eq__(self, other) -> bool:
-        return isinstance(other, Trace) and list(self) == list(other) and self.spans == other.spans
+        same = isinstance(other, Trace) and list(self) == list(other)
+        return same and self.spans == other.spans and self.memory == other.memory
 
     def bytes_sent(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
         """Bytes sent by `rank`, or over `link=(src, dst)`, or by all."""
@@ -109,22 +109,7 @@ class Trace:
 
     def to_chrome(self, path: str) -> None:
         """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there."""
-        events: list[dict] = []
-        for m in self:
-            what = m.label or "message"
-            args = {"bytes": m.nbytes, "to": m.dst, "from": m.src}
-            events.append({"ph": "X", "pid": 0, "tid": m.src, "cat": "message", "name": f"{what} → {m.dst}",
-                           "ts": m.start * 1e6, "dur": (m.sent - m.start) * 1e6, "args": args})  # fmt: skip
-            flow = {"cat": "flow", "pid": 0, "name": what, "id": len(events)}
-            events.append(flow | {"ph": "s", "tid": m.src, "ts": m.start * 1e6})
-            events.append(flow | {"ph": "f", "bp": "e", "tid": m.dst, "ts": m.arrived * 1e6})
-        for s in self.spans:
-            events.append({"ph": "X", "pid": 0, "tid": s.rank, "cat": s.kind, "name": s.name,
-                           "ts": s.start * 1e6, "dur": (s.end - s.start) * 1e6})  # fmt: skip
-        for r in range(self.n):
-            events.append({"ph": "M", "pid": 0, "tid": r, "name": "thread_name", "args": {"name": f"rank {r}"}})
-        with open(path, "w") as file:
-            json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+        chrome.write(self, path)
 
     def table(self, most: int = 20) -> str:
         """The first `most` messages, a line each."""

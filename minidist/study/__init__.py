@@ -4,17 +4,30 @@
     timeline   who did what and when                     traffic    bytes from each rank to each
     curves     predicted lines and measured points       bars       a few numbers, labelled
     table      rows and columns                          source     the code of a function or class
+    viewer     a run to zoom into, point at and search   cluster    racks, nodes, devices and their wires
+    tree       one or two trees of ranks                 published  figures of the literature
+    memory     calculators: where the memory goes        measure    FLOPs, bytes and memory of a function
+    memory_timeline   live memory by category, over time
 
 This package presents: it may import everything, and nothing else in minidist imports it.
 """
 
-from minidist.study import line
+from minidist.study import line, memory
 from minidist.study.arrows import messages
 from minidist.study.chunks import holdings
 from minidist.study.gantt import timeline
+from minidist.study.memory_plot import memory_timeline
+from minidist.study.meter import Profile, measure
 from minidist.study.picture import Picture
 from minidist.study.plot import bars, curves, traffic
+from minidist.study.published import published
 from minidist.study.source import source
 from minidist.study.tables import table
+from minidist.study.topology import cluster
+from minidist.study.trees import tree
+from minidist.study.viewer import Viewer, viewer
 
-__all__ = ["Picture", "bars", "curves", "holdings", "line", "messages", "source", "table", "timeline", "traffic"]
+__all__ = [
+    "Picture", "Profile", "Viewer", "bars", "cluster", "curves", "holdings", "line", "measure", "memory",
+    "memory_timeline", "messages", "published", "source", "table", "timeline", "traffic", "tree", "viewer",
+]  # fmt: skip

@@ -165,6 +165,53 @@ def test_split_by_color_and_key(run):
     ]
 
 
+def test_split_by_everyones_colors(run):
+    """Without a message, and the groups are those that the ranks' own colors and keys make."""
+
+    def program(comm):
+        half = comm.split([r % 2 for r in range(comm.size)], [-r for r in range(comm.size)])
+        x = torch.tensor([comm.rank])
+        if half.size > 1:
+            half.sendrecv(x.clone(), (half.rank + 1) % half.size, x, (half.rank - 1) % half.size)
+        only = comm.split([None, 0, None, 0, None])
+        return half.rank, half.size, x.item(), only and (only.rank, only.size)
+
+    results = run(program, 5)
+    assert results == [(2, 3, 2, None), (1, 2, 3, (0, 2)), (1, 3, 4, None), (0, 2, 1, (1, 2)), (0, 3, 0, None)]
+    assert results.trace.messages() == 5  # the five that were sent in the halves
+
+
+@pytest.mark.parametrize(("colors", "keys"), [([0], None), ([0, 0, 0], None), ([0, 0], [1])])
+def test_split_needs_a_color_and_a_key_for_each_rank(colors, keys):
+    with pytest.raises(ValueError, match=rf"{len(colors)} colors and {len(keys or [0, 0])} keys.* 2 ranks"):
+        World(2).run(lambda comm: comm.split(colors, keys))
+
+
+def test_what_is_kept_is_made_once_for_each_comm():
+    def program(comm):
+        made = []
+        for _ in range(2):
+            comm.keep("list", lambda: made.append(comm.rank) or made)
+            comm.keep("nothing", lambda: made.append(None))
+        other = comm.split([0] * comm.size)
+        other.keep("list", lambda: made.append("other"))
+        return comm.keep("list", None), comm.keep("nothing", None)
+
+    assert World(2).run(program) == [([0, None, "other"], None), ([1, None, "other"], None)]
+
+
+def test_ranks_of_a_world_share_what_is_alike():
+    """Group by group, and apart from what each keeps for itself."""
+
+    def program(comm):
+        comms = comm, comm.split([r // 2 for r in range(comm.size)]), comm.split([0] * comm.size)
+        return [c.keep("who", lambda: comm.rank, alike=True) for c in comms], comm.keep("who", lambda: comm.rank)
+
+    alone = [([r] * 3, r) for r in range(4)]
+    assert launch(program, 4) == alone
+    assert World(4).run(program) == [([0, r // 2 * 2, 0], r) for r in range(4)]
+
+
 def test_messages_of_two_groups_do_not_mix(run):
     """Two groups of the same ranks and the same color: sent on a then b, received from b then a."""
 
@@ -243,8 +290,10 @@ def test_link_and_now(run):
         before = comm.now()
         comm.sendrecv(torch.ones(10), 1 - comm.rank, torch.ones(10), 1 - comm.rank)
         link = comm.link(1 - comm.rank)
-        with pytest.raises(ValueError, match="rank 2"):
-            comm.link(2)
+        assert comm.link(1 - comm.rank, src=comm.rank) == comm.link(comm.rank, src=1 - comm.rank) == link
+        for wrong in (dict(dst=2), dict(dst=0, src=2), dict(dst=comm.rank), dict(dst=1, src=1)):
+            with pytest.raises(ValueError, match="no link goes"):
+                comm.link(**wrong)
         return comm.now() > before, isinstance(link, Link) and link.alpha > 0 and link.beta > 0, comm.device.type
 
     assert run(program, 2) == [(True, True, "cpu")] * 2

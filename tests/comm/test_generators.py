@@ -3,23 +3,31 @@ import torch
 from minidist.comm.generators import Generators
 
 
-def test_a_fresh_state_is_that_of_a_seed():
-    generators, kept = Generators(torch.device("cpu")), torch.default_generator.get_state()
-    generators.set(generators.fresh(7))
-    drawn = torch.rand(5)
-    assert torch.equal(drawn, torch.rand(5, generator=torch.Generator().manual_seed(7)))
-    generators.set(kept)
-    assert torch.equal(generators.get(), kept)
+def drawn(seed, n):
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def test_turns_do_not_mix():
-    generators, kept = Generators(torch.device("meta")), torch.default_generator.get_state()
-    states = [generators.fresh(seed) for seed in (1, 2)]
-    drawn = [[], []]
-    for turn in range(6):
-        generators.set(states[turn % 2])
-        drawn[turn % 2].append(torch.rand(()).item())
-        states[turn % 2] = generators.get()
-    generators.set(kept)
-    for seed, mine in enumerate(drawn, start=1):
-        assert mine == torch.rand(3, generator=torch.Generator().manual_seed(seed)).tolist()
+def test_turns_do_not_mix_and_the_process_keeps_its_own():
+    torch.manual_seed(3)
+    expected = drawn(3, 2)
+    assert torch.rand(()).item() == expected[0]
+    with Generators(torch.device("meta"), [7, 8, 9]) as generators:
+        mine = {rank: [] for rank in (0, 1, 2)}
+        for rank in (1, 0, 0, 1, 2, 0, 1, 2, 2):
+            generators.turn(rank)
+            mine[rank].append(torch.rand(()).item())
+    assert mine == {0: drawn(7, 3), 1: drawn(8, 3), 2: drawn(9, 3)}
+    assert torch.rand(()).item() == expected[1]
+
+
+def test_normal_numbers_come_in_pairs_and_their_second_half_is_kept():
+    """randn keeps a number for the next call: it is part of the state."""
+    expected = [torch.randn((), generator=g) for g in [torch.Generator().manual_seed(4)] for _ in range(4)]
+    with Generators(torch.device("cpu"), [4, 5]) as generators:
+        mine = []
+        for _ in range(4):
+            generators.turn(0)
+            mine.append(torch.randn(()))
+            generators.turn(1)
+            torch.randn(3)
+    assert mine == expected

@@ -1,12 +1,10 @@
 """The record of a run: counted, drawn, merged."""
 
-import json
-import math
-
 import pytest
 import torch
 
 from minidist.comm import Message, Results, Span, Trace, World
+from minidist.comm.timeline import Timeline
 
 
 def sample():
@@ -63,6 +61,16 @@ def test_merge_and_sort():
     assert trace.spans == [Span(1, "main", "wait", 2.0, 4.0, ""), Span(0, "main", "compute", 3.0, 4.0, "x")]
 
 
+def test_memory_is_merged_moved_and_compared():
+    trace, other = Trace(2), Trace(2)
+    trace.memory[0], other.memory[1] = Timeline([10.0], [8], [0]), Timeline([11.0], [16], [5])
+    trace.merge(other)
+    trace.sort(10.0)
+    assert {r: t.times.tolist() for r, t in trace.memory.items()} == {0: [0.0], 1: [1.0]}
+    assert [trace.memory[r].peak for r in range(2)] == [8, 16]
+    assert trace != Trace(2)
+
+
 def test_equal():
     one, two = sample(), sample()
     assert one == two and one != "trace"
@@ -71,23 +79,6 @@ def test_equal():
     three = sample()
     three.add(0, 1, 8, 0, 0, 0)
     assert one != three
-
-
-def test_chrome(tmp_path):
-    trace = sample()
-    trace.spans.append(Span(2, "main", "compute", 0.0, 5e-6, "matmul"))
-    trace.to_chrome(tmp_path / "t.json")
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    messages = [e for e in events if e["ph"] == "X" and e["cat"] == "message"]
-    assert [(e["tid"], e["name"], e["args"]["bytes"]) for e in messages] == [
-        (0, "message → 1", 8), (1, "grad → 2", 4096), (0, "grad → 1", 16), (0, "message → 2", 0)]
-    assert math.isclose(messages[1]["ts"], 2.0) and math.isclose(messages[1]["dur"], 1.0)
-    starts, ends = ({e["id"]: e for e in events if e["ph"] == ph} for ph in "sf")
-    assert starts.keys() == ends.keys() and len(starts) == 4  # an arrow a message
-    arrow = next(i for i, e in starts.items() if e["tid"] == 1)
-    assert ends[arrow]["tid"] == 2 and math.isclose(ends[arrow]["ts"], 8.0)
-    assert [e["name"] for e in events if e.get("cat") == "compute"] == ["matmul"]
-    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["rank 0", "rank 1", "rank 2"]
 
 
 def test_tables():

@@ -1,5 +1,6 @@
 """A World as a notebook meets it: results, copies, devices, the stop button."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from minidist.comm import Deadlock, Link, Trace, World
+from minidist.comm.generators import Generators
+from minidist.comm.program import seed_of
 from minidist.comm.world import check_runner
 
 
@@ -178,6 +181,46 @@ def test_many_ranks():
         return comm.sendrecv(x, (comm.rank + 1) % comm.size, torch.zeros_like(x), (comm.rank - 1) % comm.size).item()
 
     assert World(300).run(program) == [(r - 1) % 300 for r in range(300)]
+
+
+@pytest.mark.parametrize("steady", [0, 1, 2])
+def test_steady_code_leaves_random_numbers_alone(run_fast, steady):
+    """A rank's numbers are its own around code that draws none, however deep; and it may fail."""
+
+    def program(comm, steady):
+        drawn = [torch.rand(()).item()]
+        for _ in range(3):
+            with contextlib.ExitStack() as stack:
+                for _ in range(steady):
+                    stack.enter_context(comm.steady)
+                for _ in range(4):
+                    comm.sendrecv(torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3)
+            drawn.append(torch.rand(()).item())
+        with pytest.raises(ValueError, match="rank 7"), comm.steady:
+            comm.send(torch.ones(1), 7)
+        comm.sendrecv(torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3)
+        return drawn + [torch.rand(()).item()]
+
+    alone = [torch.rand(5, generator=torch.Generator().manual_seed(seed_of(0, rank))).tolist() for rank in range(3)]
+    assert run_fast(program, 3, steady) == alone
+
+
+def test_steady_code_takes_no_turns(monkeypatch):
+    turns = []
+    turn = Generators.turn
+    monkeypatch.setattr(Generators, "turn", lambda self, rank: turns.append(rank) or turn(self, rank))
+
+    def program(comm, steady):
+        with comm.steady if steady else contextlib.nullcontext():
+            for _ in range(50):
+                comm.sendrecv(torch.ones(2), 1 - comm.rank, torch.ones(2), 1 - comm.rank)
+
+    counts = []
+    for steady in (True, False):
+        turns.clear()
+        World(2).run(program, steady)
+        counts.append(len(turns))
+    assert counts[0] <= 2 * 2 and counts[1] >= 50
 
 
 def test_a_world_in_a_thread():
