@@ -37,6 +37,7 @@ import torch
 
 from ..comm.base import Comm, PeerLost
 from ..comm.launch import launch
+from ..comm.world import World
 from .wrong import Wrong
 
 
@@ -49,10 +50,13 @@ class Case(NamedTuple):
 
 
 class Outcome:
-    """What a case gave: `results[r]` of each rank, and each message that was sent, as (src, dst, bytes)."""
+    """What a case gave: `results[r]` of each rank, and each message that was sent, as (src, dst, bytes).
 
-    def __init__(self, results: list, sent: list[tuple[int, int, int]]):
-        self.results, self.sent = results, sent
+    time: seconds that the case took on the clock of its World; None in real processes.
+    """
+
+    def __init__(self, results: list, sent: list[tuple[int, int, int]], time: float | None = None):
+        self.results, self.sent, self.time = results, sent, time
 
     def messages(self, rank: int | None = None) -> int:
         """Messages that `rank` sent, or all did."""
@@ -86,6 +90,10 @@ class Exam:
     def draw(self, case: Case, rng: torch.Generator) -> list[tuple]:
         """Each rank's arguments for `run`: plain values."""
         raise NotImplementedError
+
+    def world(self, n: int, args: list[tuple]) -> World:
+        """The World of a case, in the answer's process; `args` are what `draw` drew."""
+        return World(n)
 
     def run(self, comm: Comm, *answers_and_arguments):
         """Call the answer on one rank; returns a plain value."""

@@ -23,7 +23,6 @@ from ..comm.program import refuse_shared
 from ..comm.rings import Rings
 from ..comm.shm import ShmComm
 from ..comm.trace import Trace
-from ..comm.world import World
 from . import refuse
 from .exam import Exam
 from .explain import own_line
@@ -96,9 +95,10 @@ def world(exam: Exam, packed: list[bytes]) -> Callable[[Pipe], None]:
 
 
 def _in_world(exam: Exam, answers: list, n: int, args: list) -> dict:
-    world = World(n)
+    world = exam.world(n, args)
     results = world.run(lambda comm, all_args: exam.run(comm, *answers, *all_args[comm.rank]), args)
-    return {"results": list(results), "sent": [(m.src, m.dst, m.nbytes) for m in world.trace]}
+    sent = [(m.src, m.dst, m.nbytes) for m in world.trace]
+    return {"results": list(results), "sent": sent, "time": world.time}
 
 
 def rank(exam: Exam, packed: list[bytes], rings: Rings, r: int) -> Callable[[Pipe], None]:

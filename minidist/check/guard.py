@@ -65,7 +65,7 @@ def _worlds(exam: Exam, packed: list[bytes]) -> None:
             args = _draw(exam, case)
             one.pipe.send(encode({"n": case.n, "args": args}), exam.step)
             report = one.report(exam, case, exam.step)
-            _judge(exam, case, args, Outcome(report["results"], report["sent"]))
+            _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
 
 
 def _processes(exam: Exam, packed: list[bytes], case: Case) -> None:

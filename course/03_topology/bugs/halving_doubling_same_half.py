@@ -1,0 +1,12 @@
+"""halving_doubling: both partners keep the first half"""
+
+def halving_doubling(comm, x):
+    part, distance, steps = x.view(-1), comm.size // 2, []
+    while distance:
+        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
+        keep, give = low, high
+        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
+        steps.append((partner, keep, give))
+        part, distance = keep, distance // 2
+    for partner, keep, give in reversed(steps):
+        comm.sendrecv(keep, partner, give, partner)

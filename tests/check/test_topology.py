@@ -1,0 +1,189 @@
+"""Lesson 03: other right ways pass, and what is right only for some ranks, lengths or worlds does not.
+
+The usual mistakes are in course/03_topology/bugs, which tests/bank examines.
+"""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
+
+from minidist import check
+from minidist.check import Wrong
+from minidist.collectives import all_gather, all_reduce_, reduce_scatter
+from minidist.comm import Recv, Send
+from tests.bank.bank import assignment, lessons
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+
+
+def solutions():
+    return assignment(next(f for f in lessons() if f.name == "03_topology")).namespace()
+
+
+def far_half_first(comm, x, root):
+    """Who has it gives the far half of its ranks away, and keeps the near one."""
+    place, first, end = (comm.rank - root) % comm.size, 0, comm.size
+    while end - first > 1:
+        middle = (first + end + 1) // 2
+        if place == first:
+            comm.send(x, (root + middle) % comm.size)
+        elif place == middle:
+            comm.recv(x, (root + first) % comm.size)
+        first, end = (first, middle) if place < middle else (middle, end)
+
+
+def lowest_bit(comm, x, root):
+    """The parent is the place without its lowest bit; the largest part of the tree is served first."""
+    n, place, distance = comm.size, (comm.rank - root) % comm.size, 1 << (comm.size - 1).bit_length()
+    if place:
+        distance = place & -place
+        comm.recv(x, (root + place - distance) % n)
+    while distance > 1:
+        distance //= 2
+        if place + distance < n:
+            comm.isend(x, (root + place + distance) % n).wait()
+
+
+def test_other_trees(capsys):
+    check.tree_broadcast(far_half_first)
+    check.tree_broadcast(lowest_bit)
+    assert capsys.readouterr().out.count("right.") == 2
+
+
+def nearest_first(comm, x):
+    """Partners one rank apart first, then two, then four."""
+    part, steps = x.view(-1), []
+    for k in range(comm.size.bit_length() - 1):
+        partner, halves = comm.rank ^ 2**k, part.tensor_split(2)
+        mine = comm.rank >> k & 1
+        got = torch.empty_like(halves[mine])
+        comm.batch([Send(halves[1 - mine], partner), Recv(got, partner)]).wait()
+        part = halves[mine].add_(got)
+        steps.insert(0, (partner, part, halves[1 - mine]))
+    for partner, kept, gone in steps:
+        comm.sendrecv(kept, partner, gone, partner)
+
+
+def test_other_halvings(capsys):
+    check.halving_doubling(nearest_first)
+    assert "halving_doubling: right." in capsys.readouterr().out
+
+
+def groups(comm, per_node):
+    return (comm.split([r // per_node for r in range(comm.size)]), comm.split([r % per_node for r in range(comm.size)]))
+
+
+def ring_by_hand(comm, x, per_node):
+    inner, outer = groups(comm, per_node)
+    flat = x.view(-1)
+    pieces = flat.tensor_split(per_node)
+    mine = pieces[inner.rank]
+    for k in range(1, per_node):
+        got = inner.sendrecv(pieces[inner.rank - k], (inner.rank - k) % per_node, torch.empty_like(mine),
+                             (inner.rank + k) % per_node)  # fmt: skip
+        mine += got
+    all_reduce_(outer, mine)
+    for k in range(1, per_node):
+        inner.sendrecv(mine, (inner.rank - k) % per_node, pieces[(inner.rank + k) % per_node],
+                       (inner.rank + k) % per_node)  # fmt: skip
+
+
+def padded(comm, x, per_node):
+    """A multiple of g with zeros behind, and no sizes."""
+    inner, outer = groups(comm, per_node)
+    n = x.numel()
+    flat = torch.cat([x.view(-1), x.new_zeros(-n % per_node)])
+    whole = all_gather(inner, all_reduce_(outer, reduce_scatter(inner, flat)))
+    x.view(-1).copy_(whole[:n])
+
+
+def test_other_hierarchies(capsys):
+    check.hierarchical(ring_by_hand)
+    check.hierarchical(padded)
+    assert capsys.readouterr().out.count("right.") == 2
+
+
+def test_a_pipeline_in_batches(capsys):
+    def pipeline(comm, x, pieces):
+        parts = x.view(-1).tensor_split(pieces)
+        for i in range(pieces + 1):
+            ops = [Recv(parts[i], comm.rank - 1)] if comm.rank > 0 and i < pieces else []
+            ops += [Send(parts[i - 1], comm.rank + 1)] if comm.rank < comm.size - 1 and i > 0 else []
+            comm.batch(ops).wait()
+
+    check.pipeline(pipeline)
+    assert "pipeline: right." in capsys.readouterr().out
+
+
+def test_other_ways_to_find_the_slow_one(capsys):
+    def least_of_each(trace):
+        paces = {r: [(m.sent - m.start) / m.nbytes for m in trace if r in (m.src, m.dst)] for r in range(trace.n)}
+        return max(paces, key=lambda r: min(paces[r]))
+
+    def by_median(trace):
+        def pace(r):
+            mine = sorted((m.sent - m.start) / m.nbytes for m in trace if r in (m.src, m.dst))
+            return mine[len(mine) // 4]
+
+        return max(range(trace.n), key=pace)
+
+    check.find_slow(least_of_each)
+    check.find_slow(by_median)
+    assert capsys.readouterr().out.count("right.") == 2
+
+
+FITS = {"not the last rank": lambda comm, x: comm.rank < comm.size - 1 or comm.size < 4,
+        "few ranks": lambda comm, x: comm.size < 5,
+        "not the processes": lambda comm, x: type(comm).__name__ == "WorldComm",
+        "no remainder": lambda comm, x: x.numel() % comm.size == 0, "one dimension": lambda comm, x: x.dim() == 1,
+        "no whole numbers": lambda comm, x: x.dtype != torch.int64,
+        "what stands in the grader": lambda comm, x: x.numel() < 65 or x.numel() == 1000}  # fmt: skip
+
+
+@pytest.mark.parametrize("fits", FITS)
+@pytest.mark.parametrize("name", ["tree_broadcast", "halving_doubling", "hierarchical"])
+def test_right_for_some_only(name, fits):
+    right, fits = solutions()[name], FITS[fits]
+
+    def answer(comm, x, *rest):
+        right(comm, x if fits(comm, x) else x.clone(), *rest)
+
+    with pytest.raises(Wrong):
+        getattr(check, name)(answer)
+
+
+@pytest.mark.parametrize("fits", [
+    lambda comm, pieces: comm.size < 6, lambda comm, pieces: pieces != 1, lambda comm, pieces: pieces < 16,
+    lambda comm, pieces: type(comm).__name__ == "WorldComm",
+])  # fmt: skip
+def test_a_pipeline_for_some_only(fits):
+    right = solutions()["pipeline"]
+
+    def pipeline(comm, x, pieces):
+        right(comm, x if fits(comm, pieces) else x.clone(), pieces)
+
+    with pytest.raises(Wrong):
+        check.pipeline(pipeline)
+
+
+@pytest.mark.parametrize("fits", [
+    lambda algorithm, n: n < 16, lambda algorithm, n: n != 1, lambda algorithm, n: n & (n - 1) == 0,
+    lambda algorithm, n: algorithm != "tree", lambda algorithm, n: algorithm != "halving_doubling",
+])  # fmt: skip
+def test_formulas_for_some_only(fits):
+    right = solutions()["all_reduce_seconds"]
+
+    def answer(algorithm, n, *rest):
+        return right(algorithm, n, *rest) + (0.0 if fits(algorithm, n) else 1e-7)
+
+    with pytest.raises(Wrong):
+        check.all_reduce_seconds(answer)
+
+
+def test_the_bug_to_find_is_a_planted_one():
+    folder = next(f for f in lessons() if f.name == "03_topology")
+    shown = [source for source, exercise in assignment(folder).cells if exercise is None and "def pipeline" in source]
+    bug = (folder / "bugs" / "pipeline_waits.py").read_text(encoding="utf-8")
+    assert bug.partition('"""\n\n')[2].strip() == shown[0].strip()
