@@ -9,18 +9,31 @@ from torch import Tensor
 
 from ..comm.base import Comm, describe
 from ..split import given
-from . import naive, ring
+from .cost import ALGORITHMS, fastest
 from .flat import Flat, Rows
+
+
+def _in_place(operator: Callable) -> Callable:
+    """`operator(a, b)`, but where two meta tensors fit there is nothing to do: no values, only PyTorch's checks in
+    Python, which cost more than the message. A dispatch mode (the meter) sees the operation all the same."""
+
+    def combine(a: Tensor, b: Tensor) -> Tensor:
+        if a.is_meta and b.is_meta and a.dtype == b.dtype and a.shape == b.shape:
+            if not torch._C._len_torch_dispatch_stack():
+                return a
+        return operator(a, b)
+
+    return combine
+
 
 # combine(a, b): a becomes the combination, and is returned
 OPS = {
-    "sum": Tensor.add_,
-    "mean": Tensor.add_,
+    "sum": _in_place(Tensor.add_),
+    "mean": _in_place(Tensor.add_),
     "min": lambda a, b: torch.minimum(a, b, out=a),
     "max": lambda a, b: torch.maximum(a, b, out=a),
-    "prod": Tensor.mul_,
+    "prod": _in_place(Tensor.mul_),
 }
-_ALGORITHMS = {"naive": naive, "ring": ring}
 
 
 def native(comm: Comm, algorithm: str | None):
@@ -33,13 +46,31 @@ def native(comm: Comm, algorithm: str | None):
     return comm.native
 
 
-def chosen(comm: Comm, verb: str, algorithm: str | None) -> Callable:
-    """Our function for `verb`; a Comm's default that does not know the verb means the naive one."""
-    have = {name: getattr(module, verb) for name, module in _ALGORITHMS.items() if hasattr(module, verb)}
-    name = algorithm or (comm.algorithm if comm.algorithm in have else "naive")
-    if name not in have:
-        raise ValueError(f"{verb} has the algorithms {', '.join(map(repr, [*have, 'native']))}, not {name!r}")
-    return have[name]
+def chosen(comm: Comm, verb: str, algorithm, nbytes: int) -> Callable:
+    """Our function for `verb`; a Comm's default that does not know the verb means the naive one.
+
+    "auto": what `cost.fastest` predicts to be fastest for `nbytes` over the Comm's links, the same on every rank.
+    """
+    have = {name: getattr(one, verb) for name, one in ALGORITHMS.items() if hasattr(one, verb)}
+    name = algorithm or (comm.algorithm if comm.algorithm in [*have, "auto"] else "naive")
+    if name == "auto":
+        name = fastest(comm, verb, nbytes)
+    if isinstance(name, str):
+        if name not in have:
+            names = ", ".join(map(repr, [*have, "auto", "native"]))
+            raise ValueError(f"{verb} has the algorithms {names}, not {name!r}")
+        return _steady(comm, have[name])
+    return getattr(name, verb)
+
+
+def _steady(comm: Comm, run: Callable) -> Callable:
+    """`run`, which draws no random numbers, as ours do not."""
+
+    def steady(*args):
+        with comm.steady:
+            return run(*args)
+
+    return steady
 
 
 def check_root(comm: Comm, root: int) -> None:
@@ -103,3 +134,17 @@ def room(comm: Comm, xs: list[Tensor], sizes: list[int] | None) -> Rows:
     out = Rows(xs[0], [x.shape[1:] for x in xs], split)
     torch.cat([x.detach().reshape(-1) for x in xs], out=out.chunks[comm.rank])
     return out
+
+
+def nbytes(chunks: list[Tensor]) -> int:
+    """Bytes of all chunks together."""
+    return sum(chunk.nbytes for chunk in chunks)
+
+
+def others(comm: Comm, outs: list[Tensor], sizes: list[int] | None, mine: Tensor) -> list[Tensor]:
+    """All ranks' chunks of a scatter, on a rank that is not its root: `mine`, and as long ones without memory."""
+    counts = given([1] * comm.size if sizes is None else sizes, None, comm.size)
+    own = counts[comm.rank]
+    row = mine.numel() // own if own else sum(out.shape[1:].numel() for out in outs)
+    chunks = [mine.new_empty(1).expand(count * row) for count in counts]
+    return [*chunks[: comm.rank], mine, *chunks[comm.rank + 1 :]]

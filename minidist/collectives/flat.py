@@ -31,7 +31,9 @@ def rows(tensors: list[Tensor], sizes: list[list[int]]) -> list[Tensor]:
     parts = [torch.atleast_1d(t.detach()).contiguous().split(s) for t, s in zip(tensors, sizes, strict=True)]
     if len(parts) == 1:
         return [part.view(-1) for part in parts[0]]
-    return [torch.cat([part.reshape(-1) for part in of_rank]) for of_rank in zip(*parts, strict=True)]
+    by_rank = list(zip(*parts, strict=True))
+    lengths = [sum(part.numel() for part in of_rank) for of_rank in by_rank]
+    return list(torch.cat([part.reshape(-1) for of_rank in by_rank for part in of_rank]).split(lengths))
 
 
 class Rows:
@@ -53,3 +55,17 @@ class Rows:
         parts = [chunk.split(lengths) for chunk, lengths in zip(self.chunks, self._lengths, strict=True)]
         joined = [torch.cat(of_tensor) for of_tensor in zip(*parts, strict=True)]
         return [flat.view(sum(s), *rest) for flat, rest, s in zip(joined, self._rests, self._sizes, strict=True)]
+
+
+def together(chunks: list[Tensor], first: int, end: int) -> Tensor:
+    """Chunks `first` … `end−1` as one flat view. They lie one after the other in one buffer, as all chunks here do."""
+    total = sum(chunk.numel() for chunk in chunks[first:end])
+    if total == chunks[first].numel():  # also where there is nothing at all, and offsets mean nothing
+        return chunks[first]
+    return chunks[first].as_strided((total,), (1,), chunks[first].storage_offset())
+
+
+def put(chunk: Tensor, out: Tensor) -> None:
+    """Copy `chunk` into `out`, unless it is `out` itself."""
+    if chunk is not out:
+        out.copy_(chunk)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
+from .flat import put
+from .links import Net, slowest
 
 
 def _others(comm: Comm) -> list[int]:
@@ -59,26 +61,44 @@ def gather(comm: Comm, chunks: list[Tensor], root: int) -> None:
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
-    """Everyone sends its chunk to everyone: n−1 messages a rank, all at once."""
-    mine = chunks[comm.rank]
-    sends = [Send(mine, r, "all-gather") for r in _others(comm)]
-    comm.batch(sends + [Recv(chunks[r], r, "all-gather") for r in _others(comm)]).wait()
+    """Everyone sends its chunk to everyone: n−1 messages a rank, all under way at once, α + (n−1)/n·Nβ."""
+    _exchange(comm, chunks, [chunks[comm.rank]] * comm.size, "all-gather")
+
+
+def _exchange(comm: Comm, outputs: list[Tensor], inputs: list[Tensor], label: str) -> None:
+    """`inputs[r]` to rank r, `outputs[r]` from it.
+
+    The k-th pair of operations is to the k-th on the right and from the k-th on the left: so no two ranks
+    begin with the same wire, where in rank order all would send to rank 0 first.
+    """
+    n, rank = comm.size, comm.rank
+    works = []
+    for k in range(1, n):
+        to, source = (rank + k) % n, (rank - k) % n
+        works.append(comm.batch([Send(inputs[to], to, label), Recv(outputs[source], source, label)]))
+    for work in works:
+        work.wait()
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
-    """Everyone sends chunk i to rank i, which combines in rank order. n copies of a chunk in memory."""
-    received = [torch.empty_like(chunks[comm.rank]) for _ in range(comm.size)]
-    all_to_all(comm, received, chunks)
-    out.copy_(received[0])
-    for values in received[1:]:
-        combine(out, values)
+    """Everyone sends chunk i to rank i, which combines in rank order. n−1 copies of a chunk in memory."""
+    mine, first = chunks[comm.rank], comm.rank  # first: whose part `out` holds before the others are combined with it
+    parts = [mine if r == comm.rank else torch.empty_like(mine) for r in range(comm.size)]
+    if comm.size == 1:
+        put(mine, out)
+    elif out is not mine:
+        first = 1 if comm.rank == 0 else 0
+        parts[first] = out
+    _exchange(comm, parts, chunks, "reduce-scatter")
+    for r, part in enumerate(parts):
+        if r != first:
+            combine(out, part)
 
 
 def all_to_all(comm: Comm, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-    """Everyone sends to everyone, all at once."""
+    """Everyone sends to everyone, all at once: α + (n−1)/n·Nβ."""
     outputs[comm.rank].copy_(inputs[comm.rank])
-    sends = [Send(inputs[r], r, "all-to-all") for r in _others(comm)]
-    comm.batch(sends + [Recv(outputs[r], r, "all-to-all") for r in _others(comm)]).wait()
+    _exchange(comm, outputs, inputs, "all-to-all")
 
 
 def barrier(comm: Comm, token: Tensor) -> None:
@@ -86,3 +106,47 @@ def barrier(comm: Comm, token: Tensor) -> None:
     tokens = [token.clone() for _ in range(comm.size)]
     gather(comm, tokens, 0)
     broadcast(comm, token, 0)
+
+
+class Cost:
+    """Seconds of each verb; rank 0 is the root. N bytes are the whole, of which a chunk is the n-th part.
+
+    α for each message that is waited for, Nβ for each that passes the same wire (Hockney 1994; Chan et al. 2007).
+    """
+
+    @staticmethod
+    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """α + (n−1)Nβ; over each kind of link (a port of the root's of its own) at once."""
+        star = net.star
+        kinds = [[link for link in star if link.beta == beta] for beta in {link.beta for link in star}]
+        return max((slowest(kind, 0) + sum(nbytes * link.beta for link in kind) for kind in kinds), default=0.0)
+
+    @staticmethod
+    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return sum(link.alpha + nbytes * (link.beta + gamma) for link in net.star)
+
+    @staticmethod
+    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return Cost.reduce(net, nbytes, gamma) + Cost.broadcast(net, nbytes)
+
+    @staticmethod
+    def scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return Cost.broadcast(net, nbytes / net.n)
+
+    gather = scatter
+
+    @staticmethod
+    def all_to_all(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """Every wire out and every wire in is busy all the time, at the pace of the slowest."""
+        latency = slowest(net.crossing, 0) if net.n > 1 else 0.0
+        return latency + (net.n - 1) * max(0.0, slowest(net.crossing, nbytes / net.n) - latency)
+
+    all_gather = all_to_all
+
+    @staticmethod
+    def reduce_scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return Cost.all_to_all(net, nbytes) + (net.n - 1) / net.n * nbytes * gamma
+
+    @staticmethod
+    def barrier(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return 2 * Cost.broadcast(net, nbytes)

@@ -19,6 +19,8 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..split import uneven
 from . import naive
+from .flat import put
+from .links import Net, slowest
 
 
 def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
@@ -32,8 +34,7 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     """
     n, r = comm.size, comm.rank
     if n == 1:
-        out.copy_(chunks[0])
-        return
+        return put(chunks[0], out)
     last = out.new_empty(out.numel()) if out is chunks[r] else out
     sizes = {chunk.numel() for chunk in chunks}
     buffers = [out.new_empty(max(sizes)) for _ in range(min(2, n - 2))]
@@ -97,3 +98,46 @@ def barrier(comm: Comm, token: Tensor) -> None:
         to, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
         comm.sendrecv(token, to, heard, source, label="barrier")
         distance *= 2
+
+
+class Cost:
+    """Seconds of each verb; N bytes are the whole, of which a chunk is the n-th part.
+
+    All ranks are in step, so each step takes as long as its slowest link. Thakur, Rabenseifner and Gropp
+    2005, section 4; Patarasuk and Yuan 2009; Chan et al. 2007.
+    """
+
+    @staticmethod
+    def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """(n−1)(α + N/n·β)"""
+        return (net.n - 1) * slowest(net.ring, nbytes / net.n)
+
+    @staticmethod
+    def reduce_scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """(n−1)(α + N/n·β + N/n·γ)"""
+        return (net.n - 1) * (slowest(net.ring, nbytes / net.n) + nbytes / net.n * gamma)
+
+    @staticmethod
+    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """2(n−1)α + (n−1)/n·N(2β + γ)"""
+        return Cost.reduce_scatter(net, nbytes, gamma) + Cost.all_gather(net, nbytes)
+
+    @staticmethod
+    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """nα + 2(n−1)/n·Nβ: the last rank of the scatter is the last of the ring."""
+        return naive.Cost.scatter(net, nbytes) + Cost.all_gather(net, nbytes)
+
+    @staticmethod
+    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """nα + (n−1)/n·N(2β + γ)"""
+        return Cost.reduce_scatter(net, nbytes, gamma) + naive.Cost.gather(net, nbytes)
+
+    @staticmethod
+    def all_to_all(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """(n−1)(α + N/n·β)"""
+        return (net.n - 1) * slowest(net.crossing, nbytes / net.n)
+
+    @staticmethod
+    def barrier(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """⌈log₂n⌉(α + Nβ), N being the byte of the token"""
+        return sum(slowest(net.apart(1 << i), nbytes) for i in range((net.n - 1).bit_length()))

@@ -7,9 +7,9 @@
 Rows (the first dimension) are what is split and put together: `all_gather(reduce_scatter(x))` is
 `all_reduce_(x)`. Rows split evenly, or as `sizes` says (the same list on every rank). In-place verbs end
 in `_` and take any shape. Everywhere `x` may be a list of tensors: one message carries them all, and a
-list comes back. `op`: "sum", "mean", "min", "max", "prod". `algorithm`: "naive", "ring", "native" (the
-transport library's own), None for the Comm's default. Sources and costs: ring.py, naive.py. There is no
-ring for scatter and gather: the wire of the root carries it all in any case.
+list comes back. `op`: "sum", "mean", "min", "max", "prod". `algorithm`: a name (algorithms.py has the table),
+"auto" (what `fastest` predicts), "native" (the transport library's own), a `Hierarchical(inner, outer, size)`, or
+any object with functions like theirs; None for the Comm's default.
 """
 
 from __future__ import annotations
@@ -22,37 +22,51 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..split import given
 from . import naive
-from .dispatch import OPS, by_dtype, check_op, check_out, check_root, chosen, flats, height, mean, native, room
+from .dispatch import (
+    OPS,
+    by_dtype,
+    check_op,
+    check_out,
+    check_root,
+    chosen,
+    flats,
+    height,
+    mean,
+    native,
+    nbytes,
+    others,
+    room,
+)
 from .flat import Flat, Rows, rows
 
 
-def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm: str | None = None):
+def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=None):
     """`x` of rank `root` on every rank, in place. Returns `x`."""
     check_root(comm, root)
     for flat in flats(x):
         if run := native(comm, algorithm):
             run.broadcast(flat.buffer, root)
         else:
-            chosen(comm, "broadcast", algorithm)(comm, flat.buffer, root)
+            chosen(comm, "broadcast", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root)
         flat.restore()
     return x
 
 
-def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum", algorithm: str | None = None):
+def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum", algorithm=None):
     """`x` combined over all ranks, in place on rank `root`; the others keep theirs. Returns `x`."""
     check_root(comm, root)
     for flat in flats(x, op):
         if run := native(comm, algorithm):
             run.reduce(flat.buffer, root, op)
         else:
-            chosen(comm, "reduce", algorithm)(comm, flat.buffer, root, OPS[op])
+            chosen(comm, "reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root, OPS[op])
         if comm.rank == root:
             mean(flat.buffer, op, comm.size)
             flat.restore()
     return x
 
 
-def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm: str | None = None):
+def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm=None):
     """`x` combined over all ranks, in place on every rank, bit for bit the same. Returns `x`.
 
     Ring: 2(n−1) messages and 2(n−1)/n·N bytes a rank.
@@ -61,13 +75,13 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
         if run := native(comm, algorithm):
             run.all_reduce(flat.buffer, op)
         else:
-            chosen(comm, "all_reduce", algorithm)(comm, flat.buffer, OPS[op])
+            chosen(comm, "all_reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, OPS[op])
         mean(flat.buffer, op, comm.size)
         flat.restore()
     return x
 
 
-def reduce_scatter(comm: Comm, x, op: str = "sum", sizes: list[int] | None = None, algorithm: str | None = None):
+def reduce_scatter(comm: Comm, x, op: str = "sum", sizes: list[int] | None = None, algorithm=None):
     """This rank's rows of `x` combined over all ranks: (R, …) → (R/n, …), or `sizes[rank]` rows."""
     if isinstance(x, list | tuple):
         return by_dtype(x, lambda some: _reduce_scatter(comm, some, op, sizes, algorithm))
@@ -84,12 +98,12 @@ def _reduce_scatter(comm: Comm, xs: list[Tensor], op: str, sizes, algorithm) -> 
         run.reduce_scatter(chunks, op)
         out.chunks[0].copy_(chunks[comm.rank])
     else:
-        chosen(comm, "reduce_scatter", algorithm)(comm, chunks, out.chunks[0], OPS[op])
+        chosen(comm, "reduce_scatter", algorithm, nbytes(chunks))(comm, chunks, out.chunks[0], OPS[op])
     mean(out.chunks[0], op, comm.size)
     return out.tensors()
 
 
-def all_gather(comm: Comm, x, sizes: list[int] | None = None, algorithm: str | None = None):
+def all_gather(comm: Comm, x, sizes: list[int] | None = None, algorithm=None):
     """Every rank's rows, in rank order, on every rank: (R, …) → (nR, …).
 
     `sizes[r]`: rows of rank r, where they differ. A number (no dimension) counts as one row.
@@ -104,11 +118,11 @@ def _all_gather(comm: Comm, xs: list[Tensor], sizes, algorithm) -> list[Tensor]:
     if run := native(comm, algorithm):
         run.all_gather(out.chunks)
     else:
-        chosen(comm, "all_gather", algorithm)(comm, out.chunks)
+        chosen(comm, "all_gather", algorithm, nbytes(out.chunks))(comm, out.chunks)
     return out.tensors()
 
 
-def gather(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, algorithm: str | None = None):
+def gather(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, algorithm=None):
     """Every rank's rows, in rank order, on rank `root`; None on the others. `sizes` as in `all_gather`."""
     if isinstance(x, list | tuple):
         gathered = by_dtype(x, lambda some: _gather(comm, some, root, sizes, algorithm))
@@ -122,11 +136,11 @@ def _gather(comm: Comm, xs: list[Tensor], root: int, sizes, algorithm) -> list[T
     if run := native(comm, algorithm):
         run.gather(out.chunks, root)
     else:
-        chosen(comm, "gather", algorithm)(comm, out.chunks, root)
+        chosen(comm, "gather", algorithm, nbytes(out.chunks))(comm, out.chunks, root)
     return out.tensors() if comm.rank == root else [None] * len(xs)
 
 
-def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=None, algorithm: str | None = None):
+def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=None, algorithm=None):
     """Rows of rank `root`'s `x`, to each rank its own: (R, …) → (R/n, …). The others pass x=None.
 
     `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes
@@ -146,13 +160,13 @@ def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=No
     for dtype in dict.fromkeys(o.dtype for o in outs):
         some = [i for i, o in enumerate(outs) if o.dtype == dtype]
         mine = Flat([outs[i] for i in some])
-        chunks = [mine.buffer if r == comm.rank else mine.buffer.new_empty(0) for r in range(comm.size)]
+        chunks = others(comm, [outs[i] for i in some], sizes, mine.buffer)
         if comm.rank == root:
             chunks = rows([xs[i] for i in some], [split[i] for i in some])
         if run := native(comm, algorithm):
             run.scatter(chunks, root)
         else:
-            chosen(comm, "scatter", algorithm)(comm, chunks, root)
+            chosen(comm, "scatter", algorithm, nbytes(chunks))(comm, chunks, root)
         mine.buffer.copy_(chunks[comm.rank])
         mine.restore()
     return outs if several else outs[0]
@@ -179,7 +193,7 @@ def _announced(comm: Comm, xs, split, root: int, several: bool) -> tuple[list[Te
 
 
 def all_to_all(comm: Comm, x, sizes: list[int] | None = None, out_sizes: list[int] | None = None,
-               algorithm: str | None = None):  # fmt: skip
+               algorithm=None):  # fmt: skip
     """Rows for each rank in, rows from each rank out, in rank order: (R, …) → (R, …).
 
     Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
@@ -199,13 +213,13 @@ def _all_to_all(comm: Comm, xs: list[Tensor], sizes, out_sizes, algorithm) -> li
     if run := native(comm, algorithm):
         run.all_to_all(out.chunks, rows(xs, split))
     else:
-        chosen(comm, "all_to_all", algorithm)(comm, out.chunks, rows(xs, split))
+        chosen(comm, "all_to_all", algorithm, nbytes(out.chunks))(comm, out.chunks, rows(xs, split))
     return out.tensors()
 
 
-def barrier(comm: Comm, algorithm: str | None = None) -> None:
+def barrier(comm: Comm, algorithm=None) -> None:
     """Return once every rank has come here."""
     if run := native(comm, algorithm):
         run.barrier()
     else:
-        chosen(comm, "barrier", algorithm)(comm, torch.zeros(1, dtype=torch.uint8, device=comm.device))
+        chosen(comm, "barrier", algorithm, 1)(comm, torch.zeros(1, dtype=torch.uint8, device=comm.device))

@@ -12,8 +12,10 @@ from minidist.collectives import (
     gather,
     reduce_,
     reduce_scatter,
+    ring,
     scatter,
 )
+from minidist.collectives.dispatch import others
 from minidist.comm import World, launch
 
 X = torch.arange(6.0)
@@ -37,6 +39,7 @@ WRONG = {
     "root of a scatter": (lambda comm: from_root(comm, root=7), ("rank 7", "3 ranks")),
     "algorithm": (lambda comm: all_reduce_(comm, X.clone(), algorithm="star"), ("'naive', 'ring'", "'star'")),
     "algorithm of a barrier": (lambda comm: barrier(comm, algorithm="star"), ("'naive', 'ring'", "'star'")),
+    "one without the verb": (lambda comm: all_to_all(comm, X, algorithm="tree"), ("'ring', 'auto', 'native'",)),
     "a ring without one": (lambda comm: gather(comm, X, algorithm="ring"), ("'naive'", "'ring'")),
     "no native one": (lambda comm: all_reduce_(comm, X.clone(), algorithm="native"), ("torch.distributed",)),
     "odd split": (lambda comm: reduce_scatter(comm, torch.ones(7)), ("7 rows", "3 ranks")),
@@ -125,3 +128,35 @@ def test_the_default_is_the_comms():
 
     assert [World(4).run(program, "ring").trace.messages(r) for r in range(4)] == [6, 7, 7, 7]
     assert [World(4).run(program, "naive").trace.messages(r) for r in range(4)] == [3, 2, 2, 2]
+
+
+class Loud:
+    """An algorithm of one's own: anything with the functions of a verb."""
+
+    def __init__(self):
+        self.calls = []
+
+    def all_reduce(self, comm, flat, combine):
+        self.calls.append((comm.rank, flat.numel()))
+        ring.all_reduce(comm, flat, combine)
+
+
+def test_an_algorithm_of_ones_own():
+    def program(comm):
+        loud = Loud()
+        x = all_reduce_(comm, torch.ones(5), algorithm=loud)
+        return loud.calls, x.tolist()
+
+    assert World(3).run(program) == [([(r, 5)], [3.0] * 5) for r in range(3)]
+
+
+def test_others_of_a_scatter_take_no_memory():
+    def program(comm):
+        mine = torch.empty(10 * comm.rank)
+        chunks = others(comm, [mine], [0, 10, 20], mine)
+        assert chunks[comm.rank] is mine
+        return [c.numel() for c in chunks], [c.untyped_storage().nbytes() for c in chunks]
+
+    for rank, (lengths, nbytes) in enumerate(World(3).run(program)):
+        assert lengths == [0, 10, 20]
+        assert all(size <= 4 for r, size in enumerate(nbytes) if r != rank)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidist.collectives.flat import Flat, Rows, rows
+from minidist.collectives.flat import Flat, Rows, put, rows, together
 
 
 def test_one_contiguous_tensor_is_not_copied():
@@ -42,3 +42,32 @@ def test_rows_of_every_rank_lie_together():
 
 def test_a_number_is_one_row():
     assert [c.tolist() for c in rows([torch.tensor(3.0)], [[1]])] == [[3.0]]
+
+
+@pytest.mark.parametrize("sizes", [[[2, 0, 1]], [[0, 3, 0]], [[3, 0, 0]], [[1, 1, 1]]])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_chunks_of_one_tensor_or_of_several_lie_together(sizes, device):
+    x, y = torch.arange(6, device=device).view(3, 2), torch.arange(3, device=device)
+    for tensors in ([x], [x, y]):
+        chunks = rows(tensors, sizes * len(tensors))
+        for first in range(3):
+            for end in range(first + 1, 4):
+                whole = together(chunks, first, end)
+                assert whole.numel() == sum(chunk.numel() for chunk in chunks[first:end])
+                if device == "cpu":
+                    assert whole.tolist() == torch.cat(chunks[first:end]).tolist()
+                    memory = {t.untyped_storage().data_ptr() for t in (whole, chunks[0])}
+                    assert len(memory) == 1
+
+
+def test_together_where_there_is_nothing():
+    assert [together(rows([torch.empty(4, 0)], [[1, 2, 1]]), 0, end).numel() for end in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_put():
+    x, y = torch.ones(2), torch.zeros(2)
+    put(x, y)
+    assert y.tolist() == [1, 1]
+    before = x._version
+    put(x, x)
+    assert x._version == before

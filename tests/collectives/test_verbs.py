@@ -17,6 +17,7 @@ def wrong(results):
 @pytest.mark.parametrize(("n", "algorithm"), [
     (1, "naive"), (2, "naive"), (3, "naive"), (5, "naive"),
     (1, "ring"), (2, "ring"), (3, "ring"), (4, "ring"), (5, "ring"), (8, "ring"),
+    (3, "tree"), (3, "double_tree"), (3, "halving_doubling"), (3, "pipelined"), (3, "hierarchical"), (2, "auto"),
 ])
 def test_world(n, algorithm):
     assert wrong(World(n).run(check, algorithm)) == []
@@ -124,7 +125,7 @@ def on_three_processes(program, *args):
     return launch(program, 3, *args)
 
 
-@pytest.mark.parametrize("algorithm", ["naive", "ring"])
+@pytest.mark.parametrize("algorithm", ["naive", "ring", "tree", "auto"])
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_nobody_leaves_a_barrier_before_all_have_come(n, algorithm):
     def program(comm):

@@ -1,0 +1,178 @@
+"""Recursive halving and doubling: each step exchanges half of what the last one did, with a rank twice as near.
+
+    4 ranks, chunks 0 1 2 3     step 1: 0 ⇄ 2, 1 ⇄ 3     step 2: 0 ⇄ 1, 2 ⇄ 3
+    rank 0 keeps                0 1 and gives 2 3        0 and gives 1          chunk 0 is finished at rank 0
+
+Reduce-scatter halves, all-gather doubles back: a ring's bytes in a tree's number of steps,
+2⌊log₂n⌋α + (n−1)/n·N(2β + γ) for the all-reduce. Where n is no power of two, p the one below it and r = n−p, the
+first 2r ranks are pairs of which one folds all it has into the other, which acts for both, and is told the result:
+(α + Nβ + Nγ) + (α + Nβ) more. Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, section 4.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from torch import Tensor
+
+from ..comm.base import Comm, Link
+from ..split import uneven
+from .flat import put, together
+from .links import Net, slowest
+
+
+class _Group:
+    """The p ranks that act, p a power of two. Actor v is rank 2v of the pairs, or one of those after them."""
+
+    def __init__(self, comm: Comm):
+        self.comm, self.p = comm, 1 << (comm.size.bit_length() - 1)
+        self.pairs = comm.size - self.p
+        self.paired = comm.rank < 2 * self.pairs
+        self.acts = not self.paired or comm.rank % 2 == 0
+        self.v = comm.rank // 2 if self.paired else comm.rank - self.pairs
+
+    def rank(self, v: int) -> int:
+        return 2 * v if v < self.pairs else v + self.pairs
+
+    def first(self, v: int) -> int:
+        """The first of the chunks that actor v owns: two for a pair."""
+        return v + min(v, self.pairs)
+
+    def fold(self, x: Tensor, combine, mine: bool) -> tuple[Tensor, bool]:
+        """The partner's `x` folded into this actor's; whether the result may be written. The others only send."""
+        if not self.paired:
+            return x, mine
+        if not self.acts:
+            self.comm.send(x, self.comm.rank - 1, "fold")
+            return x, mine
+        received = self.comm.recv(x.new_empty(x.numel()), self.comm.rank + 1, "fold")
+        return (combine(x, received) if mine else combine(received, x)), True
+
+    def halve(self, x: Tensor, ends: list[int], combine, mine: bool, out: Tensor | None = None) -> Tensor:
+        """This actor's part of `x`, finished; part v is x[ends[v]:ends[v+1]]. In `out`, if that is given."""
+        low, half = 0, self.p // 2
+        while half:
+            cut, upper = ends[low + half] - ends[low], self.v & half
+            keep, give = (x[cut:], x[:cut]) if upper else (x[:cut], x[cut:])
+            last = half == 1 and out is not None
+            received = out if last else keep.new_empty(keep.numel())
+            peer = self.rank(self.v ^ half)
+            self.comm.sendrecv(give, peer, received, peer, label="reduce-scatter")
+            x, mine = combine(keep, received) if mine and not last else combine(received, keep), True
+            low, half = low + upper, half // 2
+        return x
+
+    def double(self, x: Tensor, ends: list[int]) -> None:
+        """All of `x` from the actors, each of which has its own part."""
+        size = 1
+        while size < self.p:
+            low, peer = self.v & -size, self.rank(self.v ^ size)
+            mine, theirs = (x[ends[i] : ends[i + size]] for i in (low, low ^ size))
+            self.comm.sendrecv(mine, peer, theirs, peer, label="all-gather")
+            size *= 2
+
+    def unfold(self, x: Tensor) -> None:
+        """All of `x` to the one that does not act."""
+        if self.paired and self.acts:
+            self.comm.send(x, self.comm.rank + 1, "unfold")
+        elif self.paired:
+            self.comm.recv(x, self.comm.rank - 1, "unfold")
+
+
+def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
+    """`flat`, combined over all ranks, on every rank, bit for bit the same; half of it more in memory."""
+    group = _Group(comm)
+    ends = [0, *accumulate(uneven(flat.numel(), group.p))]
+    group.fold(flat, combine, True)
+    if group.acts:
+        group.halve(flat, ends, combine, True)
+        group.double(flat, ends)
+    group.unfold(flat)
+
+
+def _owned(group: _Group, chunks: list[Tensor]) -> tuple[Tensor, list[int]]:
+    """All chunks as one, and where in it the actors' parts begin and end."""
+    starts = [0, *accumulate(chunk.numel() for chunk in chunks)]
+    return together(chunks, 0, len(chunks)), [starts[v + min(v, group.pairs)] for v in range(group.p + 1)]
+
+
+def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
+    """`out` becomes chunk `comm.rank`, combined over all ranks; the chunks are only read, unless `out` is one of them.
+
+    ⌊log₂n⌋ messages and (n−1)/n·N bytes a rank where n is a power of two.
+    """
+    group = _Group(comm)
+    whole, ends = _owned(group, chunks)
+    x, mine = group.fold(whole, combine, False)
+    if not group.acts:
+        comm.recv(out, comm.rank - 1, "unfold")
+    elif group.paired:
+        x = group.halve(x, ends, combine, mine)
+        out.copy_(x[: out.numel()])
+        comm.send(x[out.numel() :], comm.rank + 1, "unfold")
+    elif group.p == 1:
+        put(chunks[0], out)
+    elif group.p == 2 and out is chunks[comm.rank]:
+        group.halve(x, ends, combine, True)  # what it keeps is `out`
+    else:
+        group.halve(x, ends, combine, mine, out)
+
+
+def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
+    """Fill all `chunks` from the ranks that own them: ⌊log₂n⌋ messages a rank where n is a power of two."""
+    group = _Group(comm)
+    whole, ends = _owned(group, chunks)
+    if group.paired and group.acts:
+        comm.recv(chunks[comm.rank + 1], comm.rank + 1, "fold")
+    elif group.paired:
+        comm.send(chunks[comm.rank], comm.rank - 1, "fold")
+    if group.acts:
+        group.double(whole, ends)
+    group.unfold(whole)
+
+
+class Cost:
+    """Seconds of each verb. In each step all wait for the pair that exchanges most, over the slowest link.
+
+    p: the power of two that act; r = n−p: the pairs. The formulas given are those for r = 0.
+    """
+
+    @staticmethod
+    def _links(net: Net) -> tuple[int, list[list[Link]], list[Link]]:
+        """p; the links between actors 1, 2, 4, … apart; those within the pairs."""
+        p = 1 << (net.n.bit_length() - 1)
+        r = net.n - p
+        ranks = [2 * v if v < r else v + r for v in range(p)]
+        steps = []
+        for d in (1 << i for i in range(p.bit_length() - 1)):
+            apart = [(ranks[v | d], ranks[v]) for v in range(p) if not v & d]
+            steps.append(net.among(("doubling", d), lambda apart=apart: apart))
+        return p, steps, net.among("pairs", lambda: [(2 * v, 2 * v + 1) for v in range(r)]) if r else []
+
+    @staticmethod
+    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """2 log₂n α + (n−1)/n·N(2β + γ)"""
+        p, steps, pairs = Cost._links(net)
+        halves = sum(2 * slowest(links, nbytes / p * (1 << i)) for i, links in enumerate(steps))
+        combined = (p - 1) / p + (1 if pairs else 0)
+        return 2 * slowest(pairs, nbytes) + halves + combined * nbytes * gamma
+
+    @staticmethod
+    def reduce_scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """log₂n α + (n−1)/n·N(β + γ). The first 2^i actors own as many chunks, and one more for each pair."""
+        p, steps, pairs = Cost._links(net)
+        shares = [nbytes / net.n * ((1 << i) + min(1 << i, net.n - p)) for i in range(len(steps))]
+        fold = slowest(pairs, nbytes) + slowest(pairs, nbytes / net.n) + (nbytes * gamma if pairs else 0.0)
+        return fold + sum(slowest(links, each) + each * gamma for links, each in zip(steps, shares, strict=True))
+
+    @staticmethod
+    def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """log₂n α + (n−1)/n·Nβ. With pairs, who sends more than it receives is done before its partner."""
+        p, steps, pairs = Cost._links(net)
+        share, r = nbytes / net.n, net.n - p
+        done = [slowest(pairs, share) if v < r else 0.0 for v in range(p)]
+        for i, links in enumerate(steps):
+            d, alpha = 1 << i, slowest(links, 0)
+            wire = [slowest(links, share * (d + min(max(r - low, 0), d))) - alpha for low in range(0, p, d)]
+            done = [max(done[v], done[v ^ d]) + max(wire[v >> i], alpha + wire[v >> i ^ 1]) for v in range(p)]
+        return max(end + (slowest(pairs, nbytes) if v < r else 0.0) for v, end in enumerate(done))

@@ -1,0 +1,204 @@
+"""In the node, between nodes, in the node: the slow network between nodes carries a shard from each rank, once.
+
+    node 0: ranks 0 1    reduce-scatter ─▶ shard a at 0, b at 1 ┐  all-reduce of a by 0, 2     all-gather
+    node 1: ranks 2 3    reduce-scatter ─▶ shard a at 2, b at 3 ┘  all-reduce of b by 1, 3     in each node
+
+A ring over all ranks takes n−1 steps at the pace of the slowest link; here few ranks are on each ring, and all
+network cards of a node work at once. With m ranks in each node: the time of an inner reduce-scatter and all-gather
+of N bytes over m ranks, and of an outer all-reduce of N/m bytes over the nodes. Any algorithm serves as the inner
+one that has both halves, any as the outer one. Where nodes differ in size, the ranks that the smallest one does
+not have own empty shards. Mikami et al. 2018, as a torus of two dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..comm.base import Comm, Recv, Send
+from ..split import uneven
+from . import naive
+from .algorithms import FLAT, having
+from .links import Net, slowest
+from .nodes import Bundled, Nodes, by_links, of_size
+
+
+class _Groups(NamedTuple):
+    """A rank's view: its node, and the ranks at its place in all nodes (None: it is left over)."""
+
+    nodes: Nodes
+    inner: Comm
+    outer: Comm | None
+
+    def padded(self, shards: list[Tensor]) -> list[Tensor]:
+        """For each rank of the node its shard, an empty one for those left over."""
+        return shards + [shards[-1][shards[-1].numel() :]] * (self.inner.size - len(shards))
+
+
+@dataclass(frozen=True)
+class Hierarchical:
+    """An algorithm: `inner` within the nodes, `outer` between them, by name.
+
+    size: ranks of a node; None: neighbours joined by the fastest link. ValueError for an inner algorithm without
+    the two halves of a ring, an outer one without an all-reduce, and later, for a verb that the outer one lacks.
+    """
+
+    inner: str = "ring"
+    outer: str = "ring"
+    size: int | None = None
+
+    def __post_init__(self):
+        inner, outer = having("reduce_scatter", "all_gather"), having("all_reduce")
+        if self.inner not in inner or self.outer not in outer:
+            raise ValueError(f"the inner algorithm is one of {', '.join(inner)}, not {self.inner!r}; "
+                             f"the outer one is one of {', '.join(outer)}, not {self.outer!r}")  # fmt: skip
+
+    def nodes(self, net: Net) -> Nodes:
+        return net.keep(("nodes", self.size), lambda: by_links(net) if self.size is None else of_size(net.n, self.size))
+
+    def groups(self, comm: Comm) -> _Groups:
+        """Made the first time, without a message."""
+        nodes = self.nodes(Net.of(comm))
+
+        def split() -> _Groups:
+            inner = comm.split(nodes.node)
+            return _Groups(nodes, inner, comm.split([p if p < nodes.shards else None for p in nodes.place]))
+
+        return comm.keep(("groups", self.size), split)
+
+    @property
+    def within(self):
+        return FLAT[self.inner]
+
+    def between(self, verb: str):
+        """The outer algorithm, which must have that verb."""
+        if self.outer not in having(verb):
+            raise ValueError(f"the outer algorithm {self.outer!r} has no {verb}; these have: {', '.join(having(verb))}")
+        return FLAT[self.outer]
+
+    def all_reduce(self, comm: Comm, flat: Tensor, combine) -> None:
+        """Reduce-scatter, all-reduce of the shards, all-gather: bit for bit the same everywhere."""
+        outer, (group, shards) = self.between("all_reduce"), self._shards(comm, flat)
+        mine = shards[group.inner.rank]
+        self.within.reduce_scatter(group.inner, shards, mine, combine)
+        if group.outer is not None:
+            outer.all_reduce(group.outer, mine, combine)
+        self.within.all_gather(group.inner, shards)
+
+    def _shards(self, comm: Comm, flat: Tensor) -> tuple[_Groups, list[Tensor]]:
+        group = self.groups(comm)
+        return group, group.padded(list(flat.split(uneven(flat.numel(), group.nodes.shards))))
+
+    def broadcast(self, comm: Comm, flat: Tensor, root: int) -> None:
+        """Scatter in the root's node, broadcasts of the shards, all-gather: all network cards work."""
+        outer, (group, shards) = self.between("broadcast"), self._shards(comm, flat)
+        home = group.nodes.node[root]
+        if group.nodes.node[comm.rank] == home:
+            naive.scatter(group.inner, shards, group.nodes.place[root])
+        if group.outer is not None:
+            outer.broadcast(group.outer, shards[group.inner.rank], home)
+        self.within.all_gather(group.inner, shards)
+
+    def reduce(self, comm: Comm, flat: Tensor, root: int, combine) -> None:
+        """Reduce-scatter, reduces of the shards, gather in the root's node."""
+        outer, (group, shards) = self.between("reduce"), self._shards(comm, flat)
+        home, done = group.nodes.node[root], shards[group.inner.rank]
+        if comm.rank != root:
+            done = done.new_empty(done.numel())
+        self.within.reduce_scatter(group.inner, shards, done, combine)
+        if group.outer is not None:
+            outer.reduce(group.outer, done, home, combine)
+        if group.nodes.node[comm.rank] == home:
+            shards[group.inner.rank] = done
+            naive.gather(group.inner, shards, group.nodes.place[root])
+
+    def reduce_scatter(self, comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
+        """Reduce-scatter of the bundles in each node, then of each bundle between its peers. A copy of the whole."""
+        outer, group = self.between("reduce_scatter"), self.groups(comm)
+        nodes, bundled = group.nodes, Bundled(group.nodes, chunks, True)
+        bundles = group.padded(bundled.bundle)
+        mine = out.new_empty(bundles[group.inner.rank].numel())
+        self.within.reduce_scatter(group.inner, bundles, mine, combine)
+        p, k = nodes.place[comm.rank], nodes.node[comm.rank]
+        if group.outer is None:
+            comm.recv(out, nodes.bundles[p % nodes.shards][k][0], "reduce-scatter")
+            return
+        parts, ranks = bundled.part[p], nodes.bundles[p][k]
+        part = out.new_empty(parts[k].numel())
+        shards = list(mine.split([part.numel() for part in parts]))
+        outer.reduce_scatter(group.outer, shards, part, combine)
+        done = part.split([chunks[r].numel() for r in ranks])
+        comm.batch([Send(x, r, "reduce-scatter") for x, r in zip(done[1:], ranks[1:], strict=True)]).wait()
+        out.copy_(done[0])
+
+    def all_gather(self, comm: Comm, chunks: list[Tensor]) -> None:
+        """All-gather of each bundle between its peers, then of the bundles in each node. A copy of the whole."""
+        outer, group = self.between("all_gather"), self.groups(comm)
+        nodes, bundled = group.nodes, Bundled(group.nodes, chunks, False)
+        p, k = nodes.place[comm.rank], nodes.node[comm.rank]
+        first, *others = nodes.bundles[p % nodes.shards][k]
+        if group.outer is None:
+            comm.send(chunks[comm.rank], first, "all-gather")
+        else:
+            if bundled.chunk is not chunks:
+                bundled.chunk[first].copy_(chunks[first])
+            comm.batch([Recv(bundled.chunk[r], r, "all-gather") for r in others]).wait()
+            outer.all_gather(group.outer, bundled.part[p])
+        self.within.all_gather(group.inner, group.padded(bundled.bundle))
+        bundled.restore()
+
+    @property
+    def Cost(self) -> Cost:
+        return Cost(self)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of each verb: those of its parts, in the slowest node and of the slowest peers; rank 0 is the root.
+
+    Somewhat too long where nodes differ in size, for ranks with empty shards wait less. Copies are not counted.
+    """
+
+    algorithm: Hierarchical
+
+    def _inner(self, verb: str, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """A verb within the nodes; a larger node passes shards as long as the smallest does, some of them empty."""
+        nodes, formula = self.algorithm.nodes(net), getattr(self.algorithm.within.Cost, verb)
+        parts = [net.part(("node", self.algorithm.size, k), ranks) for k, ranks in enumerate(nodes.members)]
+        return max(formula(part, nbytes * part.n / nodes.shards, gamma) for part in parts)
+
+    def _outer(self, verb: str, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        nodes, formula = self.algorithm.nodes(net), getattr(self.algorithm.between(verb).Cost, verb)
+        parts = [net.part(("peers", self.algorithm.size, p), nodes.peers(p)) for p in range(nodes.shards)]
+        return max(formula(part, nbytes / nodes.shards, gamma) for part in parts)
+
+    def _home(self, net: Net, nbytes: float) -> float:
+        """Scatter or gather of the shards in the root's node."""
+        nodes = self.algorithm.nodes(net)
+        return naive.Cost.scatter(net.part(("home", self.algorithm.size), nodes.members[0][: nodes.shards]), nbytes)
+
+    def _left_over(self, net: Net, nbytes: float) -> float:
+        """A chunk between a rank that is left over and the peer that works for it."""
+        nodes = self.algorithm.nodes(net)
+        pairs = [(ranks[0], r) for bundle in nodes.bundles for ranks in bundle for r in ranks[1:]]
+        return slowest(net.among(("left over", self.algorithm.size), lambda: pairs), nbytes / net.n) if pairs else 0.0
+
+    def all_reduce(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        halves = self._inner("reduce_scatter", net, nbytes, gamma) + self._inner("all_gather", net, nbytes)
+        return halves + self._outer("all_reduce", net, nbytes, gamma)
+
+    def broadcast(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return self._home(net, nbytes) + self._outer("broadcast", net, nbytes) + self._inner("all_gather", net, nbytes)
+
+    def reduce(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        inner = self._inner("reduce_scatter", net, nbytes, gamma)
+        return inner + self._outer("reduce", net, nbytes, gamma) + self._home(net, nbytes)
+
+    def reduce_scatter(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        inner = self._inner("reduce_scatter", net, nbytes, gamma)
+        return inner + self._outer("reduce_scatter", net, nbytes, gamma) + self._left_over(net, nbytes)
+
+    def all_gather(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return self.reduce_scatter(net, nbytes)

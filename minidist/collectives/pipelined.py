@@ -1,0 +1,164 @@
+"""Rings and chains in pieces: while one piece is combined or sent on, the next is on its way.
+
+A ring's chunk goes in two pieces: the second travels while the first is combined, so each step takes the longer
+of the two, and its latency passes while the other piece keeps the wire busy: 2(n−1)/n·Nβ + α where a piece is
+longer on the wire than α, where the ring takes 2(n−1)α more. For the price of twice as many messages.
+
+A chain, root → next → … → last, carries k pieces: the root sends piece i while piece i−1 is a link further.
+(n−2)(α + Nβ/k) for the first piece to come, then the rest: about Nβ for a long message, whatever n. Reduce is the
+same backwards. The best k: `steps.pieces`; the times: `steps`. N is the whole, n the ranks. Chan et al. 2007
+(ring: "bucket" algorithms); Träff, Ripke, Siebert et al. 2008 (pipelined all-gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ..comm.base import Comm, Link, Recv, Send
+from . import steps
+from .flat import put
+from .links import Net, worst
+from .steps import Step, cut
+
+PIECES = 2  # of a ring's chunk: as many as are under way
+
+
+def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
+    """`out` becomes chunk `comm.rank`, combined over all ranks; it may be `chunks[comm.rank]` itself."""
+    if comm.size == 1:
+        put(chunks[0], out)
+    steps.run(comm, _scattering(comm, chunks, out, combine))
+
+
+def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
+    """Fill all `chunks` from the ranks that own them. 2(n−1) messages, (n−1)/n·N bytes a rank."""
+    steps.run(comm, _gathering(comm, chunks, 0))
+
+
+def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
+    """`flat`, combined over all ranks, on every rank, bit for bit the same: the second half starts in the first."""
+    chunks, n = cut(flat, comm.size), comm.size
+
+    def both() -> Iterator[Step]:
+        yield from _scattering(comm, chunks, chunks[comm.rank], combine)
+        yield from _gathering(comm, chunks, PIECES * (n - 1))
+
+    steps.run(comm, both())
+
+
+def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Iterator[Step]:
+    """As in ring.py: chunk i sets out from rank i+1, and each rank on its way adds its own."""
+    n, r = comm.size, comm.rank
+    longest = max(chunk.numel() for chunk in chunks)
+    rooms = [out.new_empty(longest) for _ in range(min(2, n - 1))]
+    partial = cut(chunks[(r - 1) % n], PIECES)
+    for step in range(n - 1):
+        own = chunks[(r - 2 - step) % n]
+        received = cut(out if step == n - 2 and out is not own else rooms[step % 2][: own.numel()], PIECES)
+        for i, (mine, room) in enumerate(zip(cut(own, PIECES), received, strict=True)):
+            ops = [Send(partial[i], (r + 1) % n, "reduce-scatter"), Recv(room, (r - 1) % n, "reduce-scatter")]
+            pair = (mine, room) if out is own else (room, mine)
+            yield step * PIECES + i, ops, lambda pair=pair: combine(*pair)
+        partial = received
+
+
+def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
+    n, r = comm.size, comm.rank
+    parts = [cut(chunk, PIECES) for chunk in chunks]
+    for step in range(n - 1):
+        give, take = parts[(r - step) % n], parts[(r - step - 1) % n]
+        for i in range(PIECES):
+            ops = [Send(give[i], (r + 1) % n, "all-gather"), Recv(take[i], (r - 1) % n, "all-gather")]
+            yield start + step * PIECES + i, ops, None
+
+
+def _cut(comm: Comm, flat: Tensor, hops: int) -> list[Tensor]:
+    """`flat` in as many pieces as are best for a chain of `hops`."""
+    return cut(flat, steps.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)) if comm.size > 1 else 1)
+
+
+def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
+    """Down the chain root, root+1, …: k messages and N bytes a rank."""
+    n, v = comm.size, (comm.rank - root) % comm.size
+    parts = _cut(comm, flat, n - 1)
+
+    def chain() -> Iterator[Step]:
+        for i in range(len(parts) + steps.WINDOW):
+            ops: list = []
+            if v and i < len(parts):
+                ops.append(Recv(parts[i], (comm.rank - 1) % n, "broadcast"))
+            sent = i - steps.WINDOW if v else i
+            if v < n - 1 and 0 <= sent < len(parts):
+                ops.append(Send(parts[sent], (comm.rank + 1) % n, "broadcast"))
+            yield i, ops, None
+
+    steps.run(comm, chain())
+
+
+def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
+    """Up the chain, combined on the way; `flat` of the other ranks stays as it was, four pieces more in memory."""
+    n, v = comm.size, (comm.rank - root) % comm.size
+    parts = _cut(comm, flat, n)  # combining is a hop more
+    rooms = [flat.new_empty(parts[0].numel()) for _ in range(2 * steps.WINDOW if v < n - 1 else 0)]
+
+    def chain() -> Iterator[Step]:
+        for i in range(len(parts) + steps.WINDOW):
+            ops, then = [], None
+            if v < n - 1 and i < len(parts):
+                room, own = rooms[i % len(rooms)][: parts[i].numel()], parts[i]
+                ops.append(Recv(room, (comm.rank + 1) % n, "reduce"))
+                pair = (room, own) if v else (own, room)
+                then = lambda pair=pair: combine(*pair)
+            sent = i - steps.WINDOW if v < n - 1 else i
+            if v and 0 <= sent < len(parts):
+                part = parts[sent] if v == n - 1 else rooms[sent % len(rooms)][: parts[sent].numel()]
+                ops.append(Send(part, (comm.rank - 1) % n, "reduce"))
+            yield i, ops, then
+
+    steps.run(comm, chain())
+
+
+class Cost:
+    """Seconds of each verb; rank 0 is the root. What S steps take is in steps.py; a ring's half has S = 2(n−1)."""
+
+    @staticmethod
+    def _half(net: Net, nbytes: float) -> tuple[int, Link, float]:
+        piece = nbytes / net.n / PIECES
+        return PIECES * (net.n - 1), worst(net.ring, piece), piece
+
+    @staticmethod
+    def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """(n−1)/n·Nβ + α where a piece is longer on the wire than α"""
+        return steps.seconds(*Cost._half(net, nbytes), gamma) if net.n > 1 else 0.0
+
+    reduce_scatter = all_gather
+
+    @staticmethod
+    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        """The second half begins when all but one of the first half's pieces are combined, and goes on when that is."""
+        if net.n == 1:
+            return 0.0
+        half, link, piece = Cost._half(net, nbytes)
+        begun = steps.seconds(half + 2, link, piece, gamma) - steps.seconds(2, link, piece, gamma)
+        combined = steps.seconds(half, link, piece, gamma)
+        return max(begun + steps.seconds(half, link, piece), combined + steps.seconds(half - 1, link, piece))
+
+    @staticmethod
+    def _chain(net: Net, k: int, nbytes: float, gamma: float) -> float:
+        """(n−2)(α + Nβ/k + Nγ/k) for the first piece, then all k over the last link; backwards the same."""
+        piece, chain = nbytes / k, [net.link(r + 1, r) for r in range(net.n - 1)]
+        if len(set(chain)) == 1:
+            turn = chain[0].alpha + piece * (chain[0].beta + gamma)
+            return (net.n - 2) * turn + steps.seconds(k, chain[0], piece, gamma)
+        edges = tuple((steps.WINDOW * r, r, r + 1, link) for r, link in enumerate(chain))
+        return steps.path(net.n, edges, 1, k, piece, gamma)
+
+    @staticmethod
+    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return Cost._chain(net, steps.pieces(net.n - 1, nbytes, net.far), nbytes, 0.0) if net.n > 1 else 0.0
+
+    @staticmethod
+    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+        return Cost._chain(net, steps.pieces(net.n, nbytes, net.far), nbytes, gamma) if net.n > 1 else 0.0
