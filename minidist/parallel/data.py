@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from ..collectives import all_reduce_, broadcast_
+from ..collectives.cost import ALGORITHMS
 from ..comm.base import Comm
 from ..split import bounds, even, uneven
+from .reducer import Reducer, share
 
 
 class Sampler:
@@ -76,16 +78,6 @@ def average_gradients(comm: Comm, module: nn.Module, weight: float | None = None
             all_reduce_(comm, scaled_(p.grad, part, weight))
 
 
-def share(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
-    if weight is None:
-        return 1 / comm.size
-    if not weight >= 0:
-        raise ValueError(f"rank {comm.rank} has a weight of {weight}: a number of samples is at least 0")
-    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    return mine / all_reduce_(comm, mine.clone())
-
-
 @torch.no_grad()
 def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
     """`grad` times this rank's share. The mean loss of no samples is nan; its weight 0 makes it zeros."""
@@ -93,37 +85,43 @@ def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
 
 
 class DataParallel(nn.Module):
-    """`module` on every rank of `comm`, kept equal: its gradients are averaged whenever a backward ends.
+    """`module` on every rank of `comm`, kept equal: its gradients are averaged while a backward runs.
 
         model = DataParallel(module, comm)      # every rank now has rank 0's parameters and buffers
         loss(model(x), y).backward()            # x: this rank's part of the batch
         optimizer.step()                        # the same step everywhere
 
+    bucket_bytes, first_bucket_bytes: gradients travel in flat buckets of at most so many bytes (1: each
+    alone).  overlap: send a bucket as soon as it is complete, on lane 0 of the Comm; False: at the end.
     weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients
-    where ranks differ (`model.weight = len(x)`); None: all ranks alike.
+    where ranks differ (`model.weight = len(x)`); None: all ranks alike, and with SyncBatchNorm (see there).
     broadcast_buffers: buffers (running means…) become rank 0's before each forward in training mode;
-    False leaves every rank its own.  algorithm: of the all-reduce and the broadcasts.
+    False leaves every rank its own.  algorithm: of the all-reduces, and of the broadcasts if it has one.
 
-    Frozen parameters are broadcast once, at the start. A parameter without a gradient here but with one
-    elsewhere counts as zeros; without one anywhere it keeps None, so an optimizer skips it on every rank.
-    Every rank's backward must reach a parameter of the module; one that has no work calls `average()`.
+    After a backward each gradient is a view of its bucket, whose memory stays: `zero_grad` may set it to None
+    or to zeros, but a gradient that is kept for later must be cloned. Frozen parameters are broadcast once, at
+    the start. A parameter without a gradient here but with one elsewhere counts as zeros; without one anywhere
+    it keeps None, so an optimizer skips it on every rank. Every rank's backward must reach a parameter of the
+    module; one that has no work calls `average()`.
     Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
     """
 
-    def __init__(self, module: nn.Module, comm: Comm, broadcast_buffers: bool = True, algorithm: str | None = None):
+    def __init__(self, module: nn.Module, comm: Comm, bucket_bytes: int = 25 << 20, first_bucket_bytes: int = 1 << 20,
+                 overlap: bool = True, broadcast_buffers: bool = True, algorithm: str | None = None):  # fmt: skip
         super().__init__()
         self.module, self.comm, self.weight = module, comm, None
-        self.broadcast_buffers, self.algorithm = broadcast_buffers, algorithm
+        self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
+        self._reducer = Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm)
         self._averages, self._backward, self._watched = True, None, {}
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
-        broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=algorithm)
+        broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
         self._watch()
 
     def forward(self, *args, **kwargs):
         if self.training and self._averages and self.broadcast_buffers:
-            broadcast_(self.comm, list(self.module.buffers()), algorithm=self.algorithm)
+            broadcast_(self.comm, list(self.module.buffers()), algorithm=self._to_all)
         self._watch()
         return self.module(*args, **kwargs)
 
@@ -140,39 +138,49 @@ class DataParallel(nn.Module):
             self._averages = before
 
     def average(self) -> None:
-        """What the end of a backward does: average the gradients that every rank holds, one message a dtype.
+        """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
 
         Called twice it changes nothing more: equal gradients are their own average. So a gradient
         that was averaged, and then accumulated into, comes out right.
         """
-        params = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
-        if not params:
-            return
-        part = share(self.comm, self.weight)
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for _, p in params]
-        for (name, _), grad in zip(params, grads, strict=True):
-            if grad.layout != torch.strided:
-                raise ValueError(f"the gradient of {name} is sparse: this all-reduce is for dense ones (sparse=False)")
-            scaled_(grad, part, self.weight)
-        # One number for each parameter travels along: on how many ranks it has a gradient.
-        used = grads[0].new_tensor([p.grad is not None for _, p in params])
-        all_reduce_(self.comm, [*grads, used], algorithm=self.algorithm)
-        for (_, p), grad, ranks in zip(params, grads, used, strict=True):
-            if p.grad is None and ranks:
-                p.grad = grad
+        if not self._reducer.active:
+            self._begin()
+        self._reducer.finish()
+
+    def _begin(self) -> None:
+        self._reducer.begin({p: name for name, p in self.module.named_parameters() if p.requires_grad}, self.weight)
+
+    @property
+    def buckets(self) -> list[list[str]]:
+        """Which parameters share a bucket, by name, in the order of sending. Laid out by the first backward."""
+        return self._reducer.names()
 
     def _watch(self) -> None:
         """Hear of the gradients of all parameters, also of those that were frozen before."""
         for p in self.module.parameters():
             if p.requires_grad and p not in self._watched:
-                self._watched[p] = p.register_post_accumulate_grad_hook(self._has_gradient)
+                after = p.register_post_accumulate_grad_hook(self._has_gradient)
+                self._watched[p] = p.register_hook(self._before), after
+
+    def _before(self, increment: Tensor) -> None:
+        """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant
+        checkpointing), or one that raised."""
+        if self._reducer.active and _backward_now() != self._backward:
+            self.average()
 
     def _has_gradient(self, p: Tensor) -> None:
-        """The first gradient of a backward asks autograd for a call when this backward ends."""
-        backward = torch._C._current_graph_task_id()  # autograd has no public name for either of the two
-        if self._averages and backward != self._backward:
-            self._backward = backward
-            torch.autograd.Variable._execution_engine.queue_callback(self.average)
+        """A gradient is there. The first one of a backward asks autograd for a call when this backward ends."""
+        if not self._averages:
+            return
+        if not self._reducer.active:
+            self._backward = _backward_now()
+            torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+            self._begin()
+        self._reducer.ready(p)
+
+    def _ended(self) -> None:
+        if self._reducer.active:  # not if a backward within it came last
+            self.average()
 
     def state_dict(self, *args, **kwargs):
         """The module's own, so that a checkpoint does not know how it was trained."""
@@ -180,3 +188,14 @@ class DataParallel(nn.Module):
 
     def load_state_dict(self, *args, **kwargs):
         return self.module.load_state_dict(*args, **kwargs)
+
+
+def _for_broadcasts(algorithm):
+    """`algorithm`, or None (the Comm's own) if it has no broadcast."""
+    known = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
+    return algorithm if known is None or hasattr(known, "broadcast") else None
+
+
+def _backward_now() -> int:
+    """A number for the backward that runs in this thread, -1 outside. Autograd has no public name for it."""
+    return torch._C._current_graph_task_id()

@@ -1,5 +1,7 @@
 """n ranks with parts of the batch take the step of one rank with the whole batch."""
 
+import functools
+
 import pytest
 import torch
 
@@ -77,11 +79,19 @@ RUNS = {
 }
 
 
+WRAPPERS = {"DataParallel": DataParallel, "naive": None,
+            "many buckets": functools.partial(DataParallel, bucket_bytes=1),
+            "at the end": functools.partial(DataParallel, bucket_bytes=250, first_bucket_bytes=50, overlap=False),
+            }  # fmt: skip
+
+
 def every_case(comm):
-    """{case: result} of all models, both ways, with equal and with uneven batches."""
+    """{case: result} of all models, in all ways, with equal and with uneven batches."""
     batch = 4 * comm.size if comm.size < 5 else comm.size
-    return {(name, how, drop_last): train(comm, name, batch, 3 if drop_last else 9, drop_last, how)
-            for name in MODELS for how in ("DataParallel", "naive") for drop_last in (True, False)}  # fmt: skip
+    return {(name, how, drop_last): train(comm, name, batch, 3 if drop_last else 9, drop_last,
+                                          "naive" if how == "naive" else "DataParallel", WRAPPERS[how])
+            for name in MODELS for how in WRAPPERS
+            for drop_last in ((True, False) if how in ("DataParallel", "naive") else (False,))}  # fmt: skip
 
 
 @pytest.mark.parametrize(("run", "n"), [
@@ -101,7 +111,7 @@ def test_the_serial_step(run, n):
 
 
 class Forgotten(DataParallel):
-    def average(self):
+    def _has_gradient(self, p):
         pass
 
 
@@ -114,9 +124,9 @@ class Summed(DataParallel):
 
 
 class Unweighted(DataParallel):
-    def average(self):
+    def _begin(self):
         self.weight = None
-        super().average()
+        super()._begin()
 
 
 class WithoutUnused(DataParallel):

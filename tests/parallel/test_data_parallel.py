@@ -10,10 +10,18 @@ from minidist.models import mlp
 from minidist.parallel.data import DataParallel
 from tests.parallel.cases import Hard, difference, gradients, made, mse, replicas_equal
 
+BUCKETS = [{}, {"bucket_bytes": 1}, {"bucket_bytes": 300, "first_bucket_bytes": 100, "overlap": False}]
+
 
 def both(program, n, *args):
     """The results of a World, and of processes."""
     return [World(n).run(program, *args), launch(program, n, *args)]
+
+
+def everywhere(program, n, *args):
+    """The same with some of BUCKETS, which the program takes as `options`; with all, over n = 1, 2, 3."""
+    return [World(n).run(program, *args, options=BUCKETS[n % 3]),
+            launch(program, n, *args, options=BUCKETS[(n + 1) % 3])]  # fmt: skip
 
 
 def batch_of(rank, size=2, dtype=torch.float64):
@@ -21,9 +29,9 @@ def batch_of(rank, size=2, dtype=torch.float64):
     return torch.randn(size, 6, generator=random, dtype=torch.float64).to(dtype)
 
 
-def accumulate(comm, wrap, k):
+def accumulate(comm, wrap, k, options={}):  # noqa: B006
     """k micro-batches, the last one outside `no_sync`."""
-    model = wrap(made("hard", 0), comm)
+    model = wrap(made("hard", 0), comm, **options)
     for i in range(k):
         x = batch_of(comm.rank * k + i)
         if i < k - 1:
@@ -43,7 +51,7 @@ def serial_gradients(module, x):
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_accumulation(n, k):
     oracle = serial_gradients(made("hard", 0), torch.cat([batch_of(i) for i in range(n * k)]))
-    for results in both(accumulate, n, DataParallel, k):
+    for results in everywhere(accumulate, n, DataParallel, k):
         assert max(difference(mine, oracle) for mine in results) < 1e-14
 
 
@@ -64,7 +72,7 @@ class Increments(DataParallel):
             if p.requires_grad:
                 p.register_hook(lambda grad: all_reduce_(comm, grad.clone(), "mean") if self._averages else grad)
 
-    def average(self):
+    def _has_gradient(self, p):
         pass
 
 
@@ -98,8 +106,8 @@ def test_no_sync_ends_with_its_block_even_after_an_error():
     assert difference(*results) == 0
 
 
-def again(comm, case):
-    model = DataParallel(made("hard", 0), comm)
+def again(comm, case, options):
+    model = DataParallel(made("hard", 0), comm, **options)
     x = batch_of(comm.rank)
     loss = model(x).square().mean()
     if case == "two backwards":
@@ -112,22 +120,33 @@ def again(comm, case):
         (loss + model(batch_of(comm.rank + 5)).square().mean()).backward()
     elif case == "create_graph":
         loss.backward(create_graph=True)
-    elif case == "after an error":
+    elif case.startswith("after an error"):
         bad = model(x)
         bad.register_hook(lambda grad: 1 / 0)
+        error = (bad.sum() + loss) if case.endswith("early") else failing(model, x)  # early: before any gradient
         with pytest.raises(ZeroDivisionError):
-            (bad.sum() + loss).backward()
+            error.backward()
         model.zero_grad()
         model(x).square().mean().backward()
     elif case == "checkpointed":
         model.zero_grad()
         torch.utils.checkpoint.checkpoint(model, x.requires_grad_(), use_reentrant=True).square().mean().backward()
+    elif case == "recomputed":
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).square().mean().backward()
     return gradients(model.module)
 
 
+def failing(model, x):
+    """A loss whose backward raises when the gradients of the last layers are there."""
+    h = torch.tanh(model.module.first(x))
+    h.register_hook(lambda grad: 1 / 0)
+    model(x)
+    return (model.module.scale * torch.nn.functional.linear(h, model.module.strided)).sum()
+
+
 @pytest.mark.parametrize(("case", "factor"), [
-    ("two backwards", None), ("retain_graph", 2), ("two forwards", None), ("create_graph", 1), ("after an error", 1),
-    ("checkpointed", 1),
+    ("two backwards", None), ("retain_graph", 2), ("two forwards", None), ("create_graph", 1),
+    ("after an error early", 1), ("after an error late", 1), ("checkpointed", 1), ("recomputed", 1),
 ])
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
@@ -138,7 +157,7 @@ def test_backward_in_other_ways(case, factor, n):
         oracle = {name: None if g is None else g + other[name] for name, g in oracle.items()}
     else:
         oracle = {name: None if g is None else factor * g for name, g in oracle.items()}
-    for results in both(again, n, case):
+    for results in everywhere(again, n, case):
         assert max(difference(mine, oracle) for mine in results) < 1e-14
 
 
@@ -155,9 +174,9 @@ class Branches(nn.Module):
         return self.branches[which](self.trunk(x))
 
 
-def branches(comm, weighted):
+def branches(comm, weighted, options):
     torch.manual_seed(comm.rank)
-    model = DataParallel(Branches(comm.size).double(), comm)
+    model = DataParallel(Branches(comm.size).double(), comm, **options)
     size = comm.rank if weighted else 2
     model.weight = size if weighted else None
     model(batch_of(comm.rank, size), comm.rank).square().sum().div(3 * max(1, size)).backward()
@@ -175,7 +194,7 @@ def test_unused_on_some_ranks_and_on_all(n, weighted):
         module(batch_of(r, size), r).square().sum().mul(share / 3 / max(1, size)).backward()
     oracle = gradients(module)
     assert oracle["never.weight"] is None
-    for results in both(branches, n, weighted):
+    for results in everywhere(branches, n, weighted):
         assert max(difference(mine, oracle) for mine in results) < 1e-14
 
 
@@ -390,12 +409,25 @@ def torchs(module, comm, **options):
     return nn.parallel.DistributedDataParallel(module, process_group=comm.group, **options)
 
 
+def trained(comm, wrap, options):
+    """The parameters after three steps."""
+    model = wrap(made("mlp", comm.rank), comm, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batch_of(3 * step + comm.rank)).square().mean().backward()
+        optimizer.step()
+    return {name: p.detach() for name, p in model.module.named_parameters()}
+
+
 def beside_pytorch(comm):
     """{case: (ours, theirs)}: gradients, or buffers, by both."""
     found = {}
     unused = lambda module, comm: torchs(module, comm, find_unused_parameters=True)
     for k in (1, 3):
         found[f"accumulation {k}"] = [accumulate(comm, wrap, k) for wrap in (DataParallel, unused)]
+    found["trained"] = [trained(comm, *how) for how in ((DataParallel, {"bucket_bytes": 200, "first_bucket_bytes": 50}),
+                                                        (torchs, {"bucket_cap_mb": 2e-4}))]  # fmt: skip
     found["buffers on rank 0"] = [normed(comm, wrap)[-1] for wrap in (DataParallel, torchs)]
     for n in (1, 2):  # ranks share branches, or take one each; the last is never used
         models = []

@@ -1,0 +1,161 @@
+"""Batch norm over the batch of all ranks: on parts of a batch, each rank alone normalizes by numbers of its own.
+
+Then n ranks do not compute what one rank with the whole batch does, and small parts give poor statistics.
+So ranks exchange the statistics. With m = Σ k samples a channel, x̂ = (x − mean)/√(var + ε), y = x̂·w + b:
+
+    forward    every rank's (mean, Σ(x − mean)², k): merged, they are the mean and the variance of all
+    backward   (Σ dy, Σ dy·x̂), summed over the ranks, as `mean` and `var` depend on every x:
+               dx = w/√(var + ε) · (dy − Σdy/m − x̂·Σ(dy·x̂)/m)
+
+Merging what each rank has centered (Chan et al. 1979, equation 2.1b) cannot cancel as Σx² − (Σx)²/m does.
+C channels cost one all-gather of 2C + 1 numbers and one all-reduce of 2C. The gradients of w and b are this
+rank's own: `DataParallel` averages them. Sources: Ioffe and Szegedy 2015, section 3; Peng et al. 2018,
+"MegDet", section 3.3. Invariant: every rank of the Comm takes part, also one without samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from ..collectives import all_gather, all_reduce_
+from ..comm.base import Comm
+
+
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm1d, 2d and 3d for a batch whose parts lie on the ranks of `comm`: (B, C, …) → (B, C, …).
+
+    All arguments but `comm`, and the state dict, are those of `nn.BatchNorm2d`. Parts may differ in size and be
+    empty. Running statistics are the same on every rank; evaluation uses them, without a message. Without them
+    evaluation, too, normalizes by the batch of all ranks.
+
+    The backward is that of the *sum* of the ranks' losses, so n times what the mean of equal parts needs: the
+    average of `DataParallel` puts that right. For parts that differ, a weight after the backward comes too late
+    (what crosses ranks is mixed by then): divide each rank's summed loss by B/n, and leave the weight None.
+    Raises ValueError for another number of channels, and in training for 1 value per channel on all ranks together.
+    """
+
+    def __init__(self, num_features: int, comm: Comm, eps: float = 1e-5, momentum: float | None = 0.1,
+                 affine: bool = True, track_running_stats: bool = True, device=None, dtype=None):  # fmt: skip
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.comm = comm
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        if not self.training and self.running_mean is not None:
+            return normalized(x, self.running_mean, self.running_var, self.weight, self.bias, self.eps)
+        y, mean, var, count = _Synchronized.apply(x, self.weight, self.bias, self.comm, self.eps)
+        if self.training and self.track_running_stats:
+            self._track(mean, var * (count / (count - 1)))
+        return y
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 2 or x.shape[1] != self.num_features:
+            raise ValueError(f"this batch norm has {self.num_features} channels and takes (B, {self.num_features}, …), "
+                             f"not {tuple(x.shape)}")  # fmt: skip
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, unbiased: Tensor) -> None:
+        """Move the running statistics towards this batch's: by `momentum`, or to the mean of all batches so far."""
+        self.num_batches_tracked.add_(1)
+        part = self.num_batches_tracked.double().reciprocal() if self.momentum is None else self.momentum
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            running.add_((new.to(running.dtype) - running) * part)
+
+    @classmethod
+    def convert(cls, module: nn.Module, comm: Comm) -> nn.Module:
+        """`module` with a SyncBatchNorm in place of every BatchNorm1d, 2d and 3d: of itself too, so use the result.
+
+        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay.
+        Raises ValueError for a lazy batch norm that has not seen its first batch.
+        """
+        made: dict[nn.Module, nn.Module] = {}
+        for parent in [*module.modules()]:
+            for name, child in [*parent._modules.items()]:  # all names, also two of one module
+                if isinstance(child, _BatchNorm) and not isinstance(child, cls):
+                    made[child] = made.get(child) or cls._instead_of(child, comm)
+                    setattr(parent, name, made[child])
+        old = isinstance(module, _BatchNorm) and not isinstance(module, cls)
+        return cls._instead_of(module, comm) if old else module
+
+    @classmethod
+    def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
+        if any(is_lazy(t) for t in [*old.parameters(), *old.buffers()]):
+            raise ValueError("a lazy batch norm has no channels yet: pass a batch through the model, then convert it")
+        new = cls(old.num_features, comm, old.eps, old.momentum, False, False)
+        new.affine, new.track_running_stats = old.affine, old.track_running_stats
+        for name, p in old.named_parameters():
+            setattr(new, name, p)
+        for name, buffer in old.named_buffers():
+            new.register_buffer(name, buffer)
+        return new.train(old.training)
+
+
+def normalized(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """(x − mean)/√(var + ε)·weight + bias, each a number per channel, in the dtype of `x`: (B, C, …)."""
+    y = _centered(x, mean, var, eps)
+    if weight is not None:
+        y = y * _wide(weight, x) + _wide(bias, x)
+    return y.to(x.dtype)
+
+
+def _centered(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    return (x - _wide(mean, x)) * _wide((var + eps).rsqrt(), x)
+
+
+def _wide(channels: Tensor, x: Tensor) -> Tensor:
+    """(C,) beside (B, C, …): (C, 1, …)."""
+    return channels.view(-1, *[1] * (x.dim() - 2))
+
+
+def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and biased variance (C,) of the batch on all ranks, and its number of values per channel."""
+    dims = [d for d in range(x.dim()) if d != 1]
+    count = x.numel() // max(1, x.shape[1])
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # sums of half-precision numbers need more digits
+    mean = wide.sum(dims) / max(1, count)
+    squares = (wide - _wide(mean, wide)).square().sum(dims)
+    mine = torch.cat([mean, squares, mean.new_tensor([count])])
+    every = all_gather(comm, mine[None])  # (n, 2C + 1)
+    means, squares, counts = every.split([len(mean), len(mean), 1], dim=1)
+    total = counts.sum()
+    # Who has two values knows that there are enough, without a look at the others'.
+    if count < 2 and not total.is_meta and total < 2:
+        raise ValueError(f"training needs more than 1 value per channel, and all {comm.size} ranks together have "
+                         f"{int(total)}: here {tuple(x.shape)}")  # fmt: skip
+    mean = (counts * means).sum(0) / total
+    var = (squares + counts * (means - mean).square()).sum(0) / total
+    return mean, var, total
+
+
+class _Synchronized(torch.autograd.Function):
+    """The batch norm of training, with its messages: `forward` also gives mean, var and count, without gradients."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, comm: Comm, eps: float):
+        mean, var, count = statistics(comm, x)
+        ctx.save_for_backward(x, weight, mean, var, count)
+        ctx.comm, ctx.eps = comm, eps
+        ctx.mark_non_differentiable(mean, var, count)
+        return normalized(x, mean, var, weight, bias, eps), mean, var, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor, *_):
+        x, weight, mean, var, count = ctx.saved_tensors
+        dims = [d for d in range(x.dim()) if d != 1]
+        centered = _centered(x, mean, var, ctx.eps)
+        dy = dy.to(centered.dtype)
+        dbias, dweight = dy.sum(dims), (dy * centered).sum(dims)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            total = all_reduce_(ctx.comm, torch.cat([dbias, dweight])) / count
+            of_mean, of_var = (_wide(part, x) for part in total.split(len(mean)))
+            scale = (var + ctx.eps).rsqrt() if weight is None else (var + ctx.eps).rsqrt() * weight
+            dx = ((dy - of_mean - centered * of_var) * _wide(scale, x)).to(x.dtype)
+        if weight is None:
+            return dx, None, None, None, None
+        return dx, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None

@@ -1,0 +1,308 @@
+"""Buckets that travel during backward: in one order on every rank, counted, and never touched while they do."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from minidist.comm import Deadlock, PeerLost, World, launch
+from minidist.models import mlp
+from minidist.parallel.data import DataParallel
+from minidist.parallel.reducer import Reducer
+from tests.parallel.cases import difference, gradients, made, mse, replicas_equal
+
+SIZES = [6, 5, 4, 3]  # 6 gradients
+
+
+def batch_of(rank, size=2):
+    random = torch.Generator().manual_seed(10 + rank)
+    return torch.randn(size, 6, generator=random, dtype=torch.float64)
+
+
+def steps(comm, count, weight=None, module=None, **options):
+    """`count` steps of SGD; the number of buckets, where the gradients lie at each end, and the replicas."""
+    model = DataParallel(module or mlp(SIZES, seed=comm.rank, dtype=torch.float64), comm, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.weight, places = weight, []
+    for step in range(count):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        model(batch_of(comm.rank + 7 * step)).square().mean().backward()
+        places.append([p.grad.data_ptr() for p in model.parameters()])
+        optimizer.step()
+    return len(model.buckets), places, replicas_equal(comm, [p.detach() for p in model.parameters()])
+
+
+def a_step(n, *args, **options):
+    """(messages, bytes) of the third step, of each rank."""
+    traces = [World(n).run(steps, count, *args, **options).trace for count in (3, 2)]
+    return [tuple(getattr(traces[0], what)(r) - getattr(traces[1], what)(r) for what in ("messages", "bytes_sent"))
+            for r in range(n)]  # fmt: skip
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("bucket_bytes", "first", "buckets"), [(1, 1, 6), (200, 100, 4), (999, 999, 1)])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_messages_and_bytes(n, bucket_bytes, first, buckets, overlap):
+    options = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": first, "overlap": overlap}
+    assert {found for found, _, _ in World(n).run(steps, 2, **options)} == {buckets}
+    counted = a_step(n, **options)
+    numbers = sum(a * b + b for a, b in itertools.pairwise(SIZES)) + 6  # a flag for each gradient
+    assert {messages for messages, _ in counted} == {2 * (n - 1) * buckets}
+    assert sum(nbytes for _, nbytes in counted) == 2 * (n - 1) * numbers * 8
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_weights_are_one_message_more(overlap):
+    counted = a_step(3, 2.0, bucket_bytes=200, overlap=overlap)
+    assert {messages for messages, _ in counted} == {2 * (3 - 1) * (3 + 1)}
+
+
+def test_on_a_lane_of_its_own_or_on_none():
+    def program(comm, overlap):
+        model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=200, overlap=overlap)
+        for _ in range(2):
+            model(batch_of(0)).sum().backward()
+
+    for overlap in (True, False):
+        lanes = [(m.lane, m.label) for m in World(3).run(program, overlap).trace]
+        start = lanes.index(("lane 0" if overlap else "main", "reduce-scatter"))  # the first of backward
+        assert {lane for lane, _ in lanes[:start]} == {"main"}
+        assert {lane for lane, _ in lanes[start:]} == {"lane 0" if overlap else "main"}
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_gradients_stay_where_they_are(overlap):
+    for _, places, same in World(2).run(steps, 5, bucket_bytes=200, overlap=overlap):
+        assert same and places[1] == places[2] == places[3] == places[4]  # laid out anew once, after the first
+
+
+class Crossed(nn.Module):
+    """Registered in another order than used; which of two branches comes first is the caller's choice."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.left, self.right, self.first = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x, swap):
+        x = self.first(x)
+        one, other = (self.right, self.left) if swap else (self.left, self.right)
+        return self.last(torch.tanh(one(x)) * torch.tanh(other(x)))
+
+
+def crossed(comm, wrap, swaps, count=3):
+    """Names in the order of the buckets, and the last gradients."""
+    torch.manual_seed(0)
+    model = wrap(Crossed().double(), comm, bucket_bytes=1)
+    for step in range(count):
+        model.zero_grad()
+        model(batch_of(comm.rank + 3 * step), swaps[comm.rank]).square().mean().backward()
+    return [name.partition(".")[0] for names in model.buckets for name in names][::2], gradients(model.module)
+
+
+class Eager(Reducer):
+    """Starts a bucket when it is complete, whatever the others do."""
+
+    def ready(self, p):
+        self._put(p)
+        if not self._bucket_of[p].missing:
+            self.buckets.remove(self._bucket_of[p])
+            self.buckets.insert(self._started, self._bucket_of[p])
+            self._start()
+
+
+class WrongOrder(DataParallel):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._reducer.__class__ = Eager
+
+
+def crossed_oracle(n):
+    torch.manual_seed(0)
+    module = Crossed().double()
+    module(torch.cat([batch_of(r + 6) for r in range(n)]), False).square().mean().backward()
+    return gradients(module)
+
+
+@pytest.mark.parametrize("swaps", [(False,) * 3, (True,) * 3, (False, True, False), (True, False, False)])
+def test_the_order_of_use_is_rank_0s(swaps):
+    middle = ["left", "right"] if swaps[0] else ["right", "left"]
+    runs = [World(3).run(crossed, DataParallel, swaps), launch(crossed, 3, DataParallel, swaps)]
+    for order, grads in [result for results in runs for result in results]:
+        assert order == ["last", *middle, "first"]
+        assert difference(grads, crossed_oracle(3)) < 1e-14
+
+
+def test_buckets_in_the_order_of_local_hooks_are_found():
+    alike = World(3).run(crossed, WrongOrder, (True, True, True))
+    assert difference(alike[0][1], crossed_oracle(3)) < 1e-14
+    mixed = World(3).run(crossed, WrongOrder, (False, True, False))  # left's bytes are added to right's
+    assert difference(mixed[0][1], crossed_oracle(3)) > 1e-4
+
+
+def test_one_bucket_needs_no_order():
+    first = [World(2).run(steps, count).trace.messages(0) for count in (0, 1, 2)]
+    assert first[2] - first[1] == first[1] - first[0] == 2
+    first = [World(2).run(steps, count, bucket_bytes=1).trace.messages(0) for count in (0, 1, 2)]
+    assert first[2] - first[1] == 12 and first[1] - first[0] > 12
+
+
+class Tied(nn.Module):
+    """One layer within reentrant checkpoints, and outside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.between = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x, checkpointed):
+        for _ in range(2):
+            x = torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=True) if checkpointed else self.layer(x)
+            x = torch.tanh(self.between(x))
+        return self.layer(x)
+
+
+class Unguarded(DataParallel):
+    def _before(self, increment):
+        pass
+
+
+def tied(comm, wrap, steps=2):
+    torch.manual_seed(0)
+    model = wrap(Tied().double(), comm, bucket_bytes=1)
+    for _ in range(steps):
+        model.zero_grad()
+        model(batch_of(comm.rank).requires_grad_(), True).square().mean().backward()
+    return gradients(model.module)
+
+
+def test_backwards_within_a_backward():
+    torch.manual_seed(0)
+    module = Tied().double()
+    module(torch.cat([batch_of(r) for r in range(3)]), False).square().mean().backward()
+    for results in (World(3).run(tied, DataParallel), launch(tied, 3, DataParallel)):
+        assert max(difference(mine, gradients(module)) for mine in results) < 1e-14
+    counts = [World(2).run(tied, DataParallel, steps).trace.messages(0) for steps in (2, 3)]
+    assert counts[1] - counts[0] == 4 * 4 * 2  # outside, twice within, outside: 4 buckets each time
+    with pytest.raises(KeyError):  # the gradient of `layer` comes twice
+        World(3).run(tied, Unguarded)
+
+
+def test_two_models_in_one_backward():
+    def program(comm):
+        one, two = (DataParallel(mlp(SIZES, seed=s, dtype=torch.float64), comm, bucket_bytes=1) for s in (1, 2))
+        for _ in range(2):
+            one.zero_grad(), two.zero_grad()
+            x = batch_of(comm.rank)
+            (one(x) * two(x)).sum(1).mean().backward()
+        return gradients(one.module) | {f"two.{k}": g for k, g in gradients(two.module).items()}
+
+    one, two = (mlp(SIZES, seed=s, dtype=torch.float64) for s in (1, 2))
+    x = torch.cat([batch_of(r) for r in range(2)])
+    (one(x) * two(x)).sum(1).mean().backward()
+    oracle = gradients(one) | {f"two.{k}": g for k, g in gradients(two).items()}
+    for results in (World(2).run(program), launch(program, 2)):
+        assert max(difference(mine, oracle) for mine in results) < 1e-14
+
+
+def test_a_rank_without_work_calls_average_at_every_step():
+    def program(comm):
+        model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=200)
+        for step in range(3):
+            model.zero_grad()
+            idle = comm.rank == step % comm.size
+            model.weight = 0 if idle else 2
+            model.average() if idle else mse(model(batch_of(step)), 0).backward()
+        return gradients(model.module)
+
+    module = mlp(SIZES, dtype=torch.float64)
+    mse(module(batch_of(2)), 0).backward()
+    for results in (World(3).run(program), launch(program, 3)):
+        assert max(difference(mine, gradients(module)) for mine in results) < 1e-14
+
+
+class OfTheMean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * x.mean()
+
+
+def test_gradients_without_weight_may_be_nan():
+    def program(comm):
+        model = DataParallel(OfTheMean(), comm)
+        model.weight = comm.rank
+        model(torch.ones(comm.rank)).backward()  # of nothing, on rank 0
+        return model.module.scale.grad.item()
+
+    assert World(3).run(program) == [1.0, 1.0, 1.0]
+
+
+def test_a_weight_may_change_its_mind():
+    """Ranks weigh alike in one step and not in the next."""
+    def program(comm):
+        model = DataParallel(made("hard", 0), comm, bucket_bytes=100)
+        for weight in (None, comm.rank, None, comm.rank + 1):
+            model.zero_grad()
+            model.weight = weight
+            mse(model(batch_of(comm.rank, comm.rank + 1)), 0).backward()
+        return gradients(model.module)
+
+    module = made("hard", 0)
+    mse(module(torch.cat([batch_of(r, r + 1) for r in range(3)])), 0).backward()
+    assert max(difference(mine, gradients(module)) for mine in World(3).run(program)) < 1e-14
+
+
+@pytest.mark.parametrize("run", [lambda p: World(3, on_failure="continue").run(p),
+                                 lambda p: launch(p, 3, on_failure="continue", timeout=5)], ids=["world", "shm"])
+def test_a_rank_that_dies_is_found_in_backward(run):
+    def program(comm):
+        model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=1)
+        if comm.rank == 1:
+            raise KeyError("gone")
+        with pytest.raises(PeerLost) as caught:
+            model(batch_of(0)).sum().backward()
+        return caught.value.rank
+
+    first, dead, last = run(program)
+    assert isinstance(dead, KeyError) and first in (1, 2) and last in (0, 1)
+
+
+@pytest.mark.parametrize("sizes", [{"bucket_bytes": 0}, {"first_bucket_bytes": -1}])
+def test_sizes_that_cannot_be(sizes):
+    with pytest.raises(ValueError, match="at least 1 byte"):
+        World(1).run(lambda comm: DataParallel(nn.Linear(2, 2), comm, **sizes))
+
+
+def test_another_set_of_parameters_is_laid_out_anew():
+    def program(comm, thaw):
+        model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=1)
+        frozen = [*model.parameters()][2:4]
+        for step in range(4):
+            for p in frozen:
+                p.requires_grad_(step >= thaw)
+            model.zero_grad()
+            mse(model(batch_of(comm.rank)), 0).backward()
+        return gradients(model.module), len(model.buckets)
+
+    module = mlp(SIZES, dtype=torch.float64)
+    mse(module(torch.cat([batch_of(r) for r in range(2)])), 0).backward()
+    for thaw in (0, 1, 2, 3):
+        for grads, buckets in World(2).run(program, thaw):
+            assert buckets == 6 and difference(grads, gradients(module)) < 1e-14
+
+
+def test_a_backward_that_raised_on_one_rank_only_is_a_deadlock():
+    def program(comm):
+        model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=1)
+        y = model(batch_of(0))
+        if comm.rank == 1:
+            y.register_hook(lambda grad: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                y.sum().backward()
+        else:
+            y.sum().backward()
+
+    with pytest.raises(Deadlock):
+        World(2).run(program)
