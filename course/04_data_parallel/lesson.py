@@ -385,8 +385,9 @@ study.source(average_gradients, docstring=False)
 
 # %% [markdown]
 # And `DataParallel`, which wraps a module. It broadcasts parameters and buffers at the start. It hears of the gradients
-# by the hook that gets the parameter, and uses it well: only to ask for a call when the whole backward has ended.
-# Then it averages all gradients, coalesced. One more number for each parameter says on how many ranks it has one.
+# by the hook that gets the parameter, and uses it well: it looks at `p.grad`. The gradients travel in a few flat
+# buffers, **buckets**, while backward still runs; at its end the rest is sent, and all are waited for.
+# How a bucket works, and why it starts when it does, is lesson 05.
 
 # %%
 display(study.source(DataParallel.__init__), study.source(DataParallel._has_gradient))
@@ -394,7 +395,8 @@ study.source(DataParallel.average)
 
 # %% [markdown]
 # `no_sync()` is for accumulation: a backward inside only adds up. Its gradient is the serial one, and its messages are
-# those of one broadcast (a scatter, then a ring) and of one all-reduce, for three backwards:
+# those of one broadcast (a scatter, then a ring) and of one all-reduce, as all gradients fit into one bucket, for three
+# backwards:
 
 # %%
 def by_library(comm, task, k=3):

@@ -1,0 +1,11 @@
+"""assign_buckets: filled from the first layer"""
+
+def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
+    buckets, free = [], -1
+    for i in range(len(nbytes)):
+        if nbytes[i] > free:
+            free = bucket_bytes if buckets else first_bucket_bytes
+            buckets.append([])
+        buckets[-1].append(i)
+        free -= nbytes[i]
+    return buckets

@@ -1,0 +1,10 @@
+"""bucketed: each gradient travels alone, and is put into the bucket afterwards"""
+
+def bucketed(comm, params, buckets):
+    for bucket in buckets:
+        some = [params[i] for i in bucket]
+        for p in some:
+            all_reduce_(comm, p.grad, op="mean")
+        flat = torch.cat([p.grad.reshape(-1) for p in some])
+        for p, piece in zip(some, flat.split([p.numel() for p in some])):
+            p.grad = piece.view_as(p)

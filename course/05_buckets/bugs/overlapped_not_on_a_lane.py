@@ -1,0 +1,28 @@
+"""overlapped: the hook sends by itself, and backward waits"""
+
+def overlapped(comm, params, buckets):
+    missing, works = [len(b) for b in buckets], []
+
+    def start():
+        some = [params[i] for i in buckets[len(works)]]
+        for p in some:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        works.append(all_reduce_(comm, [p.grad for p in some], "mean"))
+
+    def hook(k, p):
+        missing[k] -= 1
+        while len(works) < len(buckets) and missing[len(works)] == 0:
+            start()
+
+    def finish():
+        while len(works) < len(buckets):
+            start()
+        for work in works:
+            pass
+        works.clear()
+        missing[:] = [len(b) for b in buckets]
+
+    for k, bucket in enumerate(buckets):
+        for i in bucket:
+            params[i].register_post_accumulate_grad_hook(partial(hook, k))
+    return finish
