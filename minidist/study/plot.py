@@ -41,7 +41,7 @@ def curves(
     dots = [(name, *_curve(name, c, logx, logy)) for name, c in points.items()]
     if not both and not dots:
         raise ValueError("curves needs at least one line or one set of points")
-    legend = max(inches(n, line.SMALL) for n in [*lines, *(_measured(n, lines) for n in points)]) + 0.62
+    legend = max(inches(n, line.SMALL) for n in [*lines, *(_run(n, lines) for n in points)]) + 0.62
     top, left = (0.82 if title else 0.5), line.MARGIN + 0.75
     with sheet(line.WIDTH, top + 3.05, title) as fig:
         ax = axes(fig, left, top, line.WIDTH - left - line.MARGIN - legend - 0.1, 2.45)
@@ -62,12 +62,12 @@ def _draw(ax, both: list, dots: list) -> None:
     for name, x, y in dots:
         i = names.index(name)
         style = dict(marker=line.MARKERS[i % len(line.MARKERS)], markersize=6.5, markeredgewidth=1.6, linestyle="none")
-        word = _measured(name, names[: len(both)])
+        word = _run(name, names[: len(both)])
         ax.plot(x, y, color=line.hue(i), markerfacecolor=line.CARD, label=word, zorder=3, **style)
 
 
-def _measured(name: str, lines: Iterable[str]) -> str:
-    return f"{name}, measured" if name in lines else name
+def _run(name: str, lines: Iterable[str]) -> str:
+    return f"{name}, run" if name in lines else name
 
 
 def _curve(name: str, curve: Curve, logx: bool, logy: bool) -> tuple[list[float], list[float]]:
