@@ -19,7 +19,6 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..split import uneven
 from . import naive
-from .flat import put
 from .links import Net, slowest
 
 
@@ -34,7 +33,8 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     """
     n, r = comm.size, comm.rank
     if n == 1:
-        return put(chunks[0], out)
+        out.copy_(chunks[0])
+        return
     last = out.new_empty(out.numel()) if out is chunks[r] else out
     sizes = {chunk.numel() for chunk in chunks}
     buffers = [out.new_empty(max(sizes)) for _ in range(min(2, n - 2))]

@@ -88,7 +88,7 @@ def path(n: int, edges: tuple[Edge, ...], apart: int, k: int, nbytes: float, gam
     """
     slow = worst([edge[3] for edge in edges], nbytes)
     among = sum(edge[3] == slow for edge in edges)
-    settled = 8 + (2 * among if among < len(edges) else 0)
+    settled = 16 + (2 * among if among < len(edges) else 0)
     few, fewer = (_longest(n, edges, apart, min(k, i), nbytes, gamma) for i in (settled, settled - 2))
     return few + max(0, k - settled) * (few - fewer) / 2
 

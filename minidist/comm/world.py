@@ -31,8 +31,8 @@ from .wires import Wires
 class World:
     """`n` ranks on a virtual clock.
 
-    n: number of ranks.  alpha: seconds a message takes to start.  beta: seconds per byte.
-    cluster: instead of the two, the cluster on whose first n places the ranks sit.
+    n: number of ranks.  alpha: seconds a message takes to start (5e-6).  beta: seconds per byte (1 / 50e9).
+    cluster: instead of the two; rank r sits on its r-th place.
     meter: charge what ranks compute to the clock, by the cluster's device, and follow their memory (the trace's
     `memory`); None: if the cluster has a device. Without a device computing takes no time.
     rendezvous: a send starts only when its receive is posted (False: it leaves at once).
