@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 
+import torch
+
 from benchmarks import data_parallel as bench_data_parallel
 from benchmarks import world as bench_world
 from minidist.collectives import all_reduce_, bandwidth, predict
 from minidist.comm import Cluster, World
-from minidist.study import published
+from minidist.study import measure, published
+from tests.comm import nets
 
 from .foundation import bank_of
 
@@ -64,8 +67,6 @@ def thousand() -> tuple[str, bool]:
 
 
 def _reduce(comm, nbytes: int, algorithm) -> None:
-    import torch
-
     all_reduce_(comm, torch.empty(nbytes // 4, device="meta"), algorithm=algorithm)
 
 
@@ -118,10 +119,34 @@ def figures() -> tuple[str, bool]:
                 _tests("tests/study/memory/test_claims.py"))  # fmt: skip
 
 
+def _forward_backward(layer: torch.nn.Module, x: torch.Tensor) -> None:
+    layer(x).sum().backward()
+
+
 def meter() -> tuple[str, bool]:
-    """Item 4: FLOPs against hand counts; peaks against the allocations that torch's profiler saw."""
-    names = "tests/comm/test_flops.py", "tests/study/test_meter.py", "tests/study/memory/test_saved.py"
-    return _all(*map(_tests, names))
+    """Item 4: FLOPs of a layer of GPT-2's size against a count by hand; peaks against the allocations that PyTorch's
+    profiler saw; then all the tests of both."""
+    batch, tokens, hidden, rows, held = 2, 256, 768, [], True
+    linear, product = 24 * batch * tokens * hidden**2, 2 * batch * tokens**2 * hidden
+    for device, attention, products in (("cpu", "call", 5), ("cpu", "written", 4), ("meta", "operator", 5)):
+        layer = nets.Layer(attention, hidden, 12).to(device)
+        x = torch.empty(batch, tokens, hidden, device=device, requires_grad=True)
+        work = measure(_forward_backward, layer, x).by_phase
+        found = work["forward"].flops, work["backward"].flops
+        hand = linear + 2 * product, 2 * linear + products * product
+        held &= found == hand
+        rows.append(f"a layer, {device}, attention {attention}: FLOPs forward {found[0]:,}, by hand {hand[0]:,}; "
+                    f"backward {found[1]:,}, by hand {hand[1]:,}")  # fmt: skip
+    for net in (nets.mlp, nets.convnet, nets.transformer):
+        truth, ours, meta = (nets.Training(net, "adam", device) for device in ("cpu", "cpu", "meta"))
+        there = sum(truth.states().values())
+        peak = there + nets.allocated(truth.step)[0]
+        found = measure(ours.step).peak, measure(meta.step).peak
+        held &= all(abs(one / peak - 1) < 0.01 for one in found)
+        rows.append(f"peak of a step, {net.__name__}, bytes: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,}")
+    names = "test_flops.py", "test_ledger.py", "test_charge.py", "test_meter.py"
+    tests = [_tests(f"tests/comm/{name}") for name in names] + [_tests("tests/study/memory/test_saved.py")]
+    return _all(("\n".join(rows), held), *tests)
 
 
 def replicas() -> tuple[str, bool]:
