@@ -143,7 +143,7 @@ def meter() -> tuple[str, bool]:
         peak = there + nets.allocated(truth.step)[0]
         found = measure(ours.step).peak, measure(meta.step).peak
         held &= all(abs(one / peak - 1) < 0.01 for one in found)
-        rows.append(f"peak of a step, {net.__name__}, bytes: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,}")
+        rows.append(f"peak of a step, {net.__name__}: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,} B")
     names = "test_flops.py", "test_ledger.py", "test_charge.py", "test_meter.py"
     tests = [_tests(f"tests/comm/{name}") for name in names] + [_tests("tests/study/memory/test_saved.py")]
     return _all(("\n".join(rows), held), *tests)
