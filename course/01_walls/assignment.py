@@ -175,7 +175,7 @@ study.bars({word: activation_bytes(512, sizes, 4, word) for word in ("relu", "ge
 # on batches of 4,000 samples. A linear layer multiplies and adds once for each weight and sample.
 #
 # - `stays`: how many bytes of model states are there after a step?
-# - `kept`: how many bytes of activations are there when the forward ends?
+# - `kept`: how many bytes of activations are there when the forward ends? As in exercise 3, without x and y.
 # - `forward`: how many FLOPs has the forward?
 # - `equal`: at which batch do activations take as many bytes as model states?
 #
@@ -400,7 +400,7 @@ memory_timeline(looked_at(train_lean), title="The loop as it was found: five ste
 # | afterwards | the model has taken the same steps as above |
 # | cost | no more FLOPs than above; a peak no higher than one forward and backward need |
 #
-# **Invariant:** when a forward begins, nothing is live but the weights, the optimizer states and the data.
+# **Invariant:** when a training forward begins, nothing is live but the weights, the optimizer states and the data.
 #
 # <details><summary>Hint</summary>
 #
@@ -429,7 +429,8 @@ def train_lean(model, optimizer, loss_fn, batches, test):
 check.train_lean(train_lean)
 
 # %% [markdown] nbgrader={"grade_id": "train_lean_target"}
-# **Target:** hills of one height, and level ground between them. (The first is lower: momentum comes with its step.)
+# **Target:** hills of one height, and level ground between them. (The first is lower: momentum comes with its step.
+# The pink that always stays is the data.)
 
 # %%
 memory_timeline(looked_at(train_lean), title="Your loop: five steps")

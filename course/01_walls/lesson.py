@@ -37,7 +37,7 @@ study.table(rows, ["", "kept for the backward", "gradients", "numbers, with 3 we
 # ## Measured
 #
 # Here is a training step, as everybody writes it, and a network with six hidden layers. It learns handwritten digits,
-# all 1,437 in one batch. `measure` watches every operator below PyTorch: who allocates, who frees, and for what.
+# all 1,437 in one batch. `measure` watches every operator that PyTorch runs: who allocates, who frees, and for what.
 # It needs no change in the step.
 
 # %%
@@ -81,7 +81,8 @@ memory_timeline(small, title="A training step of an MLP: the hill")
 # - **Activations** are what the forward keeps for the backward.
 # - **Temporary buffers** come and go: gradients of outputs, results in between. The meter calls them "other".
 #
-# Two things are missing: the **buffers** of a module, and **fragmentation**, which we shall meet.
+# The pink strip that stays at the end is the batch itself. Two things are missing: the **buffers** of a module, which
+# are not trained (batch norm's running means), and **fragmentation**. We shall meet both.
 #
 # ## The formula beside it
 #
@@ -100,7 +101,8 @@ study.table([[part, nbytes, found[part], found[part] - nbytes] for part, nbytes 
             ["bytes", "formula", "measured", "difference"], title=f"Ψ = {psi:,}, batch {batch:,}")
 
 # %% [markdown]
-# Where are the few bytes from? Adam counts its steps, 4 bytes for each of 14 tensors. The loss keeps what it needs.
+# Where are the few bytes from? Adam counts its steps, 4 bytes for each of 14 tensors. The loss keeps
+# its log-probabilities, which the formula has, and also the labels, 8 bytes for each of 1,437.
 #
 # An independent witness: autograd itself says what it saves, if one asks.
 
@@ -183,7 +185,8 @@ transformer = gpt3_layer(2)
 memory_timeline(transformer, title="One layer of GPT-3")
 
 # %% [markdown]
-# Here the model states are most of it. They are matrices, and matrices split well: give half of the columns to each of
+# Here the model states are most of it, and gradients come faster than activations go: the peak has moved into the
+# backward. Model states are matrices, and matrices split well: give half of the columns to each of
 # two cards, and each does half of the work (lesson 11). The pixels of an image need their neighbours, and split badly.
 # It is one reason why language models could grow a thousandfold.
 
@@ -223,8 +226,8 @@ study.table(rows, ["bytes per parameter", "parameters", "gradients", "optimizer"
 # **16 bytes** with Adam, in either precision. Half precision halves the activations, and makes the products fast; of
 # model states it saves nothing. So 1.5 billion parameters need 24 GB, and GPT-3's 175 billion 2.8 TB.
 #
-# And the question? 32 GB over 16 bytes: 2 billion parameters, and then nothing else. With all the rest, the authors
-# of ZeRO measured how far they got.
+# And the question? 32 GB over 16 bytes: 2 billion parameters, and then nothing else. With all else beside them, the
+# authors of ZeRO (a paper of 2020; lesson 10) measured how many they could train.
 
 # %%
 [measured] = [row["value"] for row in published("zero") if row["table_or_figure"] == "Table 2" and row["MP"] == 1
@@ -237,8 +240,9 @@ study.bars({"your guess": guess, "2 bytes each": 32 * GB // 2, "with training: 1
 # ## What a transformer keeps
 #
 # How many bytes of activations has a layer? Go through it, as Korthikanti et al. did: s words in a sequence,
-# b sequences, h numbers for a word, a heads. It is $sbh\left(34 + 5\frac{as}{h}\right)$ bytes in half precision.
-# The first part grows with the words. The second, attention's table of each word against each, grows with their
+# b sequences, h numbers for a word, a heads, each of which compares every word with every other. It is
+# $sbh\left(34 + 5\frac{as}{h}\right)$ bytes in half precision.
+# The first part grows with the words. The second, the heads' tables of each word against each, grows with their
 # **square**. The line is the formula, the points are measured.
 
 # %%
@@ -277,8 +281,8 @@ memory.listing({"model states": states, "activations": activations}, title="13 b
 # ## Temporary buffers
 #
 # Many small operations are slow, so libraries copy all gradients into one flat buffer: to send them, or to take their
-# norm. In fp32 it takes 4 bytes a parameter, on top of all else. ZeRO's authors add up the training of GPT-2, with 1.5
-# billion parameters:
+# norm. In fp32 it takes 4 bytes a parameter, on top of all else. ZeRO's authors add up the training of GPT-2, with
+# 1.5 billion parameters. (For activations they take a rough 24·sbh a layer; our formula gives more.)
 
 # %%
 gpt2 = memory.Transformer(layers=48, hidden=1600, heads=16, vocab=50257, context=1024)
@@ -294,7 +298,9 @@ memory.listing({"model states": memory.states(15 * 10**8).total,
 #
 # Asking the driver for memory is slow. So PyTorch keeps what was freed, and cuts new tensors out of it. But a tensor
 # needs its bytes **in one piece**. We record a training step of 1.2 billion parameters, with every allocation in its
-# order, and replay it in a simulated allocator, on a card of 8 GiB.
+# order, and replay it in a simulated allocator, on a card of 8 GiB, of which the driver keeps 0.25 GiB. At the end the
+# step asks for one buffer for all gradients, in fp16. (A **segment** is what came from the driver at one time; black
+# lines part them.)
 
 # %%
 recording, card = memory.backward_in_pieces(), memory.Allocator(memory.CARD)
@@ -305,8 +311,8 @@ except memory.OutOfMemory as why:
 memory.blocks(card, title="The card when it gives up")
 
 # %% [markdown]
-# That is **fragmentation**: gradients, which stay, were put between activations, which went. The holes add up to
-# more than enough, and none is large enough. Three ways out:
+# That is **fragmentation**: gradients, which stay, were put between activations, which went. What is free, in
+# holes and with the driver, adds up to more than enough, and no piece is large enough. Three ways out:
 
 # %%
 def outcome(recording, **allocator):
@@ -344,7 +350,8 @@ study.curves(lines | cards, logx=True, logy=True, yunit="B", xlabel="parameters,
 #
 # ## The compute wall
 #
-# How much work is it? A product of matrices multiplies and adds once for each parameter and token: 2 FLOPs. The
+# How much work is it? We count **FLOPs**, additions and multiplications of numbers, and **tokens**, the words or pieces
+# of words that are read. A product of matrices multiplies and adds once for each parameter and token: 2 FLOPs. The
 # backward is twice as much, for it makes two gradients: of the weights, and of what came in. So training Ψ parameters
 # on T tokens takes **6ΨT** FLOPs. Is it so?
 
@@ -362,7 +369,7 @@ study.curves({"6ΨT": (billions, [6 * psi * 1024 / 1e12 for psi in psis])}, poin
              xlabel="parameters Ψ, billion", ylabel="TFLOP of a step of 1,024 tokens", title="Four GPTs")
 
 # %% [markdown]
-# Nearly. Attention adds 8 to 17 %: each word looks at all the others, without a parameter.
+# Nearly. The 8 to 17 % more are mostly attention: each word looks at all the others, without a parameter.
 #
 # GPT-3 read 300 billion tokens. How long would **one** card take? An A100 could do 312·10¹² FLOPs a second. What a run
 # gets out of its cards is the **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the
@@ -456,12 +463,13 @@ study.source(memory.largest, docstring=False)
 # %% [markdown]
 # ## Takeaways
 #
-# - A step's memory is model states, activations and temporary buffers. It peaks where the forward ends.
+# - A step's memory is model states, activations and temporary buffers. It peaks where the forward ends, or soon
+#   after.
 # - Only the peak counts, and both halves of it: states, and activations.
 # - With Adam it is 16 bytes a parameter. 32 GB hold 2 billion parameters, and then nothing else.
 # - A convolutional network is nearly all activations. A transformer is matrices, and those can be split.
 # - What is free must be free in one piece.
-# - Training takes 6ΨT FLOPs: decades or centuries of one card. An MFU of 40 to 50 % is good.
+# - Training takes 6ΨT FLOPs: years to centuries of one card. An MFU of 40 to 50 % is good.
 # - Copies share the work, not the model states.
 #
 # ## Papers

@@ -160,7 +160,7 @@ def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
 check.all_reduce_seconds(all_reduce_seconds)
 
 # %% [markdown] nbgrader={"grade_id": "all_reduce_seconds_target"}
-# **Target:** the point stands on the line. The point is your `halving_doubling`, run; the line is your formula.
+# **Target:** the points stand on the line. The points are your `halving_doubling`, run; the line is your formula.
 
 # %%
 ALPHA, BETA = 5e-6, 1 / 50e9  # of every World, unless told otherwise
@@ -189,7 +189,7 @@ study.curves(lines, points={"halving_doubling": (sizes, points)}, logx=True, log
 # - `late`: each rank is late in one step of a thousand, by accident. How likely is it that a step of all 512 has to
 #   wait for somebody?
 #
-# Write numbers or formulas, right within 1 %.
+# Write numbers or formulas, in seconds and bytes, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_cost", "solution": true}
 ring = tree = crossover = across = late = None
@@ -231,13 +231,14 @@ study.curves(lines, points={"your crossover": ([crossover], [there])}, logx=True
 # | `nbytes` | N, the bytes of the **whole** tensor: of an all-gather, what each rank has in the end |
 # | returns | (algorithm bandwidth, bus bandwidth), bytes per second |
 #
-# Bus bandwidth is algorithm bandwidth times a factor: the bytes that each rank *must* send (in a reduction: to combine;
-# in a broadcast: to pass on), as a part of N.
+# Bus bandwidth is algorithm bandwidth times a factor: the least bytes that the busiest rank *must* send, or
+# receive, as a part of N.
 #
 # <details><summary>Hint</summary>
 #
 # The ring sends the least that is possible: 2(n−1)/n of N in an all-reduce. Reduce-scatter and all-gather are its two
-# halves. In an all-to-all each rank keeps 1/n of its own. In a broadcast all N must leave the root.
+# halves. In an all-to-all each rank keeps 1/n of its own. In a broadcast all N must leave the root, in a reduce all N
+# must reach it.
 #
 # </details>
 
@@ -381,7 +382,7 @@ def pipeline(comm, x, pieces):
 
 # %%
 def in_steps(pipeline):
-    """How many pieces, one after the other, the World's clock counts for 4 ranks and 12 pieces."""
+    """A World that ran it: 4 ranks, 12 pieces of 10 bytes. Its clock counts bytes, one after the other."""
     world = World(4, alpha=0, beta=1)
     world.run(pipeline, torch.zeros(120, dtype=torch.uint8), 12)
     return world

@@ -91,7 +91,7 @@ study.table(rows, ["", "length 0", "1", "7"], title="All-reduce by a tree, again
 # %% [markdown]
 # ## Why rings fail at scale
 #
-# A ring takes $2(n-1)\left(\alpha + \frac{N}{n}\beta\right)$. The bytes stop growing with n. The latencies do not:
+# A ring takes $2(n-1)\left(\alpha + \frac{N}{n}\beta\right)$. The bytes stop growing with n. The latency α does not:
 # $2(n-1)\alpha$. A tree takes $2\log_2 n\,(\alpha + N\beta)$ for powers of two. (A third cost, γ seconds to add up
 # a byte, is small beside β on a GPU. We leave it out; `cost.seconds(…, gamma=…)` has it.)
 # Lines are formulas, points are runs. A ring over 1,024 ranks would be 2 million messages; its points end at 64.
@@ -139,8 +139,8 @@ study.curves(lines, points=points, logx=True, logy=True, xunit="B", yunit="s", x
 # ## Both at once
 #
 # Look at the tree's picture again: in the last round all ranks work, in the first one only two. **Recursive doubling**
-# lets everyone work in every step. Partners exchange all they have, and both add. After the step with partners 4, 2 and
-# 1 ranks away, everyone has everything: no way back is needed.
+# lets everyone work in every step. Partners exchange all they have, and both add. After the steps with partners 4, 2
+# and 1 ranks away, everyone has everything: no way back is needed.
 
 # %%
 def recursive_doubling(comm, x):
@@ -179,7 +179,7 @@ study.table([(name, *counted(way)) for name, way in ways.items()],
 # %% [markdown]
 # ## The answer
 #
-# On 1,024 ranks. The lines are formulas, the points are runs. The one of halving and doubling has 20,480 messages.
+# On 1,024 ranks. The lines are formulas, the points are runs: with halving and doubling 20 messages a rank.
 
 # %%
 n = 1024
@@ -213,12 +213,13 @@ algorithms = ["ring", "tree", "halving_doubling", "double_tree"]
 lines = {a: (fine, [cost.seconds("all_reduce", a, 64, N, ALPHA, BETA) for N in fine]) for a in algorithms}
 some = [10**4, 10**5, 10**6, 10**7]
 points = {"double_tree": (some, [run("double_tree", 64, N).time for N in some])}
+assert all(mine < 2 * min(best) for mine, *best in zip(*(lines[a][1] for a in reversed(algorithms))))
 study.curves(lines, points=points, logx=True, logy=True, xunit="B", yunit="s", xlabel="bytes to reduce, N",
-             ylabel="time of an all-reduce", title="64 ranks: a double tree is never far from the best")
+             ylabel="time of an all-reduce", title="64 ranks: a double tree never takes twice the best of these")
 
 # %% [markdown]
-# Why not halving and doubling always? In theory nothing beats it. But its partners are far apart, and n must be a power
-# of two. So we have to look at real wires.
+# Why not halving and doubling always? In theory little beats it: for a tiny N recursive doubling, in half the steps.
+# But its partners are far apart, and where n is no power of two, it needs more. So we have to look at real wires.
 #
 # ## Hardware, from near to far
 #
@@ -238,8 +239,9 @@ pod = Cluster.dgx_h100(nodes=8, oversubscription=8)
 study.cluster(pod, title="Eight nodes of eight H100, four nodes in a rack")
 
 # %% [markdown]
-# From the bottom: in a **node** any two GPUs talk through **NVSwitch**. Each GPU has its own **NIC**, a network card,
-# here for **InfiniBand**. The NICs of a **rack** meet in the **top-of-rack switch**, the racks in the **spine**.
+# From the bottom: in a **node** any two GPUs talk over **NVLink**, wires that meet in an **NVSwitch**. Each GPU has its
+# own **NIC**, a network card, here for **InfiniBand**. The NICs of a **rack** meet in the **top-of-rack switch**, the
+# racks in the **spine**.
 # A **fat tree** has as many wires above each switch as below. That is dear, so many networks are
 # *oversubscribed*: here 8 ranks share one wire to the spine.
 #
@@ -309,7 +311,8 @@ study.table([(name, *crossing(world), world.time * 1e3) for name, world in ways.
 # ## Predict, then run: to 1,024 ranks
 #
 # 16 MB on DGX H100 nodes behind a fat tree. Between nodes a message takes 14 µs to start. The formulas are the
-# library's: for each step they take its slowest link. Where do ring and tree cross? And does anything cross the third?
+# library's: for each step they take its slowest link. Where do ring and tree cross for good? And does
+# anything cross the third? (The lines join powers of 2. A tree on 96 GPUs has as many rounds as one on 128.)
 
 # %%
 from minidist.collectives.hierarchical import Hierarchical
@@ -341,7 +344,7 @@ study.curves(lines, points=points, logx=True, logy=True, yunit="s", xlabel="GPUs
 #
 # How good is a run? `nccl-tests` prints two numbers. **Algorithm bandwidth** is N over seconds. **Bus bandwidth** is
 # that times $2(n-1)/n$ for an all-reduce: what each wire carried. Here is a ring of 8 GiB on 4 to 8 H200, as Bekman
-# measured it, and as a World says:
+# measured it, and as a World says, whose NVLink is as fast as NCCL takes it to be:
 
 # %%
 def measured(gpu):
@@ -371,6 +374,7 @@ study.bars({name: round(100 * part) for name, part in used.items()}, unit="%", t
 # %% [markdown]
 # The other reason is α. A chunk of N/n bytes uses its wire to one half if it is as long as the latency:
 # $N = n\alpha/\beta$. Twice as fast a wire needs twice as large a message: 20 MB for 8 B200. And for 8 V100?
+# (100 % is now what the protocol leaves.)
 
 # %%
 makes = {"V100": Cluster.dgx1_v100(), "H100": Cluster.dgx_h100(), "B200": Cluster.dgx_b200()}
@@ -409,8 +413,7 @@ study.timeline(World(8, cluster=where, device="meta").run(laid_out, MB, "halving
 # $1 - 0.999^{512}$: 40 %.
 #
 # **Noise** needs no fault. Every rank computes for a time that varies by some 10 %, and then waits for all. So a step
-# takes the *largest* of n random times. The line says what half of all such maxima lie below, the points what half of
-# the steps in a run lie below.
+# takes the *largest* of n random times. The line is the median of all such maxima, a point the median step of a run.
 
 # %%
 assert round(1 - 0.999**512, 1) == 0.4
@@ -494,7 +497,7 @@ study.table(rows, ["messages sent", *results], title="A tree on four ranks")
 # NCCL_ALGO=Ring ./all_reduce_perf -b 1K -e 8G -f 4 -g 8
 # ```
 #
-# The second line is nccl-tests: your own cluster's curve of bus bandwidth over size. Then `NCCL_ALGO=Tree`.
+# The second line is nccl-tests, on one node of 8 GPUs: your curve of bus bandwidth over size. Then `NCCL_ALGO=Tree`.
 #
 # ## Takeaways
 #

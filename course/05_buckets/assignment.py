@@ -35,7 +35,7 @@ from minidist.models import mlp
 # | returns | a list of buckets, each a list of positions in `nbytes` |
 #
 # **Invariant:** one bucket after the other, the positions go from the last down to 0. A bucket takes the next gradient
-# as long as it fits. What does not fit opens the next bucket; if it is larger than any room, it is alone in there.
+# as long as it fits. What does not fit opens the next bucket; if it is larger than the room, it is alone in there.
 # No bucket is empty. About 8 lines.
 #
 # <details><summary>Hint</summary>
@@ -63,7 +63,8 @@ def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
 check.assign_buckets(assign_buckets)
 
 # %% [markdown] nbgrader={"grade_id": "assign_buckets_target"}
-# **Target:** a first bucket of at most 100 bytes, five others of at most 300; one holds a gradient of 400 bytes alone.
+# **Target:** a first bucket of at most 100 bytes, then three of at most 300; the last holds a gradient of 400
+# bytes alone.
 
 # %%
 nbytes = [400, 16, 200, 20, 240, 60, 120, 12, 60, 10]
@@ -336,7 +337,8 @@ def sync_backward(comm, dy, xhat, scale, count):
 check.sync_backward(sync_backward)
 
 # %% [markdown] nbgrader={"grade_id": "sync_backward_target"}
-# **Target:** no bar for yours. Above, nobody exchanges anything: every rank believes that its part is the batch.
+# **Target:** no bar for yours. The upper bar: nobody exchanges anything, every rank takes its part for
+# the batch.
 
 # %%
 random = torch.Generator().manual_seed(6)

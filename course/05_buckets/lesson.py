@@ -142,7 +142,7 @@ assert buffer.any() and torch.equal(buffer[-6:].view(3, 2), model[0].weight.grad
 # From here on nobody may set `p.grad` to None: `zero_grad(set_to_none=False)`, or zero the buckets.
 #
 # The exchange is one all-reduce a bucket. P gradients in b buckets: 2(n−1) · b messages instead of 2(n−1) · P.
-# **Predict the number of messages** for buckets of 8 MB, then run. (A layer has 4.2 MB.)
+# **Predict the number of messages** for buckets of 10 MB, then run. (A layer has 4.2 MB.)
 
 # %%
 def bucketed(comm, room):
@@ -165,12 +165,14 @@ study.timeline(pair, ranks=[0, 1], memory=False, title="Before and after buckets
 
 # %% [markdown]
 # Buckets of 1 MB save nothing: not even one layer fits.
-# One large bucket saves all it can: (P − 1) · 2(n−1) latencies. And the wire still rests for half of the step.
+# One large bucket saves all it can: (P − 1) · 2(n−1) latencies. And the wire still rests for over half of the step.
+# (Backward ends a little later than before: the GPU sets the buckets to zero, and adds to them.)
 #
 # ## Step 3: overlap
 #
 # PyTorch calls a hook when a parameter's gradient is there. The hook counts what is still missing in each bucket.
-# The last gradient of a bucket starts its all-reduce with `comm.stream`: on a lane beside the computation.
+# The last gradient of a bucket starts its all-reduce with `comm.stream(f, …)`. That runs f on a **lane**: a second line
+# of work of the same rank, beside its computation. It returns at once, with a work that one can `wait()` for.
 # Before the optimizer's step somebody must wait.
 
 # %%
@@ -216,8 +218,8 @@ display(study.timeline(pair, ranks=[0, 1], memory=False, title="A lane talks whi
 study.viewer(hidden[10].trace, ranks=[0, 1], title="Buckets of 10 MB, with overlap: point at bars and messages")
 
 # %% [markdown]
-# Before and after overlap. A step is never shorter than its computation, nor than that and the last bucket: nothing
-# hides what begins when backward ends. (In the notebook, point at the second picture: which buckets travel while which
+# Before and after overlap. A step takes at least its computation and the last bucket's all-reduce: nothing hides what
+# begins when backward ends. (In the notebook, point at the second picture: which buckets travel while which
 # layers compute?)
 #
 # ## Is it right?
@@ -310,8 +312,8 @@ study.bars({"your guess": guess / 1e3, "one by one": one_by_one.time, "one bucke
 #
 # ## Break it: everyone in his own order
 #
-# Hooks fire in the order of *this rank's* backward. Let a model choose at random which branch it runs first, on each
-# rank anew. And let each bucket start at once, without the `while`: whoever is complete, goes.
+# Hooks fire in the order of *this rank's* backward. Let a model have two branches, and let odd ranks run them in the
+# other order. And let each bucket start at once, without the `while`: whoever is complete, goes.
 
 # %%
 class Branches(nn.Module):
@@ -357,7 +359,7 @@ except ValueError as why:
     print("With branches of 5 and 6:", *text, sep="\n")
 
 # %% [markdown]
-# With equal branches there is no error! Rank 1 sends the second branch while the others send the first, and branch is
+# With equal branches there is no error! Rank 1 sends the first branch while the others send the second, and branch is
 # added to branch. With other sizes the checked header of our messages tells us. NCCL has no such header: it hangs, or
 # adds. So **the order of the buckets is part of the program**, the same on all ranks. Complete is not enough;
 # all before it must have started.
@@ -392,7 +394,7 @@ study.curves(gaps, logy=True, xlabel="step", ylabel="largest difference between 
              title="Replicas that should be equal (below 1e-12 is drawn as 1e-12)")
 
 # %% [markdown]
-# Each rank steps with what lies in the bucket at that moment: its own gradient, or half a sum. The loss still falls.
+# Each rank steps with what lies in the bucket at that moment: its own gradient, or half a sum. There is no error.
 # Only a comparison of the replicas shows it.
 #
 # ## Break it: hooks in every backward
@@ -510,7 +512,8 @@ study.table([*rows, ("right", *["2.917"] * 3)], ["", "1 … 6", "parts of 4, 1 a
 # ## Backward
 #
 # Every output depends on every input, through mean and variance, across ranks too. With m samples in all,
-# $\hat x = (x-\mathrm{mean})/\sigma$, and dy from the layers above:
+# $\sigma = \sqrt{\mathrm{var}+10^{-5}}$, $\hat x = (x-\mathrm{mean})/\sigma$, and dy from the layers above
+# (Ioffe and Szegedy derive it):
 #
 # $$dx = \frac{1}{\sigma}\left(dy - \frac{1}{m}\sum dy - \hat x\,\frac{1}{m}\sum dy\,\hat x\right)$$
 #
@@ -589,15 +592,17 @@ study.table(rows, ["batch norm", *(f"seed {s}" for s in range(4))], title="Accur
 
 # %% [markdown]
 # The worst synchronized run beats the best of the others, and each is that of one rank with the whole batch.
-# With large parts the difference is small: 32 samples know their variance. Detection and segmentation,
+# With large parts the difference is small: 32 samples know their variance (Goyal et al.). Detection and segmentation,
 # where an image fills a GPU, need it (Peng et al.).
 #
 # `SyncBatchNorm.convert` replaces the batch norms of a model. Running statistics come from the whole batch, too, so
-# they are equal on all ranks. PyTorch has the same, for GPUs only.
+# they are equal on all ranks. PyTorch has the same, for GPUs only. Uneven parts: `model.weight` scales gradients
+# after backward, too late here, for batch norm's backward has mixed those of all ranks. Divide each rank's *summed*
+# loss by B/n instead (B samples on n ranks), and leave the weight None.
 #
 # ## The library's version
 #
-# The bucket: room for the gradients, and for flags that say on how many ranks there is a gradient.
+# `Bucket.put` makes a gradient a view of its bucket, scaled. The hook calls `ready`; `finish` runs when backward ends.
 
 # %%
 from minidist.parallel.buckets import Bucket
@@ -607,8 +612,9 @@ display(study.source(Bucket.put), study.source(Reducer.ready))
 study.source(Reducer.finish)
 
 # %% [markdown]
-# `ready` has our `while`, `finish` our three steps. What it adds: dtypes, weights for uneven parts, gradients that may
-# be None, and a second look at the order: after the first backward it lays out the buckets as rank 0's hooks fired.
+# `ready` has our `while`. `finish` starts the rest, and waits, as ours. What it adds: dtypes, weights for uneven parts,
+# flags in each bucket (on how many ranks is there a gradient at all?), and a second look at the order:
+# after the first backward it lays out the buckets as rank 0's hooks fired.
 #
 # ## On processes
 #
