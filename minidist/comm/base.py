@@ -185,7 +185,9 @@ class Comm(ABC):
     def _do(self, *ops: Send | Recv) -> None:
         for op in ops:
             self._check(op)
-        self._post(ops, waited=True).wait()
+        work = self._post(ops, waited=True)
+        del ops  # thousands may wait, each with what it holds
+        work.wait()
 
     def split(self, color, key=None) -> Comm | None:
         """Cut the group: ranks of one `color` get a Comm of their own, ordered by (key, rank).
@@ -217,9 +219,8 @@ class Comm(ABC):
         """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
         rows = [torch.tensor(row, dtype=torch.int64) for _ in range(self.size)]
         others = [r for r in range(self.size) if r != self.rank]
-        self._post(
-            [Send(rows[self.rank], r, "split") for r in others] + [Recv(rows[r], r, "split") for r in others]
-        ).wait()
+        sends = [Send(rows[self.rank], r, "split") for r in others]
+        self._post(sends + [Recv(rows[r], r, "split") for r in others]).wait()
         return [r.tolist() for r in rows]
 
 
@@ -245,6 +246,5 @@ class Side(NamedTuple):
 
 def mismatch(sender: Side, receiver: Side) -> str | None:
     """What is wrong between the two sides, naming both; None if they agree."""
-    if sender[1:4] == receiver[1:4]:
-        return None
-    return f"rank {sender.rank} sends {sender}\n  but rank {receiver.rank} receives {receiver}"
+    what = f"rank {sender.rank} sends {sender}\n  but rank {receiver.rank} receives {receiver}"
+    return None if sender[1:4] == receiver[1:4] else what

@@ -71,6 +71,11 @@ class Cluster(Presets):
         """How many ranks there is room for."""
         return self.ranks * self.devices * self.nodes
 
+    def _check(self, *ranks: int) -> None:
+        for rank in ranks:
+            if not 0 <= rank < self.size:
+                raise ValueError(f"rank {rank} is not in this cluster of {self.size} ranks, 0 to {self.size - 1}")
+
     def place(self, rank: int) -> Place:
         """(rack, node, device) of a rank; ValueError for a rank that does not exist."""
         self._check(rank)
@@ -81,46 +86,50 @@ class Cluster(Presets):
         nodes = [divmod(rank // self.ranks, self.devices) for rank in range(self.size)]
         return [Place(node // (self.rack or self.nodes), node, device) for node, device in nodes]
 
-    def _check(self, *ranks: int) -> None:
-        for rank in ranks:
-            if not 0 <= rank < self.size:
-                raise ValueError(f"rank {rank} is not in this cluster of {self.size} ranks, 0 to {self.size - 1}")
+    @cached_property
+    def _paths(self) -> list[_Path | None]:
+        """The way within a device, a node, a rack, and between racks; None where no two ranks are so far apart."""
+        inside = "nvlink" if "nvlink" in self.links else "pcie"
+        ways = [[name for name in names if name in self.links]
+                for names in (("device",), (inside,), ("nic", "tor"), ("nic", "tor", "spine"))]  # fmt: skip
+        return [_Path(names, [self.links[name] for name in names]) if names else None for names in ways]
+
+    def _path(self, src: int, dst: int) -> _Path:
+        self._check(src, dst)
+        if src == dst:
+            raise ValueError(f"there is no route from rank {src} to rank {dst}, itself")
+        a, b = self._places[src], self._places[dst]
+        return self._paths[0 if a == b else 1 if a.node == b.node else 2 if a.rack == b.rack else 3]
 
     def levels(self, src: int, dst: int) -> list[str]:
         """The levels that a message from `src` to `dst` passes, the ports' first. ValueError if they are one rank."""
-        a, b = self.place(src), self.place(dst)
-        if src == dst:
-            raise ValueError(f"there is no route from rank {src} to rank {dst}, itself")
-        if a == b:
-            return ["device"]
-        if a.node == b.node:
-            return ["nvlink" if "nvlink" in self.links else "pcie"]
-        return ["nic", *(n for n in ("tor", "spine")[: 1 + (a.rack != b.rack)] if n in self.links)]
+        return self._path(src, dst).names
 
     def link(self, src: int, dst: int) -> Link:
         """α and β of the free route from `src` to `dst`."""
-        first, *others = [self.links[name] for name in self.levels(src, dst)]
-        alpha, beta = first.alpha, first.beta
+        path, slow = self._path(src, dst), 1.0
         if self.slow_ranks:  # a rank's own port is slow with it, no shared wire is
             slow = max(self.slow_ranks.get(src, 1.0), self.slow_ranks.get(dst, 1.0))
-            alpha, beta = alpha * slow, beta * slow
-        for level in others:
-            alpha, beta = alpha + level.alpha, max(beta, level.beta)
         whole = self.slow_links.get((src, dst), 1.0)
-        return Link(whole * alpha, whole * beta)
+        port = path.levels[0]
+        return Link(whole * (port.alpha * slow + path.alpha), whole * max(port.beta * slow, path.beta))
 
     def route(self, src: int, dst: int) -> Route:
         """What a message from `src` to `dst` takes and occupies."""
-        alpha, beta = self.link(src, dst)
-        levels = [(name, self.links[name]) for name in self.levels(src, dst)]
-        port, both = levels[0][0], not levels[0][1].duplex
-        wires = {(port, src, "both" if both else "out"): beta, (port, dst, "both" if both else "in"): beta}
-        for name, level in levels:
-            if level.share > 1:  # behind the port
-                for rank, way in ((src, "out"), (dst, "in")):
-                    first = rank // level.share * level.share
-                    wires[name, f"ranks from {first}", way if level.duplex else "both"] = level.beta
-        return Route(alpha, beta, tuple(wires.items()))
+        path, (alpha, beta) = self._path(src, dst), self.link(src, dst)
+        port, both = path.names[0], not path.levels[0].duplex
+        wires = [((port, src, "both" if both else "out"), beta), ((port, dst, "both" if both else "in"), beta)]
+        if path.shares:  # behind the ports
+            wires += self._shared(path, src, dst)
+        return Route(alpha, beta, tuple(wires))
+
+    def _shared(self, path: _Path, src: int, dst: int) -> list[tuple[tuple, float]]:
+        found = {}  # a bus that serves both directions and both ranks is held once
+        for name, level in zip(path.names, path.levels):
+            for rank, way in ((src, "out"), (dst, "in")) if level.share > 1 else ():
+                first = rank // level.share * level.share
+                found[name, f"ranks from {first}", way if level.duplex else "both"] = level.beta
+        return list(found.items())
 
     def speed(self, rank: int) -> float:
         """The part of its device's speed that a rank has: 1 alone on it, less if slow or if the device is shared."""
@@ -177,6 +186,16 @@ class Cluster(Presets):
         head = "".join(f"<th>{name}</th>" for name in ("level", "α µs", "GB/s", "wires"))
         rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self.rows())
         return f"<p>{escape(self.summary())}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+class _Path:
+    """The levels between ranks of one distance; α and β of those behind the port's, and whether ranks share wires."""
+
+    def __init__(self, names: list[str], levels: list[Level]):
+        self.names, self.levels = names, levels
+        self.alpha = sum(level.alpha for level in levels[1:])
+        self.beta = max((level.beta for level in levels[1:]), default=0.0)
+        self.shares = any(level.share > 1 for level in levels)
 
 
 def _longer(factor: float, what: str) -> float:

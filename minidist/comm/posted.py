@@ -8,24 +8,25 @@ from .program import line_of, located
 
 
 class WorldWork(Work):
-    """Finished when all its parts are; `time` is when. A batch of operations, or a job of a stream.
+    """Finished when all its parts are; `time` is when. A batch of operations, or a `Job`.
 
     Slots and no cycles once it is done: a ring over 1,024 ranks has thousands of these at a time, and
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("_unwaited", "clock", "error", "fiber", "heard", "ops", "parts", "posted", "result", "stream", "time",
-                 "waiting", "what", "where")  # fmt: skip
+    __slots__ = ("_unwaited", "clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "waiting",
+                 "where")  # fmt: skip
+    what, result = "", None
 
-    def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None, what: str = ""):
-        self.clock, self.parts, self._unwaited, self.stream, self.what = clock, parts, unwaited, stream, what
+    def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None):
+        self.clock, self.parts, self._unwaited, self.stream = clock, parts, unwaited, stream
         if unwaited is not None:  # it need not be waited for at once: keep it
             unwaited[self] = None
         self.ops = self.waiting = ()
         self.fiber = fiber = clock.current
         self.posted, self.time = fiber.time, 0.0
         # heard: the World's rank that a receive matched.  where: the line that posted it; None: where the fiber stands
-        self.error = self.result = self.heard = self.where = None
+        self.error = self.heard = self.where = None
 
     @property
     def source(self) -> int | None:
@@ -77,6 +78,16 @@ class WorldWork(Work):
 
     def __str__(self) -> str:
         return " and ".join(str(op) for op in self.ops if not op.done) or self.what
+
+
+class Job(WorldWork):
+    """A job of a stream: `what` it is, and its `result`."""
+
+    __slots__ = ("result", "what")
+
+    def __init__(self, clock: Clock, unwaited: dict[WorldWork, None], what: str):
+        super().__init__(clock, 1, unwaited)
+        self.what, self.result = what, None
 
 
 class Op:

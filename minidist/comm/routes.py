@@ -19,22 +19,18 @@ class Way(NamedTuple):
 
 
 class Routes:
-    """`free[w]`: when wire w is free. A way is looked up once for each pair of ranks that talk."""
+    """`free[w]`: when wire w is free. A way is asked for once for each pair of ranks that talk on a channel."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.free = cluster, array("d")
         self._numbers: dict[tuple, int] = {}
-        self._ways: dict[tuple[int, int], Way] = {}
         self._equal: dict[float, float] = {}  # equal times are one object: fewer to fetch for each message
 
     def __call__(self, src: int, dst: int) -> Way:
-        way = self._ways.get((src, dst))
-        if way is None:
-            alpha, beta, wires = self.cluster.route(src, dst)
-            alpha, beta = self._equal.setdefault(alpha, alpha), self._equal.setdefault(beta, beta)
-            (out, _), (into, _), *shared = [(self._number(name), each) for name, each in wires]
-            way = self._ways[src, dst] = Way(alpha, beta, out, into, tuple(shared))
-        return way
+        alpha, beta, wires = self.cluster.route(src, dst)
+        alpha, beta = self._equal.setdefault(alpha, alpha), self._equal.setdefault(beta, beta)
+        (out, _), (into, _), *shared = [(self._number(name), each) for name, each in wires]
+        return Way(alpha, beta, out, into, tuple(shared))
 
     def _number(self, wire: tuple) -> int:
         number = self._numbers.setdefault(wire, len(self.free))

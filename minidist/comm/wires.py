@@ -46,11 +46,9 @@ class Wires:
         for op in ops:
             if isinstance(op, Send):
                 posted.append(Op(work, op.x, op.label, True, stream.pair(op.dst)))
-            elif op.src == ANY:
-                posted.append(Op(work, op.x, op.label, False, None))
             else:
-                posted.append(Op(work, op.x, op.label, False, stream.pair(~op.src)))
-        work.ops = posted
+                posted.append(Op(work, op.x, op.label, False, None if op.src == ANY else stream.pair(~op.src)))
+        work.ops = tuple(posted)
         if posted:
             stream.put(work)
             if stream.first is work:

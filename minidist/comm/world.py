@@ -22,7 +22,7 @@ from .clock import Clock, Ended
 from .cluster import Cluster
 from .hardware import ends
 from .meter import Meter, NoMeter
-from .posted import WorldWork
+from .posted import Job, WorldWork
 from .program import caller, copied, named, never_received, own_random, refuse_shared, seed_of, whole
 from .trace import Results, Trace
 from .wires import Wires
@@ -192,8 +192,7 @@ class _Lane:
         self.fiber.idle = False
 
     def put(self, fn: Callable, args: tuple) -> WorldWork:
-        what = f"a stream job, {getattr(fn, '__name__', 'job')}"
-        work = WorldWork(self.run.clock, 1, self.run.open[self.rank], what=what)
+        work = Job(self.run.clock, self.run.open[self.rank], f"a stream job, {getattr(fn, '__name__', 'job')}")
         self.jobs.append((fn, args, work))
         if self.fiber.idle:
             self.fiber.idle = False

@@ -13,7 +13,7 @@ def test_a_way_is_the_route_with_numbers():
     assert way[:2] == SHARED.link(0, 4) == (2.0, 1.0)
     assert len({way.out, way.into, *(wire for wire, _ in way.shared)}) == 6 == len(routes.free)
     assert [beta for _, beta in way.shared] == [0.25, 0.25, 1.0, 1.0]  # NIC out and in, uplink, downlink
-    assert routes(0, 4) is way
+    assert routes(0, 4) == way and len(routes.free) == 6
 
 
 def test_pairs_share_what_they_share():
