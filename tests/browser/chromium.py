@@ -75,7 +75,7 @@ class Page:
 
     def mouse(self, kind, x, y, **more):
         """One event of the mouse: mouseMoved, mousePressed, mouseReleased, mouseWheel."""
-        button = {} if kind in ("mouseMoved", "mouseWheel") else {"button": "left", "clickCount": 1}
+        button = {} if kind == "mouseWheel" else {"button": "left", "clickCount": 1}
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button | more)
 
     def press(self, key):
