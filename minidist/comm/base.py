@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .host import Host
+
 ANY = -1
 
 
@@ -86,8 +88,7 @@ class Work(ABC):
 class Comm(ABC):
     """A group of `size` ranks, seen from one of them.
 
-    rank: this rank, 0 … size−1.      size: number of ranks, n.
-    device: where this rank's tensors live.
+    rank: this rank, 0 … size−1.  size: number of ranks, n.  device: where its tensors live.  host: see `Host`.
     algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
     native: the transport library's own collectives, or None where there are none.
     steady: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
@@ -98,6 +99,7 @@ class Comm(ABC):
     rank: int
     size: int
     device: torch.device
+    host: Host = Host()
     algorithm: str = "ring"
     native: Any = None
     steady: AbstractContextManager = nullcontext()
@@ -148,9 +150,7 @@ class Comm(ABC):
         if 0 in stride and op.x.numel() and any(s == 0 and n > 1 for s, n in zip(stride, op.x.shape, strict=True)):
             raise ValueError(f"rank {self.rank} cannot receive into {describe(op.x)}, which was expanded: "
                              "several of its elements are one place in memory")  # fmt: skip
-        if peer == ANY and not sending:
-            return
-        if not 0 <= peer < self.size:
+        if not (0 <= peer < self.size or (peer == ANY and not sending)):
             raise ValueError(f"rank {self.rank} cannot {verb} rank {peer}: "
                              f"there are {self.size} ranks, 0 to {self.size - 1}")  # fmt: skip
         if peer == self.rank:

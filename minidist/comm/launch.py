@@ -26,10 +26,10 @@ from multiprocessing.connection import Connection
 import torch
 
 from .base import PeerLost, RankMissing
-from .packing import dumps_program
+from .processes.packing import dumps_program
 from .program import located, named, never_received, outside, refuse_shared, whole
 from .trace import Results, Trace
-from .world import check_runner
+from .world.world import check_runner
 
 
 def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool = True, seed: int = 0,
@@ -104,7 +104,7 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
     with theirs:
-        command = [sys.executable, "-P", "-m", "minidist.comm.server", str(theirs.fileno()), *loaded]
+        command = [sys.executable, "-P", "-m", "minidist.comm.processes.server", str(theirs.fileno()), *loaded]
         server = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
     return ours, server

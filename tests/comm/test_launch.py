@@ -15,7 +15,7 @@ import torch
 
 from minidist.comm import Deadlock, PeerLost, RankMissing, launch
 from minidist.comm.launch import _server
-from tests.comm.processes import descriptors, files, left, until
+from tests.comm.children import descriptors, files, left, until
 from tests.repository.files import ROOT
 
 

@@ -244,7 +244,7 @@ def test_the_line_of_another_thread():
 
 def test_outside():
     ours, inside = World.__module__.replace(".", "/"), torch.__file__
-    package = __import__("minidist.comm.world", fromlist=["x"]).__file__
+    package = __import__("minidist.comm.world.world", fromlist=["x"]).__file__
     collectives = __import__("minidist.collectives.ring", fromlist=["x"]).__file__
     assert ours in package
     assert outside([(package, 1), (inside, 2), ("mine.py", 3), ("main.py", 4)]) == ("mine.py", 3)

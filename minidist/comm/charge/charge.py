@@ -1,0 +1,141 @@
+"""Time and memory of computation, without a call in the program.
+
+A `Charge` is a dispatch mode: it sees each aten operator that its thread runs, forward, backward (which autograd
+runs in the rank's own thread) and the optimizer's step, on real and on meta tensors. It adds to the time of the
+running fiber
+
+    launch + max(FLOPs / peak FLOP/s of the dtype, bytes / bandwidth)       times the rank's slowness
+
+(the roofline: Williams et al. 2009), notes it, and shows operands and results to the rank's ledger. Views and
+allocations take no time. Each lane has a Charge of its own: what a stream computes takes the lane's time, so
+streams overlap. What runs on another kind of device (a CPU tensor beside a GPU's) is free. What lies in the memory
+of a `ModelledHost` runs there; a copy to or from it takes the host's link, as long as one alone would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from ..cluster.hardware import Device
+from ..host import Host
+from .flops import Cost, Operator, operator, stored
+from .ledger import Ledger
+
+COPIES = {"copy_", "_to_copy", "clone"}  # what may have operands on the host and on the device
+IN_PLACE = {"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_"}
+
+
+def roofline(device: Device, cost: Cost) -> float:
+    """Seconds that a call takes on `device`. ValueError if it has no peak for the dtype of a product."""
+    compute = cost.flops / device.peak(cost.dtype) if cost.flops else 0.0
+    return device.launch + max(compute, cost.nbytes / device.bandwidth)
+
+
+class Charge(TorchDispatchMode):
+    """Charges the operators of one thread to `clock.time`, in seconds.
+
+    seconds(cost): of a call; None charges no time.  where: the type of device that is charged ("cpu", "meta",
+    "cuda"); None: all.  note(operator, cost, start, end): called for each operator charged.
+    beside(cost, copied): seconds of an operator of the host, or of a copy to or from it; None: they are free.
+    """
+
+    def __init__(self, clock, ledger: Ledger, seconds: Callable[[Cost], float] | None, note: Callable,
+                 where: str | None = None, beside: Callable[[Cost, bool], float] | None = None):  # fmt: skip
+        super().__init__()
+        self.clock, self.ledger, self.seconds, self.note, self.where = clock, ledger, seconds, note, where
+        self.beside, self.host = beside, 0  # how deep in `with comm.host`
+        self.stepping, self.copying = False, ""  # within an optimizer's step; which way over the host's link
+
+    @property
+    def phase(self) -> str:
+        """What the thread is at: "to host" or "to device" (copies), "backward" (what autograd runs), "step" (of an
+        optimizer), else "forward"."""
+        if self.copying:
+            return self.copying
+        if torch._C._current_graph_task_id() != -1:  # autograd has no public name for it
+            return "backward"
+        return "step" if self.stepping else "forward"
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would wrap each call, at a third more of its cost
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, known, start = kwargs or {}, operator(func), self.clock.time
+        if known.composite:  # in inference mode operators arrive whole
+            with self:
+                return func.decompose(*args, **kwargs)
+        out = args[0] if known.name in IN_PLACE and _fits(*args, *kwargs.values()) else func(*args, **kwargs)
+        read, written = known.operands(args, kwargs, out)
+        places, there = self._places(known, read, written) if self.host or self.ledger.hosted else ((), False)
+        if not known.free:
+            if True in places:
+                self._charge_beside(known, known.cost_of(args, kwargs, out, read, written), start, places, written)
+            elif self._charged(read, written):
+                self._charge(known, known.cost_of(args, kwargs, out, read, written), start)
+        self.ledger.saw(read, written, start, known.name, there)
+        return out
+
+    def _places(self, known: Operator, read: list, written: list) -> tuple[set[bool], bool]:
+        """Whether the operands lie on the host (a number goes anywhere), and whether what is new does."""
+        inside, on_host = self.host > 0, self.ledger.on_host
+        sources = {on_host(x, inside and known.name == "lift_fresh") for x in read if x.dim()}
+        there = inside or True in sources
+        places = sources | {on_host(x, there) for x in written if x.dim()}
+        return places or {on_host(x, there) for x in written or read}, there
+
+    def _charge_beside(self, known: Operator, cost: Cost, start: float, places: set[bool], written: list) -> None:
+        copied = len(places) > 1
+        if copied:
+            if known.name not in COPIES:
+                raise RuntimeError(f"{known.name} has operands on the host and on the device: copy one side first")
+            down = self.ledger.on_host(written[0], self.host > 0)
+            cost = Cost(0, sum(map(stored, written)), cost.dtype)
+            self.ledger.copied[not down] += cost.nbytes
+            self.copying = "to host" if down else "to device"
+        if self.beside is not None:
+            self.clock.time = start + self.beside(cost, copied)
+            self.note(known, cost, start, self.clock.time)
+        self.copying = ""
+
+    def _charged(self, read: list, written: list) -> bool:
+        some = written or read
+        return bool(some) and (self.where is None or some[0].device.type == self.where)
+
+    def _charge(self, known: Operator, cost: Cost, start: float) -> None:
+        if self.seconds is not None:
+            self.clock.time = start + self.seconds(cost)
+        self.note(known, cost, start, self.clock.time)
+
+
+def _fits(x: Tensor, *others) -> bool:
+    """Whether an operator in place on `x` has only its sizes to check, and they are right.
+
+    Meta tensors have no values, and PyTorch checks their sizes in Python, at ten times the cost of charging them.
+    """
+    if not x.is_meta or not x.is_floating_point() or 0 in x.stride():
+        return False
+    alike = lambda y: y.is_meta and y.dtype == x.dtype and y.shape == x.shape
+    return all(alike(y) if isinstance(y, Tensor) else type(y) in (int, float) for y in others)
+
+
+class ModelledHost(Host):
+    """Tells the Charges of the running thread what is the host's."""
+
+    def __enter__(self) -> ModelledHost:
+        for charge in charges():
+            charge.host += 1
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for charge in charges():
+            charge.host -= 1
+
+
+def charges() -> list[Charge]:
+    """The Charges that this thread has entered."""
+    return [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Charge)]

@@ -1,0 +1,171 @@
+"""What one call of an operator costs: floating point operations, and bytes moved.
+
+Below autograd every call is one aten operator, forward and backward alike, with its arguments at hand.
+
+FLOPs, as papers count them: products of matrices, convolutions and attention, 2·m·n·k for (m, k) by (k, n), by
+PyTorch's own formulas (`torch.utils.flop_counter`) and, below, for what those lack. All else counts 0: it is bound
+by its bytes. Causal attention counts in full. The backward of fused attention forms the scores again: 5 products,
+where the backward of written-out attention has 4.
+
+Bytes: each operand is read once and each result written once; an operand changed in place is both, unless it is
+only overwritten. A broadcast operand counts what is stored, a gather reads what it gives. A view, and memory that is
+only allotted, cost nothing. (A kernel's workspace is not seen.) Source: Williams et al. 2009, the roofline model.
+
+A custom operator of another cost says so: FLOPs to torch's `register_flop_formula`, bytes by a function
+`bytes_moved(*arguments, out_val)`, set on its overload before the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import bmm_flop, flop_registry, mm_flop, sdpa_backward_flop_count, sdpa_flop_count
+
+
+class Cost(NamedTuple):
+    """FLOPs and bytes of a call, and the dtype of its operands, whose peak applies (None: no operand)."""
+
+    flops: int
+    nbytes: int
+    dtype: torch.dtype | None
+
+
+def _attention(q, k, v, *_):
+    return sdpa_flop_count(q.shape, k.shape, v.shape)
+
+
+def _attention_backward(grad, q, k, v, *_):
+    return sdpa_backward_flop_count(grad.shape, q.shape, k.shape, v.shape)
+
+
+def _convolution_backward(grad, x, w, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask):
+    """As much as forward for each of the two gradients. (PyTorch's own counts that of the weights `groups` times.)"""
+    places = prod((x if transposed else grad).shape[2:])
+    return (mask[0] + mask[1]) * 2 * x.shape[0] * places * w.numel()
+
+
+def _rnn(x, *weights):
+    """One layer, both products of every time step: x is (T, B, inputs), the weights (4·hidden, inputs or hidden)."""
+    return 2 * x.shape[0] * x.shape[1] * (weights[0].numel() + weights[1].numel())
+
+
+def _multi_head(q, k, v, embed, heads, qkv_weight, qkv_bias, out_weight, *_):
+    """Inference in one kernel, of q, k, v (B, T, H): the four projections and the attention between."""
+    shape = (q.shape[0], heads, q.shape[1], embed // heads)
+    return 2 * q.shape[:2].numel() * (qkv_weight.numel() + out_weight.numel()) + sdpa_flop_count(shape, shape, shape)
+
+
+def _encoder_layer(x, embed, heads, *weights):
+    mlp = 2 * x.shape[:2].numel() * (weights[11].numel() + weights[13].numel())
+    return _multi_head(x, x, x, embed, heads, *weights[:3]) + mlp
+
+
+LACKING: dict[str, Callable[..., int]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "_scaled_dot_product_fused_attention_overrideable": _attention,
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "convolution_backward": _convolution_backward,
+    "mv": lambda matrix, vector: 2 * matrix.numel(),
+    "addmv": lambda x, matrix, vector: 2 * matrix.numel(),
+    "dot": lambda x, y: 2 * x.numel(),
+    "vdot": lambda x, y: 2 * x.numel(),
+    "addbmm": lambda x, a, b: bmm_flop(a.shape, b.shape),
+    "_addmm_activation": lambda x, a, b: mm_flop(a.shape, b.shape),
+    "_int_mm": lambda a, b: mm_flop(a.shape, b.shape),
+    "mkldnn_rnn_layer": _rnn,
+    "mkldnn_rnn_layer_backward": lambda *args: 2 * _rnn(*args),
+    "_native_multi_head_attention": _multi_head,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+}
+"""Products that PyTorch's counter does not know, or counts wrongly: the positional arguments -> FLOPs."""
+
+FREE = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "record_stream"}  # views without saying so
+OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_",
+             "cauchy_", "geometric_"}  # fmt: skip
+GATHER = {"embedding", "gather", "index", "index_select", "take"}
+
+SEQUENCES = (list, tuple)
+
+
+class Operator:
+    """What is known of an operator before it is called. `free`: it moves nothing; `composite`: it is made of others."""
+
+    __slots__ = ("changed", "composite", "formula", "free", "gathers", "moved", "name", "outs", "overwrites")
+
+    def __init__(self, func):
+        schema = func._schema
+        self.name = name = schema.name.partition("::")[2]
+        self.composite = func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd)
+        self.free = (func.is_view or torch.Tag.inplace_view in func.tags or name in FREE
+                     or name.removeprefix("new_").startswith("empty"))  # fmt: skip
+        self.overwrites, self.gathers = name in OVERWRITE, name in GATHER
+        written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        self.outs = {a.name for _, a in written if a.kwarg_only}  # out=: written, not read
+        self.changed = [] if schema.returns else [i for i, _ in written]  # in place, and not returned
+        self.formula = _formula(func.overloadpacket, name)
+        self.moved = getattr(func, "bytes_moved", None)
+
+    def operands(self, args: tuple, kwargs: Mapping[str, Any], out: Any) -> tuple[list[Tensor], list[Tensor]]:
+        """What a call that returned `out` read, and what it wrote or gave."""
+        read, written = tensors(args), tensors((out,))
+        if kwargs:
+            read += tensors(kwargs[k] for k in kwargs if k not in self.outs)
+        if self.changed:
+            written += tensors(args[i] for i in self.changed)
+        return read, written
+
+    def cost(self, args: tuple, kwargs: Mapping[str, Any], out: Any) -> Cost:
+        """The cost of a call that returned `out`."""
+        return self.cost_of(args, kwargs, out, *self.operands(args, kwargs, out))
+
+    def cost_of(self, args, kwargs, out, read: list[Tensor], written: list[Tensor]) -> Cost:
+        """The same, where the operands have been told apart already."""
+        if self.free:
+            return Cost(0, 0, None)
+        flops = 0 if self.formula is None else self.formula(args, kwargs, out)
+        dtype = (read or written)[0].dtype if read or written else None
+        if self.moved is not None:
+            return Cost(flops, self.moved(*args, **kwargs, out_val=out), dtype)
+        given = sum(map(stored, written))
+        taken = sum(map(stored, read[1:] if self.overwrites else read))
+        if self.gathers:
+            taken -= max(0, stored(read[0]) - given)
+        return Cost(flops, taken + given, dtype)
+
+
+@cache
+def operator(func) -> Operator:
+    """What is known of `func`, a torch._ops.OpOverload."""
+    return Operator(func)
+
+
+def _formula(packet, name: str) -> Callable[[tuple, Mapping, Any], int] | None:
+    """FLOPs of a call from its arguments and its result; None where there are none. `addmm_` counts as `addmm`."""
+    name = name.removesuffix("_")
+    if name in LACKING:
+        return lambda args, kwargs, out, count=LACKING[name]: count(*args)
+    count = flop_registry.get(packet) or flop_registry.get(getattr(torch.ops.aten, name, None))
+    return count and (lambda args, kwargs, out: count(*args, **kwargs, out_val=out))
+
+
+def tensors(values: Iterable) -> list[Tensor]:
+    """The dense tensors among `values` and in the lists and tuples among them, in order."""
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.layout is torch.strided:
+                found.append(value)
+        elif isinstance(value, SEQUENCES):
+            found += tensors(value)
+    return found
+
+
+def stored(x: Tensor) -> int:
+    """Bytes of memory that `x` covers, at most: an expanded one covers no more than its storage."""
+    return min(x.nbytes, x.untyped_storage().nbytes())

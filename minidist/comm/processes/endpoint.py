@@ -1,0 +1,215 @@
+"""A rank's end of all its rings, shared by its Comms and its threads.
+
+A rank's pending operations move whenever it waits for any of them: sends that found no room go on
+while it waits for a receive, so two-way traffic cannot block. A message for a channel on which nothing
+is expected yet is put aside only when something from its sender is wanted; else it stays in the ring,
+and its sender waits once the ring is full.
+
+Every wait has a timeout: `RankMissing` names the rank that did not come. Matching is by (source,
+channel), in order; shape, dtype and label are compared on arrival. Ranks here are of the whole run.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from math import inf
+
+from ..base import ANY, Deadlock, PeerLost, RankMissing, Recv, Send
+from ..trace import Trace, lane_of
+from .message import Aside, Message, ShmWork
+from .pace import Paced, Wire, keep_moving
+from .rings import Incoming, Outgoing, Rings
+
+_WHY = ("", "its program returned before this was passed on", "it failed, or its process died")
+
+
+class Endpoint:
+    """Sends and receives of one process. `close()` before it ends."""
+
+    def __init__(self, rings: Rings, rank: int, timeout: float, checked: bool, trace: Trace):
+        self.rings, self.rank, self.timeout, self.checked, self.trace = rings, rank, timeout, checked, trace
+        others = [r for r in range(rings.n) if r != rank]
+        wire = None if rings.rate is None else Wire(rings.rate)
+        ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
+        self._out = {r: (ring_to(rings, rank, r), deque()) for r in others}
+        self._in = {r: Incoming(rings, r, rank) for r in others}
+        self._receives: dict[tuple, deque[Message]] = defaultdict(deque)  # (src or ANY, channel)
+        self._wanted: dict[int, int] = defaultdict(int)  # how many of them, by src or ANY
+        self._aside: dict[tuple, deque[Aside]] = defaultdict(deque)  # (src, channel)
+        self._coming: dict[int, Message | Aside] = {}  # what the ring from src is filling
+        self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
+        self.shared = False  # whether several threads wait here
+        self._lock, self._news, self._led = threading.RLock(), threading.Condition(), False
+        if wire is not None:
+            keep_moving(wire, self._due, self._move)
+
+    def post(self, comm, ops: Sequence[Send | Recv]) -> ShmWork:
+        work = ShmWork(self, len(ops))
+        work.messages = [Message(work, op, comm, self.checked) for op in ops]
+        with self._lock:
+            self.open[work] = None
+            for message in work.messages:
+                if message.sending:
+                    self._out[message.peer][1].append(message)
+                else:
+                    self._receives[message.peer, comm.channel].append(message)
+                    self._wanted[message.peer] += 1
+            self._serve_aside(comm.channel)
+            self.progress()
+        return work
+
+    def progress(self) -> None:
+        """Move whatever can move."""
+        with self._lock:
+            for ring, queue in self._out.values():
+                while queue and ring.push(queue[0]):
+                    if queue[0].complete:
+                        queue.popleft().finish()
+            for src, ring in self._in.items():
+                while (self._wanted[src] or self._wanted[ANY] or src in self._coming) and self._pull(src, ring):
+                    pass
+
+    def _due(self) -> float:
+        """When the next segment has left on a slow wire."""
+        return min((ring.due for ring, queue in self._out.values() if queue), default=inf)
+
+    def _move(self) -> None:
+        self.progress()
+        self.rings.bells[self.rank].release()  # for the threads that wait
+
+    def _pull(self, src: int, ring: Incoming) -> bool:
+        if src not in self._coming:
+            header = ring.header()
+            if header is None:
+                return False
+            self._coming[src] = self._target(src, header)
+        message = self._coming[src]
+        moved = ring.pull(message)
+        if message.complete:
+            del self._coming[src]
+            if isinstance(message, Message):
+                self._record(src, message.header)
+                message.finish()
+            else:
+                self._serve_aside(message.header[0])
+        return moved
+
+    def _target(self, src: int, header: tuple) -> Message | Aside:
+        """The receive that this message is for; without one, or with a wrong one, it is put aside."""
+        receive = self._receive_for(src, header)
+        if receive is not None and receive.nbytes == header[1]:
+            receive.header = header
+            return receive
+        aside = Aside(header)
+        if receive is None:
+            self._aside[src, header[0]].append(aside)
+        return aside
+
+    def _receive_for(self, src: int, header: tuple) -> Message | None:
+        """Take the oldest receive for a message off its queue; fail it if it expects another shape."""
+        channel = header[0]
+        queue = self._receives[src, channel] or self._receives[ANY, channel]
+        if not queue:
+            return None
+        receive = queue.popleft()
+        self._wanted[receive.peer] -= 1
+        receive.peer = src
+        receive.work.source = receive.comm.local(src)
+        error = receive.mismatch(header) if self.checked or receive.nbytes != header[1] else None
+        if error is not None:
+            receive.finish(error)
+            receive.nbytes = -1
+        return receive
+
+    def _serve_aside(self, channel: str) -> None:
+        """Give what was put aside to receives that have been posted since."""
+        for (src, on), queue in self._aside.items():
+            while on == channel and queue and queue[0].complete:
+                receive = self._receive_for(src, queue[0].header)
+                if receive is None:
+                    break
+                aside = queue.popleft()
+                if not receive.over:
+                    aside.give(receive)
+                    self._record(src, aside.header)
+                    receive.finish()
+
+    def _record(self, src: int, header: tuple) -> None:
+        channel, nbytes, start, said = header
+        now = time.monotonic()
+        self.trace.add(src, self.rank, nbytes, start, now, now, said[2], lane_of(channel))
+
+    def wait(self, work: ShmWork) -> None:
+        moved, since = -1, 0.0
+        while work.parts:
+            self.progress()
+            if work.parts:
+                now, seen = time.monotonic(), sum(m.moved for m in work.messages)
+                if seen > moved:
+                    moved, since = seen, now
+                if now - since >= self.timeout:
+                    self.open.pop(work, None)
+                    raise RankMissing(f"rank {self.rank} waited {self.timeout:g} s for {work}")
+                if not self.check_alive():
+                    self._sleep(work, since + self.timeout - now)
+
+    def _sleep(self, work: ShmWork, seconds: float) -> None:
+        """Until something moves. Of several threads one listens to the bell, the others to it."""
+        bell = self.rings.bells[self.rank]
+        if self.shared:
+            with self._news:
+                if self._led and work.parts:
+                    self._news.wait(seconds)
+                if self._led or not work.parts:
+                    return
+                self._led = True
+        bell.acquire(True, seconds)
+        while bell.acquire(False):
+            pass
+        if self.shared:
+            self.progress()
+            with self._news:
+                self._led = False
+                self._news.notify_all()
+
+    def check_alive(self) -> bool:
+        """Fail what waits for ranks that have returned or died; True if there was any."""
+        gone = [r for r in self._in if self.rings.flags[r]]
+        if not gone:
+            return False
+        failed = False
+        with self._lock:
+            self.progress()
+            for r in gone:
+                torn = self._coming.pop(r, None)  # its sender died in the midst of it
+                torn = [torn] if isinstance(torn, Message) and not torn.over else []
+                failed |= self._forsake(deque(torn), r) | self._forsake(self._out[r][1], r)
+            silent = {r for r in gone if not self._in[r].header()}  # of the others something has still to be read
+            for (src, _), queue in self._receives.items():
+                peers = [src] if src != ANY else [r for r in queue[0].comm.ranks if r != self.rank] if queue else []
+                if peers and silent.issuperset(peers):
+                    failed |= self._forsake(queue, peers[-1])
+        return failed
+
+    def _forsake(self, queue: deque[Message], rank: int) -> bool:
+        """Nothing in `queue` will ever be passed on: `rank` is gone."""
+        failed = bool(queue)
+        while queue:
+            message = queue.popleft()
+            if not message.sending and not message.begun:
+                self._wanted[message.peer] -= 1
+            message.finish(PeerLost(message.comm.local(rank), _WHY[self.rings.flags[rank]]))
+        return failed
+
+    def close(self) -> None:
+        """The program has returned: wait for all it posted (raises what went wrong in it), and say so."""
+        while self.open:
+            next(iter(self.open)).wait()
+        left = [src for (src, _), queue in self._aside.items() if queue]
+        if left:
+            raise Deadlock(f"rank {self.rank} returned, but a message from rank {left[0]} was never received")
+        self.rings.flag(self.rank, 1)

@@ -1,0 +1,182 @@
+"""The parent of the ranks of one `launch`: forks them, watches them, ends them, tells the notebook.
+
+It makes the shared memory and the semaphores, so they are inherited, have no name and leave no file. It
+hears each rank through a pipe whose end is the rank's death. When a rank reports that another is
+missing, it asks every rank for its stack (a signal that works even inside a C call) and says where they
+are instead. When the notebook is gone, so are the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import selectors
+import shutil
+import signal
+import tempfile
+import time
+from multiprocessing.connection import Connection
+
+from ..program import located, outside
+from .rankmain import rank_main
+from .rings import Rings
+
+
+class _Rank:
+    """A forked rank: its process, its pipes, and the file its stack is dumped into."""
+
+    def __init__(self, rank: int, supervisor: Supervisor):
+        results, report = os.pipe()
+        self.prints, out = os.pipe()
+        held, self.go = os.pipe()
+        self.rank, self.stack = rank, tempfile.TemporaryFile()  # noqa: SIM115
+        self.outcome: dict | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setpgid(0, 0)  # with what it starts, a group that can be ended as one
+            supervisor.forget()
+            for fd in (results, self.prints, self.go):
+                os.close(fd)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            rank_main(rank, supervisor.request, supervisor.rings, supervisor.store, report, held, self.stack)
+        for fd in (report, out, held):
+            os.close(fd)
+        self.results = Connection(results, writable=False)
+
+    def ask(self) -> None:
+        """Ask for its stack; the handler shares the file and its position with us."""
+        self.stack.seek(0)
+        self.stack.truncate()
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def answered(self) -> bool:
+        return os.fstat(self.stack.fileno()).st_size > 0
+
+    def where(self) -> str:
+        """The line at which the rank's main thread stood when it was asked."""
+        self.stack.seek(0)
+        threads = self.stack.read().decode(errors="replace").strip().split("\n\n")
+        parts = [line.split('"') for line in threads[-1].splitlines() if line.lstrip().startswith("File ")]
+        found = outside([(part[1], int(part[2].split()[2])) for part in parts])
+        return located(*found) if found else "(it does not answer)"
+
+    def reap(self) -> str:
+        """Wait for the end of a dead process, and end what it has started; says how it died."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: nobody is left in its group
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFSIGNALED(status):
+            return f"it was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"its process ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+
+class Supervisor:
+    """Runs the ranks of one request; the notebook hears ("print", rank, bytes), then ("end", outcomes, …)."""
+
+    def __init__(self, fd: int):
+        self.notebook = Connection(fd)
+        self.request = pickle.loads(self.notebook.recv_bytes())
+        self.store = tempfile.mkdtemp(prefix="minidist-") if self.request["transport"] == "gloo" else ""
+        self.rings = Rings(self.request["n"] if self.request["transport"] == "shm" else 1, self.request["rate"])
+        self.ranks: list[_Rank] = []
+        self.dead: set[int] = set()
+        self.heard = 0  # outcomes, in the order in which they came
+        self.selector = selectors.DefaultSelector()
+
+    def forget(self) -> None:
+        """In a forked rank: close what belongs to the supervisor, so that an end of file means what it should."""
+        self.selector.close()
+        self.notebook.close()
+        for rank in self.ranks:
+            rank.results.close()
+            os.close(rank.prints)
+            os.close(rank.go)
+
+    def run(self) -> None:
+        try:
+            for r in range(self.request["n"]):
+                self.ranks.append(_Rank(r, self))
+            self.selector.register(self.notebook, selectors.EVENT_READ, self._gone)
+            for rank in self.ranks:
+                self.selector.register(rank.results, selectors.EVENT_READ, lambda rank=rank: self._hear(rank))
+                self.selector.register(rank.prints, selectors.EVENT_READ, lambda rank=rank: self._print(rank))
+            going = True
+            while going and any(rank.outcome is None for rank in self.ranks):
+                going = not [True for key, _ in self.selector.select() if not key.data()]
+            self._end(going)
+            unread = self.rings.unread() if going else []
+            self.notebook.send(("end", [rank.outcome for rank in self.ranks], unread))
+        finally:
+            self._end(False)
+            shutil.rmtree(self.store, ignore_errors=True)
+
+    def _gone(self) -> bool:
+        raise EOFError("the notebook never speaks twice: it has closed its end")
+
+    def _print(self, rank: _Rank) -> bool:
+        data = os.read(rank.prints, 1 << 16)
+        if data:
+            self.notebook.send(("print", rank.rank, data))
+        else:
+            self.selector.unregister(rank.prints)
+        return True
+
+    def _hear(self, rank: _Rank) -> bool:
+        """A rank's outcome, or its death. False ends the run."""
+        try:
+            rank.outcome = pickle.loads(rank.results.recv_bytes())
+        except (EOFError, OSError):
+            self.selector.unregister(rank.results)
+            if rank.outcome is not None:
+                return True
+            self.dead.add(rank.rank)
+            rank.outcome = {"ok": False, "died": rank.reap()}
+        self.heard += 1
+        rank.outcome["order"] = self.heard
+        if rank.outcome.get("missing"):
+            rank.outcome["where"] = self._where()
+        if not rank.outcome["ok"]:
+            self.rings.flag(rank.rank, 2)
+        return rank.outcome["ok"] or self.request["on_failure"] == "continue"
+
+    def _where(self) -> dict[int, str]:
+        """Where each rank stands that has neither ended nor failed."""
+        alive = [rank for rank in self.ranks if rank.outcome is None]
+        for rank in alive:
+            rank.ask()
+        until = time.monotonic() + 1
+        while time.monotonic() < until and not all(rank.answered() for rank in alive):
+            time.sleep(0.01)
+        time.sleep(0.1)  # an answer is written line by line
+        ended = {r.rank: "its end: its program has returned" for r in self.ranks if r.outcome and r.outcome["ok"]}
+        return ended | {rank.rank: rank.where() for rank in alive}
+
+    def _end(self, gently: bool) -> None:
+        """No rank is left; all they printed has been passed on."""
+        alive = [rank for rank in self.ranks if rank.rank not in self.dead]
+        for rank in alive:
+            with contextlib.suppress(BrokenPipeError, ProcessLookupError):
+                os.write(rank.go, b"g") if gently else os.kill(rank.pid, signal.SIGKILL)
+        until = time.monotonic() + 3
+        for rank in alive:
+            while gently and os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                if time.monotonic() > until:
+                    os.kill(rank.pid, signal.SIGKILL)
+                time.sleep(0.001)
+            rank.reap()
+            self.dead.add(rank.rank)
+        with contextlib.suppress(ConnectionError):
+            for rank in self.ranks:
+                os.set_blocking(rank.prints, False)
+                with contextlib.suppress(BlockingIOError, KeyError):
+                    while rank.prints in self.selector.get_map():
+                        self._print(rank)
+
+
+def supervise(fd: int) -> None:
+    """Serve the one launch whose notebook is at the other end of the socket `fd`."""
+    os.setsid()  # a Ctrl-C in the terminal is the notebook's to handle
+    with contextlib.suppress(EOFError, ConnectionError):  # the notebook has gone, or thought better of it
+        Supervisor(fd).run()

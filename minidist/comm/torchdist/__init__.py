@@ -1,0 +1,3 @@
+"""Ranks of any torch.distributed group, as torchrun starts them."""
+
+from .torchdist import TorchComm, close, from_env

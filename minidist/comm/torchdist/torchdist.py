@@ -1,0 +1,142 @@
+"""Any torch.distributed group as a `Comm`: what runs under torchrun, on one machine or many.
+
+A Comm is sends and receives, and all else is built on them; so this file is short. When checked, each
+message is two: a header of 512 bytes (shape, dtype, label, line of the program) and the values. Without
+it gloo returns a silently wrong result when shapes differ. Over gloo, channels (lanes and groups) are
+tags. NCCL has no tags, so there they are process groups of their own, made in the same order on every
+rank; and it must be given two-way traffic in one batch, so headers go first, over gloo.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+
+from ..base import ANY, Comm, Link, Recv, Send, Work
+from ..cluster.hardware import ends
+from ..lanes import ThreadLane
+from ..program import seed_all, seed_of
+from ..trace import Trace
+from .native import Native
+from .torchwork import TorchWork
+
+
+class TorchComm(Comm):
+    """`group`: any process group (default: the world's).
+
+    checked: send headers; None: if the group can carry CPU tensors.  timeout: seconds a wait may take.
+    Raises PeerLost when the other side is dead, RankMissing when it does not come in time.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, checked: bool | None = None, timeout: float = 1800.0,
+                 trace: Trace | None = None):  # fmt: skip
+        self.group = group or dist.group.WORLD
+        backends = dist.get_backend_config(self.group)
+        self.nccl, cpu = "nccl" in backends, "cpu:gloo" in backends
+        if checked and not cpu:
+            raise ValueError(f"a checked TorchComm sends its headers over gloo, and this group has {backends}")
+        self.checked, self.timeout, self.trace = cpu if checked is None else checked, timeout, trace
+        self.device = torch.device("cuda", torch.cuda.current_device()) if self.nccl else torch.device("cpu")
+        self.algorithm = "native" if self.nccl else "ring"
+        self.unwaited: dict[Work, None] = {}  # of this Comm and all made from it, for `flush`
+        self.tracing = threading.Lock()
+        self._open(list(range(dist.get_world_size(self.group))), dist.get_rank(self.group), "main")
+
+    def _open(self, ranks: list[int], rank: int, channel: str) -> TorchComm:
+        """`ranks`: this Comm's ranks in `group`."""
+        self.ranks, self.rank, self.size, self.channel = ranks, rank, len(ranks), channel
+        self.tag = crc32(channel.encode()) % 2**30
+        self.unread: deque[TorchWork] = deque()  # checked receives whose header has not been read, in order
+        self.reading, self.unwanted = threading.RLock(), []  # values that nobody could take, still coming in
+        self.native, self._lanes = Native(self), {}
+        return self
+
+    def _beside(self, ranks: list[int], rank: int, name: str) -> TorchComm:
+        """A Comm of some of these ranks on a channel of its own."""
+        other = object.__new__(TorchComm)
+        for attribute in ("group", "nccl", "checked", "timeout", "trace", "device", "algorithm", "unwaited", "tracing"):
+            setattr(other, attribute, getattr(self, attribute))
+        if self.nccl:
+            everyone = [dist.get_global_rank(self.group, r) for r in ranks]
+            other.group = dist.new_group(everyone, use_local_synchronization=True)
+            ranks = [dist.get_group_rank(other.group, r) for r in everyone]  # a group sorts its ranks
+        return other._open(ranks, rank, f"{self.channel}/{name}")
+
+    def local(self, rank: int) -> int:
+        """The rank here of a rank of `group`."""
+        return self.ranks.index(rank)
+
+    def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
+        if self.nccl and any(isinstance(op, Recv) and op.src == ANY for op in ops):
+            raise ValueError("NCCL cannot receive from any rank: name the source")
+        return TorchWork(self, ops)
+
+    def _subgroup(self, ranks: list[int], name: str) -> Comm:
+        return self._beside([self.ranks[r] for r in ranks], ranks.index(self.rank), name)
+
+    def _exchange(self, row: list[int]) -> list[list[int]]:
+        if not self.nccl:
+            return super()._exchange(row)
+        rows: list = [None] * self.size
+        dist.all_gather_object(rows, row, group=self.group)
+        return rows
+
+    def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        if lane not in self._lanes:
+            comm = self._beside(self.ranks, self.rank, f"lane {lane}")
+            comm.native.open()  # here, where all ranks do it in the same order, not in the lane's thread
+            self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.unwaited)
+        return self._lanes[lane].put(fn, args)
+
+    def link(self, dst: int, src: int | None = None) -> Link:
+        ends(self, dst, src)
+        return Link(10e-6, 1 / 100e9) if self.nccl else Link(50e-6, 1 / 2e9)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def flush(self) -> None:
+        """Wait for all that was posted; raises what went wrong in it."""
+        while self.unwaited:
+            next(iter(self.unwaited)).wait()
+
+
+def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = None, timeout: float = 1800.0) -> Comm:
+    """The Comm of a process that torchrun started: NCCL where there is a GPU for each local rank, else gloo.
+
+    backend: "nccl" or "gloo" to insist.  seed: of each rank's random numbers, as in a World.
+    Raises RuntimeError outside torchrun, ValueError when there are more local ranks than GPUs.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        raise RuntimeError("RANK and WORLD_SIZE are not set: start with `torchrun --nproc-per-node 4 …`, "
+                           "or use World(4).run(program) or launch(program, 4)")  # fmt: skip
+    local, ranks_here = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    backend = backend or ("nccl" if gpus else "gloo")
+    if backend == "nccl" and ranks_here > gpus:
+        raise ValueError(f'{ranks_here} ranks on this machine and {gpus} GPUs: NCCL needs one each (or backend="gloo")')
+    if backend == "nccl":
+        torch.cuda.set_device(local)
+    if not dist.is_initialized():
+        backends = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
+        dist.init_process_group(backends, timeout=timedelta(seconds=timeout))
+        atexit.register(close)
+    seed_all(seed_of(seed, dist.get_rank()))
+    return TorchComm(checked=checked, timeout=timeout)
+
+
+def close() -> None:
+    """Leave the default group. Collected first: a gloo rank can abort when work dies after its group."""
+    if dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()

@@ -1,0 +1,196 @@
+"""The wires of a World: which messages match, when they start, when they arrive.
+
+A rank's operations on one channel start in posting order, batch by batch, as on an NCCL stream; the
+operations of one batch start in any order. A transfer is ready once both sides are at the head of
+their streams (rendezvous), or once the sender is (eager). It starts when the sender's port out, the
+receiver's port in and every shared wire between them are free, in the order of readiness; the ports are
+busy for N·β seconds, shared wires for N times their own β, and it arrives α later. The sender is done
+when its port is free again, the receiver on arrival.
+
+Cost of a message of N bytes on free wires: α + N·β (Hockney 1994). A wildcard receive matches only when
+no rank could still send earlier, which is when the clock acts on its event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..base import ANY, PeerLost, Recv, Send, mismatch
+from ..cluster import Cluster
+from ..trace import Trace
+from .channel import Channel, Stream
+from .clock import Clock
+from .posted import Op, WorldWork
+from .routes import Routes
+
+
+class Wires:
+    """All messages of a run. Ranks here are ranks of the World."""
+
+    def __init__(self, clock: Clock, trace: Trace, n: int, cluster: Cluster, rendezvous: bool):
+        self.clock, self.trace, self.cluster, self.rendezvous = clock, trace, cluster, rendezvous
+        self._routes = Routes(cluster)
+        self._sent = [0] * n if cluster.sigma else None  # messages of each rank, which jitter counts
+        self._channels: dict[str, Channel] = {}
+        self._dead: dict[int, str] = {}
+
+    def channel(self, name: str) -> Channel:
+        """The channel of that name, the same for every rank."""
+        return self._channels.setdefault(name, Channel(name, self._routes))
+
+    def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork) -> None:
+        """Queue `ops` of a stream's rank."""
+        posted = []
+        for op in ops:
+            if isinstance(op, Send):
+                posted.append(Op(work, op.x, op.label, True, stream.pair(op.dst)))
+            else:
+                posted.append(Op(work, op.x, op.label, False, None if op.src == ANY else stream.pair(~op.src)))
+        work.ops = tuple(posted)
+        if posted:
+            stream.put(work)
+            if stream.first is work:
+                self._activate(work, work.posted)
+
+    def _activate(self, work: WorldWork, time: float) -> None:
+        for op in work.ops:
+            op.time = time
+            if self._dead and (error := self._forsaken(op)):
+                self._over(op, time, time, error)
+            elif op.pair is None:
+                stream = work.stream
+                stream.channel.anys[stream.rank].put(op)
+                self._listen(stream.rank, stream.channel)
+            elif op.sending and not self.rendezvous:
+                self._ready(op, None, time)
+            else:
+                self._meet(op)
+
+    def _meet(self, op: Op) -> None:
+        """Match with the oldest of the other side; wait for it if there is none."""
+        pair = op.pair
+        if pair.first is not None and pair.first.sending is not op.sending:
+            other = pair.take()
+            self._match(op, other) if op.sending else self._match(other, op)
+        else:
+            pair.put(op)
+            if op.sending and (channel := op.work.stream.channel).anys:
+                self._listen(pair.dst, channel)
+
+    def _listen(self, dst: int, channel: Channel) -> None:
+        """Let the oldest wildcard receive of `dst` choose, at the time of the earliest message there is."""
+        offers, receive = channel.offers(dst), channel.anys[dst].first
+        if offers and receive:
+            self.clock.at(max(receive.time, offers[0].time), (0, dst), self._choose, dst, channel)
+
+    def _choose(self, now: float, dst: int, channel: Channel) -> None:
+        offers, anys = channel.offers(dst), channel.anys[dst]
+        if anys.first and offers and offers[0].time <= now:
+            send, receive = offers[0].pair.take(), anys.take()
+            receive.pair = send.pair
+            self._match(send, receive)
+            self._listen(dst, channel)
+
+    def _match(self, send: Op, receive: Op) -> None:
+        receive.work.heard = send.pair.src
+        x, y = send.x, receive.x
+        if x.dtype != y.dtype or x.shape != y.shape or send.label != receive.label:
+            error = ValueError(mismatch(send.says(), receive.says()))
+        elif x.is_meta is not y.is_meta:
+            error = ValueError(f"rank {send.owner} sends a {x.device} tensor, "
+                               f"but rank {receive.owner} receives into a {y.device} one")  # fmt: skip
+        else:
+            error = None
+        time = send.time if send.time > receive.time else receive.time
+        if error:
+            self._over(send, time, time, error)
+            self._over(receive, time, time, error)
+        elif send.payload is not None:  # it has left already
+            _copy(send.payload, y)
+            self._over(receive, time, time)
+        else:
+            self._ready(send, receive, time)
+
+    def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
+        """Both sides are there at time `ready`: at once if the clock is there, and nothing is before it."""
+        start = self._routes.start(send.pair, ready)
+        if start <= self.clock.reached and not self.clock.due():
+            self._transfer(send, receive, start)
+        else:
+            order = (1, ready, send.pair.src, send.pair.dst)
+            self.clock.at(start, order, self._start, order, send, receive)
+
+    def _start(self, now: float, order: tuple, send: Op, receive: Op | None) -> None:
+        """Start the transfer if all its wires are free; else look again when they may be."""
+        start = self._routes.start(send.pair, now)
+        if start > now:
+            self.clock.at(start, order, self._start, order, send, receive)
+        else:
+            self._transfer(send, receive, now)
+
+    def _transfer(self, send: Op, receive: Op | None, start: float) -> None:
+        pair, nbytes, factor = send.pair, send.x.nbytes, 1.0
+        if self._sent:
+            factor = self.cluster.noise("message", pair.src, self._sent[pair.src])
+            self._sent[pair.src] += 1
+        sent = self._routes.occupy(pair, nbytes, start, factor)
+        arrived = sent + pair.alpha * factor
+        self.trace.add(pair.src, pair.dst, nbytes, start, sent, arrived, send.label, send.work.stream.channel.lane)
+        if receive is None:
+            with _unseen():
+                send.payload, send.time = send.x.detach().clone(), arrived
+            self._meet(send)  # before the next one of its stream, which may be as quick, can
+            self._over(send, start, sent)
+        else:
+            _copy(send.x, receive.x)
+            self._over(send, start, sent)
+            self._over(receive, start, arrived)
+
+    def _over(self, op: Op, started: float, ended: float, error: BaseException | None = None) -> None:
+        """The next batch of the stream may start once all operations of this one have."""
+        if op.done:
+            return
+        op.done, work = True, op.work
+        if work.finish(ended, error):
+            stream = work.stream
+            if stream.first is work:  # else its rank is dead
+                stream.take()
+                if stream.first is not None:
+                    self._activate(stream.first, max(started, stream.first.posted))
+
+    def unread(self) -> list[tuple[int, int]]:
+        """(src, dst) of messages that left (eager) and that nobody has received."""
+        return sorted({key for c in self._channels.values() for key, pair in c.pairs.items() if pair.offer()})
+
+    def _forsaken(self, op: Op) -> PeerLost | None:
+        """What to raise if all that could be at the other end are dead and have left no message."""
+        stream, peer = op.work.stream, op.peer
+        peers = [r for r in stream.ranks if r != stream.rank] if peer == ANY else [peer]
+        if any(r not in self._dead or (not op.sending and stream.channel.pair(r, stream.rank).offer()) for r in peers):
+            return None
+        return op.lost(peers[-1], self._dead[peers[-1]]) if peers else None
+
+    def lost(self, rank: int, why: str) -> None:
+        """Rank `rank` is dead: whoever waits for it, now or later, gets PeerLost."""
+        now = self.clock.current.time
+        self._dead[rank] = why
+        for channel in list(self._channels.values()):
+            if rank in channel.streams:
+                channel.streams[rank].keep(())
+            for queue in channel.queues():
+                queue.keep([op for op in queue if op.owner != rank or op.payload is not None])
+                for op in queue:
+                    if op.payload is None and (error := self._forsaken(op)):
+                        queue.keep([other for other in queue if other is not op])
+                        self._over(op, now, now, error)
+
+
+_unseen = torch._C._DisableTorchDispatch  # no meter charges what wires do to the rank in whose thread it happens
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    if not target.is_meta:
+        with _unseen():
+            target.detach().copy_(source.detach())
