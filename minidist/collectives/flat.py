@@ -65,6 +65,13 @@ def together(chunks: list[Tensor], first: int, end: int) -> Tensor:
     return chunks[first].as_strided((total,), (1,), chunks[first].storage_offset())
 
 
+def beside(chunks: list[Tensor]) -> bool:
+    """Whether the chunks lie one after the other in one buffer."""
+    ends = [chunk.storage_offset() + chunk.numel() for chunk in chunks]
+    same = len({chunk.untyped_storage()._cdata for chunk in chunks}) == 1
+    return same and all(end == chunk.storage_offset() for end, chunk in zip(ends, chunks[1:], strict=False))
+
+
 def put(chunk: Tensor, out: Tensor) -> None:
     """Copy `chunk` into `out`, unless it is `out` itself."""
     if chunk is not out:

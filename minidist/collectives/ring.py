@@ -27,15 +27,18 @@ def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
-    """`out` becomes chunk `comm.rank`, combined over all ranks; it may be `chunks[comm.rank]` itself.
+    """`out` becomes chunk `comm.rank`, combined over all ranks. (n−1) messages, (n−1)/n·N bytes a rank.
 
-    (n−1) messages, (n−1)/n·N bytes a rank; two buffers of one chunk; the other chunks are only read.
+    Two buffers of one chunk, and the chunks are only read. Where `out` is `chunks[comm.rank]` itself, all happens in
+    place: one buffer, and the other chunks hold what was combined so far.
     """
     n, r = comm.size, comm.rank
+    if out is chunks[r]:
+        _onto(comm, chunks, combine)
+        return
     if n == 1:
         out.copy_(chunks[0])
         return
-    last = out.new_empty(out.numel()) if out is chunks[r] else out
     sizes = {chunk.numel() for chunk in chunks}
     buffers = [out.new_empty(max(sizes)) for _ in range(min(2, n - 2))]
     room = {size: [buffer[:size] for buffer in buffers] for size in sizes}
@@ -45,8 +48,19 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
         received = room[mine.numel()][step % 2]
         comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
         partial = combine(received, mine)
-    comm.sendrecv(partial, (r + 1) % n, last, (r - 1) % n, label="reduce-scatter")
-    combine(out, last if out is chunks[r] else chunks[r])
+    comm.sendrecv(partial, (r + 1) % n, out, (r - 1) % n, label="reduce-scatter")
+    combine(out, chunks[r])
+
+
+def _onto(comm: Comm, chunks: list[Tensor], combine) -> None:
+    """What a rank receives it combines with its own chunk, and passes that on: the last one is finished."""
+    n, r = comm.size, comm.rank
+    room = chunks[r].new_empty(max(chunk.numel() for chunk in chunks) if n > 1 else 0)
+    for step in range(n - 1):
+        mine = chunks[(r - 2 - step) % n]
+        received = room[: mine.numel()]
+        comm.sendrecv(chunks[(r - 1 - step) % n], (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
+        combine(mine, received)
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:

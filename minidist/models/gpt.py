@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minidist.models.seeds import seeded_
+from minidist.models.layers import Embedding, LayerNorm, Linear
+from minidist.models.seeds import made
 
 
 class Dropout(nn.Module):
@@ -35,25 +36,43 @@ class Dropout(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen."""
+    """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen.
 
-    def __init__(self, hidden: int, heads: int, dropout: float, attention: str, **like):
+    kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
+    """
+
+    def __init__(self, hidden: int, heads: int, dropout: float, attention: str, kv_heads: int | None = None, **like):
         super().__init__()
-        if hidden % heads:
-            raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
-        if attention not in ("sdpa", "explicit"):
-            raise ValueError(f"attention is 'sdpa' or 'explicit', not {attention!r}")
-        self.heads, self.kind = heads, attention
-        self.qkv = nn.Linear(hidden, 3 * hidden, **like)
-        self.proj = nn.Linear(hidden, hidden, **like)
+        self.deal(hidden, heads, attention, kv_heads)
+        self.qkv = Linear(hidden, self.groups * self.rows, **like)
+        self.proj = Linear(hidden, hidden, **like)
         self.weights_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
 
+    def deal(self, hidden: int, heads: int, attention: str, kv_heads: int | None) -> None:
+        """Say how many heads there are, of what size, and how they attend. ValueError where that cannot be."""
+        groups = heads if kv_heads is None else kv_heads
+        if hidden % heads:
+            raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
+        if groups < 1 or heads % groups:
+            raise ValueError(f"{groups} heads of keys and values do not serve {heads} heads alike: not a multiple")
+        if attention not in ("sdpa", "explicit"):
+            raise ValueError(f"attention is 'sdpa' or 'explicit', not {attention!r}")
+        self.size, self.queries, self.groups, self.kind = hidden // heads, heads // groups, groups, attention
+
+    @property
+    def rows(self) -> int:
+        """Of qkv, for one group: its heads' queries, its key, its value."""
+        return (self.queries + 2) * self.size
+
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
-        B, T, H = x.shape
-        # One head's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
-        q, k, v = self.qkv(x).view(B, T, self.heads, 3, H // self.heads).permute(3, 0, 2, 1, 4)  # 3 × (B, a, T, H/a)
-        y = (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)  # (B, a, T, H/a)
-        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, H)))  # (B, T, H)
+        # One group's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
+        rows = self.qkv(x).unflatten(-1, (self.groups, self.queries + 2, self.size))  # (B, T, a, 3, H/a)
+        parts = rows.permute(0, 2, 3, 1, 4).split((self.queries, 1, 1), 2)
+        q, k, v = (part.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for part in parts)  # 3 × (B, a, T, H/a)
+        return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))  # (B, T, H)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
+        return (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)
 
     def explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         T, size = q.shape[-2:]
@@ -73,7 +92,7 @@ class MLP(nn.Module):
 
     def __init__(self, hidden: int, dropout: float, gelu: str, **like):
         super().__init__()
-        self.fc, self.proj = nn.Linear(hidden, 4 * hidden, **like), nn.Linear(4 * hidden, hidden, **like)
+        self.fc, self.proj = Linear(hidden, 4 * hidden, **like), Linear(4 * hidden, hidden, **like)
         self.gelu, self.dropout = nn.GELU(gelu), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
@@ -81,18 +100,19 @@ class MLP(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters.
+    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters, fewer with fewer kv_heads.
 
     dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
-    Raises ValueError where `heads` does not divide `hidden`.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
 
     def __init__(self, hidden: int, heads: int, dropout: float = 0.0, attention: str = "sdpa", gelu: str = "tanh",
-                 dtype: torch.dtype | None = None, device: str | None = None):  # fmt: skip
+                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None):  # fmt: skip
         super().__init__()
         like = dict(dtype=dtype, device=device)
-        self.norm_1, self.attention = nn.LayerNorm(hidden, **like), Attention(hidden, heads, dropout, attention, **like)
-        self.norm_2, self.mlp = nn.LayerNorm(hidden, **like), MLP(hidden, dropout, gelu, **like)
+        self.norm_1 = LayerNorm(hidden, **like)
+        self.attention = Attention(hidden, heads, dropout, attention, kv_heads, **like)
+        self.norm_2, self.mlp = LayerNorm(hidden, **like), MLP(hidden, dropout, gelu, **like)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         x = x + self.attention(self.norm_1(x))
@@ -104,39 +124,49 @@ class GPT(nn.Module):
 
     def __init__(self, layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0,
                  tied: bool = True, attention: str = "sdpa", gelu: str = "tanh",
-                 dtype: torch.dtype | None = None, device: str | None = None):  # fmt: skip
+                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None):  # fmt: skip
         super().__init__()
         like = dict(dtype=dtype, device=device)
-        self.tokens, self.positions = nn.Embedding(vocab, hidden, **like), nn.Embedding(context, hidden, **like)
+        self.tokens, self.positions = Embedding(vocab, hidden, **like), Embedding(context, hidden, **like)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden, heads, dropout, attention, gelu, **like) for _ in range(layers)
+            TransformerLayer(hidden, heads, dropout, attention, gelu, **like, kv_heads=kv_heads) for _ in range(layers)
         )
-        self.norm = nn.LayerNorm(hidden, **like)
-        self.head = None if tied else nn.Linear(hidden, vocab, bias=False, **like)
+        self.norm = LayerNorm(hidden, **like)
+        self.head = None if tied else Linear(hidden, vocab, bias=False, **like)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T)
+        x = self.embed(tokens)  # (B, T, H)
+        for layer in self.layers:
+            x = layer(x)
+        return self.project(x)  # (B, T, V)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What goes into the first layer: (B, T) to (B, T, H)."""
         T, context = tokens.shape[-1], self.positions.num_embeddings
         if context < T:
             raise ValueError(f"{T} tokens do not fit into a context of {context}")
-        x = self.tokens(tokens) + self.positions(torch.arange(T, device=tokens.device))  # (B, T, H)
-        x = self.dropout(x)
-        for layer in self.layers:
-            x = layer(x)
-        return F.linear(self.norm(x), (self.head or self.tokens).weight)  # (B, T, V)
+        x = self.tokens(tokens) + self.positions(torch.arange(T, device=tokens.device))
+        return self.dropout(x)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Logits of what comes out of the last layer: (B, T, H) to (B, T, V)."""
+        return F.linear(self.norm(x), (self.head or self.tokens).weight)
 
 
 def gpt(layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0, tied: bool = True,
-        attention: str = "sdpa", gelu: str = "tanh",
-        seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu") -> GPT:  # fmt: skip
+        attention: str = "sdpa", gelu: str = "tanh", seed: int = 0, dtype: torch.dtype | None = None,
+        device: str = "cpu", kv_heads: int | None = None) -> GPT:  # fmt: skip
     """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
 
     tied: the projection to the vocabulary is the token embedding. attention: "sdpa" or "explicit".
-    gelu: "tanh" or "none" (exact). GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
-    Raises ValueError where `heads` does not divide `hidden`; the model, for more than `context` tokens.
+    gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
+    GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
+    `context` tokens.
     """
-    made = GPT(layers, hidden, heads, vocab, context, dropout, tied, attention, gelu, dtype, "meta")
-    return seeded_(made.to_empty(device=device), seed)
+    model = GPT(layers, hidden, heads, vocab, context, dropout, tied, attention, gelu, dtype, "meta", kv_heads)
+    return made(model, seed, device)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from minidist.models.seeds import seeded_
+from minidist.models.layers import Linear
+from minidist.models.seeds import made
 
 
 def mlp(sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Sequential:
@@ -20,5 +21,5 @@ def mlp(sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, d
         raise ValueError(f"an MLP has at least 2 sizes, its inputs and its outputs, not {len(sizes)}: {list(sizes)}")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
-    return seeded_(nn.Sequential(*layers[:-1]).to_empty(device=device), seed)
+        layers += [Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
+    return made(nn.Sequential(*layers[:-1]), seed, device)

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minidist.models.seeds import seeded_
+from minidist.models.layers import BatchNorm2d, Conv2d, Linear
+from minidist.models.seeds import made
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Blocks in each of the four groups, by depth."""
@@ -27,8 +28,8 @@ class ConvNorm(nn.Sequential):
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, **like):
         super().__init__(
-            nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False, **like),
-            nn.BatchNorm2d(outputs, **like),
+            Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False, **like),
+            BatchNorm2d(outputs, **like),
         )
 
 
@@ -67,7 +68,7 @@ class ResNet(nn.Module):
             for i in range(number):
                 blocks.append(Block(inputs, outputs, 2 if group and i == 0 else 1, deep, **like))
                 inputs = outputs
-        self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(inputs, classes, **like)
+        self.blocks, self.fc = nn.Sequential(*blocks), Linear(inputs, classes, **like)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.stem(x))
@@ -85,8 +86,8 @@ def resnet(depth: int = 50, classes: int = 1000, channels: int = 3, width: int =
     """
     if depth not in BLOCKS:
         raise ValueError(f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}")
-    made = ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta").to_empty(device=device)
-    for module in made.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.reset_running_stats()
-    return seeded_(made, seed)
+    model = made(ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta"), seed, device)
+    for module in model.modules():
+        if isinstance(module, BatchNorm2d):
+            module.reset_parameters()  # its statistics; scale and shift are these values, too
+    return model

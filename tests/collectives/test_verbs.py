@@ -16,7 +16,7 @@ def wrong(results):
 
 @pytest.mark.parametrize(("n", "algorithm"), [
     (1, "naive"), (2, "naive"), (3, "naive"), (5, "naive"),
-    (1, "ring"), (2, "ring"), (3, "ring"), (4, "ring"), (5, "ring"), (8, "ring"),
+    (1, "ring"), (2, "ring"), (3, "ring"), (4, "ring"), (5, "ring"),
     (3, "tree"), (3, "double_tree"), (3, "halving_doubling"), (3, "pipelined"), (3, "hierarchical"), (2, "auto"),
 ])
 def test_world(n, algorithm):
@@ -28,7 +28,7 @@ def test_world_with_buffered_sends(algorithm):
     assert wrong(World(3, rendezvous=False).run(check, algorithm)) == []
 
 
-@pytest.mark.parametrize(("n", "algorithm"), [(3, "naive"), (1, "ring"), (2, "ring"), (3, "ring"), (5, "ring")])
+@pytest.mark.parametrize(("n", "algorithm"), [(3, "naive"), (1, "ring"), (2, "ring"), (3, "ring"), (4, "ring")])
 def test_processes(n, algorithm):
     assert wrong(launch(check, n, algorithm)) == []
 
@@ -93,15 +93,14 @@ def test_a_wrong_verb_is_found(verb, planted, n):
 
 def random_sums(comm, algorithm, lengths, seed):
     """The all-reduce of random numbers: this rank's results."""
-    everyone = [[numbers(r, length, seed) for length in lengths] for r in range(comm.size)]
-    return [all_reduce_(comm, x, algorithm=algorithm) for x in everyone[comm.rank]]
+    return [all_reduce_(comm, numbers(comm.rank, length, seed), algorithm=algorithm) for length in lengths]
 
 
 def numbers(rank, length, seed):
     return torch.randn(length, generator=torch.Generator().manual_seed(seed + rank), dtype=torch.float64)
 
 
-LENGTHS = [0, 1, 3, 7, 64, 1_000_003]
+LENGTHS = [0, 1, 3, 7, 64, 200_003]
 
 
 @pytest.mark.parametrize("n", range(1, 9))

@@ -120,6 +120,20 @@ def test_attention_drops_weights_too(attention):
     assert torch.equal(layer(x), layer(x))
 
 
+def test_grouped_queries_by_hand():
+    """Three queries share a key: the rows of qkv are, for each group, three queries, a key and a value."""
+    block, x = TransformerLayer(12, 6, kv_heads=2, dtype=torch.float64).attention, torch.randn(1, 5, 12).double()
+    rows = (x @ block.qkv.weight.T + block.qkv.bias)[0]  # (5, 20): 2 groups of (3 + 1 + 1) × 2
+    heads = []
+    for head in range(6):
+        q, k, v = (rows[:, 10 * (head // 3) + 2 * i : 10 * (head // 3) + 2 * i + 2] for i in (head % 3, 3, 4))
+        scores = (q @ k.T / math.sqrt(2)).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
+        heads.append(scores.softmax(-1) @ v)
+    assert (block(x)[0] - torch.cat(heads, -1) @ block.proj.weight.T - block.proj.bias).abs().max() < 1e-12
+    count = sum(p.numel() for p in gpt(**SHAPE, kv_heads=2).layers[0].parameters())
+    assert count == 12 * 32**2 + 13 * 32 - 2 * (32 // 2) * (32 + 1)  # 2 of 4 heads of keys and of values are gone
+
+
 def test_a_layer_of_gpt_3_without_memory():
     layer = TransformerLayer(12288, 96, device="meta", dtype=torch.float16)
     assert sum(p.numel() for p in layer.parameters()) == 12 * 12288**2 + 13 * 12288
@@ -139,6 +153,8 @@ def test_the_loss():
 def test_bad_input():
     with pytest.raises(ValueError, match=r"5 heads.*32"):
         gpt(**{**SHAPE, "heads": 5})
+    with pytest.raises(ValueError, match=r"3 heads of keys.*4 heads"):
+        gpt(**SHAPE, kv_heads=3)
     with pytest.raises(ValueError, match="17 tokens do not fit into a context of 16"):
         gpt(**SHAPE)(torch.zeros(1, 17, dtype=torch.long))
     with pytest.raises(ValueError, match="'sdpa' or 'explicit', not 'flash'"):

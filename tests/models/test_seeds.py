@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from minidist.models import generator, initial, mlp, seeded_
+from minidist.comm import Cluster, World
+from minidist.models import generator, initial, initial_, mlp, seeded_, seeds
+from minidist.split import uneven
 
 
 def test_the_same_seed_gives_the_same_model_and_another_another():
@@ -59,3 +61,49 @@ def test_tied_parameters_stay_tied():
     tied[1].weight = tied[0].weight
     seeded_(tied, 5)
     assert tied[1].weight is tied[0].weight and torch.equal(tied[1].weight, initial(5, "0.weight", (4, 4)).float())
+
+
+def drawn_at_once(name, shape):
+    """The whole by one call of torch: what the blocks must put together."""
+    return torch.empty(shape, dtype=torch.float64).normal_(generator=generator(3, name)) * shape[-1] ** -0.5
+
+
+@pytest.mark.parametrize("block", [1, 100, seeds.BLOCK])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 1), (17, 1), (31, 1), (32, 1), (47, 3), (49, 3), (100, 7)])
+def test_blocks_do_not_change_the_numbers(block, shape, monkeypatch):
+    monkeypatch.setattr(seeds, "BLOCK", block)
+    assert torch.equal(initial(3, "a.weight", shape), drawn_at_once("a.weight", shape))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+def test_every_split_has_the_numbers_of_the_whole(n, dim, monkeypatch):
+    monkeypatch.setattr(seeds, "BLOCK", 100)
+    shape = (70, 5)
+    whole, at = drawn_at_once("w", shape), 0
+    for size in uneven(shape[dim], n):
+        part = torch.empty((size, 5) if dim == 0 else (70, size))  # rounded to float32
+        assert torch.equal(initial_(part, 3, "w", dim, at, shape[dim]), whole.narrow(dim, at, size).float())
+        at += size
+
+
+def test_drawing_takes_one_block_of_memory(monkeypatch):
+    monkeypatch.setattr(seeds, "BLOCK", 1000)
+
+    def program(comm, dim):
+        part = torch.empty((500, 400) if dim == 0 else (4000, 50))
+        initial_(part, 0, "w", dim, 0, (4000, 400)[dim])
+        return part.nbytes
+
+    for dim in (0, 1):
+        world = World(1, cluster=Cluster.dgx_h100(), device="cpu")
+        [part] = world.run(program, dim)
+        assert part < world.trace.memory[0].peak <= part + 16 * 400 * 8
+
+
+def test_a_part_that_is_not_there():
+    with pytest.raises(ValueError, match="4 from 5 on are no part of 8 along dimension 1 of w"):
+        initial_(torch.empty(2, 4), 0, "w", 1, 5, 8)
+    with pytest.raises(ValueError, match="4 from -1 on"):
+        initial_(torch.empty(4), 0, "w", first=-1)
+    assert initial_(torch.empty(2, 4, device="meta"), 0, "w").is_meta
