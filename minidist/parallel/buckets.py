@@ -19,6 +19,9 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from ..collectives import all_reduce_
+from ..comm.base import Comm
+
 
 def assign(nbytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int,
            first_bucket_bytes: int) -> list[list[int]]:  # fmt: skip
@@ -47,7 +50,7 @@ def assign(nbytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int,
 class Bucket:
     """Room for the gradients of `params` (one dtype), and their flags, in one flat `buffer`.
 
-    In a backward: `put` each gradient, `seal` once all are there, all-reduce `buffer`, `hand_out`.
+    In a backward: `put` each gradient, `seal` once all are there, `reduce`, `hand_out`.
     """
 
     def __init__(self, params: Sequence[Tensor]):
@@ -88,6 +91,12 @@ class Bucket:
         self.flags.fill_(1)
         if self._absent:
             self.flags[self._absent] = 0
+
+    def reduce(self, comm: Comm, part: Tensor | float | None, algorithm: str | None) -> None:
+        """Sum the gradients over the ranks, times this rank's share where `put` did not know it yet."""
+        if part is not None:
+            self.grads.mul_(part)
+        all_reduce_(comm, self.buffer, algorithm=algorithm)
 
     def hand_out(self) -> None:
         """Give a parameter without a gradient here the average of those elsewhere; without any, it keeps None.

@@ -15,7 +15,6 @@ Cost of a step with N bytes of gradients in P tensors, by rings: 2(n−1)·Pα +
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from ..collectives import all_reduce_, broadcast_
 from ..collectives.cost import ALGORITHMS
 from ..comm.base import Comm
 from ..split import bounds, even, uneven
+from .backwards import Backwards
 from .reducer import Reducer, share
 
 
@@ -84,7 +84,7 @@ def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
     return grad.zero_() if weight == 0 else grad.mul_(part)
 
 
-class DataParallel(nn.Module):
+class DataParallel(Backwards, nn.Module):
     """`module` on every rank of `comm`, kept equal: its gradients are averaged while a backward runs.
 
         model = DataParallel(module, comm)      # every rank now has rank 0's parameters and buffers
@@ -111,41 +111,18 @@ class DataParallel(nn.Module):
         super().__init__()
         self.module, self.comm, self.weight = module, comm, None
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
-        self._reducer = Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm)
-        self._averages, self._backward, self._watched = True, None, {}
+        self._follow(Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm))
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
         broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
-        self._watch()
+        self._watch(self.module.parameters())
 
     def forward(self, *args, **kwargs):
         if self.training and self._averages and self.broadcast_buffers:
             broadcast_(self.comm, list(self.module.buffers()), algorithm=self._to_all)
-        self._watch()
+        self._watch(self.module.parameters())
         return self.module(*args, **kwargs)
-
-    @contextmanager
-    def no_sync(self):
-        """A `backward()` in here only accumulates; the next one outside averages the total.
-
-        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
-        """
-        before, self._averages = self._averages, False
-        try:
-            yield
-        finally:
-            self._averages = before
-
-    def average(self) -> None:
-        """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
-
-        Called twice it changes nothing more: equal gradients are their own average. So a gradient
-        that was averaged, and then accumulated into, comes out right.
-        """
-        if not self._reducer.active:
-            self._begin()
-        self._reducer.finish()
 
     def _begin(self) -> None:
         self._reducer.begin({p: name for name, p in self.module.named_parameters() if p.requires_grad}, self.weight)
@@ -154,33 +131,6 @@ class DataParallel(nn.Module):
     def buckets(self) -> list[list[str]]:
         """Which parameters share a bucket, by name, in the order of sending. Laid out by the first backward."""
         return self._reducer.names()
-
-    def _watch(self) -> None:
-        """Hear of the gradients of all parameters, also of those that were frozen before."""
-        for p in self.module.parameters():
-            if p.requires_grad and p not in self._watched:
-                after = p.register_post_accumulate_grad_hook(self._has_gradient)
-                self._watched[p] = p.register_hook(self._before), after
-
-    def _before(self, increment: Tensor) -> None:
-        """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant
-        checkpointing), or one that raised."""
-        if self._reducer.active and _backward_now() != self._backward:
-            self.average()
-
-    def _has_gradient(self, p: Tensor) -> None:
-        """A gradient is there. The first one of a backward asks autograd for a call when this backward ends."""
-        if not self._averages:
-            return
-        if not self._reducer.active:
-            self._backward = _backward_now()
-            torch.autograd.Variable._execution_engine.queue_callback(self._ended)
-            self._begin()
-        self._reducer.ready(p)
-
-    def _ended(self) -> None:
-        if self._reducer.active:  # not if a backward within it came last
-            self.average()
 
     def state_dict(self, *args, **kwargs):
         """The module's own, so that a checkpoint does not know how it was trained."""
@@ -194,8 +144,3 @@ def _for_broadcasts(algorithm):
     """`algorithm`, or None (the Comm's own) if it has no broadcast."""
     known = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
     return algorithm if known is None or hasattr(known, "broadcast") else None
-
-
-def _backward_now() -> int:
-    """A number for the backward that runs in this thread, -1 outside. Autograd has no public name for it."""
-    return torch._C._current_graph_task_id()

@@ -14,7 +14,8 @@ wire is slower (see overlap.py). Source: Li et al. 2020, "PyTorch Distributed", 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -39,12 +40,18 @@ def check_weight(comm: Comm, weight: float | None) -> None:
 
 
 class Reducer:
-    """Averages the gradients of one backward after the other: `begin`, `ready(p)` for each, `finish`."""
+    """Averages the gradients of one backward after the other: `begin`, `ready(p)` for each, `finish`.
 
-    def __init__(self, comm: Comm, bucket_bytes: int, first_bucket_bytes: int, overlap: bool, algorithm: str | None):
+    bucket: makes one of a list of parameters; it says where their averages go.  in_flight: how many may be under way;
+    the next one waits, and backward with it, so that on a slow wire they do not pile up in memory. None: any number.
+    """
+
+    def __init__(self, comm: Comm, bucket_bytes: int, first_bucket_bytes: int, overlap: bool, algorithm: str | None,
+                 bucket: Callable[[list[Tensor]], Bucket] = Bucket, in_flight: int | None = None):  # fmt: skip
         self.comm, self.overlap, self.algorithm = comm, overlap, algorithm
         self.bucket_bytes, self.first_bucket_bytes = bucket_bytes, first_bucket_bytes
         assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
+        self._bucket, self._in_flight = bucket, in_flight
         self.active = False  # whether a backward has begun and not finished
         self.buckets: list[Bucket] = []
         self._names: dict[Tensor, str] = {}  # of the parameters that the buckets are for
@@ -78,7 +85,7 @@ class Reducer:
     def _lay_out(self, order: list[Tensor]) -> None:
         sizes = [p.numel() * p.element_size() for p in order]
         positions = assign(sizes, [p.dtype for p in order], self.bucket_bytes, self.first_bucket_bytes)
-        self.buckets = [Bucket([order[i] for i in bucket]) for bucket in positions]
+        self.buckets = [self._bucket([order[i] for i in bucket]) for bucket in positions]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.params}
         self._order = None
 
@@ -106,6 +113,9 @@ class Reducer:
         bucket = self.buckets[self._started]
         self._started += 1
         bucket.seal()
+        if self._in_flight is not None and len(self._works) >= self._in_flight:
+            with suppress(Exception):  # `finish` raises it
+                self._works[-self._in_flight].wait()
         self._run(_reduce, bucket, self._share, self.algorithm)
 
     def finish(self) -> None:
@@ -153,9 +163,7 @@ def _bucket_by_bucket(comm: Comm, before: list[Work], job, *args):
 
 def _reduce(comm: Comm, bucket: Bucket, part: Work | Tensor | None, algorithm: str | None) -> None:
     """What the lane does with a bucket."""
-    if part is not None:
-        bucket.grads.mul_(part.wait() if isinstance(part, Work) else part)
-    all_reduce_(comm, bucket.buffer, algorithm=algorithm)
+    bucket.reduce(comm, part.wait() if isinstance(part, Work) else part, algorithm)
 
 
 def _from_rank_0(comm: Comm, numbers: list[int]) -> list[int]:

@@ -1,0 +1,102 @@
+"""The host's side of offload: copies of the parameters, gradients as they come down, the plain optimizer, its step.
+
+Nothing is converted on its way: a copy between dtypes would travel in the wider one. So a gradient comes down as it
+is (2 bytes a parameter in fp16) and grows on the host; a new parameter shrinks there, then goes up. In a World what
+lies here is the host's by `comm.host`, and so are its time and its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...comm.base import Comm, Host
+
+
+class Hosted:
+    """`optimizer`, of `optimizer_class`, on copies of the parameters of `groups` in the memory of `host`.
+
+    dtype: of the copies; None: each has its parameter's.  masters: parameter -> copy.  gradients: parameter -> what
+    has come down.  fresh: parameter -> its next value, still on the host; None once all are on the device.
+    """
+
+    def __init__(self, groups: list[dict], optimizer_class: Callable, host: Host, dtype: torch.dtype | None,
+                 **kwargs):  # fmt: skip
+        self.host, self.dtype = host, dtype
+        self.masters: dict[Tensor, Tensor] = {}
+        self.gradients: dict[Tensor, Tensor] = {}
+        self.fresh: dict[Tensor, Tensor] | None = None
+        with host:
+            self.optimizer = optimizer_class([self._copied(group) for group in groups], **kwargs)
+
+    def follow(self, groups: list[dict]) -> None:
+        """Take over groups, and parameters in them, that are new."""
+        theirs = self.optimizer.param_groups
+        for group, there in zip(groups, theirs, strict=False):
+            there["params"] = self._copied(group)["params"]
+        with self.host:
+            for group in groups[len(theirs) :]:
+                self.optimizer.add_param_group(self._copied(group))
+
+    def _copied(self, group: dict) -> dict:
+        for p in group["params"]:
+            if p not in self.masters:
+                with self.host:
+                    self.masters[p] = self._wide(self._down(p.detach()), p)
+        return group | {"params": [self.masters[p] for p in group["params"]]}
+
+    def _wide(self, x: Tensor, p: Tensor) -> Tensor:
+        return x.to(self.dtype or p.dtype)
+
+    @torch.no_grad()
+    def _down(self, x: Tensor) -> Tensor:
+        """A copy in the host's memory, pinned where a GPU can then write into it by itself."""
+        with self.host:
+            return torch.empty_like(x, device=self.host.device, pin_memory=x.is_cuda).copy_(x)
+
+    def take(self, p: Tensor, grad: Tensor) -> None:
+        """The gradient of `p` comes down, and is added to one that is here already, in the masters' dtype."""
+        if grad.layout is not torch.strided:
+            raise ValueError(f"the gradient of a parameter of shape {tuple(p.shape)} is {grad.layout}: "
+                             "only dense ones are offloaded")  # fmt: skip
+        there = self._down(grad)
+        with self.host, torch.no_grad():
+            before = self.gradients.get(p)
+            self.gradients[p] = there if before is None else self._wide(before, p) + there
+
+    @torch.no_grad()
+    def update(self, lane: Comm, gradients: dict[Tensor, Tensor], options: list[dict]) -> None:
+        """A step of the optimizer with these gradients (taken out of the dict) and these options of its groups."""
+        with self.host:
+            for group, given in zip(self.optimizer.param_groups, options, strict=True):
+                group.update(given)
+            updated = [p for p in self.masters if p in gradients]
+            for p in updated:
+                self.masters[p].grad = self._wide(gradients.pop(p), p)
+            self.optimizer.step()
+            for p in updated:
+                self.masters[p].grad = None
+            self.narrow(updated)
+
+    def narrow(self, updated: list[Tensor]) -> None:
+        """The masters of these parameters are their next values."""
+        with self.host, torch.no_grad():
+            self.fresh = {p: self.masters[p].to(p.dtype) for p in updated}
+
+    @torch.no_grad()
+    def up(self) -> None:
+        """The next values of the parameters go to the device."""
+        for p in list(self.fresh or ()):
+            p.copy_(self.fresh.pop(p))
+        self.fresh = None
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """The masters are the parameters, and nothing waits to go up."""
+        self.fresh = None
+        for p, master in self.masters.items():
+            there = self._down(p.detach())
+            with self.host:
+                master.copy_(there)
