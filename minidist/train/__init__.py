@@ -1,0 +1,1 @@
+"""Training beyond the plain step, on one device and on many: precision, memory for compute, fused operators."""

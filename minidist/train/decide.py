@@ -1,0 +1,20 @@
+"""Where a value steers: the one place that reads it.
+
+An overflow check, a threshold, an adaptive period: the program goes one way or the other by a number in a tensor. A
+meta tensor has none, so whoever asks says what to do then, and a step on the meta device runs to its end. On a GPU
+the reading waits for all that was started before: one synchronization, so ask once a step, not once a tensor.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def decide(x: Tensor, on_meta: bool | int | float) -> bool | int | float:
+    """The one element of `x`, as a Python number; `on_meta` where `x` is on the meta device and has no value.
+
+    Raises ValueError for a tensor of another number of elements.
+    """
+    if x.numel() != 1:
+        raise ValueError(f"one number decides, not {x.numel()}: reduce {tuple(x.shape)} to 1 element first")
+    return on_meta if x.is_meta else x.item()
