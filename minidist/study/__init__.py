@@ -7,7 +7,10 @@
     viewer     a run to zoom into, point at and search   cluster    racks, nodes, devices and their wires
     tree       one or two trees of ranks                 published  figures of the literature
     memory     calculators: where the memory goes        measure    FLOPs, bytes and memory of a function
-    memory_timeline   live memory by category, over time
+    memory_timeline   live memory by category, over time     schedule   a pipeline's actions, stage by stage
+    exponents  what half precision holds of numbers
+    stages     when a pipeline's stages worked, from a run     stacked    bars made of parts
+    roofline, roof   what bounds operators, as a table and as a picture        bound     of one
 
 This package presents: it may import everything, and nothing else in minidist imports it.
 """
@@ -15,19 +18,25 @@ This package presents: it may import everything, and nothing else in minidist im
 from minidist.study import line, memory
 from minidist.study.arrows import messages
 from minidist.study.chunks import holdings
+from minidist.study.exponents import exponents
 from minidist.study.gantt import timeline
 from minidist.study.memory_plot import memory_timeline
 from minidist.study.meter import Profile, measure
 from minidist.study.picture import Picture
 from minidist.study.plot import bars, curves, traffic
 from minidist.study.published import published
+from minidist.study.roofline import bound, roof, roofline
+from minidist.study.schedule import schedule
 from minidist.study.source import source
+from minidist.study.stacked import stacked
+from minidist.study.stages import stages
 from minidist.study.tables import table
 from minidist.study.topology import cluster
 from minidist.study.trees import tree
 from minidist.study.viewer import Viewer, viewer
 
 __all__ = [
-    "Picture", "Profile", "Viewer", "bars", "cluster", "curves", "holdings", "line", "measure", "memory",
-    "memory_timeline", "messages", "published", "source", "table", "timeline", "traffic", "tree", "viewer",
+    "Picture", "Profile", "Viewer", "bars", "bound", "cluster", "curves", "exponents", "holdings", "line", "measure",
+    "memory", "memory_timeline", "messages", "published", "roof", "roofline", "schedule", "source", "stacked", "stages",
+    "table", "timeline", "traffic", "tree", "viewer",
 ]  # fmt: skip

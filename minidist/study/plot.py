@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from minidist.comm.trace import Trace
 from minidist.study import line
@@ -47,6 +47,7 @@ def curves(
         ax = axes(fig, left, top, line.WIDTH - left - line.MARGIN - legend - 0.1, 2.45)
         _draw(ax, both, dots)
         _scales(ax, logx, logy, xunit, yunit)
+        _whole_ticks(ax, both + dots)
         ax.grid(True)
         ax.set_xlabel(xlabel, color=line.MUTED)
         style = dict(transform=fig.dpi_scale_trans, fontsize=line.SMALL, color=line.MUTED)
@@ -90,6 +91,13 @@ def _scales(ax, logx: bool, logy: bool, xunit: str | None, yunit: str | None) ->
             axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(FuncFormatter(lambda v, _, unit=unit: measure(v, unit)))
     ax.tick_params(length=0)
+
+
+def _whole_ticks(ax, curves: list) -> None:
+    """Where only whole numbers are (ranks, stages, steps), only whole numbers are marked."""
+    for axis, column in ((ax.xaxis, 1), (ax.yaxis, 2)):
+        if axis.get_scale() == "linear" and all(type(v) is int for curve in curves for v in curve[column]):
+            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def _curves_text(title, xlabel, ylabel, both, dots, xunit, yunit) -> str:
@@ -141,7 +149,8 @@ def _bars(ax, values: Mapping[str, float], words: dict[str, str], most: float) -
     ax.set_ylim(len(values) - 0.5, -0.5)
     ax.barh(range(len(values)), list(values.values()), height=0.62, color=line.mix(line.BLUE, 0.75))
     for i, (name, v) in enumerate(values.items()):
-        ax.text(v + 0.012 * most, i, words[name], va="center", zorder=3)
+        ground = dict(facecolor=line.CARD, edgecolor="none", pad=1)  # the target's line ends before the words
+        ax.text(v + 0.012 * most, i, words[name], va="center", zorder=3, bbox=ground)
     ax.set_yticks(range(len(values)), list(values), fontsize=line.TEXT, color=line.INK)
     ax.set_xticks([])
     ax.tick_params(length=0)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from minidist.comm.timeline import CATEGORIES
 from minidist.comm.trace import Span, Trace
+from minidist.comm.trace.timeline import CATEGORIES
 from minidist.study.columns import MOST_POINTS, columns, memory_columns, pack, part, steps, telling, text, tick_of
 from minidist.study.line import KINDS, ink_on
 from tests.study.traces import US, gather, held, remembered, ring, step

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from minidist.comm import launch
 from minidist.study import bars, line
 from minidist.study.picture import measure, short
 
@@ -41,9 +42,7 @@ def test_same_bytes_each_time_and_in_every_style():
 
 
 def test_same_bytes_in_another_process():
-    code = "import sys; from minidist.study import bars; " \
-        "sys.stdout.buffer.write(bars({'a': 1, 'b': 2}, title='Two numbers').png)"  # fmt: skip
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == picture().png
+    assert launch(lambda comm: picture().png, 1) == [picture().png]
 
 
 def test_the_card_is_opaque_and_its_corners_are_not():
@@ -71,7 +70,7 @@ def test_save(tmp_path):
 
 
 def test_core_needs_no_matplotlib():
-    code = "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace; " \
+    code = "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace.trace; " \
         "assert 'minidist.study' not in sys.modules"  # fmt: skip
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from minidist.comm.trace import Trace
-from minidist.study import bars, curves, traffic
+from minidist.study import bars, curves, line, traffic
+from minidist.study.plot import _bars, _whole_ticks
 from tests.study.traces import gather, ring
 
 SIZES = [1000, 10_000, 100_000]
@@ -33,6 +35,22 @@ def test_curves_take_tensors_and_list_twelve_points_at_most():
     assert made.text.startswith("y against x\n  line loss: 0: 0; 2: 1; 4: 2; 6: 3; ")
     assert made.text.endswith("; 22: 11")
     assert made.text.count(";") == 11
+
+
+@pytest.mark.parametrize(("x", "whole"), [(range(4), True), ([0.0, 1.5, 3.0], False)])
+def test_stages_and_ranks_are_marked_with_whole_numbers(x, whole):
+    ax = Figure(figsize=(8, 3)).add_subplot()
+    ax.plot(x, [0.5] * len(x))
+    _whole_ticks(ax, [("a", list(x), [0.5] * len(x))])
+    assert all(tick == int(tick) for tick in ax.get_xticks()) == whole
+    assert not all(tick == int(tick) for tick in ax.get_yticks())
+
+
+def test_the_targets_line_does_not_cross_a_number():
+    ax = Figure().add_subplot()
+    _bars(ax, {"close": 1.24}, {"close": "1.24"}, 1.26)
+    [text] = ax.texts
+    assert text.get_bbox_patch().get_facecolor()[:3] == tuple(int(line.CARD[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
 @pytest.mark.parametrize("draw", [

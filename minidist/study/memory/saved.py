@@ -84,7 +84,7 @@ def saved_layer(model: Transformer, batch: int, tokens: int | None = None, *, dt
 
 def _step(model, batch, tokens, dtype, dropout, attention, device) -> Step:
     if model.gated or not model.bias or model.width != 4 * model.hidden or model.kv != model.hidden:
-        raise ValueError(f"this counts what models.gpt keeps, which has no gates, narrow keys or other widths: {model}")
+        raise ValueError(f"this counts a models.gpt without gates, narrow keys and other widths, not {model}")
     if attention not in ("sdpa", "explicit") or device not in ("cpu", "meta"):
         raise ValueError(f"attention is sdpa or explicit, on cpu or meta: not {attention!r} on {device!r}")
     tokens = model.context if tokens is None else tokens

@@ -15,8 +15,8 @@ def test_mlp(sizes, dtype):
     assert saved_mlp(sizes, 6, dtype).total == kept(model, lambda: model(x))
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("dtype", "device"), [
+    (torch.float32, "cpu"), (torch.float32, "meta"), (torch.bfloat16, "meta"), (torch.float64, "cpu")])
 @pytest.mark.parametrize(("words", "batch", "size"), [
     (dict(depth=18, width=4), 2, 40), (dict(depth=18, width=4, small=True, classes=10, channels=1), 3, 9),
     (dict(depth=34, width=4), 1, 45), (dict(depth=50, width=4), 2, 33),
