@@ -474,7 +474,7 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # So the headers go first, over gloo, and then all values in one `batch_isend_irecv`. This is why `comm.batch` exists.
 
 # %%
-from minidist.comm.torchwork import TorchWork
+from minidist.comm.torchdist.torchwork import TorchWork
 
 display(study.source(from_env, docstring=False))
 display(study.source(TorchWork._post_each), study.source(TorchWork._post_grouped))

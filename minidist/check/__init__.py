@@ -5,6 +5,14 @@
     exam, compare     how to write an examination, and say what a wrong tensor looks like
     guard, examinee   an answer runs in fresh processes, and is judged outside of them
     walls, messages, topology, data_parallel, buckets   the exercises of lessons 01 to 05
+    precision         those of lesson 07
+    remat             those of lesson 08
+    operators         those of lesson 09
+    tensor            those of lesson 11
+    vocabulary        those of lesson 12
+    pipelines         those of lesson 13
+    pipedream         those of lesson 14
+    zero              those of lesson 10
     prediction        numbers that a learner foretells
     notebook, regrade a whole notebook, without nbgrader (`python -m minidist.check NOTEBOOK`) and with it
 """
@@ -20,12 +28,47 @@ from .data_parallel.step import predict_step
 from .exam import Case, Exam, Outcome, Packed, ask
 from .messages.point import broadcast, shift
 from .messages.ring import all_gather, all_reduce, reduce_scatter, ring_sum
+from .operators.flat import flatten
+from .operators.gelu import bias_gelu
+from .operators.graph import fused, roofline
+from .operators.numbers import predict_operators
+from .operators.softmax import attention, normalizer
+from .pipedream.buffers import two_versions
+from .pipedream.numbers import predict_pipedream
+from .pipedream.orders import needed, no_flush, staleness
+from .pipedream.stage import run_pipedream
+from .pipedream.store import store
+from .pipelines.cut import cut
+from .pipelines.halves import split_backward
+from .pipelines.orders import one_f_one_b, zero_bubble
+from .pipelines.seconds import predict_pipeline, step_time
+from .pipelines.stage import run_stage
+from .precision.lists import autocast
+from .precision.masters import master_step
+from .precision.numbers import predict_precision
+from .precision.rounding import round_to
+from .precision.scale import scaler
+from .precision.together import sharded_step
 from .prediction import predict
+from .remat.chain import best_plan, segments
+from .remat.numbers import predict_remat
+from .remat.recompute import recompute
+from .remat.replay import twice
+from .remat.reverse import reversible_backward
+from .remat.tokens import accumulate_tokens
+from .tensor.figures import predict_tensor
+from .tensor.heads import my_heads
+from .tensor.layers import mlp, row_linear
+from .tensor.operators import copy_to, reduce_from
+from .tensor.sequence import sequence_norm, sequence_pair
 from .topology.cost import all_reduce_seconds, bandwidth, predict_cost
 from .topology.halving import halving_doubling
 from .topology.nodes import hierarchical
 from .topology.slow import find_slow
 from .topology.tree import pipeline, tree_broadcast
+from .vocabulary.loss import logits_gradient, merged_loss, split_loss
+from .vocabulary.numbers import predict_vocabulary
+from .vocabulary.rows import look_up, look_up_gradient, project_backward
 from .walls.activations import activation_bytes
 from .walls.claims import find_errors, predict_memory
 from .walls.cost import run_cost
@@ -34,6 +77,12 @@ from .walls.lean import train_lean
 from .walls.size import largest_model
 from .walls.states import model_states
 from .wrong import Wrong
+from .zero.clip import clip
+from .zero.hooks import to_owners
+from .zero.layer import sharded_linear
+from .zero.numbers import predict_zero
+from .zero.owners import owners
+from .zero.step import sharded
 
 __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "accumulate_overlapped", "activation_bytes",
            "all_gather", "all_reduce", "all_reduce_seconds", "ask", "assign_buckets", "average_gradients",
@@ -41,4 +90,16 @@ __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "accumula
            "hierarchical", "largest_model", "model_states", "my_batches", "overlapped", "peak", "pipeline",
            "predict", "predict_cost", "predict_memory", "predict_overlap", "predict_step", "reduce_scatter",
            "ring_sum", "run_cost", "shift", "start_equal", "step_seconds", "sync_backward", "sync_statistics",
-           "train_lean", "tree_broadcast", "weighted_average_gradients"]  # fmt: skip
+           "train_lean", "tree_broadcast", "weighted_average_gradients",
+           "copy_to", "mlp", "my_heads", "predict_tensor", "reduce_from", "row_linear", "sequence_norm",
+           "sequence_pair",
+           "logits_gradient", "look_up", "look_up_gradient", "merged_loss", "predict_vocabulary", "project_backward",
+           "split_loss",
+           "cut", "one_f_one_b", "predict_pipeline", "run_stage", "split_backward", "step_time",
+           "zero_bubble",
+           "autocast", "master_step", "predict_precision", "round_to", "scaler", "sharded_step",
+           "accumulate_tokens", "best_plan", "predict_remat", "recompute", "reversible_backward", "segments", "twice",
+           "needed", "no_flush", "predict_pipedream", "run_pipedream", "staleness", "store",
+           "two_versions",
+           "clip", "owners", "predict_zero", "sharded", "sharded_linear", "to_owners",
+           "attention", "bias_gelu", "flatten", "fused", "normalizer", "predict_operators", "roofline"]  # fmt: skip

@@ -37,7 +37,7 @@ import torch
 
 from ..comm.base import Comm, PeerLost
 from ..comm.launch import launch
-from ..comm.world import World
+from ..comm.world.world import World
 from .wrong import Wrong
 
 
@@ -75,7 +75,8 @@ class Exam:
     """How one exercise is examined; see the module's text. Instances travel to the guard, so keep them small.
 
     name: of the exercise.  right: what has been tried, for the line that says so.
-    functions: whether the answers are functions.  forbidden: modules whose functions are refused.
+    functions: whether the answers are functions.  forbidden: modules whose functions are refused,
+        beside torch's collectives.
     step: seconds that one case may take.  load: seconds that the answer may take to be loaded.
     """
 
@@ -84,7 +85,7 @@ class Exam:
     cases: tuple[Case, ...] = ()
     processes: tuple[Case, ...] = ()
     functions = True
-    forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel", "torch.distributed.distributed_c10d")
+    forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel")
     step, load = 3.0, 10.0
 
     def draw(self, case: Case, rng: torch.Generator) -> list[tuple]:

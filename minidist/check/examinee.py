@@ -18,10 +18,10 @@ from collections.abc import Callable
 from types import FunctionType
 
 from ..comm.base import Deadlock
-from ..comm.endpoint import Endpoint
+from ..comm.processes.endpoint import Endpoint
+from ..comm.processes.rings import Rings
+from ..comm.processes.shm import ShmComm
 from ..comm.program import refuse_shared
-from ..comm.rings import Rings
-from ..comm.shm import ShmComm
 from ..comm.trace import Trace
 from . import refuse
 from .exam import Exam

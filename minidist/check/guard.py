@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..comm.rings import Rings
+from ..comm.processes.rings import Rings
 from . import examinee
 from .exam import Case, Exam, Outcome
 from .explain import explain, own_line

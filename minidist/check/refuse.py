@@ -25,9 +25,11 @@ _BEGINNINGS = ("socket.", "subprocess.", "os.exec", "os.spawn", "os.posix_spawn"
                "pty.", "urllib.", "sqlite3.", "ctypes.dl", "ctypes.addressof", "ctypes.cdata", "mmap.")  # fmt: skip
 _EXACTLY = ("sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers",
             "gc.get_referents", "resource.setrlimit", "os.putenv")  # fmt: skip
+_COLLECTIVES = "torch.distributed.distributed_c10d"  # what no exercise is about calling
 _STORES = ("torch.distributed", "torch._C._distributed_c10d")  # their stores are sockets and files, written in C++
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRESENTS = "minidist.study"
+LIBRARYS = "this is the library's: the exercise is about building it yourself"
 
 
 class Refused(PermissionError):
@@ -37,11 +39,13 @@ class Refused(PermissionError):
 def _refused(*args, **kwargs):
     import minidist.check.refuse as refuse
 
-    raise refuse.Refused("this is the library's: the exercise is about building it yourself")
+    raise refuse.Refused(refuse.LIBRARYS)
 
 
 def library(forbidden: tuple[str, ...]) -> None:
-    """Every function and method of the modules named (their submodules too) raises Refused from now on."""
+    """Every function and method of the modules named (their submodules too), and of torch's collectives, raises
+    Refused from now on."""
+    forbidden = (*forbidden, _COLLECTIVES)
     for name in forbidden:
         if not _under(name, (PRESENTS,)):  # slow to import; what is not loaded yet, `outside` keeps out
             importlib.import_module(name)
@@ -83,18 +87,17 @@ def _hook():
     beginnings, exactly = _BEGINNINGS, frozenset(_EXACTLY)
     installed = tuple(os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p)
     package = os.path.realpath(PACKAGE) + os.sep
-    kept = tuple(package + part + os.sep for part in ("check", "collectives", "parallel"))
-    study = package + "study" + os.sep
-    refused, real, fsdecode, string = Refused, os.path.realpath, os.fsdecode, (str, bytes)
+    kept = tuple(package + part + os.sep for part in ("check", "collectives", "parallel", "study", "train"))
+    refused, real, fsdecode, string, librarys = Refused, os.path.realpath, os.fsdecode, (str, bytes), LIBRARYS
 
     def hook(event: str, args: tuple) -> None:
         if event == "open":
             path, mode, flags = args
             name = real(fsdecode(path)) if isinstance(path, string) else ""
             reads = not (mode and set(mode) & set("wax+")) and not (flags or 0) & 3
-            if reads and name.startswith(study):  # an answer imports it only for its calculators and its meter
-                raise refused("this is the library's: the exercise is about building it yourself")
-            if name == "/dev/null" or reads and name.startswith((*installed, package)) and not name.startswith(kept):
+            if reads and name.startswith(kept):  # an import of what was not loaded yet, too
+                raise refused(librarys)
+            if name == "/dev/null" or reads and name.startswith((*installed, package)):
                 return
             raise refused(f"an answer reads and writes no files ({os.path.basename(name) or path})")
         if event in exactly or event.startswith(beginnings):

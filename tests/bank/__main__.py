@@ -1,37 +1,40 @@
-"""`python -m tests.bank [LESSON …]`: planted and caught, for each lesson, and the seconds that it took."""
+"""`python -m tests.bank [LESSON …]`: planted and caught, for each lesson, and the seconds that it took.
+
+Says what tests/bank/test_bank.py would refuse, and then ends with 1.
+"""
 
 import contextlib
 import io
 import sys
 import time
 
-from minidist.check import Wrong
-from tests.bank.bank import assignment, lessons, planted, run
+from tests.bank.bank import ROOT, assignment, lessons, planted
+from tests.bank.judge import bank_faults, planted_fault, solution_fault, stub_fault
 
 
-def caught(folder, bug):
-    """Whether the grader says that a planted answer is wrong."""
-    names = assignment(folder).namespace()
-    with contextlib.redirect_stdout(io.StringIO()):
-        try:
-            run(bug.path.read_text(encoding="utf-8"), f"<ipython {bug.path.stem}>", names)
-            run(assignment(folder).tests[bug.exercise], f"<ipython test of {bug.exercise}>", names)
-        except Wrong:
-            return True
-    return False
+def faults(folder):
+    """All that is wrong in a lesson, a line each, and how many planted answers are caught."""
+    sheet = assignment(folder)
+    exercises = sorted(sheet.solutions.keys() & sheet.tests.keys())
+    found = {bug: planted_fault(folder, bug) for bug in planted(folder) if bug.exercise in exercises}
+    said = [(name, fault(folder, name)) for name in exercises for fault in (solution_fault, stub_fault)]
+    lines = [f"{bug.path.name}: {bug.exercise}: {bug.why}: {fault}" for bug, fault in found.items() if fault]
+    lines += [f"{name}: {fault}" for name, fault in said if fault]
+    return bank_faults(folder) + lines, list(found.values()).count("")
 
 
-def main():
-    missed = []
-    for folder in [f for f in lessons() if f.name in sys.argv[1:] or not sys.argv[1:]]:
-        start, bugs = time.monotonic(), planted(folder)
-        missed += (passed := [bug for bug in bugs if not caught(folder, bug)])
-        print(f"{folder.name}: {len(assignment(folder).tests)} exercises, {len(bugs)} planted, "
-              f"{len(bugs) - len(passed)} caught, {time.monotonic() - start:.1f} s")
-    for bug in missed:
-        print(f"missed: {bug.path.name}: {bug.exercise}: {bug.why}")
-    return int(bool(missed))
+def main(names):
+    wrong = []
+    for folder in [ROOT / "course" / name for name in names] or lessons():
+        start = time.monotonic()
+        with contextlib.redirect_stdout(io.StringIO()):
+            found, caught = faults(folder)
+        wrong += found
+        print(f"{folder.name}: {len(assignment(folder).tests)} exercises, {len(planted(folder))} planted, "
+              f"{caught} caught, {time.monotonic() - start:.1f} s")
+    print("\n".join(wrong), end="\n" * bool(wrong))
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -120,3 +120,8 @@ def planted(folder):
 def lessons():
     """The folders of all lessons that have an assignment."""
     return sorted(path.parent for path in ROOT.glob("course/[0-9]*_*/assignment.py"))
+
+
+def solved(lesson):
+    """The names that the solved notebook of `lesson` ("02_messages") has defined: its functions, to be varied."""
+    return assignment(ROOT / "course" / lesson).namespace()

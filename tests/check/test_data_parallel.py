@@ -16,13 +16,9 @@ from minidist.check.data_parallel.replicas import MODELS, drawn, gradient, sampl
 from minidist.check.data_parallel.step import PredictStep, step_slips
 from minidist.check.exam import Case, Outcome
 from minidist.collectives import all_gather, all_reduce_, broadcast_
-from tests.bank.bank import assignment, lessons
+from tests.bank.bank import solved
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-
-
-def solutions():
-    return assignment(next(f for f in lessons() if f.name == "04_data_parallel")).namespace()
 
 
 def filled(module):
@@ -108,7 +104,7 @@ def test_other_ways_to_do_the_rest(capsys):
 
 def only_for(name, fits):
     """The solution of an exercise where `fits(comm, module)`; else the right messages, and nothing else."""
-    right = solutions()[name]
+    right = solved("04_data_parallel")[name]
 
     def answer(comm, module, *rest):
         kept = [(x, x.clone()) for x in [*(p.grad for p in module.parameters()), *module.state_dict().values()]

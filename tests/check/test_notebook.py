@@ -1,8 +1,7 @@
 """A notebook checked without nbgrader: by what its cells define, not by what they claim."""
 
-import copy
 import json
-import subprocess
+import runpy
 import sys
 
 import nbformat
@@ -47,21 +46,22 @@ def shift(comm, x):
 """
 
 
-@pytest.mark.parametrize("cheat", [PATCH, "import os\nos._exit(0)", "1 /",
+# PATCH itself: in test_regrade_marks_what_the_kernel_believed.
+@pytest.mark.parametrize("cheat", ["import os\nos._exit(0)", "1 /",
                                    "check = type('C', (), {'shift': print, 'predict': print})\nshift = 1"])
 def test_a_cell_that_cheats_earns_nothing(cheat):
     assert results(notebook(shift=cheat))["shift_test"]
 
 
 def test_changed_and_missing_test_cells_do_not_count():
-    wrong = notebook(shift="def shift(comm, x):\n    return x\n")
-    changed, missing = copy.deepcopy(wrong), copy.deepcopy(wrong)
+    changed = notebook(shift="def shift(comm, x):\n    return x\n")
     changed["cells"][2]["source"] = "def shift(comm, x): return 0"
     changed["cells"][2]["metadata"]["nbgrader"]["points"] = 100
-    del missing["cells"][2]
-    for tampered in (changed, missing):
+    missing = notebook(numbers=NUMBERS.replace("14", "7"))
+    del missing["cells"][4]
+    for tampered, wrong, points in ((changed, 0, 2), (missing, 1, 3)):
         found = marks(tampered, notebook())
-        assert found[0].wrong and found[0].points == 2 and found[1].wrong is None
+        assert found[wrong].wrong and found[wrong].points == points and found[1 - wrong].wrong is None
 
 
 def test_what_is_not_there_is_named_with_the_cause():
@@ -82,9 +82,11 @@ def test_command_line(tmp_path, capsys):
     assert "cannot be checked" in capsys.readouterr().err
 
 
-def test_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "minidist.check", "--help"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0 and "NOTEBOOK" in done.stdout.upper()
+def test_as_a_module(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["minidist.check", "--help"])
+    with pytest.warns(RuntimeWarning, match="found in sys.modules"), pytest.raises(SystemExit) as ended:
+        runpy.run_module("minidist.check", run_name="__main__")
+    assert not ended.value.code and "NOTEBOOK" in capsys.readouterr().out.upper()
 
 
 def test_the_questions_come_from_solutions(tmp_path):

@@ -6,6 +6,7 @@ import cloudpickle
 import pytest
 import torch
 
+import minidist
 import minidist.collectives
 import minidist.collectives.ring
 from minidist.check import Wrong
@@ -20,7 +21,7 @@ def refused(*lines):
     """Whether an answer with these lines, the last an expression, is refused; the message."""
     names = {"__name__": "__main__"}
     body = "\n    ".join(lines)
-    exec(f"import torch\ndef answer(comm, x):\n    {body}\n    return 2 * x", names)
+    exec(f"import sys, torch\ndef answer(comm, x):\n    {body}\n    return 2 * x", names)
     with pytest.raises(Wrong) as caught:
         double(names["answer"])
     return str(caught.value)
@@ -33,17 +34,31 @@ def refused(*lines):
     ["import torch.distributed as dist", "dist.all_reduce(x)"],
     ["import torch.distributed as dist", "dist.TCPStore('localhost', 0, is_master=True)"],
     ["torch.from_file('x', size=1)"],
+    ["import minidist.check.messages.ring as r", "open(r.__file__).read()"],
+    ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
+    ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],
 ])
 def test_the_library(lines):
     assert LIBRARY in refused(*lines)
 
 
+@pytest.mark.parametrize("module", ["parallel.pipedream", "check.walls.oracle", "study.memory"])
+def test_a_module_that_is_not_loaded_yet(module):
+    """The learner has only imported it: he is not told of a file."""
+    assert LIBRARY in refused(f"for name in [m for m in sys.modules if m.startswith('minidist.{module}')]:",
+                              "    del sys.modules[name]", f"import minidist.{module}")  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["check", "collectives", "parallel", "study", "train"])
+def test_a_file_of_the_library(part):
+    assert LIBRARY in refused(f"open({minidist.__path__[0]!r} + '/{part}/new.py')")
+    assert "reads and writes no files" in refused(f"open({minidist.__path__[0]!r} + '/{part}/new.py', 'w')")
+
+
 @pytest.mark.parametrize("lines", [
     ["open('solutions/02_messages/02_messages.ipynb').read()"], ["open('note.txt', 'w').write('x')"],
-    ["import minidist.check.messages.ring as r", "open(r.__file__).read()"],
     ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"], ["import numpy", "numpy.fromfile('/etc/hostname')"],
-    ["torch.load('x.pt')"], ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
-    ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],
+    ["torch.load('x.pt')"], ["import minidist.check.messages.ring as r", "open(r.__file__, 'a')"],
 ])
 def test_files(lines):
     assert "reads and writes no files" in refused(*lines)

@@ -13,13 +13,10 @@ from minidist import check
 from minidist.check import Wrong
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import Recv, Send
-from tests.bank.bank import assignment, lessons
+from tests.bank.bank import assignment, solved
+from tests.repository.files import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-
-
-def solutions():
-    return assignment(next(f for f in lessons() if f.name == "03_topology")).namespace()
 
 
 def far_half_first(comm, x, root):
@@ -145,7 +142,7 @@ FITS = {"not the last rank": lambda comm, x: comm.rank < comm.size - 1 or comm.s
 @pytest.mark.parametrize("fits", FITS)
 @pytest.mark.parametrize("name", ["tree_broadcast", "halving_doubling", "hierarchical"])
 def test_right_for_some_only(name, fits):
-    right, fits = solutions()[name], FITS[fits]
+    right, fits = solved("03_topology")[name], FITS[fits]
 
     def answer(comm, x, *rest):
         right(comm, x if fits(comm, x) else x.clone(), *rest)
@@ -159,7 +156,7 @@ def test_right_for_some_only(name, fits):
     lambda comm, pieces: type(comm).__name__ == "WorldComm",
 ])  # fmt: skip
 def test_a_pipeline_for_some_only(fits):
-    right = solutions()["pipeline"]
+    right = solved("03_topology")["pipeline"]
 
     def pipeline(comm, x, pieces):
         right(comm, x if fits(comm, pieces) else x.clone(), pieces)
@@ -173,7 +170,7 @@ def test_a_pipeline_for_some_only(fits):
     lambda algorithm, n: algorithm != "tree", lambda algorithm, n: algorithm != "halving_doubling",
 ])  # fmt: skip
 def test_formulas_for_some_only(fits):
-    right = solutions()["all_reduce_seconds"]
+    right = solved("03_topology")["all_reduce_seconds"]
 
     def answer(algorithm, n, *rest):
         return right(algorithm, n, *rest) + (0.0 if fits(algorithm, n) else 1e-7)
@@ -183,7 +180,7 @@ def test_formulas_for_some_only(fits):
 
 
 def test_the_bug_to_find_is_a_planted_one():
-    folder = next(f for f in lessons() if f.name == "03_topology")
+    folder = ROOT / "course" / "03_topology"
     shown = [source for source, exercise in assignment(folder).cells if exercise is None and "def pipeline" in source]
     bug = (folder / "bugs" / "pipeline_waits.py").read_text(encoding="utf-8")
     assert bug.partition('"""\n\n')[2].strip() == shown[0].strip()

@@ -23,15 +23,12 @@ from minidist.check.walls.lean import TrainLean
 from minidist.check.walls.size import LargestModel
 from minidist.models import mlp
 from minidist.study.published import published
-from tests.bank.bank import assignment, lessons
+from tests.bank.bank import assignment, solved
+from tests.repository.files import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
-FOLDER = next(f for f in lessons() if f.name == "01_walls")
-
-
-def solution(name):
-    return assignment(FOLDER).namespace()[name]
+FOLDER = ROOT / "course" / "01_walls"
 
 
 def rng(seed=0):
@@ -115,14 +112,14 @@ def test_lean_in_another_way(train, capsys):
 
 # ------------------------------------------------------------------------------------- right for some cases only
 def test_peak_right_for_short_lists_only():
-    right = solution("peak")
+    right = solved("01_walls")["peak"]
     with pytest.raises(Wrong):
         check.peak(lambda events: right(events[:100]))
 
 
 @pytest.mark.parametrize("fits", [lambda o, p: o == "adam", lambda o, p: p == "fp32"])
 def test_model_states_right_for_some_only(fits):
-    right = solution("model_states")
+    right = solved("01_walls")["model_states"]
 
     def model_states(trained, frozen, optimizer, precision):
         return right(trained, frozen if fits(optimizer, precision) else 0, optimizer, precision)

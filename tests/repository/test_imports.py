@@ -1,6 +1,7 @@
 """Who may import whom.
 
     comm.base  <-  collectives, split  <-  parallel, train  <-  examples, course
+                              models   <-  parallel (initial values belong to names)
                                            study, check: everything
 
 No technique knows a transport, `torch.distributed`, or how things are presented.
@@ -19,7 +20,7 @@ MAY_IMPORT = {
     "models": (),
     "tasks": ("split",),
     "collectives": ("comm.base", "split"),
-    "parallel": ("comm.base", "split", "collectives", "train"),
+    "parallel": ("comm.base", "split", "collectives", "train", "models"),
     "train": ("comm.base", "split", "collectives", "parallel"),
     "study": ("",),
     "check": ("",),
@@ -76,14 +77,14 @@ def test_direction():
     ("minidist.collectives.ring", "from torch import distributed"),
     ("minidist.study.plot", "import torch\ntorch.distributed.barrier()"),
     ("minidist.train.amp", "import importlib\nimportlib.import_module('torch.distributed')"),
-    ("minidist.parallel.data", "from minidist.comm.world import World"),
+    ("minidist.parallel.data", "from minidist.comm.world.world import World"),
     ("minidist.parallel.data", "from minidist.comm import World"),
     ("minidist.parallel.data", "from ..comm import shm"),
     ("minidist.parallel.data", "def f():\n    from minidist.study import plot"),
     ("minidist.parallel.__init__", "from ..study import plot"),
     ("minidist.collectives.__init__", "from ..parallel import data"),
     ("minidist.split", "import minidist.collectives"),
-    ("minidist.comm.world", "from minidist.collectives import ring"),
+    ("minidist.comm.world.world", "from minidist.collectives import ring"),
     ("minidist.models", "import minidist"),
     ("minidist.unknown", ""),
 ])
@@ -92,7 +93,7 @@ def test_a_wrong_import_is_found(module, source):
 
 
 @pytest.mark.parametrize(("module", "source"), [
-    ("minidist.comm.torchdist", "import torch.distributed as dist\nfrom .base import Comm"),
+    ("minidist.comm.torchdist.torchdist", "import torch.distributed as dist\nfrom .base import Comm"),
     ("minidist.collectives.ring", "from minidist.comm.base import Comm\nfrom minidist.split import even"),
     ("minidist.collectives.__init__", "from .ring import all_reduce_"),
     ("minidist.parallel.data", "from ..collectives import all_reduce_\nfrom ..comm.base import Comm"),

@@ -1,6 +1,7 @@
 """The comparison of notebook outputs: floats may move a little, nothing else may."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -41,18 +42,23 @@ def test_different_is_different(built, again):
     assert Printed(built) != Printed(again)
 
 
-def nbval(folder, source, output):
-    """Run nbval, with the project's conftest, on a notebook of one cell that printed `output` when it was built."""
-    cell = v4.new_code_cell(source, execution_count=1, outputs=[v4.new_output("stream", name="stdout", text=output)])
-    (folder / "one.ipynb").write_text(writes(v4.new_notebook(cells=[cell])))
+def nbval(folder, source, outputs):
+    """Run nbval, with the project's conftest, on cells that printed `outputs` when they were built."""
+    cells = [v4.new_code_cell(source, execution_count=i, outputs=[v4.new_output("stream", name="stdout", text=output)])
+             for i, output in enumerate(outputs, 1)]  # fmt: skip
+    (folder / "one.ipynb").write_text(writes(v4.new_notebook(cells=cells)))
     shutil.copy(ROOT / "conftest.py", folder)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={folder}"]
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", "/dev/null",
+               f"--rootdir={folder}"]  # fmt: skip
     return subprocess.run([*command, "--nbval", "--nbval-current-env", "one.ipynb"], cwd=folder, capture_output=True,
                           text=True, timeout=120)
 
 
-@pytest.mark.parametrize(("output", "passes"), [("0.33333\n", True), ("0.33340\n", True), ("0.34\n", False)])
-def test_nbval_uses_it(tmp_path, output, passes):
-    done = nbval(tmp_path, "print(1 / 3)", output)
-    assert (done.returncode == 0) is passes, done.stdout + done.stderr
-    assert json.loads((tmp_path / "one.ipynb").read_text())["cells"][0]["outputs"][0]["text"] == [output]
+def test_nbval_uses_it(tmp_path):
+    outputs = {"0.33333\n": "PASSED", "0.33340\n": "PASSED", "0.34\n": "FAILED"}
+    done = nbval(tmp_path, "print(1 / 3)", outputs)
+    found = re.findall(r"^(PASSED|FAILED).*::Cell (\d)", done.stdout, re.M)
+    assert sorted(found, key=lambda row: row[1]) == [(verdict, str(i)) for i, verdict in enumerate(outputs.values())], (
+        done.stdout + done.stderr)  # fmt: skip
+    cells = json.loads((tmp_path / "one.ipynb").read_text())["cells"]
+    assert [cell["outputs"][0]["text"] for cell in cells] == [[output] for output in outputs]

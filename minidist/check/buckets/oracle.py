@@ -11,7 +11,7 @@ from torch import Tensor
 from ...collectives import all_reduce_
 from ...comm.base import Comm
 from ...comm.cluster import Cluster, Device
-from ...comm.world import World
+from ...comm.world.world import World
 
 FLOPS = 1e12  # of the device on which `clock` computes
 

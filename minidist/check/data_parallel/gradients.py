@@ -37,8 +37,7 @@ def processes(*kinds: str) -> tuple[Case, ...]:
 class ReplicaExam(Exam):
     """Every rank has a model of one kind, which a case's `given` names, and samples of its own."""
 
-    forbidden = ("minidist.parallel.data", "minidist.parallel", "torch.nn.parallel",
-                 "torch.distributed.distributed_c10d")  # fmt: skip
+    forbidden = ("minidist.parallel.data", "minidist.parallel", "torch.nn.parallel")
 
     def draw(self, case, rng):
         dtype = torch.float32 if case.n == 2 and case.given == "plain" else torch.float64

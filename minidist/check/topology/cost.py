@@ -11,7 +11,7 @@ import torch
 
 from ...collectives import all_reduce_
 from ...comm.base import Comm
-from ...comm.world import World
+from ...comm.world.world import World
 from ..exam import Case, Exam, ask
 from ..plain import Other
 from ..prediction import ALL, HALF, Prediction, close

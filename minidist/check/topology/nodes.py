@@ -23,7 +23,7 @@ class Hierarchical(Exam):
     name = "hierarchical"
     right = ("1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
              "then 4 and 3 real processes.")  # fmt: skip
-    forbidden = ("minidist.collectives.hierarchical", "minidist.parallel", "torch.distributed.distributed_c10d")
+    forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
     cases = tuple(Case(m * g, f"{m} node{'s' * (m > 1)} of {g}, {words(s) if s else 'a secret length'}", (g, s))
                   for m, g in NODES for s in (*SHAPES, None))  # fmt: skip
     processes = tuple(Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))

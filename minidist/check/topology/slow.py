@@ -10,7 +10,7 @@ import torch
 from ...comm.base import Comm
 from ...comm.cluster import Cluster
 from ...comm.trace import Message, Trace
-from ...comm.world import World
+from ...comm.world.world import World
 from ..exam import Case, Exam, ask
 from ..plain import Other
 from ..wrong import Wrong

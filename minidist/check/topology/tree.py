@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from ...comm.base import Comm
-from ...comm.world import World
+from ...comm.world.world import World
 from ..compare import same, who, whole
 from ..exam import Case, Exam, Outcome, ask
 from ..messages.point import DTYPES, words

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...comm.base import Comm
-from ...comm.charge import Charge
-from ...comm.ledger import Ledger
-from ...comm.watch import Watch
+from ...comm.charge.charge import Charge
+from ...comm.charge.ledger import Ledger
+from ...comm.charge.watch import Watch
 from ...models import mlp
 from ..exam import Case, ask
 from ..wrong import Wrong

@@ -1,0 +1,3 @@
+"""predict_precision: nan, which is not larger than anything"""
+
+kept = lost = stuck = states = faster = recovered = float("nan")

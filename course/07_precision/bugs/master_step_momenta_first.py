@@ -1,0 +1,13 @@
+"""master_step: momenta change though the step is skipped"""
+
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    for v, g in zip(momenta, grads):
+        if g is not None:
+            v.mul_(mu).add_(g.float() / scale)
+    if not all(g is None or g.isfinite().all() for g in grads):
+        return False
+    for w, m, v, g in zip(weights, masters, momenta, grads):
+        if g is not None:
+            m.sub_(lr * v)
+            w.copy_(m)
+    return True

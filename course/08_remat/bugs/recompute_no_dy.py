@@ -1,0 +1,15 @@
+"""recompute: the gradient that comes in is not used"""
+
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fn, alive, x):
+        ctx.fn = fn
+        ctx.save_for_backward(x)
+        return fn(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.fn(x).sum().backward()
+        return None, None, x.grad

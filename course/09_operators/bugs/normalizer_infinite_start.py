@@ -1,0 +1,10 @@
+"""normalizer: m starts at −inf"""
+
+def normalizer(parts):
+    m = torch.full(parts[0].shape[:1], -math.inf, dtype=parts[0].dtype)
+    s = torch.zeros_like(m)
+    for part in parts:
+        peak = torch.maximum(m, part.amax(1))
+        s = s * (m - peak).exp() + (part - peak[:, None]).exp().sum(1)
+        m = peak
+    return m, s

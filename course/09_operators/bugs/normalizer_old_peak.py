@@ -1,0 +1,10 @@
+"""normalizer: the new part is taken with the old m"""
+
+def normalizer(parts):
+    m = torch.full(parts[0].shape[:1], torch.finfo(parts[0].dtype).min, dtype=parts[0].dtype)
+    s = torch.zeros_like(m)
+    for part in parts:
+        peak = torch.maximum(m, part.amax(1))
+        s = s * (m - peak).exp() + (part - m[:, None]).exp().sum(1)
+        m = peak
+    return m, s

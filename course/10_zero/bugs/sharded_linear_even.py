@@ -1,0 +1,24 @@
+"""sharded_linear: cut evenly"""
+
+def sharded_linear(comm, x, shard, shape):
+    """x·Wᵀ, of a weight in shards."""
+    return Gathered.apply(x, shard, comm, shape)
+
+
+def gathered(comm, shard, shape):
+    return all_gather(comm, shard, sizes=[shape.numel() // comm.size] * comm.size).view(shape)
+
+
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard, comm, shape):
+        ctx.save_for_backward(x, shard)
+        ctx.comm, ctx.shape = comm, shape
+        return x @ gathered(comm, shard, shape).T
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x, shard), comm = ctx.saved_tensors, ctx.comm
+        dx = dy @ gathered(comm, shard, ctx.shape)
+        dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))
+        return dx, dw / comm.size, None, None

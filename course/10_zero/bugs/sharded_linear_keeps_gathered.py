@@ -1,0 +1,28 @@
+"""sharded_linear: what was gathered in backward is kept in a list"""
+
+def sharded_linear(comm, x, shard, shape):
+    """x·Wᵀ, of a weight in shards."""
+    return Gathered.apply(x, shard, comm, shape)
+
+
+KEPT = []
+
+
+def gathered(comm, shard, shape):
+    KEPT.append(all_gather(comm, shard, sizes=uneven(shape.numel(), comm.size)).view(shape))
+    return KEPT[-1]
+
+
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard, comm, shape):
+        ctx.save_for_backward(x, shard)
+        ctx.comm, ctx.shape = comm, shape
+        return x @ gathered(comm, shard, shape).T
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x, shard), comm = ctx.saved_tensors, ctx.comm
+        dx = dy @ gathered(comm, shard, ctx.shape)
+        dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))
+        return dx, dw / comm.size, None, None

@@ -1,0 +1,13 @@
+"""to_owners: summed"""
+
+def to_owners(comm, params, owner):
+    """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
+    def hook(root, p):
+        reduce_(comm, p.grad, root)
+        if comm.rank == root:
+            pass
+        else:
+            p.grad = None
+
+    for p, root in zip(params, owner):
+        p.register_post_accumulate_grad_hook(partial(hook, root))

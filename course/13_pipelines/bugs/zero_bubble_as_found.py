@@ -1,0 +1,12 @@
+"""zero_bubble: as it was found"""
+
+def zero_bubble(stage, S, M):
+    warm, late = min(M, S - 1 - stage), S - 1 - stage
+    words = [f"F{m}" for m in range(warm)]
+    for i in range(M):
+        if warm + i < M:
+            words.append(f"F{warm + i}")
+        words.append(f"I{i}")
+        if i >= late:
+            words.append(f"W{i - late}")
+    return words + [f"W{m}" for m in range(max(0, M - late), M)]

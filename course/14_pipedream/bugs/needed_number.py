@@ -1,0 +1,10 @@
+"""needed: the micro-batch's number"""
+
+def needed(lists, vertical):
+    """For each stage and micro-batch, the version that its backward needs."""
+    rows = []
+    for words in lists:
+        M = sum(word[0] == "F" for word in words)
+        before = [words[: words.index(f"F{m}")] for m in range(M)]
+        rows.append(list(range(M)))
+    return [rows[0] if vertical else row for row in rows]

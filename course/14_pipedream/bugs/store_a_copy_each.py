@@ -1,0 +1,17 @@
+"""store: a copy for every micro-batch"""
+
+class Store:
+    """A stage's weights, in versions."""
+
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest.clone()
+        return self.used[m]
+
+    def backward(self, m):
+        return self.used.pop(m)
+
+    def update(self, grad, rate):
+        self.newest = self.newest - rate * grad

@@ -1,0 +1,17 @@
+"""store: an update changes the tensor"""
+
+class Store:
+    """A stage's weights, in versions."""
+
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest
+        return self.newest
+
+    def backward(self, m):
+        return self.used.pop(m)
+
+    def update(self, grad, rate):
+        self.newest -= rate * grad

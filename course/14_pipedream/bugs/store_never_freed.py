@@ -1,0 +1,17 @@
+"""store: versions are never freed"""
+
+class Store:
+    """A stage's weights, in versions."""
+
+    def __init__(self, weight):
+        self.newest, self.used = weight, {}
+
+    def forward(self, m):
+        self.used[m] = self.newest
+        return self.newest
+
+    def backward(self, m):
+        return self.used[m]
+
+    def update(self, grad, rate):
+        self.newest = self.newest - rate * grad

@@ -1,0 +1,128 @@
+"""The exercise of lesson 09 about a flat buffer: parameters and gradients as views, a step as one operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ...comm.base import Comm
+from ..exam import Case, Exam, ask
+from ..wrong import Wrong
+from .judge import FORBIDDEN, close, kind, number, told
+from .seen import Seen
+
+RATE = 0.1
+
+
+def losses(params: list[Tensor], x: Tensor) -> Tensor:
+    """Every parameter's gradient is another one each step; an affine map of each is squared."""
+    return sum(((p * (i + 1) + x[: p.numel()].view(p.shape)) ** 2).sum() for i, p in enumerate(params))
+
+
+def places(views: list[Tensor | None], flat: Tensor) -> list[int | None]:
+    """Where each view begins in `flat`, in elements; None if it is none of it, or has gaps."""
+    key = flat.untyped_storage()._cdata
+    inside = lambda x: x is not None and x.untyped_storage()._cdata == key and x.is_contiguous()
+    return [x.storage_offset() - flat.storage_offset() if inside(x) else None for x in views]
+
+
+class Flatten(Exam):
+    name = "flatten"
+    right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
+    forbidden = FORBIDDEN
+    cases = tuple(Case(1, f"shapes {shapes}", shapes) for shapes in (
+        ((3, 2), (4,)), ((5,),), ((2, 3), (), (1,), (4, 2)), ((7, 3), (3, 7), (3,), (2, 2, 2))))  # fmt: skip
+    cases += (Case(1, "a transposed parameter", ((4, 3), (3,), "t")),)
+
+    def draw(self, case, rng):
+        shapes = [shape for shape in case.given if shape != "t"]
+        values = [torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes]
+        return [(values, "t" in case.given, torch.randn(3, 99, generator=rng, dtype=torch.float64))]
+
+    def run(self, comm: Comm, yours, values, transposed, xs):
+        params = [nn.Parameter(v.clone()) for v in values]
+        if transposed:
+            params[0] = nn.Parameter(values[0].clone().T)
+        before, mine = [p.detach().clone() for p in params], list(params)
+        old = [StorageWeakRef(p.untyped_storage()) for p in params]
+        with Seen([before, xs]) as seen:
+            pair = yours(mine)
+            held, knows = seen.alive(), seen.knows(pair[0]) if isinstance(pair, tuple | list) and pair else False
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
+            return {"pair": kind(pair)}
+        flat, grads = pair
+        same = len(mine) == len(params) and all(a is b for a, b in zip(mine, params, strict=True))
+        found = {"pair": "", "knows": knows, "values": [p.detach().clone() for p in params], "same": same,
+                 "trained": all(p.requires_grad for p in params) and not flat.requires_grad and not grads.requires_grad,
+                 "places": places([p.detach() for p in params], flat), "grads": places([p.grad for p in params], grads),
+                 "shapes": [tuple(x.shape) for x in pair], "zero": not bool(grads.any()), "held": held,
+                 "shared": abs(flat.data_ptr() - grads.data_ptr()) < min(flat.nbytes, grads.nbytes),
+                 "old": [ref.expired() for ref in old]}  # fmt: skip
+        return found | {"steps": self._train(params, flat, grads, xs)}
+
+    def _train(self, params, flat, grads, xs):
+        """The parameters after each step of SGD on the two buffers."""
+        steps = []
+        for x in xs:
+            grads.zero_()
+            losses(params, x).backward()
+            flat.add_(grads, alpha=-RATE)
+            steps.append([p.detach().clone() for p in params])
+        return steps
+
+    def judge(self, case, args, outcome):
+        (values, transposed, xs), got = args[0], outcome.results[0]
+        values = [values[0].T, *values[1:]] if transposed else values
+        if got["pair"] != "":
+            raise Wrong(f"the result is {got['pair']}, and should be two tensors, flat and grads. Is there a `return`?")
+        self._buffers(values, got)
+        for what, name in (("places", "p"), ("grads", "p.grad")):
+            at = 0
+            for i, (place, value) in enumerate(zip(got[what], values, strict=True)):
+                if place != at:
+                    where = "is no view of it" if not number(place) else f"begins at element {place} of it"
+                    raise Wrong(f"{name} of params[{i}] {where}: it should begin at {at}, one after the other, in "
+                                "order. Is it a view, or a copy?")  # fmt: skip
+                at += value.numel()
+        self._rest(values, xs, got)
+
+    def _buffers(self, values, got):
+        total = sum(v.numel() for v in values)
+        for shape, name in zip(got["shapes"], ("flat", "grads"), strict=True):
+            if shape != (total,):
+                raise Wrong(f"{name} has shape {shape}, and should have {(total,)}: all parameters' numbers, in a row.")
+        if not got["same"]:
+            raise Wrong("the list of parameters was changed: the model has the old ones. Set p.data of each.")
+        for i, (value, want) in enumerate(zip(got["values"], values, strict=True)):
+            looks = {"It is 0: were the values copied?": torch.zeros_like(want)}
+            if want.dim() == 2:
+                looks["It is transposed: flatten it row by row, as it is read."] = want.T.reshape(want.shape)
+            close(value, want, f"params[{i}]", looks, "Is each view where its values were put?")
+        if got["shared"]:
+            raise Wrong("flat and grads lie in the same memory: gradients need their own.")
+        if not got["trained"]:
+            raise Wrong("a parameter has lost requires_grad, or a buffer has it: the parameters are trained, flat and "
+                        "grads are memory. Work with p.detach().")  # fmt: skip
+
+    def _rest(self, values, xs, got):
+        if not got["zero"]:
+            raise Wrong("grads is not zero at the start: autograd adds to what is there.")
+        told(got, "flat")
+        if not all(got["old"]):
+            raise Wrong(f"params[{got['old'].index(False)}]'s old memory is still held: two copies of the weights.")
+        most = 2 * sum(v.nbytes for v in values)
+        if got["held"] > most:
+            raise Wrong(f"{got['held']} bytes are held afterwards, and {most} are enough: flat, and grads.")
+        leaves = [v.clone().requires_grad_() for v in values]
+        for i, (x, step) in enumerate(zip(xs, got["steps"], strict=True)):
+            grads = torch.autograd.grad(losses(leaves, x), leaves)
+            leaves = [(p - RATE * g).detach().requires_grad_() for p, g in zip(leaves, grads, strict=True)]
+            for j, (found, p) in enumerate(zip(step, leaves, strict=True)):
+                close(found, p.detach(), f"params[{j}] after step {i + 1}", {}, "Does autograd add to grads, and does "
+                      "the step move what the model uses?")  # fmt: skip
+
+
+def flatten(yours) -> None:
+    """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
+    ask(Flatten(), yours)

@@ -1,0 +1,140 @@
+"""The exercises of lesson 09 about softmax in parts: its two numbers, and attention in tiles."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ...comm.base import Comm
+from ..exam import Case, Exam, ask
+from ..wrong import Wrong
+from . import oracle
+from .judge import FORBIDDEN, close, kept, told
+from .seen import Seen
+
+OTHERWISE = "Check the rule on two parts of three numbers, on paper."
+
+
+class Passing(list):
+    """A list that counts how often it is gone through."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+class Normalizer(Exam):
+    name = "normalizer"
+    right = "rows of 1 to 12 parts, the largest number anywhere, parts of −inf: m and s in one reading."
+    forbidden = FORBIDDEN
+    cases = (Case(1, "the largest number first", (3, [4, 4, 4], 0, torch.float64)),
+             Case(1, "the largest number last", (3, [4, 4, 4], 2, torch.float64)),
+             Case(1, "one part, below 0", (2, [5], 0, torch.float64)),
+             Case(1, "12 uneven parts, large numbers", (5, [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], 6, torch.float64)),
+             Case(1, "float32", (4, [6, 6, 3], 1, torch.float32)),
+             Case(1, "a part of −inf in the middle", (4, [3, 3, 3], 2, torch.float64)),
+             Case(1, "a part of −inf first", (4, [3, 3, 3], 1, torch.float64)))  # fmt: skip
+
+    def draw(self, case, rng):
+        rows, sizes, top, dtype = case.given
+        scale = 300 if "large numbers" in case.what else 1
+        parts = [scale * torch.randn(rows, size, generator=rng, dtype=torch.float64).to(dtype) for size in sizes]
+        if top or len(sizes) > 1:
+            parts[top][:, 0] += 3 * scale
+        if "below" in case.what:
+            parts[0] -= 20
+        if "−inf" in case.what:
+            parts[0 if "first" in case.what else 1][: rows // 2] = -math.inf
+        return [(parts,)]
+
+    def run(self, comm: Comm, yours, parts):
+        passing = Passing(parts)
+        with Seen(parts) as seen:
+            pair = yours(passing)
+        m, s = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
+        return {"m": m, "s": s, "parts": parts, "largest": seen.largest, "knows": seen.knows(s),
+                "passes": passing.passes}  # fmt: skip
+
+    def judge(self, case, args, outcome):
+        (parts,), got = args[0], outcome.results[0]
+        for i, (after, before) in enumerate(zip(got["parts"], parts, strict=True)):
+            kept(after, before, f"parts[{i}]")
+        m, s = oracle.normalizer(parts)
+        looks = {"That is the last part's.": parts[-1].amax(1), "That is the first part's.": parts[0].amax(1),
+                 "That is log Σ exp(x).": m + s.log()}  # fmt: skip
+        close(got["m"], m, "m", looks, "It is the largest number of each row.")
+        close(got["s"], s, "s", oracle.sums(parts), OTHERWISE)
+        told(got, "s")
+        most = max(part.nbytes for part in parts)
+        if len(parts) > 3 and got["largest"] > 1.5 * most:
+            raise Wrong(f"the numbers are right, but a tensor of {got['largest']} bytes is made, and the largest part "
+                        f"has {most}: look at one part at a time.")  # fmt: skip
+        if got["passes"] > 1:
+            raise Wrong(f"the numbers are right, but the parts are gone through {got['passes']} times: m and s are "
+                        "to be taken together, in one reading.")  # fmt: skip
+
+
+class Attention(Exam):
+    name = "attention"
+    right = "queries, keys and tiles of 6 sizes, large scores, float32: exact, and nothing larger than q is made."
+    forbidden = FORBIDDEN
+    step = 6.0
+    sizes = ((7, 7, 2, 3), (6, 9, 3, 4), (5, 5, 4, 64), (9, 13, 3, 1), (192, 160, 8, 16))
+    cases = (*(Case(1, f"T = {T}, K = {K}, tile = {tile}", (T, K, d, tile, 1.0, torch.float64))
+               for T, K, d, tile in sizes),
+             Case(1, "scores of some thousand", (20, 24, 4, 5, 40.0, torch.float64)),
+             Case(1, "float32", (20, 24, 4, 5, 2.0, torch.float32)))  # fmt: skip
+
+    def draw(self, case, rng):
+        T, K, d, _, scale, dtype = case.given
+        drawn = [torch.randn(rows, d, generator=rng, dtype=torch.float64).to(dtype) for rows in (T, K, K)]
+        drawn[1][-1] += drawn[0].mean(0)
+        return [(drawn[0] * scale * 1.5, drawn[1] * scale, drawn[2], case.given[3])]
+
+    def run(self, comm: Comm, yours, q, k, v, tile):
+        given = [x.clone() for x in (q, k, v)]
+        with Seen([q, k, v]) as seen:
+            out = yours(q, k, v, tile)
+        same = [bool(after.equal(before)) for after, before in zip((q, k, v), given, strict=True)]
+        names = sorted(name for name in seen.names if "attention" in name)
+        return {"out": out, "same": same, "flops": seen.flops, "largest": seen.largest, "peak": seen.peak,
+                "names": names, "knows": seen.knows(out)}  # fmt: skip
+
+    def judge(self, case, args, outcome):
+        (q, k, v, tile), got = args[0], outcome.results[0]
+        for same, name in zip(got["same"], "qkv", strict=True):
+            if not same:
+                raise Wrong(f"{name} was changed, and belongs to the caller: work on a copy.")
+        close(got["out"], oracle.attention(q, k, v), "the result", oracle.attention_looks(q, k, v, tile),
+              "Compare with the naive way on two tiles of one query.")  # fmt: skip
+        told(got, "the result")
+        if got["names"]:
+            raise Wrong(f"{got['names'][0]} is PyTorch's own: the exercise is about building it.")
+        if len(q) > 100:
+            self._memory(q, k, tile, got)
+
+    def _memory(self, q, k, tile, got):
+        most, whole = max(q.nbytes, k.nbytes), len(q) * len(k) * q.itemsize
+        if got["largest"] > most:
+            raise Wrong(f"the numbers are right, but a tensor of {got['largest']:,} bytes is made, and q has {most:,}: "
+                        f"a tile of scores has {tile * tile * q.itemsize:,}, all scores {whole:,}.")  # fmt: skip
+        if got["peak"] > 8 * most:
+            raise Wrong(f"the numbers are right, but {got['peak']:,} bytes are alive at once, and {8 * most:,} are "
+                        "plenty: are tiles of scores kept?")  # fmt: skip
+        want = 4 * len(q) * len(k) * q.shape[1]
+        if not 0.99 * want <= got["flops"] <= 1.01 * want:
+            raise Wrong(f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {want:,} "
+                        "are needed: two products a tile, each once.")  # fmt: skip
+
+
+def normalizer(yours) -> None:
+    """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
+    ask(Normalizer(), yours)
+
+
+def attention(yours) -> None:
+    """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
+    ask(Attention(), yours)

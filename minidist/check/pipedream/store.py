@@ -1,0 +1,157 @@
+"""The exercise of lesson 14 about a store of versions: what it hands out, and how many versions it keeps alive.
+
+Versions are counted by the memory of tensors of the weights' shape, whoever holds them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ...comm.base import Comm
+from ..data_parallel.averages import near
+from ..exam import Case, Exam, ask
+from ..pipelines.words import said
+from ..wrong import Wrong
+from .oracle import before, updated
+from .orders import FORBIDDEN
+
+SHAPE, RATE = (23, 3), 0.5  # nothing else has this shape
+
+
+class Made(TorchDispatchMode):
+    """Notes what is made as large as the weights; `alive()` counts what is still held, but for the caller's own."""
+
+    def __init__(self, given: list[Tensor]):
+        super().__init__()
+        self.size, self.made = given[0].numel(), {}
+        self.given = {x.untyped_storage()._cdata for x in given}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and x.numel() >= self.size and x.untyped_storage()._cdata not in self.given:
+                storage = x.untyped_storage()
+                copies = storage.nbytes() // (self.size * x.itemsize)
+                self.made[storage._cdata] = StorageWeakRef(storage), copies
+        return out
+
+    def alive(self) -> int:
+        """How many weights have room in the memories that are held, however many tensors stand in each."""
+        return sum(copies for memory, copies in self.made.values() if not memory.expired())
+
+
+class Store(Exam):
+    name = "store"
+    right = "1 to 6 stages' lists: each backward has its forward's weights, no version is changed, none kept too long."
+    forbidden = FORBIDDEN
+    step = 4.0
+    cases = tuple(Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every)) for s, S, M, every in
+                  ((0, 2, 4, 1), (0, 1, 3, 1), (2, 3, 4, 1), (0, 4, 9, 1), (1, 4, 8, 2), (2, 6, 14, 1)))  # fmt: skip
+
+    def draw(self, case, rng):
+        s, S, M, every = case.given
+        row = updated("1f1b", s, S, M, every)
+        drawn = lambda: torch.randn(SHAPE, generator=rng, dtype=torch.float64)
+        return [(row, drawn(), [drawn() for word in row if word[0] == "U"])]
+
+    def run(self, comm: Comm, yours, row, weight, grads):
+        mine, steps, seen, counts = weight.clone(), [g.clone() for g in grads], [], []
+        with Made([mine, *steps]) as made:
+            for found in walk(yours(mine), row, steps):
+                seen.append(copied(found))
+                del found
+                counts.append(made.alive())
+        return {"seen": seen, "counts": counts, "weight": mine, "grads": steps,
+                "changed": changed(yours, row, weight, grads)}  # fmt: skip
+
+    def judge(self, case, args, outcome):
+        (row, weight, grads), got = args[0], outcome.results[0]
+        made = [weight]
+        for g in grads:
+            made.append(made[-1] - RATE * g)
+        used, now = before(row, "F"), 0
+        for i, (word, found) in enumerate(zip(row, got["seen"], strict=True)):
+            m = int(word[1:])
+            now += word[0] == "U"
+            if word[0] in "FB":
+                where = f"action {i}, {word}"
+                self._handed(where, found, made, used[m], now, word[0])
+        if not got["weight"].equal(weight):
+            raise Wrong("the tensor that was given was changed, and belongs to the caller: an update makes a new one.")
+        if not all(map(torch.equal, got["grads"], grads)):
+            raise Wrong("a gradient was changed by `update`, and belongs to the caller.")
+        if got["changed"]:
+            raise Wrong(f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
+                        "Autograd holds this very tensor until then: make the next version elsewhere.")  # fmt: skip
+        self._counted(row, used, got["counts"])
+
+    def _handed(self, where: str, found, made: list[Tensor], want: int, now: int, kind: str) -> None:
+        if isinstance(found, str):
+            raise Wrong(f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}.")
+        found = torch.tensor(found, dtype=torch.float64)
+        if near(found, made[want]):
+            return
+        step = made[0] - made[min(1, len(made) - 1)]
+        looks = {f"version {k}.": w for k, w in reversed([*enumerate(made)])}
+        looks["those of an update without the rate."] = made[0] - step / RATE
+        looks["those of an update that climbs: subtract the gradient."] = made[0] + step
+        which = next((k for k, w in enumerate(made) if near(found, w)), None)
+        text = next((text for text, w in looks.items() if near(found, w)), "no version that there ever was. Is a "
+                    "tensor changed in place that others need, or a gradient not added to the newest?")  # fmt: skip
+        late = kind == "B" and which == now
+        hint = " That is the newest: backward needs the weights of its forward." if late else ""
+        raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
+
+    def _counted(self, row: list[str], used: list[int], counts: list[int]) -> None:
+        """Raise Wrong if more versions are alive than are needed, or fewer: then some are kept where none looks."""
+        last = {used[int(word[1:])]: i for i, word in enumerate(row) if word[0] == "B"}
+        now = 0
+        for i, (word, count) in enumerate(zip(row, counts, strict=True)):
+            now += word[0] == "U"
+            need = {now} | {v for v, at in last.items() if v < now and at > i}
+            text = f"after action {i}, {word}, of {' '.join(row)}, versions needed: {len(need)}, alive: {count}: "
+            if count > len(need):
+                raise Wrong(f"{text}the newest, and those of backwards still to come. A version is made by an "
+                            "update, not for each micro-batch, and goes with its last backward.")  # fmt: skip
+            if count < len(need - {0}):  # version 0 is the caller's tensor
+                raise Wrong(f"{text}keep versions as the tensors they are, not as a copy in another form.")
+
+
+def walk(store, row: list[str], grads: list[Tensor]):
+    """What a store returns, action by action; None for an update."""
+    steps = iter(grads)
+    for word in row:
+        if word[0] == "U":
+            store.update(next(steps), RATE)
+            yield None
+        else:
+            yield (store.forward if word[0] == "F" else store.backward)(int(word[1:]))
+
+
+def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor]) -> str:
+    """The first backward at which the tensor that its forward got is not what it was; "" if there is none."""
+    held = {}
+    for word, found in zip(row, walk(yours(weight.clone()), row, [g.clone() for g in grads])):
+        if word[0] == "F":
+            held[word[1:]] = found, copied(found)
+        elif word[0] == "B" and copied(held[word[1:]][0]) != held.pop(word[1:])[1]:
+            return word
+    return ""
+
+
+def copied(found) -> list | str:
+    """The numbers that were returned; what has none, in words."""
+    if isinstance(found, Tensor) and found.shape == SHAPE:
+        return found.tolist()
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {tuple(found.shape)}"
+    return "None" if found is None else f"something of type {type(found).__name__}"
+
+
+def store(yours) -> None:
+    """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
+    ask(Store(), yours)

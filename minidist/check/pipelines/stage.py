@@ -1,0 +1,167 @@
+"""The exercise of lesson 13 in which a stage runs its list: receive, compute, send, forward and backward.
+
+Looked at: gradients, the order of the work, messages and bytes of each edge, and how many micro-batches' graphs are
+alive, counted by what autograd has saved.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from ...comm.base import Comm
+from ...parallel.schedules import in_flight, parse
+from ..compare import ranks
+from ..data_parallel.averages import near
+from ..exam import Case, Exam, Outcome, ask
+from ..wrong import Wrong
+from .oracle import whole_gradient, words
+from .seconds import KINDS
+from .words import FORBIDDEN
+
+WIDTH, ROWS = 5, 3
+SAVED = 7  # the most that autograd keeps of a micro-batch: inputs and weights of 2 layers, the tanh, 2 of the loss
+
+
+class Saved:
+    """A tensor that autograd keeps; `alive` counts them."""
+
+    def __init__(self, x: Tensor, alive: list[int]):
+        self.x, self.alive = x, alive
+        alive[0] += 1
+
+    def __del__(self):
+        self.alive[0] -= 1
+
+
+def noted(comm: Comm, works: list) -> Comm:
+    """The same Comm; what its `isend` returns is put into `works`."""
+    isend = comm.isend
+
+    def noting(*args, **kwargs):
+        works.append(isend(*args, **kwargs))
+        return works[-1]
+
+    comm.isend = noting
+    return comm
+
+
+def part_of(weights: list[Tensor]) -> nn.Sequential:
+    """A stage: two layers."""
+    first, second = (nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64) for _ in range(2))
+    for layer, weight in zip((first, second), weights, strict=True):
+        layer.weight = nn.Parameter(weight.clone())
+    return nn.Sequential(first, nn.Tanh(), second)
+
+
+class RunStage(Exam):
+    name = "run_stage"
+    right = ("1 to 4 stages, three schedules, up to 12 micro-batches: the serial gradient, the order of the list, two "
+             "messages an edge and micro-batch; then 3 real processes.")  # fmt: skip
+    forbidden = FORBIDDEN
+    cases = tuple(Case(S, f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}", (kind, M)) for kind, S, M in
+                  (("naive", 2, 2), ("gpipe", 2, 3), ("1f1b", 2, 3), ("1f1b", 3, 4), ("1f1b", 1, 3), ("gpipe", 3, 12),
+                   ("1f1b", 4, 12)))  # fmt: skip
+    processes = (Case(3, "3 real processes, 5 micro-batches, one forward, one backward", ("1f1b", 5)),)
+
+    def draw(self, case, rng):
+        kind, M = case.given
+        drawn = lambda *shape: torch.randn(shape, generator=rng, dtype=torch.float64)
+        weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
+        xs, ys = ([drawn(ROWS, WIDTH) for _ in range(M)] for _ in range(2))
+        blank = [torch.zeros(ROWS, WIDTH, dtype=torch.float64)] * M
+        return [(weights[s], words(kind, s, case.n, M), xs if s == 0 else blank, ys if s == case.n - 1 else blank)
+                for s in range(case.n)]  # fmt: skip
+
+    def part(self, weights: list[Tensor]) -> nn.Sequential:
+        """The stage that an answer gets."""
+        return part_of(weights)
+
+    def run(self, comm: Comm, yours, weights, order, xs, ys):
+        part, log, alive, most, works = self.part(weights), [], [0], [0], []
+        kept = [x.clone() for x in xs]
+
+        def watch(module, inputs, output):
+            log.append("F")
+            most.append(alive[0])
+            if output.requires_grad:
+                output.register_hook(lambda grad: log.append("B"))
+
+        part.register_forward_hook(watch)
+        down, up = (noted(comm.split([0] * comm.size), works) for _ in range(2))
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: Saved(x, alive), lambda saved: saved.x):
+            yours(down, up, part, list(order), xs, ys, mse_loss)
+        under_way = sum(not work.done() for work in works)
+        return {"under_way": under_way, "log": log, "most": max(most), "xs": all(map(torch.equal, xs, kept)),
+                "grads": [p.grad for p in part.parameters()],
+                "weights": [p.detach() for p in part.parameters()]}  # fmt: skip
+
+    def judge(self, case, args, outcome):
+        S, (_, M) = case.n, case.given
+        xs, ys = args[0][2], args[-1][3]
+        want = whole_gradient([part_of(weights) for weights, *_ in args], xs, ys, mse_loss)
+        for s, got in enumerate(outcome.results):
+            self._order(s, got["log"], args[s][1])
+            if not all(w.equal(before) for w, before in zip(got["weights"], args[s][0], strict=True)):
+                raise Wrong(f"stage {s}: the weights themselves were changed: gradients are asked for.")
+            if not got["xs"]:
+                raise Wrong(f"stage {s}: the micro-batches were changed, and belong to the caller.")
+        for s in reversed(range(S)):  # the last stage first: a wrong gradient goes on to the stages before
+            self._gradients(s, S, M, outcome.results[s]["grads"], want[s])
+        self._messages(outcome, S, M)
+        for s, got in enumerate(outcome.results):
+            self._memory(s, got["most"], args[s][1])
+            if got["under_way"]:
+                raise Wrong(f"stage {s}: the gradients are right, but it returns while {got['under_way']} of its sends "
+                            "are under way. Wait for them at the end: what they send must not change.")  # fmt: skip
+
+    def _order(self, stage: int, log: list[str], order: list[str]) -> None:
+        wanted = [word[0] for word in order]
+        if log == wanted:
+            return
+        done = " ".join(log) or "nothing"
+        text = f"stage {stage}: its list is {' '.join(order)}, and it does {done}."
+        if log.count("F") > wanted.count("F"):
+            raise Wrong(f"{text} Some forwards are run twice: keep what backward needs.")
+        if sorted(log) == sorted(wanted):
+            raise Wrong(f"{text} The order is the list's, whatever the schedule.")
+        raise Wrong(f"{text} Each F runs `part` once; each B runs backward from what that gave.")
+
+    def _gradients(self, stage: int, S: int, M: int, grads: list, want: list[Tensor]) -> None:
+        for i, (got, right) in enumerate(zip(grads, want, strict=True)):
+            if got is None:
+                raise Wrong(f"stage {stage}: the gradient of layer {i} is None: nothing has come back to it.")
+            if near(got, right):
+                continue
+            looks = {f"It is {M} times too large: the loss of a batch is the mean over its micro-batches.": right * M,
+                     f"It is {M} times too small: divided by M twice?": right / M}  # fmt: skip
+            found = next((text for text, x in looks.items() if near(got, x)), None)
+            hint = "is each gradient from the right used for the output of the same micro-batch?"
+            if stage == S - 1:
+                hint = "does the loss compare each output with the targets of the same micro-batch?"
+            raise Wrong(f"stage {stage}: the gradient of layer {i} is not the serial one. "
+                        f"{found or f'Micro-batches mixed up? Here, {hint}'}")  # fmt: skip
+
+    def _messages(self, outcome: Outcome, S: int, M: int) -> None:
+        for s in range(S):
+            near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
+            if [r for r in outcome.receivers(s) if r not in near_by]:
+                raise Wrong(f"the gradients are right, but stage {s} sends to {ranks(outcome.receivers(s))}: its "
+                            f"neighbours are {ranks(near_by)}.")  # fmt: skip
+            most, nbytes = M * len(near_by), M * len(near_by) * ROWS * WIDTH * 8
+            if (outcome.messages(s), outcome.nbytes(s)) != (most, nbytes):
+                raise Wrong(f"the gradients are right, but stage {s} sends {outcome.messages(s)} messages with "
+                            f"{outcome.nbytes(s)} bytes: {most} with {nbytes} are enough, an activation to the right "
+                            "and a gradient to the left for each micro-batch.")  # fmt: skip
+
+    def _memory(self, stage: int, most: int, order: list[str]) -> None:
+        peak = in_flight(parse(" ".join(order)))
+        if most > SAVED * peak:
+            raise Wrong(f"stage {stage}: the gradients are right, but after a backward its graph is still alive. Each "
+                        "backward should free what its forward has kept: retain_graph is not needed.")  # fmt: skip
+
+
+def run_stage(yours) -> None:
+    """`run_stage(down, up, part, words, xs, ys, loss_fn)`: a stage runs its list; gradients in `part`."""
+    ask(RunStage(), yours)

@@ -1,0 +1,110 @@
+"""The exercise of lesson 07 about ranks: all step, or none, though each sees only its own gradients."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...comm.base import Comm
+from ..compare import ranks
+from ..exam import Case, Exam, Outcome, ask
+from ..plain import Other
+from ..wrong import Wrong
+from .oracle import FORBIDDEN
+
+FLAG = 8  # bytes of a flag, at most
+
+
+class ShardedStep(Exam):
+    name = "sharded_step"
+    right = "n = 1…4, an overflow on any rank, on all, on none, a rank without parameters; then 3 real processes."
+    forbidden = FORBIDDEN
+    step = 2.0
+    # n, ranks that overflow (-1: the last), ranks without parameters
+    given = ((2, (), ()), (2, (1,), ()), (3, (0,), ()), (4, (2,), ()), (3, (0, 1, 2), ()), (4, (-1,), (1,)),
+             (3, (), (2,)), (1, (), ()), (1, (0,), ()))  # fmt: skip
+    cases = tuple(Case(n, f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
+                       f"{f', no parameters on {ranks(list(empty))}' if empty else ''}", (bad, empty))
+                  for n, bad, empty in given)  # fmt: skip
+    processes = (Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),)
+
+    def draw(self, case, rng):
+        bad, empty = case.given
+        out, scale = [], 2.0 ** int(torch.randint(8, 17, (), generator=rng))
+        for r in range(case.n):
+            shapes = () if r in empty else ((3,), (2, 2))
+            weights, grads = ([torch.randn(s, generator=rng) for s in shapes] for _ in range(2))
+            if r in [b % case.n for b in bad]:
+                grads[1].view(-1)[2] = math.inf if r % 2 else math.nan
+            out.append((weights, [g * scale for g in grads], scale, 0.25))
+        return out
+
+    def run(self, comm: Comm, yours, weights, grads, scale, lr):
+        kept = list(weights)
+        told = yours(comm, weights, grads, scale, lr)
+        return {"scale": told, "weights": kept}
+
+    def judge(self, case, args, outcome):
+        bad = [b % case.n for b in case.given[0]]
+        stepped = [self._stepped(r, args[r], outcome.results[r]["weights"], bad) for r in range(case.n) if args[r][0]]
+        holders = [r for r in range(case.n) if args[r][0]]
+        moved = [r for r, s in zip(holders, stepped) if s]
+        if bad and moved:
+            raise Wrong(f"{ranks(moved)} stepped, though {ranks(bad)} found an overflow: all step, or none. The model "
+                        "is now of two different steps.")  # fmt: skip
+        still = [r for r in holders if r not in moved]
+        if not bad and still:
+            raise Wrong(f"{ranks(still)} skipped, and no gradient of any rank is inf or nan.")
+        for r, got in enumerate(outcome.results):
+            self._scale(r, got["scale"], args[r][2] / 2 if bad else args[r][2], bad)
+        self._traffic(case, outcome)
+
+    def _stepped(self, rank: int, args: tuple, after: list, bad: list[int]) -> bool:
+        weights, grads, scale, lr = args
+        moved = []
+        for i, (before, g, now) in enumerate(zip(weights, grads, after, strict=True)):
+            want = before - lr * g / scale
+            if now.equal(before):
+                moved.append(False)
+            elif near(now, want):
+                moved.append(True)
+            else:
+                looks = {"The gradient was not divided by the scale.": before - lr * g,
+                         "It goes up the gradient: subtract.": before + lr * g / scale,
+                         "The gradient is averaged: it belongs to this rank alone.":
+                         before - lr * g / scale / 3,
+                         "lr is missing.": before - g / scale}  # fmt: skip
+                text = next((t for t, w in looks.items() if near(now, w)), "Step: w ← w − lr·g/scale. Skip: nothing.")
+                raise Wrong(f"rank {rank}: weights[{i}] is neither as before nor stepped. {text}")
+        if len(set(moved)) > 1:
+            raise Wrong(f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps.")
+        return bool(moved and moved[0])
+
+    def _scale(self, rank: int, got, want: float, bad: list[int]) -> None:
+        if isinstance(got, Tensor) and got.numel() == 1:
+            got = float(got)
+        if got is None or isinstance(got, Other | bool) or not isinstance(got, int | float):
+            raise Wrong(f"rank {rank}: it returns {'None' if got is None else 'no number'}: return the next scale.")
+        if got != want:
+            hint = "The scales of the ranks would differ from now on." if bad and rank not in bad else \
+                "Half of it after an overflow on any rank, else as it was."  # fmt: skip
+            raise Wrong(f"rank {rank}: the next scale is {got:g}, and should be {want:g}. {hint}")
+
+    def _traffic(self, case: Case, outcome: Outcome) -> None:
+        for r in range(case.n):
+            most = 2 * (case.n - 1) * FLAG
+            if outcome.nbytes(r) > most:
+                raise Wrong(f"all is right, but rank {r} sends {outcome.nbytes(r)} bytes: a flag is enough, {most} "
+                            "bytes in all. Is one sent for each tensor, or are gradients sent?")  # fmt: skip
+
+
+def near(a: Tensor, b: Tensor) -> bool:
+    """Equal but for rounding; nan where the other has it."""
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def sharded_step(yours) -> None:
+    """`sharded_step(comm, weights, grads, scale, lr)`: all ranks step or none; returns the next scale."""
+    ask(ShardedStep(), yours)

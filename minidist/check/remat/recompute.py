@@ -1,0 +1,151 @@
+"""The exercise of lesson 08 about a checkpoint as an autograd function.
+
+Looked at: gradients bit for bit, what of a block's tensors is alive between forward and backward, how often it runs.
+Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", section 4, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ...comm.base import Comm
+from ..exam import Case, Exam, ask
+from ..wrong import Wrong
+from .oracle import FORBIDDEN
+
+ROWS, WIDTH = 7, 5
+HINTS = {"does not require grad": ". Inside `backward` no graph is made, unless you say so: torch.enable_grad(), "
+         "around the call of fn", "a second time": ". The x that was saved still has its history: detach it",
+         "incorrect number of gradients": ". `backward` returns one for each input of `forward`"}  # fmt: skip
+
+
+class Held(TorchDispatchMode):
+    """Notes each memory that is made; `alive(but)` counts those that are still held, but for those of `but`.
+
+    runs: how often a block ran, by its last operator.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.runs = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.runs += func is torch.ops.aten.sin.default
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and x.numel() >= ROWS * WIDTH:
+                self.made[x.untyped_storage()._cdata] = StorageWeakRef(x.untyped_storage())
+        return out
+
+    def alive(self, but: list[Tensor]) -> int:
+        free = {x.untyped_storage()._cdata for x in but}
+        return sum(not memory.expired() for key, memory in self.made.items() if key not in free)
+
+
+class Block:
+    """tanh(x w + b) twice, w shared: counts its calls, and whether they made a graph."""
+
+    def __init__(self, w: Tensor, b: Tensor):
+        self.w, self.b, self.calls = w, b, []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls.append(torch.is_grad_enabled())
+        return ((x @ self.w + self.b).tanh() @ self.w * 2 + self.b).sin()
+
+
+def chained(form, weights: list[tuple[Tensor, Tensor]], x: Tensor, learn: bool, meet=None) -> dict:
+    """Gradients of a chain of blocks. form(block, x).  meet(blocks, y): called between forward and backward."""
+    weights = [(w.clone().requires_grad_(), b.clone().requires_grad_()) for w, b in weights]
+    for w, _ in weights:
+        w.grad = torch.ones_like(w)  # gradients are added
+    blocks, x = [Block(w, b) for w, b in weights], x.clone().requires_grad_(learn)
+    hidden = [x]
+    for block in [*blocks, blocks[0]]:  # the first one twice
+        hidden.append(form(block, hidden[-1]))
+    y = hidden[-1]
+    met = meet(blocks, hidden) if meet else None
+    if isinstance(y, Tensor) and y.requires_grad:
+        (y * torch.arange(1.0, 1 + y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
+    grads = [None if p.grad is None else p.grad for pair in weights for p in pair]
+    return {"y": y if isinstance(y, Tensor) else None, "grads": grads, "x": x.grad, "met": met,
+            "calls": [block.calls for block in blocks]}  # fmt: skip
+
+
+class Recompute(Exam):
+    name = "recompute"
+    right = "1 to 3 blocks, one of them used twice, data or not: the same gradients, and only inputs are kept."
+    forbidden = FORBIDDEN
+    step = 4.0
+    cases = (Case(1, "2 blocks", (2, True)), Case(1, "1 block, used twice", (1, True)),
+             Case(1, "3 blocks, and the input is data", (3, False)))  # fmt: skip
+
+    def draw(self, case, rng):
+        blocks, _ = case.given
+        drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+        return [([(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(blocks)], drawn(ROWS, WIDTH), case.given[1])]
+
+    def run(self, comm: Comm, yours, weights, x, learn):
+        form = lambda fn, x: yours.apply(fn, torch.empty(0, requires_grad=True), x)
+        meet = lambda blocks, hidden: (held.alive(hidden), [list(b.calls) for b in blocks])
+        with Held() as held:
+            try:
+                return chained(form, weights, x, learn, meet) | {"runs": held.runs}
+            except RuntimeError as error:
+                hint = next((hint for words, hint in HINTS.items() if words in str(error)), "")
+                error.args = (str(error).partition(". ")[0] + hint,)
+                raise
+
+    def judge(self, case, args, outcome):
+        got, want = outcome.results[0], chained(lambda fn, x: fn(x), *args[0])
+        if not isinstance(got["y"], Tensor):
+            raise Wrong("the output is no tensor: `forward` returns fn(x).")
+        if not got["y"].equal(want["y"]):
+            raise Wrong("the outputs are not those of the blocks: `forward` returns fn(x).")
+        left, calls = got["met"]
+        first = [2, *[1] * (len(calls) - 1)]  # calls of each block in forward
+        if [len(c) for c in calls] != first:
+            raise Wrong(f"in forward the blocks run {first} times, and ran {[len(c) for c in calls]} times: each once "
+                        "for each use.")  # fmt: skip
+        if left:
+            graph = " Here fn ran with a graph, which keeps them." if any(map(any, calls)) else ""
+            raise Wrong(f"between forward and backward, tensors are alive that are neither input nor output of a "
+                        f"block: {left}. Keep x, and nothing that fn makes.{graph}")  # fmt: skip
+        self._again(got["calls"], first)
+        if got["runs"] != 2 * sum(first):
+            raise Wrong(f"all blocks together run {2 * sum(first)} times, forward and backward, and ran {got['runs']} "
+                        "times.")  # fmt: skip
+        self._gradients(got, want)
+
+    def _again(self, calls: list[list[bool]], first: list[int]) -> None:
+        for block, (made, n) in enumerate(zip(calls, first, strict=True)):
+            if len(made) != 2 * n:
+                raise Wrong(f"block {block} is used {n} times, and should run {n} times again in backward, but ran "
+                            f"{len(made) - n} times.")  # fmt: skip
+            if not all(made[n:]):
+                raise Wrong(f"block {block} runs again without a graph, so no gradient can come: torch.enable_grad().")
+
+    def _gradients(self, got: dict, want: dict) -> None:
+        for i, (mine, right) in enumerate(zip(got["grads"], want["grads"], strict=True)):
+            name = f"the {'w' if i % 2 == 0 else 'b'} of block {i // 2}"
+            if not isinstance(mine, Tensor) or (i % 2 == 0 and mine.equal(torch.ones_like(mine))):
+                raise Wrong(f"{name} gets no gradient: `backward` of what fn gives, in `backward`, adds to those of "
+                            "the parameters on its way.")  # fmt: skip
+            if i % 2 == 0 and mine.shape == right.shape and mine.equal(right - 1):
+                raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
+            if mine.shape != right.shape or not torch.allclose(mine, right, rtol=1e-12, atol=1e-12):
+                raise Wrong(f"the gradient of {name} is wrong. Does dy go into the backward, and the gradient of x "
+                            "come out of it, for this x alone (detached), and once?")  # fmt: skip
+        if (got["x"] is None) != (want["x"] is None):
+            raise Wrong("the input of the first block needs a gradient, and gets none.")
+        if want["x"] is not None and not torch.allclose(got["x"], want["x"], rtol=1e-12, atol=1e-12):
+            raise Wrong("the gradients of the parameters are right, but that of the first input is not: `backward` "
+                        "returns it, once.")  # fmt: skip
+
+
+def recompute(yours) -> None:
+    """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
+    ask(Recompute(), yours)

@@ -1,0 +1,137 @@
+"""The exercise of lesson 08 about a reversible block: its inputs and their gradients from its outputs.
+
+Source: Gomez et al. 2017, "The Reversible Residual Network", Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...comm.base import Comm
+from ..data_parallel.averages import near
+from ..exam import Case, Exam, ask
+from ..wrong import Wrong
+from .oracle import FORBIDDEN
+
+NAMES = ("x1", "x2", "the gradient of x1", "the gradient of x2")
+
+
+class Forwards(TorchDispatchMode):
+    """Counts how often f or g runs, by the one operator that only their forward has."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.tanh.default
+        return func(*args, **(kwargs or {}))
+
+
+class Part(nn.Module):
+    """tanh(x w + b) w."""
+
+    def __init__(self, w: Tensor, b: Tensor):
+        super().__init__()
+        self.w, self.b = nn.Parameter(w.clone()), nn.Parameter(b.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.w + self.b).tanh() @ self.w
+
+
+def serial(f: Part, g: Part, x1: Tensor, x2: Tensor, dy1: Tensor, dy2: Tensor) -> tuple[Tensor, ...]:
+    """y1, y2, and the gradients of x1 and x2; those of the parameters in .grad."""
+    x1, x2 = x1.clone().requires_grad_(), x2.clone().requires_grad_()
+    y1 = x1 + f(x2)
+    y2 = x2 + g(y1)
+    torch.autograd.backward([y1, y2], [dy1, dy2])
+    return y1.detach(), y2.detach(), x1.grad, x2.grad
+
+
+class ReversibleBackward(Exam):
+    name = "reversible_backward"
+    right = "blocks of 1 to 6 numbers: inputs and gradients from outputs, f and g once each."
+    forbidden = FORBIDDEN
+    step = 3.0
+    cases = tuple(Case(1, f"{rows} rows of {width}", (rows, width)) for rows, width in ((2, 3), (5, 6), (1, 1)))
+
+    def draw(self, case, rng):
+        rows, width = case.given
+        drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+        weights = [(drawn(width, width), drawn(width)) for _ in range(2)]
+        return [(weights, [drawn(rows, width) for _ in range(4)])]
+
+    def run(self, comm: Comm, yours, weights, tensors):
+        made = [Part(w, b) for w, b in weights]
+        x1, x2, dy1, dy2 = tensors
+        y1 = x1 + (x2 @ weights[0][0] + weights[0][1]).tanh() @ weights[0][0]
+        y2 = x2 + (y1 @ weights[1][0] + weights[1][1]).tanh() @ weights[1][0]
+        for module in made:
+            module.w.grad = torch.ones_like(module.w)
+        mine = [y1.clone(), y2.clone(), dy1.clone(), dy2.clone()]
+        with Forwards() as forwards:
+            found = yours(*made, *mine)
+        graph = isinstance(found, tuple | list) and any(isinstance(x, Tensor) and x.requires_grad for x in found)
+        return {"found": list(found) if isinstance(found, tuple | list) else found, "graph": graph,
+                "calls": forwards.count, "grads": [p.grad for m in made for p in m.parameters()],
+                "same": all(map(torch.equal, mine, [y1, y2, dy1, dy2]))}  # fmt: skip
+
+    def judge(self, case, args, outcome):
+        (weights, (x1, x2, dy1, dy2)), got = args[0], outcome.results[0]
+        f, g = (Part(w, b) for w, b in weights)
+        y1, y2, dx1, dx2 = serial(f, g, x1, x2, dy1, dy2)
+        found, want = got["found"], (x1, x2, dx1, dx2)
+        if not isinstance(found, list) or len(found) != 4:
+            raise Wrong("it returns four tensors: x1, x2, and the gradients of both. Is there a `return`?")
+        if not got["same"]:
+            raise Wrong("a tensor that was given was changed, and belongs to the caller.")
+        with torch.no_grad():
+            looks = {"x1": {"That is y1 + f(x2): subtract.": y1 + f(x2), "f takes x2, which comes first: not y2.":
+                            y1 - f(y2), "That is y1.": y1, "f takes x2, not x1 or y1.": y1 - f(y1)},
+                     "x2": {"That is y2 + g(y1): subtract.": y2 + g(y1), "That is y2.": y2, "f and g are exchanged.":
+                            y2 - f(y1)},
+                     NAMES[2]: {"That is dy1: y1 goes through g into y2, too.": dy1, "That is dy1 + dy2: the way "
+                                "through g is missing.": dy1 + dy2, "The direct way is missing: dy1.": dx1 - dy1},
+                     NAMES[3]: {"That is dy2: x2 goes through f into y1, too.": dy2, "The direct way is missing: dy2.":
+                                dx2 - dy2, "Through f comes the whole gradient of y1, not dy1 alone.":
+                                self._through(f, x2, dy1) + dy2}}  # fmt: skip
+        for i in (1, 0, 2, 3):  # x1 comes from x2
+            name, mine, right = NAMES[i], found[i], want[i]
+            if not isinstance(mine, Tensor) or mine.shape != right.shape:
+                raise Wrong(f"{name} should be a tensor of shape {tuple(right.shape)}, and is "
+                            f"{'None' if mine is None else 'something else'}.")  # fmt: skip
+            if not near(mine, right):
+                hint = next((text for text, x in looks[name].items() if near(mine, x)), "Follow each way from it to y1 "
+                            "and y2: gradients of all ways are added.")  # fmt: skip
+                raise Wrong(f"{name} is wrong. {hint}")
+        self._parameters(got, [*f.parameters(), *g.parameters()])
+
+    def _parameters(self, got: dict, parameters: list[Tensor]) -> None:
+        for i, (mine, p) in enumerate(zip(got["grads"], parameters, strict=True)):
+            name = f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}"
+            before = 1 - i % 2
+            if mine is None or (before and isinstance(mine, Tensor) and mine.equal(torch.ones_like(mine))):
+                raise Wrong(f"x1, x2 and their gradients are right, but {name} gets no gradient: use `.backward()` in "
+                            "there, which adds to .grad.")  # fmt: skip
+            if before and near(mine, p.grad):
+                raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
+            if not near(mine - before, p.grad):
+                raise Wrong(f"the gradient of {name} is wrong: one backward through f, with the whole gradient of y1, "
+                            "and one through g, with dy2.")  # fmt: skip
+        if got["graph"]:
+            raise Wrong("what it returns has a graph, which keeps activations alive: detach.")
+        if got["calls"] != 2:
+            raise Wrong(f"f and g should run once each, for the inputs and for the gradients: 2 runs, and here are "
+                        f"{got['calls']}. That is more than a third more work.")  # fmt: skip
+
+    def _through(self, f: Part, x2: Tensor, dy1: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x2 = x2.clone().requires_grad_()
+            return torch.autograd.grad(f(x2), x2, dy1)[0]
+
+
+def reversible_backward(yours) -> None:
+    """`reversible_backward(f, g, y1, y2, dy1, dy2)`: x1, x2 and their gradients; the parameters' are added."""
+    ask(ReversibleBackward(), yours)

@@ -1,0 +1,80 @@
+"""Whether a lesson's solutions, stubs and planted answers do what they are there for: pytest and the command ask here.
+
+Each function returns what is wrong, in words; an empty string or list: nothing is.
+"""
+
+import contextlib
+import io
+
+from minidist.check import Wrong
+from minidist.check.compare import UNKNOWN
+from tests.bank.bank import assignment, planted, run
+
+NOT_DONE = ("not written yet", "not set yet")
+FOR_CHEATS = ("reads and writes no files", "the library's")
+
+
+def examined(folder, exercise, names):
+    """What the grader prints for an answer, and what it raises, or None."""
+    printed, error = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        try:
+            run(assignment(folder).tests[exercise], f"<ipython test of {exercise}>", names)
+        except (Wrong, NameError) as raised:
+            error = raised
+    return printed.getvalue(), error
+
+
+def solution_fault(folder, exercise):
+    """The solution is right, and the grader says so."""
+    printed, error = examined(folder, exercise, assignment(folder).namespace())
+    if error is not None:
+        return f"the solution fails: {error}"
+    return "" if f"{exercise}: right." in printed else f"the grader does not say that it is right: {printed!r}"
+
+
+def stub_fault(folder, exercise):
+    """The stub fails, as something that has not been written."""
+    _, error = examined(folder, exercise, assignment(folder).namespace(without=exercise))
+    if error is None:
+        return "the stub passes"
+    return "" if any(words in str(error) for words in NOT_DONE) else f"the stub fails with other words: {error}"
+
+
+def planted_fault(folder, bug):
+    """A planted answer is found to be wrong, with words that help."""
+    names = assignment(folder).namespace()
+    run(bug.path.read_text(encoding="utf-8"), f"<ipython {bug.path.stem}>", names)
+    _, error = examined(folder, bug.exercise, names)
+    if not isinstance(error, Wrong):
+        return "it passes" if error is None else f"the grader itself fails: {error}"
+    print(f"{bug.path.stem}: {error}")
+    return words_fault(bug, str(error))
+
+
+def words_fault(bug, text):
+    """What the message to a planted answer lacks."""
+    if not text.startswith(f"{bug.exercise}: ") or len(text) <= len(bug.exercise) + 20:
+        return f"the message does not begin with the exercise's name, or says nothing: {text}"
+    if UNKNOWN in text:
+        return f"the message does not know the mistake: {text}"
+    if not bug.cheat and any(words in text for words in FOR_CHEATS):
+        return f"a mistake is called a cheat: {text}"
+    return ""
+
+
+def bank_faults(folder):
+    """Enough exercises, points, planted answers and cheats."""
+    sheet, bank = assignment(folder), planted(folder)
+    if sheet.solutions.keys() != sheet.tests.keys():
+        return [f"solutions of {sorted(sheet.solutions)}, but tests of {sorted(sheet.tests)}"]
+    points = sum(sheet.points.values())
+    found = [f"{len(sheet.tests)} exercises and {points} points, and should be at least 4 and 10"]
+    found = found if len(sheet.tests) < 4 or points < 10 else []
+    for exercise in sheet.solutions:
+        cheats = [bug.cheat for bug in bank if bug.exercise == exercise]
+        if cheats.count(False) < 5 or cheats.count(True) < 2:
+            found.append(f"{exercise}: {cheats.count(False)} planted mistakes and {cheats.count(True)} cheats, "
+                         "and should be at least 5 and 2")  # fmt: skip
+    found += [f"{bug.path.name}: no such exercise: {bug.exercise}" for bug in bank if bug.exercise not in sheet.tests]
+    return found + [f"{bug.path.name}: does not say what is wrong" for bug in bank if not bug.why]

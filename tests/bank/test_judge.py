@@ -1,0 +1,108 @@
+"""The judgement on banks can fail: a small lesson that is right, and each way to break it."""
+
+import pytest
+
+from tests.bank import __main__ as command
+from tests.bank.bank import Planted, assignment, planted
+from tests.bank.judge import bank_faults, planted_fault, solution_fault, stub_fault, words_fault
+
+GRADER = """# %%
+from minidist.check import Wrong
+
+def judge(name, answer):
+    try:
+        found = answer()
+    except NotImplementedError:
+        raise Wrong(f"{name}: not written yet") from None
+    if found == "cheat":
+        raise Wrong(f"{name}: an answer reads and writes no files (notes.txt)")
+    if found != 1:
+        raise Wrong(f"{name}: the answer is {found}, and should be 1")
+    print(f"{name}: right.")
+
+"""
+EXERCISE = """# %% nbgrader={{"grade_id": "{name}", "solution": true}}
+def {name}():
+    ### BEGIN SOLUTION
+    return 1
+    ### END SOLUTION
+
+# %% nbgrader={{"grade_id": "{name}_test", "points": 3}}
+judge("{name}", {name})
+
+"""
+NAMES = ["one", "two", "three", "four"]
+
+
+@pytest.fixture
+def lesson(tmp_path):
+    """Its folder, which a test may change before it asks: what is read is kept."""
+    assignment.cache_clear(), planted.cache_clear()
+    (tmp_path / "bugs").mkdir()
+    (tmp_path / "assignment.py").write_text(GRADER + "".join(EXERCISE.format(name=name) for name in NAMES))
+    for name in NAMES:
+        for i in range(5):
+            plant(tmp_path, f"{name}_{i}", name, f"{i + 2}")
+        for i in range(2):
+            plant(tmp_path, f"cheat_{name}_{i}", name, '"cheat"')
+    yield tmp_path
+    assignment.cache_clear(), planted.cache_clear()
+
+
+def plant(folder, stem, exercise, value, why="a wrong number"):
+    text = f'"""{exercise}: {why}"""\n\ndef {exercise}():\n    return {value}\n'
+    (folder / "bugs" / f"{stem}.py").write_text(text, encoding="utf-8")
+
+
+def change(folder, before, after):
+    text = (folder / "assignment.py").read_text()
+    assert before in text
+    (folder / "assignment.py").write_text(text.replace(before, after))
+
+
+def told(folder, capsys, status):
+    """What the command says, which ends with `status`."""
+    assert command.main([folder]) == status
+    return capsys.readouterr().out
+
+
+def test_a_lesson_that_is_right(lesson, capsys):
+    assert all(fault(lesson, name) == "" for name in NAMES for fault in (solution_fault, stub_fault))
+    assert bank_faults(lesson) == [] and all(planted_fault(lesson, bug) == "" for bug in planted(lesson))
+    assert "4 exercises, 28 planted, 28 caught" in told(lesson, capsys, 0)
+
+
+@pytest.mark.parametrize(("before", "after", "says"), [
+    ("    return 1\n", "    return 7\n", "one: the solution fails: one: the answer is 7"),
+    ("right.", "fine.", "one: the grader does not say that it is right"),
+    ("    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION", "    return 1", "one: the stub passes"),
+    ("not written yet", "hm", "one: the stub fails with other words: one: hm"),
+    ("found != 1", "found not in (1, 4)", "one_2.py: one: a wrong number: it passes"),
+    ("{name}: the answer is", "the answer is", "one_0.py: one: a wrong number: the message does not begin with"),
+    (", and should be 1", ". It looks like no usual mistake.", "a wrong number: the message does not know"),
+    ("the answer is {found}, and", "the library's", "one_0.py: one: a wrong number: a mistake is called a cheat"),
+    ('"points": 3', '"points": 1', "4 exercises and 4 points, and should be at least 4 and 10"),
+    ('"grade_id": "four_test"', '"grade_id": "fifth_test"', "solutions of ['four', 'one'"),
+    ("if found != 1", "if fuond != 1", "one_0.py: one: a wrong number: the grader itself fails"),
+])  # fmt: skip
+def test_a_lesson_that_is_not(lesson, capsys, before, after, says):
+    change(lesson, before, after)
+    assert says in told(lesson, capsys, 1)
+
+
+def test_a_bank_that_is_too_small(lesson, capsys):
+    (lesson / "bugs" / "cheat_two_0.py").unlink()
+    (lesson / "bugs" / "three_4.py").unlink()
+    plant(lesson, "five", "five", "2")
+    plant(lesson, "mute", "four", "2", why="")
+    out = told(lesson, capsys, 1)
+    for says in ("two: 5 planted mistakes and 1 cheats", "three: 4 planted mistakes and 2 cheats",
+                 "five.py: no such exercise: five", "mute.py: does not say what is wrong"):  # fmt: skip
+        assert says in out
+
+
+def test_words(tmp_path):
+    bug = Planted(tmp_path / "x.py", "one", "why")
+    assert words_fault(bug, "one: the answer is 7, and should be 1") == ""
+    assert words_fault(bug, "one: the answer is") and words_fault(bug, "two: the answer is 7, and should be 1")
+    assert words_fault(Planted(tmp_path / "cheat_x.py", "one", "why"), "one: this is the library's: build it") == ""
