@@ -41,8 +41,9 @@ build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)
 
 bench: $(VENV)/.course
-	$(BIN)/python -m benchmarks.all_reduce
-	$(BIN)/python -m benchmarks.start
+	set -e; for name in all_reduce start world data_parallel tensor pipeline pipedream zero remat \
+		fuse amp; do \
+		$(BIN)/python -m benchmarks.$$name; done
 
 proof: $(VENV)/.test
 	$(BIN)/python -m benchmarks.proof $(NAME)

@@ -9,13 +9,13 @@ over ours, median of the ratios within a repeat; above 1, ours is faster.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 
 import torch
 
+from benchmarks.options import options, report
 from minidist.collectives import all_reduce_, barrier
 from minidist.comm import TorchComm, World, launch
 
@@ -93,14 +93,9 @@ def measure(ranks: list[int], sizes: list[int], repeats: int) -> dict[str, float
                 + f"   {over[0]:.2f}, {over[1]:.2f}",
                 flush=True,
             )
-    for name, value in ratios.items():
-        print(f"ratio {name.replace(' ', '_')} {value:.3f}")
-    return ratios
+    return report(ratios)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three sizes, few repeats")
-    parser.add_argument("--repeats", type=int, default=15)
-    args = parser.parse_args()
-    measure([2, 4], SIZES[::3] if args.quick else SIZES, 5 if args.quick else args.repeats)
+    args = options(__doc__, repeats=(5, 15), quick="three sizes, few repeats")
+    measure([2, 4], SIZES[::3] if args.quick else SIZES, args.repeats)

@@ -12,7 +12,6 @@ in wall time; beside it what a World says whose device needs as long as a rank h
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from benchmarks.options import options, report
 from minidist.collectives import all_reduce_, barrier
 from minidist.comm import TorchComm, World, launch
 from minidist.comm.cluster import Cluster, Device
@@ -151,9 +151,7 @@ def measure(ranks: list[int], repeats: int) -> dict[str, float]:
             print(f"  {name:<22} {spread(own):<28} {over:.2f}", flush=True)
             if name.startswith("ours, s") or name.startswith("ours, n"):
                 ratios[f"data_parallel_{'overlap' if 'shared' in name else 'at_the_end'}_n={n}"] = over
-    for name, value in ratios.items():
-        print(f"ratio {name} {value:.3f}")
-    return ratios
+    return report(ratios)
 
 
 def measure_slow(n: int, repeats: int) -> dict[str, tuple[float, float]]:
@@ -174,10 +172,7 @@ def measure_slow(n: int, repeats: int) -> dict[str, tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few repeats")
-    parser.add_argument("--repeats", type=int, default=30)
-    args = parser.parse_args()
-    measure([2, 4], 7 if args.quick else args.repeats)
+    args = options(__doc__, repeats=(7, 30))
+    measure([2, 4], args.repeats)
     for ranks in [2] if args.quick else [2, 4]:
-        measure_slow(ranks, 3 if args.quick else max(3, args.repeats // 3))
+        measure_slow(ranks, max(3, args.repeats // 3))

@@ -10,12 +10,12 @@ transformer layer in a World of one rank, with and without. A rank: resident mem
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import torch
 
+from benchmarks.options import options
 from minidist.collectives import all_reduce_, barrier
 from minidist.comm import Cluster, World, launch
 from minidist.models import TransformerLayer
@@ -97,7 +97,6 @@ def memory(comm, ranks: tuple[int, ...]) -> dict[int, float]:
     return found
 
 
-
 def main(quick: bool) -> None:
     torch.set_num_threads(1)
     ranks = RANKS[:2] if quick else RANKS
@@ -113,6 +112,4 @@ def main(quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    main(parser.parse_args().quick)
+    main(options(__doc__, quick="two numbers of ranks, one repeat").quick)

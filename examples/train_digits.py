@@ -7,17 +7,13 @@
 `--ranks 1` is the serial run; all others print the same losses, to rounding (compare with `--json`).
 """
 
-import argparse
 import hashlib
-import json
-import os
-from pathlib import Path
 
 import torch
+from started import parsed, parser, run
 from torch.nn.functional import cross_entropy
 
 from minidist.collectives import all_gather, all_reduce_
-from minidist.comm import World, from_env, launch
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel, Sampler
 from minidist.split import bounds, uneven
@@ -65,40 +61,15 @@ def digest(model):
     return torch.tensor(list(hashlib.sha256(values).digest()), dtype=torch.uint8, device=model.comm.device)
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, help="number of ranks (4); torchrun says it itself")
-    parser.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
-    parser.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=120, help="samples of a step, all ranks together")
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--keep-last", action="store_true", help="train on the last, smaller batch too, with weights")
-    parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write losses and accuracies there")
-    args = parser.parse_args()
-    started = "RANK" in os.environ
-    args.runner = args.runner or ("torchrun" if started else "world")
-    if args.runner == "torchrun" and not started:
-        parser.error("start with: torchrun --nproc-per-node 4 examples/train_digits.py")
-    if started and (args.runner != "torchrun" or args.ranks not in (None, int(os.environ["WORLD_SIZE"]))):
-        parser.error(f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks")
-    args.ranks = args.ranks or 4
-    return args
-
-
 def main():
-    args = arguments()
-    given = digits(getattr(torch, args.dtype)), args.epochs, args.batch, args.lr, args.keep_last
-    if args.runner == "torchrun":
-        comm = from_env()
-        results = {comm.rank: program(comm, *given)}
-    elif args.runner == "world":
-        results = dict(enumerate(World(args.ranks).run(program, *given)))
-    else:
-        results = dict(enumerate(launch(program, args.ranks, *given, transport=args.transport)))
-    if args.json and 0 in results:
-        args.json.write_text(json.dumps(results[0] | {"runner": args.runner}, indent=1))
+    flags = parser(__doc__)
+    flags.add_argument("--epochs", type=int, default=12)
+    flags.add_argument("--batch", type=int, default=120, help="samples of a step, all ranks together")
+    flags.add_argument("--lr", type=float, default=0.1)
+    flags.add_argument("--keep-last", action="store_true", help="train on the last, smaller batch too, with weights")
+    args = parsed(flags)
+    task = digits(getattr(torch, args.dtype))
+    results = run(args, program, task, args.epochs, args.batch, args.lr, args.keep_last)
     return 0 if all(result["replicas_equal"] for result in results.values()) else "the replicas differ"
 
 

@@ -36,7 +36,7 @@ def digest() -> str:
 def show(name: str, wanted: list[str], again: bool) -> bool:
     """Run what is not yet shown, keep it, print the table."""
     try:
-        items = importlib.import_module(f"benchmarks.proof.{name}").ITEMS
+        items = importlib.import_module(f"benchmarks.proof.{name.replace('-', '_')}").ITEMS
     except ModuleNotFoundError as error:
         known = sorted(p.stem for p in pathlib.Path(__file__).parent.glob("[a-z]*.py") if hasattr(p, "stem"))
         raise SystemExit(f"no proof is named {name!r}; there are: {', '.join(known)} ({error})") from None

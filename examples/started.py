@@ -1,0 +1,61 @@
+"""What the scripts beside this one have in common: the flags that say where ranks run, and the start itself."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from minidist.comm import World, from_env, launch
+
+
+def parser(about: str) -> argparse.ArgumentParser:
+    """With the flags of every script."""
+    flags = argparse.ArgumentParser(description=about.splitlines()[0])
+    flags.add_argument("--ranks", type=int, help="number of ranks (4); torchrun says it itself")
+    flags.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
+    flags.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
+    flags.add_argument("--dtype", choices=["float64", "float32"], default="float64")
+    flags.add_argument("--json", type=Path, metavar="FILE", help="write the results of rank 0 there")
+    return flags
+
+
+def of_a_gpt(flags: argparse.ArgumentParser) -> None:
+    """The flags of a small GPT that learns a text."""
+    flags.add_argument("--steps", type=int, default=100)
+    flags.add_argument("--batch", type=int, default=8, help="pieces of text in a step")
+    flags.add_argument("--context", type=int, default=32, help="bytes of a piece")
+    flags.add_argument("--layers", type=int, default=2)
+    flags.add_argument("--hidden", type=int, default=32)
+    flags.add_argument("--heads", type=int, default=4)
+    flags.add_argument("--lr", type=float, default=0.01)
+
+
+def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, with runner and ranks filled in; ends the script where they do not fit to how it was started."""
+    args, started = flags.parse_args(), "RANK" in os.environ
+    args.runner = args.runner or ("torchrun" if started else "world")
+    if args.runner == "torchrun" and not started:
+        flags.error(f"start with: torchrun --nproc-per-node 4 examples/{flags.prog}")
+    if started and (args.runner != "torchrun" or args.ranks not in (None, int(os.environ["WORLD_SIZE"]))):
+        flags.error(f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks")
+    args.ranks = args.ranks or 4
+    return args
+
+
+def run(args: argparse.Namespace, program, *given) -> dict[int, dict]:
+    """The results of the ranks that ran here: all, or under torchrun one. Rank 0's are written to --json."""
+    if args.runner == "torchrun":
+        comm = from_env()
+        results = {comm.rank: program(comm, *given)}
+    elif args.runner == "world":
+        results = dict(enumerate(World(args.ranks).run(program, *given)))
+    else:
+        results = dict(enumerate(launch(program, args.ranks, *given, transport=args.transport)))
+    if args.json and 0 in results:
+        args.json.write_text(json.dumps(results[0] | {"runner": args.runner}, indent=1))
+    return results
+
+
+def same_losses(results: dict[int, dict]) -> int | str:
+    """The exit status: 0 where all ranks that ran here report the same losses."""
+    return 0 if len({tuple(result["losses"]) for result in results.values()}) == 1 else "the ranks' losses differ"
