@@ -406,8 +406,8 @@ except ValueError as why:
 # %% [markdown]
 # ## The library's version
 #
-# `minidist.collectives` has the same ring. It makes no new buffer at each step, and in the second half it receives
-# straight into place.
+# `minidist.collectives` has the same ring. Its first half adds in place, with one buffer for all steps; its second
+# half receives straight into place.
 #
 # All-reduce is its two halves, one after the other: `all_gather(reduce_scatter(x))` equals `all_reduce_(x)`,
 # bit for bit. ZeRO, in lesson 10, lives on this.
@@ -420,7 +420,7 @@ def both_ways(comm, length=12):
     return all_gather(comm, reduce_scatter(comm, x)), all_reduce_(comm, x)
 
 assert all(torch.equal(halves, whole) for halves, whole in World(4).run(both_ways))
-display(study.source(ring.reduce_scatter), study.source(ring.all_gather))
+display(study.source(ring.all_reduce), study.source(ring.reduce_scatter_), study.source(ring.all_gather))
 
 # %%
 words = [("send, recv", "send, recv", "MPI_Send, MPI_Recv"), ("isend, irecv", "isend, irecv", "MPI_Isend, MPI_Irecv"),

@@ -34,10 +34,6 @@ class _Group:
     def rank(self, v: int) -> int:
         return 2 * v if v < self.pairs else v + self.pairs
 
-    def first(self, v: int) -> int:
-        """The first of the chunks that actor v owns: two for a pair."""
-        return v + min(v, self.pairs)
-
     def fold(self, x: Tensor, combine, mine: bool) -> tuple[Tensor, bool]:
         """The partner's `x` folded into this actor's; whether the result may be written. The others only send."""
         if not self.paired:

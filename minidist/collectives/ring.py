@@ -34,7 +34,7 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     """
     n, r = comm.size, comm.rank
     if out is chunks[r]:
-        _onto(comm, chunks, combine)
+        reduce_scatter_(comm, chunks, combine)
         return
     if n == 1:
         out.copy_(chunks[0])
@@ -52,8 +52,8 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     combine(out, chunks[r])
 
 
-def _onto(comm: Comm, chunks: list[Tensor], combine) -> None:
-    """What a rank receives it combines with its own chunk, and passes that on: the last one is finished."""
+def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
+    """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished."""
     n, r = comm.size, comm.rank
     room = chunks[r].new_empty(max(chunk.numel() for chunk in chunks) if n > 1 else 0)
     for step in range(n - 1):

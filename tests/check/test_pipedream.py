@@ -14,20 +14,16 @@ from torch.nn.functional import mse_loss
 
 from minidist import check
 from minidist.check import Wrong
-from minidist.check.exam import Case, Outcome
 from minidist.check.pipedream.buffers import slope
 from minidist.check.pipedream.numbers import PredictPipeDream, version_slips
 from minidist.check.pipedream.oracle import before, buffered, delayed, late_weights, updated
 from minidist.comm import World
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW, most_stale, most_versions
 from minidist.parallel.schedules import forward_versions, lists, parse, pipedream, staleness
-from tests.bank.bank import assignment, lessons
+from tests.bank.bank import solved
+from tests.check.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-
-
-def solutions():
-    return assignment(next(f for f in lessons() if f.name == "14_pipedream")).namespace()
 
 
 def test_other_lists(capsys):
@@ -205,7 +201,7 @@ FITS = {"few stages": lambda stage, S, M: S < 5, "enough micro-batches": lambda 
 
 @pytest.mark.parametrize("fits", FITS)
 def test_lists_right_for_some_only(fits):
-    right, fits = solutions()["no_flush"], FITS[fits]
+    right, fits = solved("14_pipedream")["no_flush"], FITS[fits]
 
     def answer(stage, S, M):
         words = right(stage, S, M)
@@ -220,7 +216,7 @@ def test_lists_right_for_some_only(fits):
     lambda down, xs: down.rank < down.size - 1,
 ])  # fmt: skip
 def test_a_stage_right_for_some_only(fits):
-    right = solutions()["run_pipedream"]
+    right = solved("14_pipedream")["run_pipedream"]
 
     def answer(down, up, part, words, xs, ys, loss_fn, rate):
         right(down, up, part, words, xs, ys, loss_fn, rate if fits(down, xs) else 1.001 * rate)
@@ -292,6 +288,7 @@ def test_the_oracle_of_two_versions_is_the_pipeline():
     assert not torch.allclose(buffered(weight, slope, xs, 0.1, 4), want, rtol=1e-3)
 
 
+FACTS = version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
 NUMBERS = {"versions": 6, "stale": 5, "stash_bytes": 3.6e9, "vertical_bytes": 6.4e9, "two_bytes": 1.6e9, "updates": 60}
 
 
@@ -302,18 +299,13 @@ NUMBERS = {"versions": 6, "stale": 5, "stash_bytes": 3.6e9, "vertical_bytes": 6.
     ({"stale": None}, "not set yet"), ({"updates": 61}, "too large"), ({"updates": 75}, "m, not S"),
 ])  # fmt: skip
 def test_predicted_numbers(numbers, says):
-    values, slips = version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
-    assert values == NUMBERS
-    exam, outcome = PredictPipeDream(list(values), values, slips, ""), Outcome([NUMBERS | numbers], [])
-    if says is None:
-        return exam.judge(Case(1, ""), [()], outcome)
-    with pytest.raises(Wrong, match=says):
-        exam.judge(Case(1, ""), [()], outcome)
+    assert FACTS[0] == NUMBERS
+    judge(PredictPipeDream, FACTS, NUMBERS | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers_and_the_right_ones_the_formulas():
-    values, slips = version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
-    assert all(abs(slip - values[name]) > 0.01 * values[name] for name, some in slips.items() for slip in some)
+    assert slips_are_wrong(FACTS)
+    values, _ = FACTS
     assert (values["versions"], values["stale"]) == (most_versions("stash", 2, 8), most_stale("stash", 2, 8))
     for name, rule in (("stash_bytes", "stash"), ("vertical_bytes", "vertical"), ("two_bytes", "2bw")):
         assert values[name] == 1e8 * sum(most_versions(rule, s, 8) for s in range(8))

@@ -12,13 +12,13 @@ import torch
 
 from minidist import check
 from minidist.check import Wrong
-from minidist.check.exam import Case, Outcome
 from minidist.check.pipelines.oracle import mlp_gradients, time_of, whole_gradient, words
 from minidist.check.pipelines.seconds import PredictPipeline, pipeline_slips
 from minidist.check.pipelines.stage import part_of
 from minidist.check.pipelines.words import actions, in_order
 from minidist.parallel.schedules import gpipe, lists, parse, simulate, zb_h1
 from tests.bank.bank import solved
+from tests.check.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -213,6 +213,7 @@ def test_the_order_of_a_kind():
         in_order(0, parse("F0 F1 B1 B0"), "B", "Backwards come")
 
 
+FACTS = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
 NUMBERS = {"bubble": 7 / 39, "gpipe_keeps": 32, "keeps": 6, "interleaved": 7 / 135, "enough": 63, "idle": 7}
 
 
@@ -222,18 +223,12 @@ NUMBERS = {"bubble": 7 / 39, "gpipe_keeps": 32, "keeps": 6, "interleaved": 7 / 1
     ({"gpipe_keeps": None}, "not set yet"), ({"bubble": 18}, "too large"),
 ])  # fmt: skip
 def test_predicted_numbers(numbers, says):
-    values, slips = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
-    assert values == NUMBERS
-    exam, outcome = PredictPipeline(list(values), values, slips, ""), Outcome([NUMBERS | numbers], [])
-    if says is None:
-        return exam.judge(Case(1, ""), [()], outcome)
-    with pytest.raises(Wrong, match=says):
-        exam.judge(Case(1, ""), [()], outcome)
+    assert FACTS[0] == NUMBERS
+    judge(PredictPipeline, FACTS, NUMBERS | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
-    values, slips = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
-    assert all(abs(slip - values[name]) > 0.01 * values[name] for name, some in slips.items() for slip in some)
+    assert slips_are_wrong(FACTS)
 
 
 def test_the_predicted_numbers_are_those_of_the_lists():

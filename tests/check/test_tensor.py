@@ -13,13 +13,13 @@ from torch.autograd import Function
 
 from minidist import check
 from minidist.check import Wrong
-from minidist.check.exam import Case, Outcome
 from minidist.check.tensor import oracle
 from minidist.check.tensor.figures import PredictTensor, tensor_slips
 from minidist.check.tensor.through import OTHER, through
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
 from minidist.parallel.tensor import RowFirstMLP, layer_bytes
+from tests.check.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -117,17 +117,11 @@ ASKED = (4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
     ({"weights": 268.4e6}, "MLP alone"), ({"weights": 5}, "too small"), ({"weights": None}, "not set yet"),
 ])  # fmt: skip
 def test_predicted_numbers(numbers, says):
-    values, slips = tensor_slips(*ASKED)
-    exam, outcome = PredictTensor(list(values), values, slips, ""), Outcome([PREDICTED | numbers], [])
-    if says is None:
-        return exam.judge(Case(1, ""), [()], outcome)
-    with pytest.raises(Wrong, match=says):
-        exam.judge(Case(1, ""), [()], outcome)
+    judge(PredictTensor, tensor_slips(*ASKED), PREDICTED | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
-    values, slips = tensor_slips(*ASKED)
-    assert all(abs(slip - values[name]) > 0.01 * values[name] for name, some in slips.items() for slip in some)
+    assert slips_are_wrong(tensor_slips(*ASKED))
 
 
 def test_the_predictions_are_what_the_library_sends():

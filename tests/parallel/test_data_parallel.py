@@ -19,11 +19,9 @@ def both(program, n, *args):
 
 
 def everywhere(program, n, *args):
-    """The same with some of BUCKETS, which the program takes as `options`; with all, over n = 1, 2, 3. Processes: 3."""
-    results = [World(n).run(program, *args, options=BUCKETS[n % 3])]
-    if n == 3:
-        results.append(launch(program, n, *args, options=BUCKETS[(n + 1) % 3]))
-    return results
+    """The same with some of BUCKETS, which the program takes as `options`; with all, over n = 1, 2, 3."""
+    return [World(n).run(program, *args, options=BUCKETS[n % 3]),
+            launch(program, n, *args, options=BUCKETS[(n + 1) % 3])]  # fmt: skip
 
 
 def batch_of(rank, size=2, dtype=torch.float64):

@@ -58,9 +58,11 @@ def submit(root, student, *replacements):
 
 def test_validate(released):
     exercise, solution = (f"{folder}/{NAME}/{NAME}.ipynb" for folder in ("exercises", "solutions"))
-    solved, empty = nbgrader(released, ["validate", solution], ["validate", "--invert", exercise])
+    commands = ["validate", solution], ["validate", exercise], ["validate", "--invert", exercise]
+    solved, empty, nothing = nbgrader(released, *commands)
     assert "Success! Your notebook passes all the tests." in solved
-    assert "Success! The notebook does not pass any tests." in empty
+    assert "Success!" not in empty and "NotImplementedError" in empty
+    assert "Success! The notebook does not pass any tests." in nothing
 
 
 def test_round_trip(released):
@@ -70,12 +72,13 @@ def test_round_trip(released):
     assert exercise.read_bytes() == ours
     submit(released, "right", "return a + b", "return 2 * a")
     submit(released, "half", "return a + b", "return a")
+    submit(released, "hidden", "return 3", "return a + a")
     # Passes only what it can see, and a test that it has changed.
     cheat = submit(released, "cheat", "return 3", "return a")
     cheat.write_text(cheat.read_text().replace("assert double(2) == 4", "pass"))
     nbgrader(released, ["autograde", NAME], ["generate_feedback", NAME], ["export"])
     with open(released / "grades.csv") as f:
         marks = {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in csv.DictReader(f)}
-    assert marks == {"right": (5, 5), "half": (2, 5), "cheat": (0, 5)}
+    assert marks == {"right": (5, 5), "half": (2, 5), "hidden": (3, 5), "cheat": (0, 5)}
     for student in marks:
         assert "07_sample" in (released / "feedback" / student / NAME / f"{NAME}.html").read_text()
