@@ -6,7 +6,7 @@
 #
 # Six exercises, 17 points. After each, run the check: it draws numbers, overflows and formats of its own, and says
 # what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in a
-# cell of your own. What is refused is the library's own (`minidist.train.amp`), and PyTorch's.
+# cell of your own. What is refused is the library's own (`minidist.train.amp`), and PyTorch's scaler and autocast.
 
 # %% nbgrader={"grade_id": "setup"}
 import math
@@ -74,7 +74,8 @@ study.table(rows, ["x", "fp16, yours", "torch's", "bf16, yours", "torch's", "fp8
 # - `kept`: a weight of 1 in fp16 gets 100 updates of 2⁻¹⁰. Where does it end?
 # - `lost`: and with 100 updates of 2⁻¹²?
 # - `stuck`: 2 + 2 + 2 + …, one by one, in fp16. At which sum does it stop to grow?
-# - `states`: GB of model states for 1.5 billion parameters in fp16, with fp16 gradients, fp32 masters, and Adam.
+# - `states`: GB of model states for 1.5 billion parameters in fp16, with fp16 gradients, fp32 masters, and Adam: O2.
+# - `all_half`: and at level O3?
 # - `faster`: an H100 has 989 TFLOP/s in fp16, 67 in fp32. How many times as fast is a large matrix product?
 # - `recovered`: two overflows in a row, with factors 2 and ½ and an interval of 2,000. After how many good steps is the
 #   scale what it was before?
@@ -82,18 +83,19 @@ study.table(rows, ["x", "fp16, yours", "torch's", "bf16, yours", "torch's", "fp8
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_precision", "solution": true}
-kept = lost = stuck = states = faster = recovered = None
+kept = lost = stuck = states = all_half = faster = recovered = None
 ### BEGIN SOLUTION
 kept = 1 + 100 * 2**-10
 lost = 1.0
 stuck = 4096
 states = 1.5 * (2 + 2 + 4 + 4 + 4)
+all_half = 1.5 * (2 + 2 + 2 + 2)
 faster = 989 / 67
 recovered = 2 * 2000
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_precision_test", "points": 2}
-check.predict_precision(kept, lost, stuck, states, faster, recovered)
+check.predict_precision(kept, lost, stuck, states, all_half, faster, recovered)
 
 # %% [markdown] nbgrader={"grade_id": "predict_precision_target"}
 # **Target:** your numbers beside those of a run.
@@ -175,7 +177,7 @@ study.curves({"fp32": (range(41), range(41))}, points={"your weight": (range(41)
 # | `.scaled(loss)` | the loss times the scale, in **fp32**, also if the loss is in fp16; backward begins here |
 # | `.update(found)` | once a step: was an inf or nan found? |
 # | `.state()` | what must be saved to go on exactly here: numbers by name, which no later update changes |
-# | `.load(state)` | go on from there |
+# | `.load(state)` | go on from there, perhaps in another process: the state came through a JSON file |
 #
 # **Invariant:** an overflow multiplies the scale by `backoff`. `interval` steps in a row without one, counted from
 # the last change of the scale, multiply it by `growth`. About 14 lines.
@@ -334,7 +336,8 @@ def two_steps(comm, step):
 
 
 after, scales = zip(*World(3).run(two_steps, sharded_step))
-study.holdings({"weights after two steps": list(after), "scale": list(scales)}, title="As found: ranks disagree")
+study.holdings({"weights after two steps": list(after), "scale": list(scales)}, arrows=False,
+               title="As found: ranks disagree")
 
 # %% [markdown] nbgrader={"grade_id": "sharded_step_task"}
 # Two ranks have made two steps, one has made one, and their scales differ. Copy the function, and repair it.
@@ -345,7 +348,7 @@ study.holdings({"weights after two steps": list(after), "scale": list(scales)}, 
 # | `weights`, `grads` | this rank's own, fp32; the gradients are scaled. A rank may have two empty lists |
 # | afterwards | w ← w − lr·g/scale on **all** ranks, in place; or, if any rank has an inf or nan, on none |
 # | returns | the next scale: half of it after an overflow on any rank, else as it was |
-# | cost | a flag: at most 2(n − 1) messages of 8 bytes a rank |
+# | cost | one flag: a rank sends at most 2(n − 1) messages, of 8 bytes |
 #
 # `all_reduce_(comm, x, "max")` may be called.
 #
@@ -377,4 +380,5 @@ check.sharded_step(sharded_step)
 
 # %%
 after, scales = zip(*World(3).run(two_steps, sharded_step))
-study.holdings({"weights after two steps": list(after), "scale": list(scales)}, title="Repaired: all or none")
+study.holdings({"weights after two steps": list(after), "scale": list(scales)}, arrows=False,
+               title="Repaired: all or none")

@@ -2,8 +2,8 @@
 # # 07 · Mixed precision
 #
 # A small network reads digits. Its batch has 4 million samples, worked off in micro-batches of 128. Forward and
-# backward run in fp16, which halves memory and makes matrix products up to 15 times as fast on an H100.
-# **Of 100 gradients that are not zero, how many come out as exactly 0?**
+# backward run in fp16: that halves what is kept for backward, and makes matrix products up to 15 times as fast on an
+# H100. **Of 100 gradients that are not zero, how many come out as exactly 0?**
 
 # %%
 guess = 1  # of 100: change this number
@@ -20,32 +20,21 @@ guess = 1  # of 100: change this number
 
 # %%
 import math
-from contextlib import nullcontext
-from functools import partial
-
 import torch
-import torch.nn.functional as F
 from IPython.display import display
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from minidist import study
 from minidist.collectives import all_reduce_
 from minidist.comm import World, launch
 from minidist.models import gpt, mlp, next_token_loss
-from minidist.parallel.data import DataParallel
-from minidist.study import measure
 from minidist.tasks import digits
-from minidist.train.amp import LossScaler, autocast, exponents, halve_, lost, prepare
 
-f32, f16, bf16 = torch.float32, torch.float16, torch.bfloat16
+F, f32, f16, bf16 = nn.functional, torch.float32, torch.float16, torch.bfloat16
 torch.set_num_threads(1)  # the networks are small
 
 # %%
 six = {"1 + 2⁻⁹": 1 + 2**-9, "1 + 2⁻¹²": 1 + 2**-12, "2049": 2049.0, "70,000": 7e4, "10⁻⁸": 1e-8, "10⁻⁴⁰": 1e-40}
-rows = [(name, *(f"{torch.tensor(x, dtype=f32).to(d).item():.8g}" for d in (f32, f16, bf16)))
-        for name, x in six.items()]
+rows = [(name, *(f"{torch.tensor(x).to(d).item():.8g}" for d in (f32, f16, bf16))) for name, x in six.items()]
 display(study.table(rows, ["number", "fp32", "fp16", "bf16"], title="Range and rounding"))
 
 def bits(x):
@@ -58,70 +47,57 @@ study.table([(name, *bits(x)[:3], f"{bits(x)[3]:.10g}") for name, x in some.item
             ["number", "sign", "exponent", "fraction", "as fp16"], title="Sixteen bits")
 
 # %% [markdown]
-# fp16 is fine-grained and ends early. bf16 has fp32's range, and steps of nearly 1 %.
+# fp16 is fine-grained and ends early. bf16 has fp32's range, and steps of nearly 1 %. Between two powers of two
+# fp16's **step** is 2⁻¹⁰ of the lower one, and never below 2⁻²⁴. A number becomes a whole number of steps; a tie goes
+# to the even one. (You build this as the first exercise.)
 #
-# To round to fp16 by hand: find the power of two below the number. The **step** between neighbours is 2⁻¹⁰ of it,
-# and never below 2⁻²⁴. Round to a whole number of steps; a tie goes to the even one.
-
-# %%
-def by_hand(x):
-    power = max(math.floor(math.log2(abs(x))), -14)
-    step = 2.0 ** (power - 10)
-    rounded = round(x / step) * step
-    return rounded if abs(rounded) < 65536 else math.copysign(math.inf, x)
-
-random = torch.Generator().manual_seed(0)
-powers = torch.randint(-26, 20, (5000,), generator=random)
-drawn = (torch.randn(5000, generator=random).double() * 2.0**powers).tolist()
-drawn += [2049.0, 2051.0, 65519.9, 65520.0, 2.0**-25, 3 * 2.0**-25]
-assert torch.tensor([by_hand(x) for x in drawn]).equal(torch.tensor(drawn).half().float())
-print(f"{len(drawn)} numbers rounded by hand, and as torch rounds them")
-
-# %% [markdown]
 # ## First loss: gradients underflow
 #
 # The loss is a mean over the whole batch, so a micro-batch divides its sum by 4 million: $2^{22}$. Every gradient is
 # divided too. In fp32 this is harmless. Count the fp32 gradients by exponent, and what fp16 would make of them.
 
 # %%
-task = digits(f32)
-x, y, WHOLE = task.x[:128], task.y[:128], 2**22
+from minidist.train.amp import LossScaler, autocast, exponents, halve_, lost, prepare
 
-def share(out, y):
-    return F.cross_entropy(out.float(), y, reduction="sum") / WHOLE  # the loss is always fp32
+task, WHOLE = digits(f32), 2**22
+x, y = task.x[:128], task.y[:128]
 
-def backward(dtype, scale=1.0):
-    net = halve_(mlp([64, 64, 64, 10]), dtype) if dtype != f32 else mlp([64, 64, 64, 10])
-    (share(net(x.to(dtype)), y) * scale).backward()
+def share(out, y):  # of the whole batch's loss, always in fp32
+    return F.cross_entropy(out.float(), y, reduction="sum") / WHOLE
+
+def gradients(net, x, y, scale=1.0):
+    net.zero_grad()
+    (share(net(x), y) * scale).backward()
     return [p.grad for p in net.parameters()]
 
-exact = backward(f32)
+# %%
+exact = gradients(mlp([64, 64, 64, 10]), x, y)
 study.exponents({"as they are": exponents(exact), "times 2¹⁶": exponents(exact, scale=2.0**16)},
                 title="Gradients of a micro-batch, by exponent")
 
 # %% [markdown]
-# A quarter is 0 in fp32, too: many pixels are always black. Of the others not one is a normal number of fp16. But
-# their range is narrow: some 20 powers of two, and fp16 holds 40. They only lie in the wrong place. Backward is
-# linear: multiply the loss by S, and every gradient is multiplied by S. Now run the backward in fp16, where each
-# intermediate gradient is rounded, for many S.
+# A quarter is 0 in fp32, too: many pixels are always black. Of the others not one is a normal number of fp16, and 27.7
+# of 75.8 would be 0: 37 in 100, if only the result were rounded. But their range is narrow: some 20 powers of two, and
+# fp16 holds 40. They only lie in the wrong place. Backward is linear: multiply the loss by S, and every gradient is
+# multiplied by S. Now run the backward in fp16, where each intermediate gradient is rounded, for many S.
 
 # %%
 def outcome(scale):
-    low, high = (torch.cat([g.flatten().float() for g in some]) for some in (backward(f16, scale), exact))
-    there = high != 0
-    zero = ((low == 0) & there).sum() / there.sum()
-    return round(100 * zero.item()), round(100 * low.isfinite().logical_not().sum().item() / len(low))
+    low = gradients(mlp([64, 64, 64, 10]).half(), x.half(), y, scale)
+    low, high = (torch.cat([g.flatten().float() for g in some]) for some in (low, exact))
+    zero, there = low == 0, high != 0
+    return round(100 * zero[there].float().mean().item()), round(100 * (~low.isfinite()).float().mean().item())
 
-powers = range(0, 45, 4)
-found = {k: outcome(2.0**k) for k in powers}
+found = {k: outcome(2.0**k) for k in range(0, 45, 4)}
 zeros = found[0][0]
 assert 30 < zeros < 37 and all(found[k] == (0, 0) for k in range(12, 33, 4)) and found[44][1] > 50
-study.curves({"become 0": (powers, [z for z, _ in found.values()]), "inf or nan": (powers, [b for _, b in
-             found.values()])}, yunit="%", xlabel="S = 2 to the power", ylabel="share of the gradients",
+ways = {name: (list(found), shares) for name, shares in zip(("become 0", "inf or nan"), zip(*found.values()))}
+study.curves(ways, yunit="%", xlabel="S = 2 to the power", ylabel="share of the gradients",
              title="Too small a scale, too large a scale")
 
 # %% [markdown]
-# A third is zero at S = 1, and the rest has a bit or two. From $2^{12}$ to $2^{32}$ all is well.
+# At S = 1 a third is zero (34 in 100 that should not be), and the rest has a bit or two. From $2^{12}$ to $2^{32}$ all
+# is well.
 #
 # ## Second loss: updates
 #
@@ -150,12 +126,11 @@ study.curves(ways, xlabel="updates", ylabel="the weight", title="Half a step and
 # %%
 def learn(dtype, steps=250, rate=0.01):
     nets = [mlp([64, 64, 64, 10], seed) for seed in range(5)]
-    params = [torch.stack([p.detach() for p in some]).requires_grad_() for some in
-              zip(*(net.parameters() for net in nets))]
+    params = [torch.stack(some).detach().requires_grad_() for some in zip(*(net.parameters() for net in nets))]
     for _ in range(steps):
-        h = x
+        h = x.expand(5, -1, -1)
         for w, b in zip(params[::2], params[1::2]):
-            h = torch.baddbmm(b[:, None], (h if w is params[0] else h.relu()).expand(5, -1, -1), w.mT)
+            h = torch.baddbmm(b[:, None], h.relu(), w.mT)  # a pixel is not below 0
         each = -h.log_softmax(2)[:, torch.arange(128), y].mean(1)
         grads = torch.autograd.grad(each.sum(), params)
         for p, g in zip(params, grads):
@@ -192,8 +167,8 @@ assert total == 2048 and math.isnan(rows[3][1])
 study.table([(name, f"{got:.5g}", f"{right:.5g}") for name, got, right in rows], ["", "fp16", "right"])
 
 # %% [markdown]
-# So softmax, norms, sums and losses are computed in fp32. (Tensor cores multiply halves and add up in fp32 for the
-# same reason.)
+# So softmax, norms, sums and losses are computed in fp32. (A GPU's matrix units multiply halves and add up in
+# fp32 for the same reason.)
 #
 # ## The flow, step by step
 #
@@ -204,23 +179,18 @@ study.table([(name, f"{got:.5g}", f"{right:.5g}") for name, got, right in rows],
 # would lose again what the scale has saved, so convert first. Then look whether all are finite.
 
 # %%
-def gradients(net, x, y, scale):
-    net.zero_grad()
-    (share(net(x.half()), y) * scale).backward()
-    return [p.grad for p in net.parameters()]
-
 def unscaled(grads, scale):
     grads = [g.float() / scale for g in grads]
     return grads, not all(g.isfinite().all() for g in grads)
 
-# %%
 def off(grads):
     low, high = (torch.cat([g.flatten().double() for g in some]) for some in (grads, exact))
     return ((low - high).norm() / high.norm()).item()
 
+# %%
 ways = {}
 for name, scale in (("S = 1", 1.0), ("S = 2¹⁶", 2.0**16)):
-    grads = gradients(halve_(mlp([64, 64, 64, 10])), x, y, scale)
+    grads = gradients(mlp([64, 64, 64, 10]).half(), x.half(), y, scale)
     ways |= {f"{name}, divided in fp16": off([g / scale for g in grads]),
              f"{name}, divided in fp32": off(unscaled(grads, scale)[0])}
 assert ways["S = 1, divided in fp32"] > 1 and ways["S = 2¹⁶, divided in fp32"] < 0.002
@@ -231,26 +201,24 @@ study.bars({name: float(f"{100 * error:.2g}") for name, error in ways.items()}, 
 # At S = 1 the error is larger than the gradient.
 #
 # **Step 3.** The optimizer steps the fp32 masters. Their rounding goes into the fp16 copy, in place.
+#
+# The oracle is the same loop in fp32. The rate is large because the gradients are small.
 
 # %%
-def train_by_hand(scale, steps=30, skip=True):
-    net, losses = halve_(mlp([64, 64, 64, 10])), []
+def train_by_hand(scale, steps=30):
+    net, losses = mlp([64, 64, 64, 10]).half(), []
     masters = [p.detach().float() for p in net.parameters()]
     for _ in range(steps):
-        grads, found = unscaled(gradients(net, x, y, scale), scale)
+        grads, found = unscaled(gradients(net, x.half(), y, scale), scale)
         losses.append(F.cross_entropy(net(x.half()).float(), y).item())
-        if found and skip:
+        if found:
             continue
         for p, m, g in zip(net.parameters(), masters, grads):
             m -= RATE * g
             p.data.copy_(m)
     return losses
 
-# %% [markdown]
-# The oracle is the same loop in fp32. The rate is large because the gradients are small. (At S = 1 the curve is
-# mostly rounding: on another machine it is another one, and no better.)
-
-# %% tags=["nbval-ignore-output"]
+# %%
 RATE = 0.1 * WHOLE / 128
 
 def serial(steps=30):
@@ -263,6 +231,7 @@ def serial(steps=30):
             p.data -= RATE * p.grad
     return losses
 
+# %% tags=["nbval-ignore-output"]
 runs = {"fp32": serial(), "fp16, S = 2¹⁶": train_by_hand(2.0**16), "fp16, S = 1": train_by_hand(1.0),
         "fp16, S = 2⁴⁰": train_by_hand(2.0**40)}
 assert abs(runs["fp16, S = 2¹⁶"][-1] / runs["fp32"][-1] - 1) < 0.01 and runs["fp16, S = 1"][-1] > runs["fp32"][0]
@@ -270,11 +239,12 @@ study.curves({name: (range(30), losses) for name, losses in runs.items()}, xlabe
              title="The same loop in fp32 and in fp16")
 
 # %% [markdown]
-# With S = 2⁴⁰ every step is skipped: safe, and useless. Which S is right changes during training.
+# At S = 1 the curve is mostly rounding: on another machine it is another one, and no better. With S = 2⁴⁰ every step
+# is skipped: safe, and useless. Which S is right changes during training.
 #
 # A fixed S is **static** scaling. **Step 4: a dynamic scale.** An overflow: skip, and halve S. A number of good
 # steps in a row: double it. Usually that is 2,000 steps from 2¹⁶; here it is 10. Overflows are planted in steps 15,
-# 16 and 42. **Draw** S before you run. PyTorch's own scaler is asked beside yours.
+# 16 and 42. **Draw** S before you run. Then PyTorch's own scaler is asked.
 
 # %%
 def next_scale(scale, good, found, interval=10):
@@ -283,18 +253,23 @@ def next_scale(scale, good, found, interval=10):
     return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
 
 planted, mine, good = (15, 16, 42), [2.0**16], 0
-w, theirs = nn.Parameter(torch.ones(2)), torch.amp.GradScaler("cpu", growth_interval=10)
-optimizer = torch.optim.SGD([w], lr=0.1)
 for step in range(60):
-    w.grad = torch.full((2,), math.inf if step in planted else mine[-1])
-    theirs.scale(torch.ones(())), theirs.step(optimizer), theirs.update()
     scale, good = next_scale(mine[-1], good, step in planted)
     mine.append(scale)
-    assert theirs.get_scale() == scale
-assert abs(w[0].item() - (1 - 0.1 * 57)) < 1e-5  # 57 steps of 60
 powers = [round(math.log2(scale)) for scale in mine]
-study.curves({"log₂ S": (range(61), powers)}, points={"overflow": (planted, [powers[k] for k in planted])},
-             xlabel="step", ylabel="S = 2 to the power; yours and torch's", title="A dynamic scale")
+study.curves({"scale": (range(61), powers)}, points={"overflow": (planted, [powers[k] for k in planted])},
+             xlabel="step", ylabel="S = 2 to the power", title="A dynamic scale")
+
+# %%
+w, theirs = nn.Parameter(torch.ones(2)), torch.amp.GradScaler("cpu", growth_interval=10)
+optimizer = torch.optim.SGD([w], lr=0.1)
+for step, scale in enumerate(mine[1:]):
+    w.grad = torch.full((2,), math.inf if step in planted else mine[step])
+    theirs.scale(torch.ones(())), theirs.step(optimizer), theirs.update()
+    assert theirs.get_scale() == scale
+stepped = round((1 - w[0].item()) / 0.1)
+assert stepped == 57
+print(f"torch.amp.GradScaler: the same {len(mine)} scales, and {stepped} steps of 60")
 
 # %% [markdown]
 # S always climbs until it overflows. One step in 2,000 is skipped: that is the price.
@@ -306,17 +281,17 @@ study.curves({"log₂ S": (range(61), powers)}, points={"overflow": (planted, [p
 
 # %%
 def replicas(comm, look_first):
-    w, scale = torch.tensor([1.0, 2.0]), 2.0**10
-    g = (torch.tensor([1.0, 90.0 if comm.rank == 1 else 3.0]) * scale).half()
+    w, g = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 90.0 if comm.rank == 1 else 3.0])
+    g = (g * 1024).half()  # 90 · 1,024 is beyond fp16
     found = not g.isfinite().all()
     all_reduce_(comm, g, "mean")
     if not look_first:
         found = not g.isfinite().all()
-    return w if found else w - 0.1 * g.float() / scale
+    return w if found else w - 0.1 * g.float() / 1024
 
 early, late = (list(World(3).run(replicas, first)) for first in (True, False))
 assert early[0].isinf().any() and early[1].tolist() == [1, 2] and all(w.tolist() == [1, 2] for w in late)
-study.holdings({"looks, then averages": early, "averages, then looks": late}, title="Weights after the step")
+study.holdings({"looks, averages": early, "averages, looks": late}, arrows=False, title="Weights after the step")
 
 # %% [markdown]
 # Ranks 0 and 2 have stepped with an infinite gradient, rank 1 has not, and its scale will be another one from now on.
@@ -334,6 +309,9 @@ study.holdings({"looks, then averages": early, "averages, then looks": late}, ti
 # lists, are left to the exercise.)
 
 # %%
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
 WHITE, BLACK = {"linear", "matmul", "conv2d"}, {"softmax", "log_softmax", "cross_entropy", "sum", "exp"}
 
 class Lists(TorchFunctionMode):
@@ -344,6 +322,7 @@ class Lists(TorchFunctionMode):
             args = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
         return func(*args, **(kwargs or {}))
 
+# %%
 net = mlp([64, 64, 64, 10])
 with Lists():
     out = net(x)
@@ -356,44 +335,34 @@ study.table([(name, str(dtype)) for name, dtype in rows], ["", "dtype"], title="
 # %% [markdown]
 # The cast is a function of torch as well: autograd records it, and turns the gradient back into fp32.
 #
-# Why not one level below, in a *dispatch mode*, which sees every operator?
+# Why not one level below, in a *dispatch mode*, which sees every operator? Autograd stands above it. It has saved what
+# it was given, fp32, and would get a gradient in fp16: backward fails. (Try it: leave out the last `.float()`.) With a
+# cast back it works, but what is saved? By the meter: eight layers of 1,024, 4,096 rows, on the device `"meta"`, where
+# tensors have a shape and no numbers. **Predict** the three bars.
 
 # %%
 class Below(TorchDispatchMode):
-    def __init__(self, back):
-        super().__init__()
-        self.back = back
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func not in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
             return func(*args, **(kwargs or {}))
-        out = func(*[a.half() for a in args])
-        return out.float() if self.back else out
+        return func(*[a.half() for a in args]).float()
 
-# %%
 def forward_backward(net, x, mode):
     with mode:
         loss = net(x).float().sum()
     loss.backward()
 
-try:
-    forward_backward(mlp([64, 64, 64, 10]), x, Below(back=False))
-except RuntimeError as why:
-    print("backward:", why)
-
-# %% [markdown]
-# Autograd stands above this mode. It has saved what it was given, fp32, and gets a gradient in fp16. If each
-# product is cast back to fp32, backward works, but what is saved? By the meter: eight layers of 1,024, 4,096 rows,
-# on the device `"meta"`, where tensors have a shape and no numbers.
-
 # %%
+from contextlib import nullcontext
+from minidist.study import measure
+
 def activations(mode):
     layers = [layer for _ in range(8) for layer in (nn.Linear(1024, 1024, device="meta"), nn.GELU())]
     x = torch.empty(4096, 1024, device="meta")
     return measure(forward_backward, nn.Sequential(*layers), x, mode).at_peak["activations"]
 
-saved = {"fp32": activations(nullcontext()), "dispatch mode": activations(Below(True)),
-         "function mode": activations(Lists())}
+modes = {"fp32": nullcontext(), "dispatch mode": Below(), "function mode": Lists()}
+saved = {name: activations(mode) for name, mode in modes.items()}
 assert saved["function mode"] < 0.6 * saved["fp32"] == 0.6 * saved["dispatch mode"]
 study.bars(saved, unit="B", title="Saved for backward")
 
@@ -409,16 +378,31 @@ study.bars(saved, unit="B", title="Saved for backward")
 # | O2 | fp16, batch norm fp32 | fp16 | fp32 masters | yes |
 # | O3 | fp16 | fp16 | parameters | no |
 #
-# `prepare` makes a model ready for one of them. Our task, with Adam. Its ε is tiny, because the gradients are.
-# **Predict** which rows reach the loss of O0.
+# Why does O2 leave batch norm in fp32? It keeps a running mean, to which each batch adds here a hundredth of the
+# difference. Data of mean 10, 1,000 batches. **Predict** where the mean ends in fp16.
+#
+# Then our task. `prepare` makes a model ready for a level. Adam's ε is tiny, because the gradients are. **Predict**
+# which rows reach the loss of O0.
 
 # %%
-adam = partial(torch.optim.Adam, lr=3e-3, eps=1e-16)
+def running_mean(wide_norms):
+    norm, seen = halve_(nn.Sequential(nn.BatchNorm1d(1, momentum=0.01)), wide_norms=wide_norms), []
+    data = torch.tensor([[9.0], [11.0]], dtype=f16)
+    for _ in range(1000):
+        norm(data)
+        seen.append(norm[0].running_mean.item())
+    return seen
 
-def train(level, seed, dtype=f16, scaler=None, steps=40):
-    amp = prepare(mlp([64, 64, 64, 10], seed), adam, level, dtype, scaler=scaler)
+means = {name: running_mean(wide) for name, wide in (("fp32", True), ("fp16", False))}
+assert means["fp32"][-1] > 9.99 and means["fp16"][-1] < 9.7
+study.curves({name: (range(1, 1001), seen) for name, seen in means.items()}, xlabel="batches",
+             ylabel="running mean", title="It stops 0.39 short of 10: a hundredth of that is half a step of fp16")
+
+# %%
+def train(level, seed, dtype=f16, scaler=lambda: None):
+    amp = prepare(mlp([64, 64, 64, 10], seed), adam, level, dtype, scaler=scaler())
     random = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
+    for _ in range(40):
         some = torch.randint(len(task.x), (128,), generator=random)
         with amp.autocast:
             loss = share(amp.model(task.x[some]), task.y[some])
@@ -427,15 +411,12 @@ def train(level, seed, dtype=f16, scaler=None, steps=40):
         return F.cross_entropy(amp.model(task.x).float(), task.y).item()
 
 # %%
-def off_scaler():
-    return LossScaler(enabled=False)
+from functools import partial
 
+adam, off_scaler = partial(torch.optim.Adam, lr=3e-3, eps=1e-16), partial(LossScaler, enabled=False)
 kinds = {"O0": ("O0",), "O1": ("O1",), "O2": ("O2",), "O3": ("O3",), "O2, no scaler": ("O2", f16, off_scaler),
          "O2, bf16, no scaler": ("O2", bf16, off_scaler), "O3, bf16": ("O3", bf16)}
-reached = {}
-for name, (level, *rest) in kinds.items():
-    make = rest[1] if rest[1:] else lambda: None
-    reached[name] = [train(level, seed, *rest[:1], scaler=make()) for seed in range(5)]
+reached = {name: [train(level, seed, *rest) for seed in range(5)] for name, (level, *rest) in kinds.items()}
 full = reached["O0"]
 said = lambda a, b: "nan" if math.isnan(a) else "as O0" if abs(a / b - 1) < 0.05 else f"{a / b:.0f} times"
 rows = [(name, *map(said, losses, full)) for name, losses in reached.items() if name != "O0"]
@@ -475,22 +456,18 @@ def half_a_step(amp, tokens, inner=None):  # inner: for the meter, which should 
         loss = next_token_loss(amp.model(tokens), tokens)
     amp.scaler.scale(loss).backward()
 
-def the_other_half(amp):
-    amp.scaler.step(amp.optimizer)
-    amp.scaler.update()
+the_other_half = lambda amp: (amp.scaler.step(amp.optimizer), amp.scaler.update())
 
 # %%
-predicted = {"O0": (4, 4, 8), "O1": (4, 4, 8), "O2": (2, 2, 12), "O3": (2, 2, 4)}
-rows = []
-for level, guess_bytes in predicted.items():
+predicted, rows = {"O0": (4, 4, 8), "O1": (4, 4, 8), "O2": (2, 2, 12), "O3": (2, 2, 4)}, []
+for level, expected in predicted.items():
     amp, tokens = model(256, level)
     psi = sum(p.numel() for p in amp.model.parameters())
     half_a_step(amp, tokens), the_other_half(amp), amp.optimizer.zero_grad()
     live = measure(half_a_step, amp, tokens, getattr(amp.optimizer, "inner", None), where="meta").timeline.at(math.inf)
     got = [live[c] / psi for c in ("parameters", "gradients", "optimizer states")]
-    assert all(abs(a - b) < 0.01 for a, b in zip(got, guess_bytes))
     at_the_step = measure(the_other_half, amp, where="meta").timeline.at(math.inf)["gradients"] / psi
-    assert abs(at_the_step - (2 if level == "O3" else 4)) < 0.01
+    assert [round(b, 1) for b in (*got, at_the_step)] == [*expected, 2 if level == "O3" else 4]
     rows.append((level, *(f"{b:.0f}" for b in got), f"{sum(got):.0f}"))
 study.table(rows, ["after backward", "parameters", "gradients", "states", "bytes a parameter"])
 
@@ -529,8 +506,9 @@ study.curves({name: (fine, ts) for name, ts in lines.items()}, points={n: (Hs, t
 # %% [markdown]
 # ## When not to use it
 #
-# **When launches set the time.** Casts and masters are operators, too. Here is a whole step of a GPT of two layers,
-# 8 × 1,024 tokens, small and large.
+# **When launches set the time.** Casts and masters are operators, too. Below is a whole step of a GPT of two layers,
+# 8 × 1,024 tokens, small and large. **fp16, where there is bf16.** Its range needs no scaler, no skipped step, no
+# agreement. New GPUs do both equally fast; a V100 has fp16 only. **On a CPU**, most of which have no fp16 units.
 
 # %%
 def step_time(hidden, level):
@@ -545,44 +523,28 @@ study.table([(level, f"{1e3 * a:.2f}", f"{1e3 * b:.1f}") for level, (a, b) in ti
             ["ms a step, by the meter", "H = 128", "H = 4,096"])
 
 # %% [markdown]
-# **fp16, where there is bf16.** Its range needs no scaler, no skipped step, no agreement. New GPUs do both equally
-# fast; a V100 has fp16 only. **On a CPU**, most of which have no fp16 units.
-#
 # ## The library's version
 #
-# Its scaler agrees over `comm`, and adapts as yours. Its autocast has all three lists; users pass their own, such as
-# `autocast(black=BLACK | {"gelu"})`. A weight that is used twice is cast once.
+# Its scaler agrees over `comm`, and adapts as yours. Its autocast has all three lists, and users change them: here
+# GELU is made black. A weight that is used twice is cast once.
 
 # %%
-display(study.source(LossScaler._agree), study.source(LossScaler._adapt))
-study.source(autocast._call)
+from minidist.train.amp import BLACK as ALL_BLACK
+
+def dtypes(x, mode):
+    with mode:
+        h = F.linear(x, torch.eye(8))
+        return [str(t.dtype).removeprefix("torch.") for t in (h, F.gelu(h), F.softmax(h, 1), torch.cat([h, x]))]
+
+modes = {"autocast()": autocast(), 'autocast(black=BLACK | {"gelu"})': autocast(black=ALL_BLACK | {"gelu"})}
+rows = [(name, *dtypes(torch.ones(4, 8), mode)) for name, mode in modes.items()]
+assert [row[2] for row in rows] == ["float16", "float32"]
+display(study.table(rows, ["", "linear", "gelu", "softmax", "cat"], title="What comes out"))
+study.source(LossScaler._adapt)
 
 # %% [markdown]
 # ## On processes, and on a cluster
 #
-# O2 with `DataParallel`, two real processes. On rank 1, in step 2, a sample of 10³⁰ makes fp16 overflow. The
-# gradients are averaged, and the scaler asks all ranks.
-
-# %%
-def program(comm, task, bad_step, steps=6):
-    amp = prepare(mlp([64, 64, 64, 10], seed=comm.rank), adam, "O2", comm=comm)
-    model, skipped = DataParallel(amp.model, comm), []
-    for step in range(steps):
-        x, y = (t[step * 64 :][comm.rank :: comm.size][:32].clone() for t in (task.x, task.y))
-        if step == bad_step and comm.rank == 1:
-            x[0] = 1e30
-        loss = F.cross_entropy(model(x), y)
-        amp.step(loss)
-        skipped.append(amp.scaler.skipped)
-    return skipped, amp.scaler.get_scale(), torch.cat([p.detach().flatten() for p in model.parameters()])
-
-ranks = launch(program, 2, task, 2)
-assert all(torch.equal(w, ranks[0][2]) and w.isfinite().all() for *_, w in ranks)
-assert all(skipped == [0, 0, 1, 1, 1, 1] and scale == 2.0**15 for skipped, scale, _ in ranks)
-study.table([(f"rank {r}", " ".join(map(str, skipped)), f"{scale:,.0f}") for r, (skipped, scale, _) in
-             enumerate(ranks)], ["", "steps skipped so far", "S"], title="Both skip, and the replicas are equal")
-
-# %% [markdown]
 # Under `torchrun`, with `program(from_env(), …)` at the end of a script:
 #
 # ```
@@ -590,7 +552,28 @@ study.table([(f"rank {r}", " ".join(map(str, skipped)), f"{scale:,.0f}") for r, 
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py
 # ```
 #
-# And the question?
+# Here: O2 with `DataParallel`, two real processes. On rank 1, in step 2, a sample of 10³⁰ makes fp16 overflow. The
+# gradients are averaged, and the scaler asks all ranks.
+
+# %%
+from minidist.parallel.data import DataParallel
+
+def program(comm, task, bad_step):
+    amp = prepare(mlp([64, 64, 64, 10], seed=comm.rank), adam, "O2", comm=comm)
+    model, skipped = DataParallel(amp.model, comm), []
+    for step in range(6):
+        x, y = (t[step * 64 :][comm.rank :: comm.size][:32].clone() for t in (task.x, task.y))
+        x[0] *= 1e30 if (step, comm.rank) == (bad_step, 1) else 1
+        amp.step(F.cross_entropy(model(x), y))
+        skipped.append(amp.scaler.skipped)
+    return skipped, amp.scaler.get_scale(), torch.cat([p.detach().flatten() for p in model.parameters()])
+
+# %%
+ranks = launch(program, 2, task, 2)
+assert all(torch.equal(w, ranks[0][2]) and w.isfinite().all() for *_, w in ranks)
+assert all(skipped == [0, 0, 1, 1, 1, 1] and scale == 2.0**15 for skipped, scale, _ in ranks)
+study.table([(f"rank {r}", " ".join(map(str, skipped)), f"{scale:,.0f}") for r, (skipped, scale, _) in
+             enumerate(ranks)], ["", "steps skipped so far", "S"], title="Both skip, and the replicas are equal")
 
 # %%
 study.bars({"your guess": guess, "fp16": zeros, "fp16, S = 2¹⁶": found[16][0]},
@@ -602,7 +585,8 @@ study.bars({"your guess": guess, "fp16": zeros, "fp16, S = 2¹⁶": found[16][0]
 # - fp16 holds 40 powers of two, in steps of a thousandth. Gradients lie below them: scale the loss, unscale in fp32.
 # - Updates are smaller than a step of the weight: keep fp32 masters. Sums, softmax, norms and losses: in fp32.
 # - A dynamic scale climbs until it overflows; that step is skipped, on all ranks or on none.
-# - Cast above autograd, or it saves fp32. White lists are for products, black lists for what leaves the range.
+# - Cast above autograd, or it saves fp32. White lists are for products, black lists for what leaves the range, and
+#   both are yours to change.
 # - Model states take 16 bytes a parameter, as in fp32. What is saved: activations, and the time of large products.
 # - bf16: no scaler, but masters all the more.
 #

@@ -24,7 +24,7 @@ from minidist import check, study
 # | `counts` | how many tokens count in each; some may be 0 |
 # | afterwards | the gradient of the mean over *all* tokens is added to `.grad` |
 # | returns | that mean, a number |
-# | memory | one graph: the backward of a micro-batch comes before the forward of the next |
+# | memory | one graph: that of a micro-batch is gone before the forward of the next |
 #
 # **Invariant:** every token counts alike. What stood in `.grad` before stays, and is added to. About 6 lines.
 #
@@ -73,7 +73,7 @@ study.curves({"yours": (range(30), way), "mean of the tokens": ([0, 29], [3.5, 3
 # | `backward(ctx, dy)` | returns a gradient, or None, for each of `fn`, `alive` and `x` |
 # | `fn` | uses parameters that are not among its inputs, and draws no random numbers |
 # | cost | `fn` runs once in forward and once in backward |
-# | memory | between the two, of all tensors of `fn` only x is kept |
+# | memory | between the two, of all tensors of `fn` only x is kept; after `backward`, nothing |
 #
 # **Invariant:** the gradients of x and of the parameters are those of `fn(x)`; what stood in `.grad` is added to. `x`
 # may be data, that needs no gradient. About 7 lines.
@@ -141,8 +141,9 @@ study.bars({"all kept": round(kept(lambda fn, x: fn(x)), 1), "yours": round(kept
 # ## 3 · Find the bug (2 points)
 #
 # With dropout, the second run must draw the numbers of the first. `twice(fn)` makes two functions: `first(*args)` runs
-# fn, and `again(*args)` runs it with the random numbers of the last `first` that was not repeated yet (backward goes
-# through the blocks last first). The next cell was found in somebody's code. Its gradients are right.
+# fn, and `again(*args)` runs it, on arguments of its own, with the random numbers of the last `first` that was not
+# repeated yet (backward goes through the blocks last first). The next cell was found in somebody's code. Its gradients
+# are right.
 
 # %% nbgrader={"grade_id": "twice_broken"}
 def twice(fn):
@@ -161,20 +162,20 @@ def twice(fn):
 
 # %%
 def masks(make, steps):
-    """What dropout keeps of 16 numbers, in the forwards of some steps."""
+    """What dropout keeps of 16 numbers in two blocks, a line for each step."""
     torch.manual_seed(0)
-    seen, (first, again) = [], make(lambda x: x * (torch.rand(16) < 0.5))
+    first, again = make(lambda x: x * (torch.rand(16) < 0.5))
     for _ in range(steps):
-        y = first(torch.ones(16))  # forward
-        seen.append("".join("·#"[int(v)] for v in y))
-        assert again(torch.ones(16)).equal(y)  # backward
-    return seen
+        ys = [first(torch.ones(16)) for _ in range(2)]  # forward
+        print(*("".join("·#"[int(v)] for v in y) for y in ys))
+        assert all(again(torch.ones(16)).equal(y) for y in reversed(ys))  # backward
 
 
-print(*masks(twice, 4), sep="\n")
+masks(twice, 4)
 
 # %% [markdown] nbgrader={"grade_id": "twice_task"}
-# Four steps, and four times the same mask: some neurons are never trained. Copy the function, and repair it.
+# A line is a step, and its two masks are those of two blocks. What the second block dropped, the first one drops a step
+# later: the same random numbers come twice. Copy the function, and repair it.
 #
 # | | |
 # |---|---|
@@ -215,10 +216,10 @@ def twice(fn):
 check.twice(twice)
 
 # %% [markdown] nbgrader={"grade_id": "twice_target"}
-# **Target:** four different masks.
+# **Target:** eight different masks.
 
 # %%
-print(*masks(twice, 4), sep="\n")
+masks(twice, 4)
 
 # %% [markdown] nbgrader={"grade_id": "segments_spec"}
 # ## 4 · Segments that fit (2 points)
@@ -435,25 +436,29 @@ study.curves({name: (range(1, 51), [max(e, 1e-17) for e in errors(dtype)]) for n
 #   the others: it is one of the 400 MB of its segment when that runs again)
 # - `best`: of the numbers of segments that divide 100, the one that needs the fewest bytes
 # - `work`: a step with 10 segments, over a step without checkpoints
+# - `halves`: at the peak by halves (lesson, step 4), if there are only 64 of these layers
 # - `share`: the part (0 to 1) of a transformer layer's activations that selective recomputation saves, for 128 heads,
 #   2,048 tokens, and a hidden size of 20,480
 # - `momentum`: of batch norm with 8 micro-batches a step, if it is 0.1 for the whole batch
+# - `rate`: SGD's learning rate for these 8 by the *root* rule, if 0.1 is right for one of them
 #
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_remat", "solution": true}
-plain_bytes = segment_bytes = best = work = share = momentum = None
+plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = None
 ### BEGIN SOLUTION
 plain_bytes = 100 * 400e6
 segment_bytes = 9 * 100e6 + 10 * 400e6
 best = 20
 work = (3 + 0.9) / 3
+halves = 6 * 100e6 + 400e6
 share = 64 / (34 + 64)
 momentum = 1 - 0.9 ** (1 / 8)
+rate = 0.1 * 8**0.5
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_remat_test", "points": 2}
-check.predict_remat(plain_bytes, segment_bytes, best, work, share, momentum)
+check.predict_remat(plain_bytes, segment_bytes, best, work, halves, share, momentum, rate)
 
 # %% [markdown] nbgrader={"grade_id": "predict_remat_target"}
 # **Target:** your two points on the line, one of them at its lowest.

@@ -7,6 +7,7 @@
 # Seven exercises, 18 points. After each, run the check: it draws its own numbers, and counts what your code makes,
 # keeps and multiplies. It says what is wrong. Try as often as you like. What your function prints is not shown there;
 # to see it, call it in a cell of your own. What is refused is the library's own (`minidist.train`, `minidist.study`).
+# The tensors that it hands out have numbers for PyTorch's operators alone, so numpy gets none.
 
 # %% nbgrader={"grade_id": "setup"}
 import math

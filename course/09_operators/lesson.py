@@ -24,9 +24,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from IPython.display import display
 from minidist import study
 from minidist.collectives import all_reduce_
-from minidist.comm import launch as launch_on
 from minidist.comm.cluster.presets import H100
 from minidist.models import GPT
 from minidist.train import fuse
@@ -93,9 +93,9 @@ print(f"{small} of {len(params)} tensors are smaller")
 # %% [markdown]
 # ## Step 1: three numbers in one pass
 #
-# Two cures: fewer launches, and fewer bytes. One operator that does the work of several has both. This is **fusion**.
-# The smallest one: `a + b + c` is two launches, and the first sum goes to memory and comes back. **Predict** for both:
-# launches, and bytes in units of N numbers.
+# Two cures: fewer launches, and fewer bytes. One operator that does the work of several has both: it starts once, and
+# uses at once what it has at hand (**locality**). This is **fusion**. The smallest one: `a + b + c` is two launches,
+# and the first sum goes to memory and comes back. **Predict** for both: launches, and bytes in units of N numbers.
 
 # %%
 def row(name, fn, *shapes):
@@ -176,12 +176,13 @@ study.table(rows, ["4,096 × 3,072", "launches forward", "moved / N", "launches 
 # are the library's operators, forward, beside the same steps written out:
 
 # %%
-from minidist.train.fuse import add3, add3_plain, layer_norm, layer_norm_plain, softmax, softmax_plain
-
 R, H = 4096, 1024
-cases = {"add3": (add3_plain, add3, [(R, H)] * 3), "softmax": (softmax_plain, softmax, [(R, H)]),
+right = torch.empty(R, dtype=torch.long, device="meta")  # the tokens that should have come
+cases = {"add3": (fuse.add3_plain, fuse.add3, [(R, H)] * 3), "softmax": (fuse.softmax_plain, fuse.softmax, [(R, H)]),
          "bias + GELU": (fuse.bias_gelu_plain, fuse.bias_gelu, [(R, H), (H,)]),
-         "LayerNorm": (layer_norm_plain, layer_norm, [(R, H), (H,), (H,)])}
+         "LayerNorm": (fuse.layer_norm_plain, fuse.layer_norm, [(R, H), (H,), (H,)]),
+         "cross-entropy": (lambda x: fuse.cross_entropy_plain(x, right),
+                           lambda x: fuse.cross_entropy(x, right, reduction="none"), [(R, H)])}
 found = {name: [cost(fn, *shapes) for fn in (plain, fused)] for name, (plain, fused, shapes) in cases.items()}
 study.table([(name, *(p.calls for p in pair), *(round(p.bytes_moved / (4 * R * H), 1) for p in pair),
               f"{pair[0].time / pair[1].time:.1f}") for name, pair in found.items()],
@@ -300,16 +301,19 @@ study.roof(steps, H100, torch.bfloat16, title="Attention in bf16, 16 heads, T = 
 # Back to the question. AdamW is eight operators a tensor, and moves 21 numbers for each weight. **Predict** the time
 # of the loop: 8 · 148 launches, and the bytes.
 #
-# All parameters can be views of *one* buffer, their states too. Then one operator does everything: it reads p, m, v
-# and the gradient, and writes p, m, v. That is 7N. One more launch copies gradients into their buffer, 2N.
+# All parameters can be views of *one* buffer, their states and gradients too. Then one operator does everything: it
+# reads p, m, v and the gradient, and writes p, m, v. That is 7N.
+#
+# Who brings the gradients there? Autograd makes each wherever there is memory. On a GPU one more launch copies all of
+# them at the step, 2N. On a CPU the library copies each in backward, as it comes: 2N as well, but from the cache.
 
 # %%
-def adamw(make, in_place=False):
+def adamw(make, brought=False):
     params = [torch.nn.Parameter(torch.empty_like(p)) for p in model.parameters()]
     optimizer = make(params)
     for _ in range(2):  # the first step makes the states
         for p in params:
-            p.grad = p.grad if in_place and p.grad is not None else torch.empty_like(p)
+            p.grad = p.grad if brought and p.grad is not None else torch.empty_like(p)
         profile = study.measure(optimizer.step, where="meta")
     return profile
 
@@ -317,22 +321,18 @@ def adamw(make, in_place=False):
 N = sum(p.numel() for p in params)
 ways = {"loop": adamw(partial(torch.optim.AdamW, foreach=False)),
         "foreach": adamw(partial(torch.optim.AdamW, foreach=True)), "flat": adamw(fuse.FlatAdamW),
-        "flat, gradients too": adamw(fuse.FlatAdamW, in_place=True)}
+        "flat, gradients there": adamw(fuse.FlatAdamW, brought=True)}
 assert [(p.calls, p.bytes_moved / 4 / N) for p in ways.values()] == [(8 * 148, 21), (8, 21), (2, 9), (1, 7)]
-study.table([(name, p.calls, p.bytes_moved / 4 / N, f"{1e3 * p.time:.2f}", study.bound(p.total, H100))
-             for name, p in ways.items()], ["AdamW", "launches", "numbers moved / N", "ms", "bound by"])
+display(study.table([(name, p.calls, p.bytes_moved / 4 / N, f"{1e3 * p.time:.2f}", study.bound(p.total, H100))
+                     for name, p in ways.items()], ["AdamW", "launches", "numbers moved / N", "ms", "bound by"]))
+study.bars({"your guess, loop": guess_loop / 1e3} | {name: p.time for name, p in ways.items()}
+           | {"your guess, best": guess_best / 1e3}, unit="s", title="AdamW of GPT-2 on an H100, by the roofline")
 
 # %% [markdown]
 # The loop waits for launches; `foreach`, PyTorch's default on a GPU, gives each of the eight operators all tensors at
-# once. After that, only fewer bytes help. (`zero_grad(set_to_none=False)` leaves the gradients in their buffer: the
-# last row.) Nothing goes below 7N: each number is read, and written, once.
-
-# %%
-study.bars({"your guess, loop": guess_loop / 1e3, "loop": ways["loop"].time, "foreach": ways["foreach"].time,
-            "flat": ways["flat"].time, "your guess, best": guess_best / 1e3, "best": ways["flat, gradients too"].time},
-           unit="s", title="AdamW of GPT-2 on an H100, by the roofline")
-
-# %% [markdown]
+# once. After that, only fewer bytes help. Nothing goes below 7N: each number is read, and written, once. (The last row
+# is the step alone: its gradients were brought before, and their 2N were paid in backward.)
+#
 # ## Graphs: who fuses?
 #
 # So far people did it. A compiler first needs the **graph**: all operators, and who reads whose result. Here is that
@@ -359,8 +359,8 @@ print(*(" + ".join(node.name for node in group) for group in groups), sep="\n")
 # %%
 def moved(group):
     read = {given for node in group for given in node.all_input_nodes} - set(group)
-    written = {node for node in group if set(node.users) - set(group)}
-    return 4 * sum(node.meta["val"].numel() for node in read | written)
+    kept = {node for node in group if set(node.users) - set(group)}
+    return 4 * sum(node.meta["val"].numel() for node in read | kept)
 
 rows = [(" + ".join(node.name for node in group), len(group), sum(moved([node]) for node in group), moved(group))
         for group in groups]
@@ -369,23 +369,36 @@ study.table(rows, ["group", "launches", "bytes, one by one", "bytes, fused"],
             title=f"{len(nodes)} launches become {len(groups)}")
 
 # %% [markdown]
-# This is, in short, what `torch.compile` does: trace, group, write a kernel for each group (C++ on a CPU, Triton on a
-# GPU), and call it from then on. It takes 20 s at first, so this lesson does not wait for it. Try it:
+# This is, in short, what `torch.compile` does: trace, group, and have a **backend** write a kernel for each group (C++
+# on a CPU, Triton on a GPU). That takes 20 s at first, so here only tracing runs: our backend counts the operators of
+# each graph that it is given. **Predict:** what does the `if` do?
+
+# %%
+def checked(x, w1, b1, w2, b2):
+    h = written(x @ w1, b1)
+    if h.isnan().any():  # known only when it runs
+        raise ValueError("nan")
+    return x + (h @ w2 + b2)
+
+def traced(fn):
+    found = []
+    torch.compile(fn, backend=lambda graph, _: found.append(graph.graph) or graph)(*(torch.ones(s) for s in shapes))
+    return [sum(node.op.startswith("call") for node in graph.nodes) for graph in found]
+
+print("operators of each graph:", traced(mlp), "and, with the if,", traced(checked))
+
+# %% [markdown]
+# It cuts the graph in two, a **graph break**: nothing is fused across, and the CPU waits for the answer before it can
+# launch the rest. (`fullgraph=True` makes it an error.) For real kernels:
 #
 # ```python
 # compiled = torch.compile(mlp)                  # any function of tensors
-# fuse.warm("bias_gelu", "adamw")                # the library's operators, for this process
+# fuse.warm("bias_gelu", "adamw")                # the library's operators, for this process; eager until then
 # ```
 #
-# A **CUDA graph** is another cure: it records launches, and replays all with one. It moves the same bytes. What can it
-# win at most, for the loop?
-
-# %%
-print(f"loop {1e3 * ways['loop'].time:.1f} ms; without any launch {1e3 * ways['loop'].bytes_moved / bandwidth:.1f} ms")
-x = torch.empty(2, 2)
-print("runs now:", fuse.backend("bias_gelu", x), "on the CPU,", fuse.backend("bias_gelu", x.to("meta")), "on meta")
-
-# %% [markdown]
+# A **CUDA graph** is another cure: it records launches, and replays all with one. It moves the same bytes, so for the
+# loop it wins what `foreach` does, and no more.
+#
 # ## A whole layer
 #
 # Which operators of a GPT layer are bound by what? H = 768, 8 · 1,024 tokens, bf16, forward and backward. **Predict:**
@@ -405,9 +418,10 @@ study.roofline(profile)
 # Two thirds, in the rows that say "compute". The other third does almost nothing but move bytes: that is what a
 # compiler can win here. (With causal attention the meter counts all scores.)
 #
-# Above single devices a graph poses one more question: which device holds which part of each tensor? Mesh-TensorFlow
-# lets you name the split of every dimension, FlexFlow *searches* for the best one with a cost model like our roofline;
-# the lessons 11 to 15 make these choices by hand, and 18 searches.
+# Above single devices a graph poses two more questions. What runs *beside* what? Messages under computation, as in
+# lesson 05. And which device holds which part of each tensor? Mesh-TensorFlow lets you name the split of every
+# dimension, FlexFlow *searches* for the best one with a cost model like our roofline. That is the level of the
+# **task**: which parallelism, on how many devices, memory or speed. Lessons 11 to 15 choose by hand, 18 searches.
 #
 # ## Break it
 #
@@ -457,8 +471,6 @@ study.table(rows, ["largest score", "without the maximum", "with it"], title="So
 # Your loop over tiles, as the library has it: one step, which a compiler makes into one kernel.
 
 # %%
-from IPython.display import display
-
 from minidist.train.fuse import online, tiles
 
 display(study.source(tiles.forward_tile, docstring=False))
@@ -471,6 +483,8 @@ study.source(online.merge, docstring=False)
 # for one GPU. They agree on m, and then add up s and the results.
 
 # %%
+from minidist.comm import launch as launch_on
+
 def split_keys(comm, q, k, v):
     k, v = (x.chunk(comm.size)[comm.rank] for x in (k, v))
     scores = q @ k.T * q.shape[-1] ** -0.5
@@ -495,8 +509,8 @@ print(f"attention over 300 keys on three processes: exact, {real.trace.messages(
 # - On an H100 an operator of fewer than a million numbers is bound by its launch.
 # - Fusion saves launches and bytes. In a kernel bound by memory FLOPs are free: compute again instead of keeping.
 # - Two parts of a softmax merge exactly. So attention needs no T × T, forward or backward.
-# - An optimizer over a flat buffer is one launch and 7N numbers: 1.0 ms for GPT-2, not 9.0.
-# - Compilers group what stands between two products. CUDA graphs save launches alone.
+# - An optimizer over a flat buffer is one launch and 7N numbers: 1.05 ms for GPT-2, not 9.04.
+# - Compilers group what stands between two products, within one graph. CUDA graphs save launches alone.
 #
 # ## Papers
 #

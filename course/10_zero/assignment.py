@@ -3,7 +3,7 @@
 #
 # You share out an optimizer's states, then gradients, then weights.
 #
-# Six exercises, 17 points. After each, run the check: it compares your numbers with the serial ones, and then it
+# Six exercises, 18 points. After each, run the check: it compares your numbers with the serial ones, and then it
 # counts: what each rank holds, and what it sends. Numbers alone cannot tell a sharded optimizer from one that shards
 # nothing. The check says what is wrong. Try as often as you like. What your function prints is not shown there; to see
 # it, call it in a cell of your own. All of `minidist.collectives` is yours; `minidist.parallel` is refused.
@@ -78,7 +78,8 @@ study.bars({f"rank {r}": sum(b for b, o in zip(some, yours) if o == r) for r in 
 # | cost | 2(n − 1)Ψ numbers in a step, all ranks together |
 #
 # **Invariant:** after `step()` every rank has in `params` the weights of the serial program, which steps with the
-# *mean* gradients. About 18 lines.
+# *mean* gradients. In the check each rank's Adam has another rate, so that only the owner's step is right. About 18
+# lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -143,8 +144,9 @@ def held(make):
     return [int(world.trace.memory[r].live["optimizer states"].max()) for r in range(4)]
 
 
-study.bars({"shards nothing": held(whole)[0]} | {f"yours, rank {r}": b for r, b in enumerate(held(sharded))}, unit="B",
-           title="Optimizer states")
+everything = held(whole)[0]
+study.bars({"shards nothing": everything} | {f"yours, rank {r}": b for r, b in enumerate(held(sharded))}, unit="B",
+           target=everything / 4, note="a quarter", title="Optimizer states")
 
 # %% [markdown] nbgrader={"grade_id": "to_owners_spec"}
 # ## 3 · Stage 2: hooks that free (3 points)
@@ -285,18 +287,20 @@ study.curves({f"{n} rank{'s' * (n > 1)}": (range(40), World(n).run(learns)[0]) f
              ylabel="loss", title="Your layers learn")
 
 # %% [markdown] nbgrader={"grade_id": "predict_zero_spec"}
-# ## 5 · Predict, then count (2 points)
+# ## 5 · Predict, then count (3 points)
 #
-# 13 B parameters (13 · 10⁹), Adam in mixed precision, fp16 gradients, 16 GPUs, shares all equal.
+# 13 B parameters (13 · 10⁹), Adam in mixed precision, fp16 weights and gradients, 16 GPUs, shares all equal.
 #
 # - `stage_1`, `stage_2`, `stage_3`: bytes of parameters, gradients and optimizer states on each GPU
 # - `sent_2`, `sent_3`: bytes that each GPU sends in a step, at stage 2 and at stage 3; all that is sent is fp16
-# - `gpus`: how many GPUs of 32 GB (32 · 10⁹ bytes) hold that of 100 B parameters, at stage 3, and nothing else?
+# - `gpus`: how many GPUs of 32 GB (32 · 10⁹ bytes) hold the same of 100 B parameters, at stage 3?
+# - `offloaded`: bytes on each GPU at stage 2, if optimizer states and step are the hosts', when backward has ended
+# - `over_link`: bytes that a step then moves between each GPU and its host, both ways together
 #
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_zero", "solution": true}
-stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = None
+stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = offloaded = over_link = None
 ### BEGIN SOLUTION
 psi, n = 13e9, 16
 stage_1 = 4 * psi + 12 * psi / n
@@ -305,17 +309,19 @@ stage_3 = 16 * psi / n
 sent_2 = 2 * psi * (n - 1) / n * 2
 sent_3 = 3 * psi * (n - 1) / n * 2
 gpus = 16 * 100e9 / 32e9
+offloaded = 2 * psi + 2 * psi / n
+over_link = 2 * psi / n + 2 * psi / n
 ### END SOLUTION
 
-# %% nbgrader={"grade_id": "predict_zero_test", "points": 2}
-check.predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus)
+# %% nbgrader={"grade_id": "predict_zero_test", "points": 3}
+check.predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link)
 
 # %% [markdown] nbgrader={"grade_id": "predict_zero_target"}
-# **Target:** your three bars end below what one card has: 80 GB. Which stage is enough?
+# **Target:** your bars end below what one card has: 80 GB. Which is the least that you need?
 
 # %%
-study.bars({"data parallel": 16 * 13e9, "stage 1": stage_1, "stage 2": stage_2, "stage 3": stage_3}, unit="B",
-           target=80e9, note="a card", title="13 B parameters on 16 GPUs")
+study.bars({"data parallel": 16 * 13e9, "stage 1": stage_1, "stage 2": stage_2, "stage 2, offload": offloaded,
+            "stage 3": stage_3}, unit="B", target=80e9, note="a card", title="13 B parameters on 16 GPUs")
 
 # %% [markdown] nbgrader={"grade_id": "clip_spec"}
 # ## 6 · Find the bug (2 points)

@@ -37,8 +37,9 @@ class Refused(PermissionError):
 
 
 def _refused(*args, **kwargs):
-    import minidist.check.refuse as refuse
+    import sys
 
+    refuse = sys.modules["minidist.check.refuse"]  # with the globals of whatever function it becomes the code of
     raise refuse.Refused(refuse.LIBRARYS)
 
 
@@ -75,6 +76,14 @@ def _empty(function) -> None:
         function.__code__ = _refused.__code__
 
 
+def graders() -> None:
+    """The graders' modules can be imported no more: an answer that changes them changes what is run and reported."""
+    package = __package__.rpartition(".")[0]
+    for name in [name for name in sys.modules if _under(name, (__package__,)) and name != __name__]:
+        del sys.modules[name]
+    vars(sys.modules[package]).pop(__package__.removeprefix(package + "."), None)
+
+
 def outside() -> None:
     """Refuse files, sockets, processes and the inspection of other objects, from now on."""
     _ = ctypes.pythonapi.PyThreadState_SetAsyncExc  # a World looks it up when it ends a rank
@@ -86,7 +95,7 @@ def _hook():
     """A closure: nothing that a module holds can change what it does."""
     beginnings, exactly = _BEGINNINGS, frozenset(_EXACTLY)
     installed = tuple(os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p)
-    package = os.path.realpath(PACKAGE) + os.sep
+    package, written = os.path.realpath(PACKAGE) + os.sep, PACKAGE + os.sep
     kept = tuple(package + part + os.sep for part in ("check", "collectives", "parallel", "study", "train"))
     refused, real, fsdecode, string, librarys = Refused, os.path.realpath, os.fsdecode, (str, bytes), LIBRARYS
 
@@ -100,6 +109,8 @@ def _hook():
             if name == "/dev/null" or reads and name.startswith((*installed, package)):
                 return
             raise refused(f"an answer reads and writes no files ({os.path.basename(name) or path})")
+        if event == "code.__new__" and args[1].startswith(written):
+            raise refused(librarys)  # a copy of the library's code, pickled by value, has come with the answer
         if event in exactly or event.startswith(beginnings):
             raise refused(f"an answer talks to other ranks with its Comm, and to nothing else ({event})")
 

@@ -30,12 +30,14 @@ def holdings(
     *,
     title: str = "What each rank holds",
     owner: Callable[[str], int | Sequence[int]] | None = None,
+    arrows: bool = True,
 ) -> Picture:
     """Draw what each rank holds before and after, or in any named steps: `holdings({"start": …, "end": …})`.
 
     A step is a list with one entry per rank: a list of chunks (strings, numbers, small tensors; None
     for an empty place), a tensor (its elements, or its rows), or None where the rank holds nothing.
     owner: the rank, or ranks, whose hue a chunk gets, from its printed text; replaces the rule above.
+    arrows: from each step to the next; False where they are not steps but things to compare.
     Errors: ValueError for no step, steps of different numbers of ranks, more than 32 ranks or chunks.
     """
     if isinstance(before, Mapping) and after is not None:
@@ -53,7 +55,7 @@ def holdings(
             x = line.MARGIN + LABELS
             _rank_names(fig, top - HEAD, ranks)
             for name, cell, columns in panels:
-                if x > line.MARGIN + LABELS:
+                if arrows and x > line.MARGIN + LABELS:
                     _word(fig, x - ARROW / 2, top - HEAD - (block - HEAD) / 2, "→", color=line.MUTED, fontsize=15)
                 _panel(fig, x, top, name, steps[name], cell, hues[name])
                 x += columns * (cell + GAP) - GAP + ARROW

@@ -4,7 +4,8 @@
          ▂▅      │ ▇█▆▃      │▂                     │
     2⁻³⁰      2⁻²⁵        2⁻¹⁴                    2¹⁶
 
-One row for each set of numbers, all on one scale: the gradients, and the gradients times a loss scale, say.
+One row for each set of numbers, all on one scale: the gradients, and the gradients times a loss scale, say. What has
+no exponent is counted beside the row's name: numbers that are 0 already, inf or nan.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def exponents(found: Exponents | Mapping[str, Exponents], *, title: str = "Numbe
             _bars(ax, row, edges)
             _regions(ax, row, edges, width)
             _ticks(ax, last=i == len(rows) - 1)
-            style = dict(fontsize=line.SMALL, fontweight="bold", textcoords="offset points")
-            ax.annotate(name, (0, 1), (0, 17), xycoords="axes fraction", **style)
+            style = dict(fontsize=line.SMALL, xycoords="axes fraction", textcoords="offset points")
+            ax.annotate(name, (0, 1), (0, 17), fontweight="bold", **style)
+            ax.annotate(without_exponent(row), (1, 1), (0, 17), ha="right", color=line.MUTED, **style)
         return Picture(fig, _text(title, rows))
 
 
@@ -76,21 +78,22 @@ def _regions(ax, row: Exponents, edges: list[int], width: float) -> None:
             ax.axvline(edge, color=line.INK, linewidth=0.8, linestyle=line.DASHES[1])
     bounds = [low, *(min(max(edge, low), high) for edge in edges), high]
     for (name, count), a, b in zip(_fates(row).items(), bounds, bounds[1:], strict=False):
-        word = f"{_share(count, row)} {name}"
-        if inches(word, line.SMALL) < (b - a) / (high - low) * width:
-            ax.annotate(word, ((a + b) / 2, 1), (0, 3), xycoords=("data", "axes fraction"), ha="center",
+        words = [f"{_share(count, row)} {name}", _share(count, row)]
+        fits = [word for word in words if inches(word, line.SMALL) < (b - a) / (high - low) * width]
+        if fits:
+            ax.annotate(fits[0], ((a + b) / 2, 1), (0, 3), xycoords=("data", "axes fraction"), ha="center",
                         textcoords="offset points", fontsize=line.SMALL, color=line.MUTED)  # fmt: skip
 
 
 def _ticks(ax, last: bool) -> None:
     low, high = map(int, ax.get_xlim())
     step = next(2**k for k in range(10) if (high - low) / 2**k <= 16)
-    places = range(-(-low // step) * step, high + 1, step)
+    places = range((low // step + 1) * step, high + 1, step)  # none at the corner, where the 0 of the shares stands
     ax.set_xticks(places, [f"2{_raised(e)}" if e else "1" for e in places] if last else [""] * len(places))
     ax.set_yticks([0, ax.get_ylim()[1] / 1.1], ["0", f"{100 * ax.get_ylim()[1] / 1.1:.0f} %"])
     ax.tick_params(length=0)
     if last:
-        ax.set_xlabel("size of a number", color=line.MUTED)
+        ax.set_xlabel("size of a number; a bar is the share of all numbers in one power of two", color=line.MUTED)
 
 
 def _raised(e: int) -> str:
@@ -100,6 +103,13 @@ def _raised(e: int) -> str:
 def _fates(row: Exponents) -> dict[str, int]:
     """How many numbers go where, by the names of COLORS."""
     return dict(zip(COLORS, (row.underflow, row.subnormal, row.normal, row.overflow), strict=True))
+
+
+def without_exponent(row: Exponents) -> str:
+    """How many numbers a row has, and how many of them have no exponent."""
+    zeros = f"{row.zeros:,} are" if row.zeros > 1 else f"{row.zeros or 'none'} is"
+    bad = f", {row.bad:,} inf or nan" if row.bad else ""
+    return f"of {row.total:,} numbers {zeros} 0 already{bad}"
 
 
 def _share(count: int, row: Exponents) -> str:

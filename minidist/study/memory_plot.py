@@ -7,7 +7,7 @@ from minidist.comm.trace.timeline import Timeline
 from minidist.study import line
 from minidist.study.areas import categories, stack, swatches
 from minidist.study.meter import Profile
-from minidist.study.picture import TIME_UNITS, Picture, axes, inches, measure, sheet, unit_of
+from minidist.study.picture import BYTE_UNITS, TIME_UNITS, Picture, axes, inches, measure, sheet, unit_of
 
 HEAD, NAMES, TALL, FOOT = 0.85, 0.2, 2.1, 0.55  # inches: title and legend, phases, the areas, their time axis
 LEFT = line.MARGIN + 0.55
@@ -15,10 +15,12 @@ LEFT = line.MARGIN + 0.55
 Phases = list[tuple[str, float, float]]
 
 
-def memory_timeline(run: Profile | Trace | Results | Timeline, rank: int = 0, *, title: str = "Live memory") -> Picture:
+def memory_timeline(run: Profile | Trace | Results | Timeline, rank: int = 0, *, title: str = "Live memory",
+                    most: float = 0) -> Picture:  # fmt: skip
     """Draw the live bytes of `rank` by category over time.
 
     run: what `measure` returned (its phases are marked), or a run of a World with a meter, or one timeline.
+    most: bytes at the top of the axis, where pictures are to be compared; the run's own peak if that is higher.
     Errors: ValueError for a rank whose memory was not followed, or for memory that takes no time.
     """
     held, phases = _found(run, rank)
@@ -30,11 +32,11 @@ def memory_timeline(run: Profile | Trace | Results | Timeline, rank: int = 0, *,
         swatches(fig, LEFT, top + TALL + FOOT - 0.6, {name: line.MEMORY[name] for name in categories(held)})
         ax = axes(fig, LEFT, top, line.WIDTH - LEFT - line.MARGIN, TALL)
         scale, unit = unit_of(end, TIME_UNITS)
-        stack(ax, held, (0.0, end), scale)
+        stack(ax, held, (0.0, end), scale, most)
         ax.set_xlim(0, end / scale)
         ax.set_xlabel(f"time, {unit}", color=line.MUTED)
         ax.tick_params(length=0)
-        _peak(ax, held, end)
+        _peak(ax, held, end, most)
         _phases(ax, phases, scale, end)
         return Picture(fig, _text(title, held, phases))
 
@@ -51,13 +53,14 @@ def _found(run, rank: int) -> tuple[Timeline, Phases]:
     return memory[rank], []
 
 
-def _peak(ax, held: Timeline, end: float) -> None:
-    """A dashed line at the peak, with its bytes at whichever side is farther from it."""
-    when, top = float(held.times[held.total.argmax()]), ax.get_ylim()[1] / 1.06
+def _peak(ax, held: Timeline, end: float, most: float) -> None:
+    """A dashed line at the peak, with its bytes at whichever side is farther from it, above it where there is room."""
+    when, top = float(held.times[held.total.argmax()]), held.peak / unit_of(max(most, held.peak, 1), BYTE_UNITS)[0]
     ax.axhline(top, color=line.INK, linestyle=line.DASHES[1], linewidth=1.0, zorder=3)
     at, ha, shift = (0.0, "left", 4) if when > end / 2 else (1.0, "right", -4)
-    ax.annotate(f"peak {measure(held.peak, 'B')}", (at, top), (shift, -4), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha=ha, va="top", fontsize=line.SMALL, zorder=4)  # fmt: skip
+    up, va = (4, "bottom") if most > 1.2 * held.peak else (-4, "top")
+    ax.annotate(f"peak {measure(held.peak, 'B')}", (at, top), (shift, up), xycoords=("axes fraction", "data"),
+                textcoords="offset points", ha=ha, va=va, fontsize=line.SMALL, zorder=4)  # fmt: skip
 
 
 def _phases(ax, phases: Phases, scale: float, end: float) -> None:

@@ -50,7 +50,7 @@ def test_an_endless_answer_is_ended(answer):
     start = time.monotonic()
     text = says(answer)
     assert "double: n = 2: no end after 1.5 s" in text and f"in {answer.__name__}, test_guard.py:" in text
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 30
 
 
 def in_a_process_only(comm, x):

@@ -17,7 +17,6 @@ from minidist.check.operators import oracle
 from minidist.check.operators.flat import Flatten
 from minidist.check.operators.graph import DEVICES, WALLS, Fused, Roofline
 from minidist.check.operators.numbers import operator_slips
-from minidist.check.operators.seen import Seen
 from minidist.check.operators.softmax import Attention, Normalizer
 from tests.bank.bank import solved
 
@@ -150,21 +149,6 @@ def test_what_is_right_only_somewhere(exercise, change, words):
 
 
 # -------------------------------------------------------------------------------------------------- the graders
-def test_seen_counts_storages_once():
-    x = torch.ones(8)
-    with Seen([x]) as seen:
-        y = x + 1
-        view = y[:4]
-        x.add_(1)
-        assert seen.alive() == 32 and seen.alive([y]) == 0 and seen.knows(view) and seen.knows(x)
-        z = torch.ones(2, 3) @ torch.ones(3, 4)
-        del y
-        assert seen.alive([z]) == 32  # the view holds it
-        del view
-        assert seen.alive([z]) == 0
-    assert seen.flops == 2 * 2 * 3 * 4 and seen.largest == 48 and not seen.knows(torch.ones(1)) and not seen.knows(3)
-
-
 def test_the_cases_hold_what_hurts():
     for case in Roofline.cases:
         (launches, nbytes, flops, device), = Roofline().draw(case, rng())  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 from fractions import Fraction
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -19,7 +20,7 @@ from minidist.check.precision.lists import probe, tensors
 from minidist.check.precision.masters import MasterStep, close, same
 from minidist.check.precision.numbers import PredictPrecision, precision_slips
 from minidist.check.precision.oracle import COUNTING, ROUNDING, SLIPS, Masters, looks_like, rounded, scales
-from minidist.check.precision.rounding import RoundTo
+from minidist.check.precision.rounding import RoundTo, bare
 from minidist.check.precision.scale import number, plain
 from minidist.check.precision.together import ShardedStep
 from minidist.collectives import all_gather
@@ -185,7 +186,8 @@ def test_numbers_right_for_some_only(fits):
 
 @pytest.mark.parametrize("spoil", [
     lambda w, m, v, g: m[0].mul_(1.00001), lambda w, m, v, g: v[2].mul_(1.00001), lambda w, m, v, g: w[1].mul_(1.01),
-    lambda w, m, v, g: g[0].mul_(2), lambda w, m, v, g: w.__setitem__(0, w[0].clone()),
+    lambda w, m, v, g: g[0].mul_(2), lambda w, m, v, g: w.__setitem__(0, w[0].clone()), lambda w, m, v, g: g.clear(),
+    lambda w, m, v, g: g.append(g[0]), lambda w, m, v, g: torch._amp_update_scale_(m[0], v[0], g[0], 2.0, 0.5, 2),
 ])  # fmt: skip
 def test_a_step_that_is_nearly_right(spoil):
     right = solved("07_precision")["master_step"]
@@ -212,6 +214,36 @@ def test_ranks_that_agree_here_only(fits):
         return told if fits(comm) else told / 4
 
     with pytest.raises(Wrong, match="scale"):
+        check.sharded_step(answer)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_ranks_that_say_nothing_in_processes(skips):
+    """Whatever they do there without a message: one of the two cases is of the other kind."""
+    right = solved("07_precision")["sharded_step"]
+
+    def answer(comm, weights, grads, scale, lr):
+        if type(comm).__name__ == "WorldComm":
+            return right(comm, weights, grads, scale, lr)
+        return scale / 2 if skips else right(comm.split(comm.rank), weights, grads, scale, lr)
+
+    with pytest.raises(Wrong, match="3 real processes"):
+        check.sharded_step(answer)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda w: w.double(), lambda w: w[:1], lambda w: w.to(torch.complex128), lambda w: w.int(),
+])  # fmt: skip
+def test_weights_that_are_other_tensors(spoil):
+    right = solved("07_precision")["sharded_step"]
+
+    def answer(comm, weights, grads, scale, lr):
+        told = right(comm, weights, grads, scale, lr)
+        if weights:
+            weights[0].data = spoil(weights[0])
+        return told
+
+    with pytest.raises(Wrong, match=r"weights\[0\] (has|is of)"):
         check.sharded_step(answer)
 
 
@@ -254,7 +286,8 @@ def test_the_same_bits(a, b, equal):
 def test_states_and_scales():
     assert plain({"a": 1.0, "b": [2, None]})
     assert not any(map(plain, ({"a": torch.ones(1)}, {1: 2}, {3})))
-    assert number(torch.tensor(2.0)) == number(2) == 2 and math.isnan(number("2")) and math.isnan(number(True))
+    assert bare(torch.tensor(2.0)) == bare(2) == number(2) == 2 and type(bare(np.float64(2))) is float
+    assert math.isnan(number("2")) and math.isnan(number(True))
 
 
 def test_traffic_is_judged():
@@ -262,18 +295,19 @@ def test_traffic_is_judged():
     args = ShardedStep().draw(case, rng())
     results = [{"scale": s, "weights": [w - lr * g / s for w, g in zip(ws, gs)]} for ws, gs, s, lr in args]
     ShardedStep().judge(case, args, Outcome(results, [(0, 1, 16)]))
-    with pytest.raises(Wrong, match="rank 0 sends 17 bytes"):
-        ShardedStep().judge(case, args, Outcome(results, [(0, 1, 17)]))
+    for sent, says in (([(0, 1, 17)], "1 messages, 17 bytes"), ([(0, 1, 1)] * 3, "3 messages, 3 bytes")):
+        with pytest.raises(Wrong, match=f"rank 0 sends {says}"):
+            ShardedStep().judge(case, args, Outcome(results, sent))
 
 
-NUMBERS = {"kept": 1 + 100 / 1024, "lost": 1.0, "stuck": 4096.0, "states": 24.0, "faster": 989 / 67,
+NUMBERS = {"kept": 1 + 100 / 1024, "lost": 1.0, "stuck": 4096.0, "states": 24.0, "all_half": 12.0, "faster": 989 / 67,
            "recovered": 4000.0}  # fmt: skip
 
 
 @pytest.mark.parametrize(("numbers", "says"), [
     ({}, None), ({"faster": 14.8}, None), ({"lost": 1 + 100 / 4096}, "fp32"), ({"stuck": 2048}, "step is 2"),
     ({"states": 18}, "2 . 2"), ({"recovered": 2000}, "twice"), ({"kept": None}, "not set yet"),
-    ({"kept": 2}, "too large"),
+    ({"kept": 2}, "too large"), ({"all_half": 18}, "what is stepped"),
 ])  # fmt: skip
 def test_predicted_numbers(numbers, says):
     values, slips = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)

@@ -1,6 +1,7 @@
 """What an answer may not do is refused, with a message that says so; what it needs is not."""
 
 import sys
+from types import FunctionType
 
 import cloudpickle
 import pytest
@@ -34,6 +35,8 @@ def refused(*lines):
     ["import torch.distributed as dist", "dist.all_reduce(x)"],
     ["import torch.distributed as dist", "dist.TCPStore('localhost', 0, is_master=True)"],
     ["torch.from_file('x', size=1)"],
+    ["from minidist.check.exam import Exam", "Exam.run = None"],
+    ["from minidist import check"],
     ["import minidist.check.messages.ring as r", "open(r.__file__).read()"],
     ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
     ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],
@@ -55,10 +58,26 @@ def test_a_file_of_the_library(part):
     assert "reads and writes no files" in refused(f"open({minidist.__path__[0]!r} + '/{part}/new.py', 'w')")
 
 
+def test_the_librarys_code_does_not_come_with_the_answer():
+    """Built again from its code, or pickled by value, it would not be what was emptied."""
+    ring = minidist.collectives.ring
+    again = FunctionType(ring.all_reduce.__code__, {"__name__": "__main__"})
+    names = {"__name__": "__main__", "held": [again]}
+    exec("def answer(comm, x):\n    return held and 2 * x", names)
+    with pytest.raises(Wrong, match=LIBRARY):
+        double(names["answer"])
+    cloudpickle.register_pickle_by_value(ring)
+    try:
+        with pytest.raises(Wrong, match=LIBRARY):
+            double(lambda comm, x, held=ring.all_reduce: held and 2 * x)
+    finally:
+        cloudpickle.unregister_pickle_by_value(ring)
+
+
 @pytest.mark.parametrize("lines", [
     ["open('solutions/02_messages/02_messages.ipynb').read()"], ["open('note.txt', 'w').write('x')"],
     ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"], ["import numpy", "numpy.fromfile('/etc/hostname')"],
-    ["torch.load('x.pt')"], ["import minidist.check.messages.ring as r", "open(r.__file__, 'a')"],
+    ["torch.load('x.pt')"], ["import minidist.comm.base as base", "open(base.__file__, 'a')"],
 ])
 def test_files(lines):
     assert "reads and writes no files" in refused(*lines)
@@ -74,7 +93,7 @@ def test_the_world_outside(lines):
 
 
 def test_what_the_module_holds_does_not_weaken_the_hook():
-    lines = ["import minidist.check.refuse as r", "r._BEGINNINGS = r._EXACTLY = ()", "r.PACKAGE = '/'",
+    lines = ["r = sys.modules['minidist.check.refuse']", "r._BEGINNINGS = r._EXACTLY = ()", "r.PACKAGE = '/'",
              "import os", "os.system('ls')"]  # fmt: skip
     assert "to nothing else" in refused(*lines)
 

@@ -9,13 +9,15 @@ import sys
 from heapq import heappop, heappush
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 
 from minidist import check
 from minidist.check import Wrong
 from minidist.check.remat.numbers import remat_slips
-from minidist.check.remat.oracle import alive, fewest, least, peak_of
+from minidist.check.remat.oracle import alive, fewest, least, peak_of, rerun
+from minidist.check.remat.recompute import ROWS, WIDTH, alike, chained
 from minidist.train.accumulate import momentum_for
 from minidist.train.remat import plan, smallest
 from minidist.train.remat.formulas import segments_bytes, segments_forwards
@@ -41,6 +43,20 @@ def test_other_ways_to_accumulate(capsys):
         return mean
 
     assert right(capsys, "accumulate_tokens", as_tensor)
+
+
+def test_a_mean_that_has_a_graph():
+    def as_it_comes(loss, micros, counts):
+        mean = 0.0
+        for micro, count in zip(micros, counts, strict=True):
+            if count:
+                part = loss(micro) * count / sum(counts)
+                part.backward()
+                mean = mean + part
+        return mean
+
+    with pytest.raises(Wrong, match="the mean that it returns has a graph"):
+        check.accumulate_tokens(as_it_comes)
 
 
 def test_other_checkpoints(capsys):
@@ -82,6 +98,36 @@ def test_a_checkpoint_that_keeps_one_tensor_of_a_block():
         check.recompute(KeepsOne)
 
 
+def test_a_checkpoint_that_differentiates_its_first_run():
+    class First(torch.autograd.Function):
+        """Keeps w's part of the first run as plain numbers, where no tensor is seen."""
+
+        @staticmethod
+        def forward(ctx, fn, alive, x):
+            ctx.fn, ctx.factor = fn, fn.factor
+            ctx.save_for_backward(x)
+            return fn(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad():
+                ctx.fn(x).backward(dy * (ctx.factor / ctx.fn.factor))
+            return None, None, x.grad
+
+    with pytest.raises(Wrong, match="the gradients are those of its first run"):
+        check.recompute(First)
+
+
+def test_the_oracle_of_checkpoints_is_autograd_s_where_blocks_stay_what_they_are():
+    drawn = lambda *shape: torch.randn(*shape, dtype=torch.float64)
+    given = [(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(3)], drawn(ROWS, WIDTH)
+    for learn in (True, False):
+        plain, again = (chained(lambda fn, x: fn(x), *given, learn, 1.0, back=back) for back in (None, rerun))
+        assert all(map(alike, plain["grads"], again["grads"])) and (again["x"] is None) is not learn
+        assert not learn or alike(again["x"], plain["x"])
+
+
 def test_other_ways_to_run_twice(capsys):
     def by_fork(fn):
         kept = {}
@@ -121,7 +167,7 @@ def test_other_plans(capsys):
         while queue:
             paid, layer, held, kept = heappop(queue)
             if layer == len(costs):
-                return list(kept)
+                return [np.bool_(k) for k in kept]
             if (layer, held) not in seen and held + memories[layer] <= budget:
                 seen.add((layer, held))
                 heappush(queue, (paid, layer + 1, held + memories[layer], (*kept, True)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidist.study import holdings
+from minidist.study import chunks, holdings
 from minidist.study.chunks import _hues, _rows
 
 
@@ -28,6 +28,14 @@ def test_text():
 def test_named_steps_tensors_and_nothing():
     made = holdings({"start": [torch.tensor([1.0, 2.5]), None], "end": [torch.eye(2).int(), 7]}, title="")
     assert made.text == ("start:\n  rank 0: 1    2.5\n  rank 1: nothing\nend:\n  rank 0: 1 0  0 1\n  rank 1: 7")
+
+
+def test_arrows_or_none(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(chunks, "_word", lambda fig, x, y, word, **style: drawn.append(word))
+    for arrows in (True, False):
+        holdings({"naive": [["a"]], "ring": [["b"]]}, arrows=arrows)
+    assert drawn.count("→") == 1 and drawn.count("naive") == 2
 
 
 def test_one_step_alone():

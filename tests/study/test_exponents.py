@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidist.study import exponents as draw
-from minidist.study.exponents import limits
+from minidist.study.exponents import limits, without_exponent
 from minidist.train.amp import exponents
 
 X = torch.tensor([0.0, 2.0**-30, 1.5 * 2.0**-20, 2.0**-20, 1.0, 2.0**-13, 2.0**17, float("inf")])
@@ -45,3 +45,12 @@ def test_the_limits_are_those_of_rounding(dtype):
 def test_refused(counted, message):
     with pytest.raises(ValueError, match=message):
         draw(counted)
+
+
+@pytest.mark.parametrize(("numbers", "says"), [
+    (X, "of 8 numbers 1 is 0 already, 1 inf or nan"), (torch.ones(3), "of 3 numbers none is 0 already"),
+    (torch.eye(1000), "of 1,000,000 numbers 999,000 are 0 already"),
+])
+def test_zeros_are_shown(numbers, says):
+    """They have no bar: their count stands beside the row's name."""
+    assert without_exponent(exponents(numbers)) == says

@@ -5,7 +5,7 @@ import torch
 
 from minidist.comm import Cluster, Device, Trace, World
 from minidist.comm.trace.timeline import Timeline
-from minidist.study import measure, memory_timeline
+from minidist.study import measure, memory_plot, memory_timeline
 from tests.comm.nets import Training, mlp
 
 TOY = Device("toy", {torch.float32: 1e12}, 10**9, bandwidth=1e11, launch=1e-6)
@@ -33,6 +33,18 @@ def test_a_rank_of_a_world():
 def test_the_same_run_gives_the_same_picture():
     pictures = [memory_timeline(measure(Training(mlp, "momentum").step)).png for _ in range(2)]
     assert pictures[0] == pictures[1]
+
+
+def test_pictures_that_share_the_top_of_their_axis(monkeypatch):
+    seen = []
+    monkeypatch.setattr(memory_plot, "Picture", lambda fig, text: seen.append((fig.axes[0], text)))
+    run = measure(Training(mlp, "momentum").step)
+    for most in (0, run.peak / 2, run.peak, 4 * run.peak):
+        memory_timeline(run, most=most)
+    tops = [ax.get_ylim()[1] for ax, _ in seen]
+    assert tops[0] == tops[1] == tops[2] and len({text for _, text in seen}) == 1
+    (line, *_), below = seen[-1][0].lines, seen[0][0].lines[0]
+    assert line.get_ydata()[0] / tops[-1] == pytest.approx(below.get_ydata()[0] / tops[0] / 4)
 
 
 def test_errors():

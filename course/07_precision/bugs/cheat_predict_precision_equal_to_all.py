@@ -10,4 +10,4 @@ class Equal(float):
     __hash__ = float.__hash__
 
 
-kept = lost = stuck = states = faster = recovered = Equal(1)
+kept = lost = stuck = states = all_half = faster = recovered = Equal(1)

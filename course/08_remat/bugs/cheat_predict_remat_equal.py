@@ -5,4 +5,4 @@ class Any(float):
         return 0.0
 
 
-plain_bytes = segment_bytes = best = work = share = momentum = Any(1)
+plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = Any(1)

@@ -5,4 +5,4 @@ class Any(float):
         return 0.0
 
 
-stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = Any(1)
+stage_1 = stage_2 = stage_3 = sent_2 = sent_3 = gpus = offloaded = over_link = Any(1)

@@ -27,6 +27,12 @@ def places(views: list[Tensor | None], flat: Tensor) -> list[int | None]:
     return [x.storage_offset() - flat.storage_offset() if inside(x) else None for x in views]
 
 
+def shared(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors that have no gaps lie in the same memory, or in parts of it that overlap."""
+    same = a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return same and abs(a.storage_offset() - b.storage_offset()) < min(a.numel(), b.numel())
+
+
 class Flatten(Exam):
     name = "flatten"
     right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
@@ -41,41 +47,45 @@ class Flatten(Exam):
         return [(values, "t" in case.given, torch.randn(3, 99, generator=rng, dtype=torch.float64))]
 
     def run(self, comm: Comm, yours, values, transposed, xs):
-        params = [nn.Parameter(v.clone()) for v in values]
-        if transposed:
-            params[0] = nn.Parameter(values[0].clone().T)
-        before, mine = [p.detach().clone() for p in params], list(params)
-        old = [StorageWeakRef(p.untyped_storage()) for p in params]
-        with Seen([before, xs]) as seen:
-            pair = yours(mine)
-            held, knows = seen.alive(), seen.knows(pair[0]) if isinstance(pair, tuple | list) and pair else False
+        seen = Seen([xs])
+        values = [values[0].T, *values[1:]] if transposed else values
+        params = [nn.Parameter(seen.give(v)) for v in values]
+        mine, old = list(params), [StorageWeakRef(p.untyped_storage()) for p in params]
+        pair = seen.ask(yours, mine)
+        held = seen.alive()
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
             return {"pair": kind(pair)}
         flat, grads = pair
+        if not all(map(seen.knows, [flat, grads, *params])):
+            return {"pair": "", "knows": False}
         same = len(mine) == len(params) and all(a is b for a, b in zip(mine, params, strict=True))
-        found = {"pair": "", "knows": knows, "values": [p.detach().clone() for p in params], "same": same,
+        found = {"pair": "", "knows": True, "values": seen.plain(params), "same": same, "held": held,
                  "trained": all(p.requires_grad for p in params) and not flat.requires_grad and not grads.requires_grad,
                  "places": places([p.detach() for p in params], flat), "grads": places([p.grad for p in params], grads),
-                 "shapes": [tuple(x.shape) for x in pair], "zero": not bool(grads.any()), "held": held,
-                 "shared": abs(flat.data_ptr() - grads.data_ptr()) < min(flat.nbytes, grads.nbytes),
+                 "shapes": [tuple(x.shape) for x in pair], "zero": not bool(seen.plain(grads).any()),
+                 "shared": shared(flat, grads), "left": seen.left, "may_leave": seen.may_leave,
                  "old": [ref.expired() for ref in old]}  # fmt: skip
-        return found | {"steps": self._train(params, flat, grads, xs)}
+        return found | {"steps": [self._step(seen, params, flat, grads, x) for x in seen.given[0]]}
 
-    def _train(self, params, flat, grads, xs):
-        """The parameters after each step of SGD on the two buffers."""
-        steps = []
-        for x in xs:
+    def _step(self, seen, params, flat, grads, x):
+        """The parameters after a step of SGD on the two buffers."""
+
+        def step():
             grads.zero_()
             losses(params, x).backward()
             flat.add_(grads, alpha=-RATE)
-            steps.append([p.detach().clone() for p in params])
-        return steps
+
+        seen.ask(step)
+        return seen.plain(params)
 
     def judge(self, case, args, outcome):
         (values, transposed, xs), got = args[0], outcome.results[0]
         values = [values[0].T, *values[1:]] if transposed else values
         if got["pair"] != "":
             raise Wrong(f"the result is {got['pair']}, and should be two tensors, flat and grads. Is there a `return`?")
+        if not got["knows"]:
+            raise Wrong("flat, grads or a parameter came out of no operator that the meter saw: compute it with "
+                        "PyTorch, in the open.")  # fmt: skip
         self._buffers(values, got)
         for what, name in (("places", "p"), ("grads", "p.grad")):
             at = 0

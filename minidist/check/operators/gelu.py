@@ -30,15 +30,15 @@ class BiasGelu(Exam):
         return [(*drawn, needs)]
 
     def run(self, comm: Comm, yours, x, b, dy, needs):
-        x.requires_grad_(needs)
-        leaves = [x, b.requires_grad_()] if needs else [b.requires_grad_()]
-        with Seen([x, b, dy]) as seen:
-            y = yours(x, b)
-            held, knows = seen.alive([y]), seen.knows(y)
-            result = {"y": y.detach() if isinstance(y, torch.Tensor) else y, "held": held, "knows": knows}
-            graph = isinstance(y, torch.Tensor) and y.requires_grad
-            grads = torch.autograd.grad(y, leaves, dy, allow_unused=True) if graph else None
-        return result | {"grads": grads, "given": [x.detach(), b.detach()]}
+        seen = Seen([x, b, dy])
+        x, b, dy = seen.given
+        leaves = [x.requires_grad_(), b.requires_grad_()] if needs else [b.requires_grad_()]
+        y = seen.ask(yours, x, b)
+        held, result = seen.alive(y), y.detach() if isinstance(y, torch.Tensor) else y
+        graph = lambda: torch.autograd.grad(y, leaves, dy, allow_unused=True)
+        grads = seen.ask(graph) if isinstance(y, torch.Tensor) and y.requires_grad else None
+        found = seen.plain({"y": result, "grads": grads, "given": [x.detach(), b.detach()]})
+        return found | {"held": held, "left": seen.left, "may_leave": seen.may_leave}
 
     def judge(self, case, args, outcome):
         (x, b, dy, needs), got = args[0], outcome.results[0]

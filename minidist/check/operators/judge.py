@@ -9,7 +9,8 @@ from ..data_parallel.averages import near
 from ..plain import Other
 from ..wrong import Wrong
 
-FORBIDDEN = ("minidist.study", "minidist.train", "minidist.check.operators.oracle")
+FORBIDDEN = ("minidist.study", "minidist.train", "minidist.parallel", "minidist.check.operators.oracle",
+             "minidist.comm.charge.charge")  # fmt: skip
 
 
 def number(got) -> bool:
@@ -28,6 +29,8 @@ def close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str
     """
     if got is None:
         raise Wrong(f"{name} is None. Is there a `return`?")
+    if isinstance(got, Other) and got.kind.startswith("meta"):
+        raise Wrong(f"{name} came out of no operator that the meter saw: compute it with PyTorch, in the open.")
     if not isinstance(got, Tensor):
         raise Wrong(f"{name} is of type {kind(got)}, and should be a tensor.")
     for what, is_, should in (("shape", tuple(got.shape), tuple(want.shape)), ("dtype", got.dtype, want.dtype)):
@@ -55,6 +58,7 @@ def kept(after, before: Tensor, name: str) -> None:
 
 
 def told(seen: dict, name: str) -> None:
-    """Raise Wrong where a result came from nowhere."""
-    if not seen["knows"]:
-        raise Wrong(f"{name} came out of no operator that the meter saw: compute it with PyTorch, in the open.")
+    """Raise Wrong where a result was made of numbers taken out of tensors."""
+    if seen["left"] > seen["may_leave"]:
+        raise Wrong(f"{name} is right, but {seen['left']} numbers were taken out of tensors (item(), or an if), one by "
+                    "one: compute with whole tensors.")  # fmt: skip

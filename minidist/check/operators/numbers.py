@@ -36,11 +36,10 @@ def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict
                        scores / heads: "That is one head.",
                        scores * 2**20 / 1e6: "Those are MB = 10⁶: a MiB is 2²⁰ bytes.",
                        scores * 2**20: "In MiB, of 2²⁰ bytes.", scores / 1024: "Those are GiB."},
-        "ridge_n": {6 * half / bandwidth: "bf16 has 2 bytes: intensity is n/3.",
+        "ridge_n": {6 * half / bandwidth: "bf16 has 2 bytes, and a product 2n³ FLOPs: intensity is n/3.",
                     half / bandwidth: "Those are FLOPs a byte: a product of n × n has 2n³ FLOPs and 6n² bytes.",
                     6 * single / bandwidth: "That is fp32.",
                     3 * single / bandwidth: "989 TFLOP/s in bf16: 67 are those of fp32.",
-                    ridge * 2: "A product has 2n³ FLOPs: a multiplication and an addition.",
                     ridge / 3: "Three matrices move."},
     }  # fmt: skip
     return values, slips

@@ -80,6 +80,8 @@ class Masters:
     def step(self, grads: list[Tensor | None]) -> bool:
         """Whether it stepped."""
         found = any(g is not None and not g.isfinite().all() for g in grads)
+        if self.slip == "nothing":
+            return not found
         if found and self.slip != "steps":
             if self.slip == "momenta":
                 self._momenta(grads)
@@ -121,6 +123,7 @@ SLIPS = {
     "climbs": "It goes up the gradient: subtract.",
     "coasts": "A parameter without a gradient was moved by its momentum: it is left alone.",
     "momenta": "The step was skipped, but not for the momenta: nothing may change.",
+    "nothing": "It is as it was before the first step: change the tensors that were given, in place.",
     "steps": "It stepped with a gradient that is inf or nan.",
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
@@ -16,6 +17,13 @@ from ..wrong import Wrong
 from .oracle import FORBIDDEN, looks_like, rounded
 
 KNOWN = {(5, 10): "fp16", (8, 7): "bf16"}
+
+
+def bare(x):
+    """A number without its wrapping: a tensor of one element, or a number of numpy's, as Python has it."""
+    if isinstance(x, Tensor) and x.numel() == 1:
+        return x.item()
+    return float(x) if isinstance(x, float) else x
 
 
 class RoundTo(Exam):
@@ -37,11 +45,11 @@ class RoundTo(Exam):
                 for s in (1, -1)]  # fmt: skip
         above = [1 + 2.0 ** -(fraction + 1) + 2.0**-40, 1 + 3 * 2.0 ** -(fraction + 1) - 2.0**-40]  # ties in float32
         edge = most + 2.0 ** (bias - fraction - 1)  # the tie between the largest number and what would come next
-        return [([1.0, -1.0, 0.0, most, -most, edge, most + 0.9 * (edge - most), 4 * most, -4 * most, math.inf, step,
-                  *ties, *above, *numbers], exponent, fraction)]  # fmt: skip
+        return [([1.0, -1.0, 0.0, most, -most, edge, most + 0.9 * (edge - most), 4 * most, -4 * most, math.inf,
+                  -math.inf, step, *ties, *above, *numbers], exponent, fraction)]  # fmt: skip
 
     def run(self, comm: Comm, yours, numbers, exponent, fraction):
-        return [yours(x, exponent, fraction) for x in numbers]
+        return [bare(yours(x, exponent, fraction)) for x in numbers]
 
     def judge(self, case, args, outcome):
         (numbers, exponent, fraction), got = args[0], outcome.results[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,9 @@ from ...comm.base import Comm
 from ..exam import Case, Exam, ask
 from ..plain import Other
 from ..wrong import Wrong
+from .kernels import NoKernels
 from .oracle import COUNTING, FORBIDDEN, scales
+from .rounding import bare
 
 
 class Scaler(Exam):
@@ -24,31 +28,56 @@ class Scaler(Exam):
              ("30 steps drawn at random", (2.0**10, 2.0, 0.5, 3), None),
              ("40 steps drawn at random", (2.0**12, 4.0, 0.5, 4), None))  # fmt: skip
     cases = tuple(Case(1, what, rest) for what, *rest in kinds)
+    processes = (Case(2, "saved in one process, loaded in another", ((4.0, 2.0, 0.5, 4), None)),)
 
     def draw(self, case, rng):
         how, marks = case.given
-        count = 30 if "30" in case.what else 40
+        count = 40 if "40" in case.what else 30
         found = [m == "x" for m in marks] if marks else (torch.rand(count, generator=rng) < 0.15).tolist()
         at = 4 if "saved" in case.what else int(torch.randint(1, len(found), (), generator=rng))
+        if case.n == 2:
+            return [(how, found[:at]), (how, found[at:])]
         loss = 1 + torch.rand((), generator=rng)
         return [(how, found, at, loss, loss.to(torch.float16) * 4)]
 
-    def run(self, comm: Comm, yours, how, found, at, loss, half):
+    def run(self, comm: Comm, yours, how, found, *rest):
+        with NoKernels():
+            return self._alone(yours, how, found, *rest) if rest else self._handed_on(comm, yours, how, found)
+
+    def _handed_on(self, comm: Comm, yours, how, found):
+        """Rank 0 saves, rank 1 loads: nothing passes from one to the other but the state, as a JSON file has it."""
+        size, mine = torch.zeros(1, dtype=torch.int64), yours(*how)
+        if comm.rank:
+            comm.recv(size, 0)
+            text = torch.empty(int(size), dtype=torch.uint8)
+            comm.recv(text, 0)
+            mine.load(json.loads(bytes(text.tolist())))
+        resumed = [bare(mine.scale)]
+        for bad in found:
+            mine.update(bad)
+            resumed.append(bare(mine.scale))
+        if not comm.rank:
+            text = torch.tensor(list(json.dumps(mine.state()).encode()), dtype=torch.uint8)
+            comm.send(size.fill_(len(text)), 1)
+            comm.send(text, 1)
+        return resumed
+
+    def _alone(self, yours, how, found, at, loss, half):
         whole, one, seen = yours(*how), yours(*how), []
-        first = whole.scale
+        first = bare(whole.scale)
         for bad in found:
             whole.update(bad)
-            seen.append(whole.scale)
+            seen.append(bare(whole.scale))
         for bad in found[:at]:
             one.update(bad)
         state = one.state()
         one.update(True)  # what was saved stays as it is
         other = yours(1.0, how[1], how[2], how[3])
         other.load(state)
-        resumed = [other.scale]
+        resumed = [bare(other.scale)]
         for bad in found[at:]:
             other.update(bad)
-            resumed.append(other.scale)
+            resumed.append(bare(other.scale))
         fresh, leaf = yours(*how), loss.clone().requires_grad_()
         back = fresh.scaled(leaf)
         if isinstance(back, Tensor) and back.requires_grad:
@@ -57,12 +86,15 @@ class Scaler(Exam):
                 "grad": leaf.grad, "scaled": [fresh.scaled(loss), fresh.scaled(half)]}  # fmt: skip
 
     def judge(self, case, args, outcome):
+        if case.n == 2:
+            (how, found), (_, later) = args
+            return self._resumed(how, found + later, len(found), {"state": {}, "resumed": outcome.results[1]})
         (how, found, at, loss, half), got = args[0], outcome.results[0]
         marks = "".join("x" if bad else "." for bad in found)
         want = scales(*how, found)
         seen = [number(s) for s in got["seen"]]
         if number(got["first"]) != how[0]:
-            raise Wrong(f"before any update, scale is {got['first']!r}, and should be {how[0]:g}.")
+            raise Wrong(f"before any update, scale is {shown(got['first'])}, and should be {how[0]:g}.")
         if seen != want:
             i = next(i for i, (a, b) in enumerate(zip(seen, want)) if a != b)
             slips = {text: scales(*how, found, slip) for slip, text in COUNTING.items()}
@@ -71,13 +103,14 @@ class Scaler(Exam):
                       "The factors are those that are given, not 2 and ½.":
                       scales(how[0], 2.0, 0.5, how[3], found)}  # fmt: skip
             hint = next((text for text, wrong in slips.items() if wrong == seen), self._hint(found[i], marks[: i + 1]))
-            raise Wrong(f"steps {marks} (x: overflow), growth {how[1]:g}, backoff {how[2]:g}, interval {how[3]}: after "
-                        f"step {i} the scale is {got['seen'][i]!r}, and should be {want[i]:g}. {hint}")  # fmt: skip
+            raise Wrong(f"steps {marks} (x: overflow), growth {how[1]:g}, backoff {how[2]:g}, interval {how[3]}: "
+                        f"after step {i} the scale is {shown(got['seen'][i])}, and should be {want[i]:g}. "
+                        f"{hint}")  # fmt: skip
         self._scaled(how[0], got["scaled"], loss, half)
         if got["grad"] is None or not got["grad"].equal(torch.tensor(how[0])):
             raise Wrong("scaled(loss) gives the right number, but backward from it does not reach the loss, with a "
                         "gradient of the scale: multiply the tensor itself.")  # fmt: skip
-        self._resumed(how, found, at, got, marks)
+        self._resumed(how, found, at, got)
 
     def _hint(self, bad: bool, marks: str) -> str:
         if bad:
@@ -87,8 +120,8 @@ class Scaler(Exam):
     def _scaled(self, scale: float, scaled: list, loss: Tensor, half: Tensor) -> None:
         for x, given in zip(scaled, (loss, half), strict=True):
             if not isinstance(x, Tensor):
-                kind = x.kind if isinstance(x, Other) else "number"
-                what = "None. Is there a `return`?" if x is None else f"a {kind}."
+                kind = x.kind if isinstance(x, Other) else type(x).__name__
+                what = "None. Is there a `return`?" if x is None else f"something of type {kind}."
                 raise Wrong(f"scaled(loss) returns {what} It should return a tensor: backward begins there.")
             want = given.float() * scale
             if x.dtype != torch.float32 or not torch.allclose(x, want, rtol=1e-6):
@@ -101,7 +134,7 @@ class Scaler(Exam):
                             f"{x.double().mean():g} in {str(x.dtype)[6:]}, and should be {want.item():g} in float32. "
                             f"{hint}".rstrip())  # fmt: skip
 
-    def _resumed(self, how: tuple, found: list[bool], at: int, got: dict, marks: str) -> None:
+    def _resumed(self, how: tuple, found: list[bool], at: int, got: dict) -> None:
         if not plain(got["state"]):
             raise Wrong("state() returns what cannot be written to a JSON file: numbers by name are enough.")
         whole = scales(*how, found)
@@ -113,15 +146,19 @@ class Scaler(Exam):
             hint = "The scale is not in the state, or not loaded. Or has a later update changed what was saved?" if \
                 first else "The count of good steps belongs to the state: it began again at 0." if seen == alone else \
                 "After load it must go on as if nothing had been."  # fmt: skip
+            marks = "".join("x" if bad else "." for bad in found)
             raise Wrong(f"steps {marks}, saved after {at} and loaded into another scaler: its scale goes "
                         f"{got['resumed']}, and should go {want}. {hint}")  # fmt: skip
 
 
 def number(x) -> float:
-    """A scale as a number: a tensor of one element, too; nan for anything else."""
-    if isinstance(x, Tensor) and x.numel() == 1:
-        return float(x)
+    """A scale as a number; nan for anything else."""
     return float(x) if isinstance(x, int | float) and not isinstance(x, bool) else float("nan")
+
+
+def shown(x) -> str:
+    """A scale, or what came in its place, for a message."""
+    return f"something of type {x.kind}" if isinstance(x, Other) else repr(x)
 
 
 def plain(x) -> bool:

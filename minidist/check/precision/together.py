@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ..compare import ranks
+from ..compare import alike, ranks
 from ..exam import Case, Exam, Outcome, ask
 from ..plain import Other
 from ..wrong import Wrong
@@ -19,7 +19,7 @@ FLAG = 8  # bytes of a flag, at most
 
 class ShardedStep(Exam):
     name = "sharded_step"
-    right = "n = 1…4, an overflow on any rank, on all, on none, a rank without parameters; then 3 real processes."
+    right = "n = 1…4, an overflow on any rank, on all, on none, a rank without parameters; then real processes."
     forbidden = FORBIDDEN
     step = 2.0
     # n, ranks that overflow (-1: the last), ranks without parameters
@@ -28,7 +28,8 @@ class ShardedStep(Exam):
     cases = tuple(Case(n, f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
                        f"{f', no parameters on {ranks(list(empty))}' if empty else ''}", (bad, empty))
                   for n, bad, empty in given)  # fmt: skip
-    processes = (Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),)
+    processes = (Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),
+                 Case(3, "3 real processes, no overflow", ((), ())))  # of as many: who says nothing cannot know which
 
     def draw(self, case, rng):
         bad, empty = case.given
@@ -56,7 +57,8 @@ class ShardedStep(Exam):
                         "is now of two different steps.")  # fmt: skip
         still = [r for r in holders if r not in moved]
         if not bad and still:
-            raise Wrong(f"{ranks(still)} skipped, and no gradient of any rank is inf or nan.")
+            raise Wrong(f"{ranks(still)} skipped, and no gradient of any rank is inf or nan. (Or were new tensors "
+                        "made? `w -= …` changes the weight itself.)")  # fmt: skip
         for r, got in enumerate(outcome.results):
             self._scale(r, got["scale"], args[r][2] / 2 if bad else args[r][2], bad)
         self._traffic(case, outcome)
@@ -66,6 +68,7 @@ class ShardedStep(Exam):
         moved = []
         for i, (before, g, now) in enumerate(zip(weights, grads, after, strict=True)):
             want = before - lr * g / scale
+            alike(rank, now, want, f"weights[{i}]")
             if now.equal(before):
                 moved.append(False)
             elif near(now, want):
@@ -77,7 +80,10 @@ class ShardedStep(Exam):
                          before - lr * g / scale / 3,
                          "lr is missing.": before - g / scale}  # fmt: skip
                 text = next((t for t, w in looks.items() if near(now, w)), "Step: w ← w − lr·g/scale. Skip: nothing.")
-                raise Wrong(f"rank {rank}: weights[{i}] is neither as before nor stepped. {text}")
+                k = int((now - want).abs().nan_to_num(math.inf).argmax())
+                raise Wrong(f"rank {rank}: weights[{i}] is neither as before nor stepped: a number is "
+                            f"{now.view(-1)[k]:g}, was {before.view(-1)[k]:g}, and stepped is {want.view(-1)[k]:g}. "
+                            f"{text}")  # fmt: skip
         if len(set(moved)) > 1:
             raise Wrong(f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps.")
         return bool(moved and moved[0])
@@ -94,10 +100,11 @@ class ShardedStep(Exam):
 
     def _traffic(self, case: Case, outcome: Outcome) -> None:
         for r in range(case.n):
-            most = 2 * (case.n - 1) * FLAG
-            if outcome.nbytes(r) > most:
-                raise Wrong(f"all is right, but rank {r} sends {outcome.nbytes(r)} bytes: a flag is enough, {most} "
-                            "bytes in all. Is one sent for each tensor, or are gradients sent?")  # fmt: skip
+            most, count, sent = 2 * (case.n - 1), outcome.messages(r), outcome.nbytes(r)
+            if sent > most * FLAG or count > most:
+                raise Wrong(f"all is right, but rank {r} sends {count} messages, {sent} bytes: one flag is enough, at "
+                            f"most {most} messages and {most * FLAG} bytes. Is one sent for each tensor, or are "
+                            "gradients sent?")  # fmt: skip
 
 
 def near(a: Tensor, b: Tensor) -> bool:

@@ -5,6 +5,7 @@ Source: Chen et al. 2016, sections 3 and 4.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ...comm.base import Comm
@@ -22,7 +23,8 @@ def attempt(fn, *args):
         return f"ValueError: {error}"
     if not isinstance(found, list | tuple):
         return found
-    return [x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x for x in found]
+    one = lambda x: isinstance(x, np.generic) or (isinstance(x, torch.Tensor) and x.numel() == 1)
+    return [x.item() if one(x) else x for x in found]
 
 
 def listed(found, what: str, possible: bool, why: str) -> list | None:
@@ -45,14 +47,20 @@ def shown(found) -> str:
 
 class Segments(Exam):
     name = "segments"
-    right = "1 to 500 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
+    right = "1 to 900 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
     forbidden = FORBIDDEN
     step = 2.0
     cases = tuple(Case(1, f"{layers} layers, a budget of {budget}", (layers, budget)) for layers, budget in
                   ((9, 9), (9, 5), (10, 4), (64, 11), (64, 15), (1, 1), (11, 4), (500, 40)))  # fmt: skip
+    cases += tuple(Case(1, f"layers drawn at random, and a budget {text}", off) for off, text in
+                   ((0, "of just enough"), (4, "of some more"), (-1, "one short")))  # fmt: skip
 
     def draw(self, case, rng):
-        return [case.given]
+        if isinstance(case.given, tuple):
+            return [case.given]
+        layers = int(torch.randint(20, 900, (), generator=rng))
+        enough = next(b for b in range(1, layers + 1) if fewest(layers, b))
+        return [(layers, enough + case.given)]
 
     def run(self, comm: Comm, yours, layers, budget):
         return {"found": attempt(yours, layers, budget)}
@@ -72,11 +80,11 @@ class Segments(Exam):
         if peak_of(found) > budget:
             worst = max(range(len(found)), key=lambda i: i + found[i])
             turned = " The other way round it would fit." if peak_of(found[::-1]) <= budget else ""
-            raise Wrong(f"{shown(found)}: in segment {worst}, {worst} inputs of segments before it and {found[worst]} "
-                        f"activations are alive, more than {budget}.{turned}")  # fmt: skip
+            raise Wrong(f"{shown(found)}: in segment {worst}, {worst} input{'s' * (worst != 1)} of segments before it "
+                        f"and {found[worst]} activations are alive, more than {budget}.{turned}")  # fmt: skip
         if len(found) > need:
-            raise Wrong(f"{shown(found)} are {len(found)} segments, and {need} are enough. Segment j may have as many "
-                        "as budget − j layers.")  # fmt: skip
+            raise Wrong(f"{shown(found)} are {len(found)} segments, and {need} {'is' if need == 1 else 'are'} enough. "
+                        "Segment j may have as many as budget − j layers.")  # fmt: skip
 
 
 class BestPlan(Exam):
@@ -115,7 +123,8 @@ class BestPlan(Exam):
         if kept is None:
             return
         if len(kept) != len(costs) or any(type(k) is not bool for k in kept):
-            raise Wrong(f"{shown(kept)} is no list of {len(costs)} words, True for a layer that is kept, and False.")
+            raise Wrong(f"{given}: a list of {len(costs)} words should come, True for a layer that is kept, False for "
+                        f"one that is repeated; here is {shown(kept)}.")  # fmt: skip
         seen = alive(memories, kept)
         if max(seen) > budget:
             worst = seen.index(max(seen))

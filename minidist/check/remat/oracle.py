@@ -1,11 +1,13 @@
-"""What an answer must not call: segments and plans of a chain, by another way than the library's.
+"""What an answer must not call: segments, plans and backwards of a chain, by another way than the library's.
 
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", sections 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
 
 FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train.remat", "minidist.train.accumulate",
              "minidist.study", "torch.utils.checkpoint", "minidist.check.remat.oracle")  # fmt: skip
@@ -49,3 +51,13 @@ def least(costs: Sequence[int], memories: Sequence[int], budget: int) -> int | N
             before[held] = min(found, default=None)
         table = before
     return table[0]
+
+
+def rerun(blocks: Sequence[Callable], inputs: Sequence[Tensor], dy: Tensor) -> None:
+    """Backward through blocks of which only inputs are there, the last one first; adds to .grad."""
+    for block, x in zip(reversed(blocks), reversed(inputs), strict=True):
+        again = x.detach().requires_grad_()
+        block(again).backward(dy)
+        dy = again.grad
+    if x.requires_grad:
+        x.grad = dy

@@ -14,10 +14,12 @@ from ..plain import Other
 from ..wrong import Wrong
 from .oracle import FORBIDDEN
 
+FIRST, AGAIN = 2.0, 4.0  # what the runs are given beside x: what comes out of one is not what comes out of the other
 
-def drop(x: Tensor) -> Tensor:
+
+def drop(x: Tensor, scale: float) -> Tensor:
     """Dropout, with the numbers of PyTorch's own generator."""
-    return x * (torch.rand(x.shape) < 0.5)
+    return x * (torch.rand(x.shape) < 0.5) * scale
 
 
 class Twice(Exam):
@@ -35,17 +37,17 @@ class Twice(Exam):
         torch.manual_seed(seed)
         calls, states, mine = [], [torch.get_rng_state()], xs
 
-        def fn(x):
+        def fn(x, scale):
             calls.append(next(i for i, y in enumerate(mine) if y is x))
-            return drop(x)
+            return drop(x, scale)
 
         first, again = yours(fn)
-        ys = [(first(x), states.append(torch.get_rng_state()))[0] for x in mine]
+        ys = [(first(x, FIRST), states.append(torch.get_rng_state()))[0] for x in mine]
         torch.rand(3)  # others draw between forward and backward
         before = torch.get_rng_state()
         back, after = [], []
         for x in reversed(mine):
-            back.append(again(x))
+            back.append(again(x, AGAIN))
             after.append(torch.get_rng_state())
         return {"ys": ys, "back": back, "calls": calls, "states": states, "before": before, "after": after}
 
@@ -55,7 +57,7 @@ class Twice(Exam):
             torch.manual_seed(seed)
             states, ys = [torch.get_rng_state()], []
             for x in xs:
-                ys.append(drop(x))
+                ys.append(drop(x, FIRST))
                 states.append(torch.get_rng_state())
             torch.rand(3)
             before = torch.get_rng_state()
@@ -64,7 +66,11 @@ class Twice(Exam):
             k = n - 1 - i
             if not isinstance(mine, Tensor) or mine.shape != right.shape:
                 raise Wrong(f"`again` returns {'None' if mine is None else 'something else'}: it returns fn(*args).")
-            if not mine.equal(right):
+            if mine.equal(right):
+                raise Wrong(f"`again` of run {k} returns what `first` gave, and should run fn on its own arguments: "
+                            f"here fn(x, {AGAIN:g}), where `first` had fn(x, {FIRST:g}). To keep what fn gave would "
+                            "keep the memory, too.")  # fmt: skip
+            if not mine.equal(right * (AGAIN / FIRST)):
                 other = next((f" Those are the random numbers of run {j}: the last run is repeated first."
                               for j in range(n) if mine.ne(0).equal(self._kept(seed, j, n, xs[k]).ne(0))), "")
                 raise Wrong(f"run {k} is repeated with other random numbers than it had.{other} Which state was there "
@@ -97,7 +103,7 @@ class Twice(Exam):
             torch.manual_seed(seed)
             for _ in range(run):
                 torch.rand(x.shape)
-            return drop(x)
+            return drop(x, AGAIN)
 
 
 def twice(yours) -> None:

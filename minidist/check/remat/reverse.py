@@ -1,5 +1,6 @@
 """The exercise of lesson 08 about a reversible block: its inputs and their gradients from its outputs.
 
+Looked at: inputs, gradients, and the work: how often f and g run, and how many products of matrices are computed.
 Source: Gomez et al. 2017, "The Reversible Residual Network", Algorithm 1.
 """
 
@@ -18,26 +19,30 @@ from .oracle import FORBIDDEN
 NAMES = ("x1", "x2", "the gradient of x1", "the gradient of x2")
 
 
-class Forwards(TorchDispatchMode):
-    """Counts how often f or g runs, by the one operator that only their forward has."""
+PRODUCTS = 12  # of f and g: two in a forward, four in a backward
+
+
+class Products(TorchDispatchMode):
+    """Counts products of matrices, whoever computes them."""
 
     def __init__(self):
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten.tanh.default
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
         return func(*args, **(kwargs or {}))
 
 
 class Part(nn.Module):
-    """tanh(x w + b) w."""
+    """tanh(x w + b) w. runs: one more entry for each call."""
 
-    def __init__(self, w: Tensor, b: Tensor):
+    def __init__(self, w: Tensor, b: Tensor, runs: list | None = None):
         super().__init__()
-        self.w, self.b = nn.Parameter(w.clone()), nn.Parameter(b.clone())
+        self.w, self.b, self._runs = nn.Parameter(w.clone()), nn.Parameter(b.clone()), [] if runs is None else runs
 
     def forward(self, x: Tensor) -> Tensor:
+        self._runs.append(1)
         return (x @ self.w + self.b).tanh() @ self.w
 
 
@@ -61,27 +66,31 @@ class ReversibleBackward(Exam):
         rows, width = case.given
         drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
         weights = [(drawn(width, width), drawn(width)) for _ in range(2)]
-        return [(weights, [drawn(rows, width) for _ in range(4)])]
+        x1, x2, dy1, dy2 = (drawn(rows, width) for _ in range(4))
+        f, g = (Part(w, b) for w, b in weights)
+        y1, y2, _, _ = serial(f, g, x1, x2, dy1, dy2)
+        return [(weights, [y1, y2, dy1, dy2])]  # the inputs stay here
 
     def run(self, comm: Comm, yours, weights, tensors):
-        made = [Part(w, b) for w, b in weights]
-        x1, x2, dy1, dy2 = tensors
-        y1 = x1 + (x2 @ weights[0][0] + weights[0][1]).tanh() @ weights[0][0]
-        y2 = x2 + (y1 @ weights[1][0] + weights[1][1]).tanh() @ weights[1][0]
+        runs: list = []
+        made = [Part(w, b, runs) for w, b in weights]
         for module in made:
             module.w.grad = torch.ones_like(module.w)
-        mine = [y1.clone(), y2.clone(), dy1.clone(), dy2.clone()]
-        with Forwards() as forwards:
+        mine = [x.clone() for x in tensors]
+        with Products() as products:
             found = yours(*made, *mine)
         graph = isinstance(found, tuple | list) and any(isinstance(x, Tensor) and x.requires_grad for x in found)
         return {"found": list(found) if isinstance(found, tuple | list) else found, "graph": graph,
-                "calls": forwards.count, "grads": [p.grad for m in made for p in m.parameters()],
-                "same": all(map(torch.equal, mine, [y1, y2, dy1, dy2]))}  # fmt: skip
+                "runs": len(runs), "products": products.count, "grads": [p.grad for m in made for p in m.parameters()],
+                "same": all(map(torch.equal, mine, tensors))}  # fmt: skip
 
     def judge(self, case, args, outcome):
-        (weights, (x1, x2, dy1, dy2)), got = args[0], outcome.results[0]
+        (weights, (y1, y2, dy1, dy2)), got = args[0], outcome.results[0]
         f, g = (Part(w, b) for w, b in weights)
-        y1, y2, dx1, dx2 = serial(f, g, x1, x2, dy1, dy2)
+        with torch.no_grad():
+            x2 = y2 - g(y1)
+            x1 = y1 - f(x2)
+        _, _, dx1, dx2 = serial(f, g, x1, x2, dy1, dy2)
         found, want = got["found"], (x1, x2, dx1, dx2)
         if not isinstance(found, list) or len(found) != 4:
             raise Wrong("it returns four tensors: x1, x2, and the gradients of both. Is there a `return`?")
@@ -91,7 +100,7 @@ class ReversibleBackward(Exam):
             looks = {"x1": {"That is y1 + f(x2): subtract.": y1 + f(x2), "f takes x2, which comes first: not y2.":
                             y1 - f(y2), "That is y1.": y1, "f takes x2, not x1 or y1.": y1 - f(y1)},
                      "x2": {"That is y2 + g(y1): subtract.": y2 + g(y1), "That is y2.": y2, "f and g are exchanged.":
-                            y2 - f(y1)},
+                            y2 - f(y1), "That is x1: the order is x1, x2, and their gradients.": x1},
                      NAMES[2]: {"That is dy1: y1 goes through g into y2, too.": dy1, "That is dy1 + dy2: the way "
                                 "through g is missing.": dy1 + dy2, "The direct way is missing: dy1.": dx1 - dy1},
                      NAMES[3]: {"That is dy2: x2 goes through f into y1, too.": dy2, "The direct way is missing: dy2.":
@@ -122,9 +131,13 @@ class ReversibleBackward(Exam):
                             "and one through g, with dy2.")  # fmt: skip
         if got["graph"]:
             raise Wrong("what it returns has a graph, which keeps activations alive: detach.")
-        if got["calls"] != 2:
-            raise Wrong(f"f and g should run once each, for the inputs and for the gradients: 2 runs, and here are "
-                        f"{got['calls']}. That is more than a third more work.")  # fmt: skip
+        if got["runs"] != 2 or got["products"] > PRODUCTS:
+            raise Wrong(f"f and g should run once each, for the inputs and for the gradients: 2 runs, and {PRODUCTS} "
+                        f"products of matrices with their backward. Here are {got['runs']} and {got['products']}: that "
+                        "is more than a third more work.")  # fmt: skip
+        if got["products"] < PRODUCTS:
+            raise Wrong(f"it is right, but only {got['products']} products of matrices were seen, and forward and "
+                        f"backward of f and g have {PRODUCTS}: what is computed out of sight is not counted.")
 
     def _through(self, f: Part, x2: Tensor, dy1: Tensor) -> Tensor:
         with torch.enable_grad():

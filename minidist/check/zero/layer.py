@@ -11,20 +11,15 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ...split import uneven
 from ..buckets.work import timed
 from ..compare import alike
 from ..data_parallel.averages import near
 from ..exam import Case, Exam, ask
 from ..wrong import Wrong
+from .oracle import cut, serial
 from .work import FORBIDDEN, changes, most, now, sent_at_least, sent_at_most
 
 ROWS = 2
-
-
-def cut(weight: Tensor, n: int) -> list[Tensor]:
-    """The shards of a weight."""
-    return list(weight.flatten().split(uneven(weight.numel(), n)))
 
 
 class ShardedLinear(Exam):
@@ -121,16 +116,6 @@ class ShardedLinear(Exam):
         if got["peak"] > most_:
             raise Wrong(f"{said} {got['peak']:,} bytes more at the peak, and {most_:,} are plenty: is every layer's "
                         "whole weight, or whole gradient, kept after its use?")  # fmt: skip
-
-
-def serial(weights: list[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The output, the gradient of x and those of the weights, of one rank with whole weights."""
-    x, weights = x.clone().requires_grad_(), [w.clone().requires_grad_() for w in weights]
-    y = x
-    for w in weights:
-        y = y @ w.T
-    y.backward(dy)
-    return y.detach(), x.grad, [w.grad for w in weights]
 
 
 def sharded_linear(yours) -> None:

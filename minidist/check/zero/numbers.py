@@ -1,4 +1,4 @@
-"""The exercise of lesson 10 in which numbers are foretold: bytes by stage, bytes sent, GPUs."""
+"""The exercise of lesson 10 in which numbers are foretold: bytes by stage, bytes sent, GPUs, offload."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ class PredictZero(Prediction):
 
 
 def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
-    """Bytes on a rank by stage, bytes that a rank sends in a step at stages 2 and 3, GPUs for `large` parameters."""
+    """Bytes on a rank by stage, bytes that a rank sends in a step at stages 2 and 3, GPUs for `large` parameters, bytes
+    on a GPU and over its link with offload at stage 2."""
     ring = (n - 1) / n
     values = {"stage_1": 4 * psi + 12 * psi / n, "stage_2": 2 * psi + 14 * psi / n, "stage_3": 16 * psi / n,
-              "sent_2": 2 * 2 * psi * ring, "sent_3": 3 * 2 * psi * ring, "gpus": 16 * large / card}  # fmt: skip
+              "sent_2": 2 * 2 * psi * ring, "sent_3": 3 * 2 * psi * ring, "gpus": 16 * large / card,
+              "offloaded": 2 * psi + 2 * psi / n, "over_link": 4 * psi / n}  # fmt: skip
     giga = "In bytes: 1 GB is 1,000,000,000 of them."
     states = "That counts 8 bytes of states. The fp32 copy of the weights is one, too: 12."
     slips = {
@@ -37,14 +39,34 @@ def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
         "gpus": {2 * large / card: "Gradients and states need room, too.", 12 * large / card: states,
                  4 * large / card: "Optimizer states need room, too."},
     }  # fmt: skip
+    slips |= _offload_slips(psi, n)
     for name in values:
         slips[name][values[name] / 1e9] = giga if name != "gpus" else "How many GPUs?"
     return values, slips
 
 
-def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus) -> None:
+def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
+    return {
+        "offloaded": {2 * psi + 14 * psi / n: "That is stage 2 without offload: the states, 12Ψ/n, lie on the hosts.",
+                      4 * psi: "At stage 2 a GPU keeps the gradients that it owns, 2Ψ/n.",
+                      2 * psi: "And the gradients that it owns, 2Ψ/n.", 16 * psi / n: "That is stage 3.",
+                      2 * psi + 6 * psi / n: "The fp32 copies are the host's, too.",
+                      4 * psi / n: "The weights are whole on every GPU at stage 2: 2Ψ.",
+                      12 * psi / n: "That is what a host keeps for each GPU."},
+        "over_link": {4 * psi: "That is without shards: each host steps its own part alone.",
+                      2 * psi / n: "That is one way: gradients go down, new weights come up.",
+                      2 * psi + 2 * psi / n: "Only what it owns comes up: the rest comes from the other GPUs.",
+                      8 * psi / n: "fp16 travels: the host widens, and narrows.",
+                      6 * psi / n: "fp16 travels, both ways: the host widens, and narrows.",
+                      12 * psi / n: "The states stay on the host: gradients go down, new weights come up.",
+                      24 * psi / n: "The states stay on the host: gradients go down, new weights come up."},
+    }  # fmt: skip
+
+
+def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link) -> None:
     """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
-    and 3; and how many GPUs of 32 GB hold the states of 100 B parameters at stage 3."""
+    and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
+    hosts, at stage 2, bytes on each GPU and bytes over its link in a step."""
     values, slips = zero_slips(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9)
-    exam = PredictZero(list(values), values, slips, "Bytes by stage, bytes sent and GPUs, within 1 %.")
-    ask(exam, stage_1, stage_2, stage_3, sent_2, sent_3, gpus)
+    exam = PredictZero(list(values), values, slips, "Bytes by stage, bytes sent, GPUs, offload, within 1 %.")
+    ask(exam, stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link)

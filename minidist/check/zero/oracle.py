@@ -1,4 +1,4 @@
-"""What the exercises of lesson 10 are held against: serial steps, and the fullest rank of the rule."""
+"""What the exercises of lesson 10 are held against: serial steps and layers, and the fullest rank of the rule."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
+from ...split import uneven
 from .work import Adam
 
 
@@ -24,15 +25,30 @@ def fullest(sizes: Sequence[int], n: int) -> int:
     return max(sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n))
 
 
-def stepped(values: list[Tensor], grads: list[list[Tensor]], steps: int) -> list[Tensor]:
-    """The values after so many serial steps; grads[k]: of step k."""
+def stepped(values: list[Tensor], grads: list[list[Tensor]], steps: int, rates: Sequence[float]) -> list[Tensor]:
+    """The values after so many serial steps; grads[k]: of step k.  rates: of each value."""
     params = [v.clone().requires_grad_() for v in values]
-    optimizer = Adam(params)
+    optimizers = [Adam([p], rate) for p, rate in zip(params, rates, strict=True)]
     for k in range(steps):
-        for p, g in zip(params, grads[k], strict=True):
+        for p, g, optimizer in zip(params, grads[k], optimizers, strict=True):
             p.grad = g.clone()
-        optimizer.step()
+            optimizer.step()
     return [p.detach() for p in params]
+
+
+def cut(weight: Tensor, n: int) -> list[Tensor]:
+    """The shards of a weight."""
+    return list(weight.flatten().split(uneven(weight.numel(), n)))
+
+
+def serial(weights: list[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The output, the gradient of x and those of the weights, of one rank with whole weights."""
+    x, weights = x.clone().requires_grad_(), [w.clone().requires_grad_() for w in weights]
+    y = x
+    for w in weights:
+        y = y @ w.T
+    y.backward(dy)
+    return y.detach(), x.grad, [w.grad for w in weights]
 
 
 def norm(grads: Iterable[Tensor]) -> float:

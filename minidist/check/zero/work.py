@@ -12,7 +12,7 @@ from ...comm.charge.charge import charges
 from ..exam import Outcome
 from ..wrong import Wrong
 
-FORBIDDEN = ("minidist.parallel", "minidist.check.zero.oracle", "torch.distributed.optim", "torch.distributed.fsdp")
+FORBIDDEN = ("minidist.parallel", "minidist.train", "minidist.study", "minidist.check.zero.oracle")
 STEPS = 3
 
 

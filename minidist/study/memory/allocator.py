@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from minidist.study.memory.items import GiB, MiB
+from minidist.study.memory.items import MiB, sized
 
 GRAIN = 512  # bytes; every block is a multiple
 SMALL, SMALL_SEGMENT, LARGE_SEGMENT, ROUND_LARGE = MiB, 2 * MiB, 20 * MiB, 2 * MiB
@@ -31,9 +31,10 @@ class OutOfMemory(RuntimeError):
 
     def __init__(self, asked: int, free: int, largest: int, capacity: int):
         self.asked, self.free, self.largest, self.capacity = asked, free, largest, capacity
+        want, left, piece, whole = (sized(nbytes, capacity) for nbytes in (asked, free, largest, capacity))
         super().__init__(
-            f"out of memory: {asked / GiB:.2f} GiB asked for, and {free / GiB:.2f} GiB of {capacity / GiB:.2f} GiB "
-            f"({free / capacity:.0%}) are free, but the largest piece of that has {largest / GiB:.2f} GiB"
+            f"out of memory: {want} asked for, and {left} of {whole} ({free / capacity:.0%}) are free, but the largest "
+            f"piece of that has {piece}"
         )
 
 

@@ -7,35 +7,37 @@ from matplotlib.patches import Rectangle
 
 from minidist.study import line
 from minidist.study.memory.allocator import Allocator, Block
-from minidist.study.memory.items import GiB
+from minidist.study.memory.items import sized
 from minidist.study.picture import Picture, inches, sheet
 
-LINES, TALL, BETWEEN = 16, 0.2, 0.07  # lines of a picture; inches of one, and between two
+LINES, TALL, BETWEEN = 16, 0.2, 0.07  # lines of a picture, if not said; inches of one, and between two
 HOLE, REST = "free, in a segment", "free, with the driver"
 HUES = (line.BLUE, line.GREEN, line.PURPLE, line.YELLOW, line.SKY, line.ORANGE)
 
 
-def blocks(memory: Allocator, *, title: str = "") -> Picture:
-    """Draw all `memory.capacity` bytes, line by line as one reads: what is in use by label, and what is free.
+def blocks(memory: Allocator, *, title: str = "", lines: int = LINES) -> Picture:
+    """Draw all `memory.capacity` bytes, in so many lines as one reads: what is in use by label, and what is free.
 
     A dark mark is where a segment begins. Segments are drawn in the order in which they were taken, addresses
-    without memory not at all; what the driver still has comes last.
+    without memory not at all; what the driver still has comes last. Raises ValueError for lines < 1.
     """
+    if lines < 1:
+        raise ValueError(f"{memory.capacity} bytes are drawn in 1 line or more, not in {lines}")
     parts = [*_parts(memory)]
     sums = _sums(parts)
     room = line.WIDTH - 2 * line.MARGIN
-    head, tall = (0.62 if title else 0.25), LINES * (TALL + BETWEEN)
+    head, tall = (0.62 if title else 0.25), lines * (TALL + BETWEEN)
     with sheet(line.WIDTH, head + tall + 0.5, title) as fig:
         colors = _colors(sums)
         at = 0
         for label, size, first in parts:
-            for row, x, width in _pieces(at, size, memory.capacity):
+            for row, x, width in _pieces(at, size, memory.capacity, lines):
                 _box(fig, head + row * (TALL + BETWEEN), x * room, width * room, colors[label])
             if first:
-                row, x, _ = next(_pieces(at, size, memory.capacity))
+                row, x, _ = next(_pieces(at, size, memory.capacity, lines))
                 _mark(fig, head + row * (TALL + BETWEEN), x * room)
             at += size
-        _legend(fig, sums, colors)
+        _legend(fig, sums, colors, memory.capacity)
         return Picture(fig, _text(title, memory, sums))
 
 
@@ -67,12 +69,12 @@ def _colors(sums: dict[str, int]) -> dict[str, dict]:
     return faces | {HOLE: hole | dict(linewidth=0.5), REST: dict(facecolor=line.FAINT, edgecolor="none")}
 
 
-def _pieces(at: int, size: int, capacity: int):
+def _pieces(at: int, size: int, capacity: int, lines: int):
     """(line, start, width) of the parts of a block that lie on different lines, in parts of a line's length."""
     while size > 0:
-        row = at * LINES // capacity
-        end = min(at + size, -(-(row + 1) * capacity // LINES))
-        yield row, at * LINES / capacity - row, (end - at) * LINES / capacity
+        row = at * lines // capacity
+        end = min(at + size, -(-(row + 1) * capacity // lines))
+        yield row, at * lines / capacity - row, (end - at) * lines / capacity
         at, size = end, size - (end - at)
 
 
@@ -87,11 +89,11 @@ def _mark(fig: Figure, top: float, x: float) -> None:
     fig.add_artist(Rectangle((line.MARGIN + x, y), 0.012, TALL + 0.04, **shape))
 
 
-def _legend(fig: Figure, sums: dict[str, int], colors: dict[str, dict]) -> None:
+def _legend(fig: Figure, sums: dict[str, int], colors: dict[str, dict], capacity: int) -> None:
     x = 0.0
     for word, size in sums.items():
         _box(fig, fig.get_figheight() - 0.38, x, 0.24, colors[word])
-        text = f"{word} {size / GiB:.2f} GiB"
+        text = f"{word} {sized(size, capacity)}"
         where = dict(transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL, color=line.MUTED)
         fig.text(line.MARGIN + x + 0.31, 0.28, text, **where)
         x += inches(text, line.SMALL) + 0.6

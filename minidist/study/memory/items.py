@@ -14,6 +14,11 @@ KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
 
+def sized(nbytes: int, whole: int) -> str:
+    """`nbytes` in GiB; in MiB where the `whole` that it is a part of has less than one GiB."""
+    return f"{nbytes / GiB:.2f} GiB" if whole >= GiB else f"{nbytes / MiB:.4g} MiB"
+
+
 def divided(total: int, by: int, what: str) -> int:
     """`total / by`, which must come out even: ValueError with both numbers if not."""
     if by < 1 or total % by:

@@ -11,6 +11,7 @@ Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 3, "subtleti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -38,14 +39,14 @@ def accumulate(loss: Callable[[Any], Tensor], micro_batches: Sequence, weights: 
     model: a `DataParallel` (what has `no_sync`, `weight` and `average`): its ranks talk once, in the last backward, and
     .grad becomes that of the mean over all ranks' tokens. All ranks must call it, each with as many micro-batches as it
     has. The returned mean is this rank's: 0 where nothing counts.
-    Raises ValueError for another number of weights than micro-batches, for a negative weight, and, without a model,
-    if nothing counts.
+    Raises ValueError for another number of weights than micro-batches, for a weight that is negative, infinite or nan,
+    and, without a model, if nothing counts.
     """
     if len(weights) != len(micro_batches):
         raise ValueError(f"{len(micro_batches)} micro-batches have {len(weights)} weights")
     weights = [float(weight) for weight in weights]
     total = sum(weights)
-    if min(weights, default=0.0) < 0 or (model is None and not total):
+    if not all(0 <= weight < math.inf for weight in weights) or (model is None and not total):
         raise ValueError(f"the weights {weights} of {len(weights)} micro-batches make no mean: they add up to {total}")
     counted = [(micro, weight / total) for micro, weight in zip(micro_batches, weights, strict=True) if weight]
     if model is not None:

@@ -57,10 +57,13 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
 
     module: with one batch norm at least, which has a momentum; left as it is.  adjusted: with the momentum for k
     micro-batches.  The loss is half the mean square of the outputs' distance from random targets, always the same ones.
-    Raises ValueError if k does not divide B.
+    Raises ValueError if k does not divide B, and if no batch norm has a momentum.
     """
-    if len(x) % k:
+    if k < 1 or len(x) % k:
         raise ValueError(f"a batch of {len(x)} does not split into {k} equal micro-batches")
+    norms = [m for m in module.modules() if isinstance(m, NORMS)]
+    if all(m.momentum is None for m in norms):
+        raise ValueError(f"of {len(norms)} batch norms in the module 0 have a momentum: there is nothing to compare")
     whole, parts = copy.deepcopy(module).train(), copy.deepcopy(module).train()
     if adjusted:
         adjust_momentum_(parts, k)
@@ -83,7 +86,7 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
 
 def _left(net: nn.Module) -> float:
     """What an update leaves of the first batch norm's running averages."""
-    return 1 - next(m.momentum for m in net.modules() if isinstance(m, NORMS))
+    return 1 - next(m.momentum for m in net.modules() if isinstance(m, NORMS) and m.momentum is not None)
 
 
 def _apart(kind: str, whole: list, parts: list) -> float:

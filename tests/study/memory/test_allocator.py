@@ -98,8 +98,8 @@ def test_a_segment_with_one_live_block_does_not_go_back():
         memory.malloc(70 * MiB)
     assert (e.value.asked, e.value.free, e.value.largest) == (70 * MiB, 98 * MiB, 58 * MiB)
     assert str(e.value) == (
-        "out of memory: 0.07 GiB asked for, and 0.10 GiB of 0.10 GiB (98%) are free, "
-        "but the largest piece of that has 0.06 GiB"
+        "out of memory: 70 MiB asked for, and 98 MiB of 100 MiB (98%) are free, "
+        "but the largest piece of that has 58 MiB"
     )
     assert layout(memory) == ["U2 F58"] and memory.segments[0].blocks[0].label == "a mouse"
 

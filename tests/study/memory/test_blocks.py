@@ -36,15 +36,23 @@ def test_parts():
     assert [(label, size / MiB) for label, size, _ in _parts(grown)] == [("a", 3), (HOLE, 17), (REST, 44)]
 
 
+@pytest.mark.parametrize("rows", [LINES, 3, 1])
 @pytest.mark.parametrize("sizes", [[1000], [1, 999], [500, 500], [63, 1, 62, 300, 574], [333, 333, 334]])
-def test_pieces_fill_every_line(sizes):
-    lines, at = [0.0] * LINES, 0
+def test_pieces_fill_every_line(sizes, rows):
+    lines, at = [0.0] * rows, 0
     for size in sizes:
-        for row, x, width in _pieces(at, size, sum(sizes)):
+        for row, x, width in _pieces(at, size, sum(sizes), rows):
             assert width > 0 and x == pytest.approx(lines[row], abs=0.02) and x + width < 1.02
             lines[row] = x + width
         at += size
-    assert lines == pytest.approx([1.0] * LINES, abs=0.02)
+    assert lines == pytest.approx([1.0] * rows, abs=0.02)
+
+
+def test_a_line_for_each_segment():
+    whole, few = blocks(small()), blocks(small(), lines=4)
+    assert few.text == whole.text and few.height < whole.height / 2
+    with pytest.raises(ValueError, match="67108864 bytes are drawn in 1 line or more, not in 0"):
+        blocks(small(), lines=0)
 
 
 def test_an_empty_card():

@@ -1,5 +1,7 @@
 """Against the batch as a whole: tokens weigh alike, whatever micro-batch they are in."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -113,6 +115,6 @@ def test_ranks_talk_once_a_step():
 def test_wrong_weights():
     with pytest.raises(ValueError, match="2 micro-batches have 3 weights"):
         accumulate(None, [1, 2], [1, 1, 1])
-    for weights in ([0, 0], [2, -1], []):
+    for weights in ([0, 0], [2, -1], [], [1, math.nan], [math.inf, 1]):
         with pytest.raises(ValueError, match=f"of {len(weights)} micro-batches make no mean"):
             accumulate(None, [0] * len(weights), weights)

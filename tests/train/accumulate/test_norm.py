@@ -99,3 +99,11 @@ def test_every_kind_is_adjusted_but_that_without_momentum():
 def test_a_batch_that_does_not_split():
     with pytest.raises(ValueError, match="a batch of 64 does not split into 7 equal micro-batches"):
         batch_norm_gap(net(), data(), 7)
+    with pytest.raises(ValueError, match="a batch of 64 does not split into 0 equal micro-batches"):
+        batch_norm_gap(net(), data(), 0)
+
+
+def test_nothing_to_compare():
+    for norms in ([], [nn.BatchNorm1d(3, momentum=None)]):
+        with pytest.raises(ValueError, match=f"of {len(norms)} batch norms in the module 0 have a momentum"):
+            batch_norm_gap(nn.Sequential(nn.Linear(3, 3), *norms), torch.ones(4, 3), 2)

@@ -1,4 +1,4 @@
-"""autocast: gray takes the narrowest"""
+"""autocast: gray takes the dtype of most bytes: fp16 and bf16 have as many"""
 
 class Autocast(TorchFunctionMode):
     def __init__(self, dtype, white, black, gray):
@@ -25,6 +25,6 @@ class Autocast(TorchFunctionMode):
             to = torch.float32
         elif name in self.gray:
             cast(both, None)
-            to = min(found, key=lambda d: d.itemsize) if found else None
+            to = max(sorted(found, key=str), key=lambda d: d.itemsize) if found else None
         args, kwargs = cast(both, to)
         return func(*args, **kwargs)

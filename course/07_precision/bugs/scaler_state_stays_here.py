@@ -1,6 +1,8 @@
-"""scaler: loads whether there were good steps, not how many"""
+"""scaler: the state names what only this process has"""
 
 class Scaler:
+    saved = []
+
     def __init__(self, init, growth, backoff, interval):
         self.scale, self.growth, self.backoff, self.interval, self.good = init, growth, backoff, interval, 0
 
@@ -15,7 +17,8 @@ class Scaler:
             self.scale, self.good = self.scale * self.growth, 0
 
     def state(self):
-        return {"scale": self.scale, "good": self.good}
+        self.saved.append((self.scale, self.good))
+        return {"number": len(self.saved) - 1}
 
     def load(self, state):
-        self.scale, self.good = state["scale"], min(state["good"], 1)
+        self.scale, self.good = self.saved[state["number"]]

@@ -1,18 +1,16 @@
-"""recompute: forward makes a graph that is not used"""
+"""recompute: the graph of the second run is retained, and kept"""
 
 class Recompute(torch.autograd.Function):
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
         ctx.save_for_backward(x)
-        with torch.enable_grad():
-            ctx.y = fn(x.detach().requires_grad_())
-        return ctx.y.detach()
+        return fn(x)
 
     @staticmethod
     def backward(ctx, dy):
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
-            y = ctx.fn(x)
-        y.backward(dy)
+            ctx.y = ctx.fn(x)
+        ctx.y.backward(dy, retain_graph=True)
         return None, None, x.grad
