@@ -163,8 +163,8 @@ class Comm(ABC):
     def irecv(self, x: Tensor, src: int, label: str | None = None) -> Work:
         """Start receiving into `x` from rank `src`; shape and dtype must be the sender's.
 
-        `src=ANY` takes the first message from any rank; `Work.source` says whose it was (NCCL has
-        no such receive: ValueError).
+        `src=ANY`: the first message from any rank, `Work.source` says whose (NCCL has no such receive: ValueError). A
+        death fails one of them, on each Comm, with PeerLost; the next hears the others (as ULFM; gloo tells nothing).
         """
         return self.batch([Recv(x, src, label)])
 

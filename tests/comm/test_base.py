@@ -474,19 +474,47 @@ def test_peer_lost_names_the_rank_of_the_comm_that_was_used(run_fast):
     assert run_fast(program, 4, on_failure="continue")[1] == 1
 
 
+def hear(comm, times):
+    """Whom `times` wildcard receives heard; ~r of a rank r that is lost."""
+    for _ in range(times):
+        work = comm.irecv(torch.zeros(1), ANY)
+        try:
+            work.wait()
+            yield work.source
+        except PeerLost as lost:
+            yield ~lost.rank
+
+
 def test_a_wildcard_receive_when_all_others_are_gone(run_fast):
     def program(comm):
         if comm.rank == 2:
             comm.isend(torch.ones(1), 0).wait()
         if comm.rank:
             raise ValueError
-        heard = comm.irecv(torch.zeros(1), ANY)
-        heard.wait()
-        with pytest.raises(PeerLost):
+        heard = list(hear(comm, 3))
+        with pytest.raises(PeerLost):  # nobody is left to wait for
             comm.recv(torch.ones(1), ANY)
-        return heard.source
+        return sorted(heard), heard.index(2) < heard.index(~2)
 
-    assert run_fast(program, 3, on_failure="continue")[0] == 2
+    assert run_fast(program, 3, on_failure="continue")[0] == ([~2, ~1, 2], True)
+
+
+def test_a_wildcard_receive_hears_of_each_death_once_on_each_comm(run_fast):
+    def program(comm):
+        group = comm.split([0, 0, 1, 0, 0], [4, 3, 2, 1, 0])  # ranks 4, 3, 1, 0: deaths are told by the Comm's ranks
+        if comm.rank == 0:
+            first = sorted(hear(group, 2))
+            comm.send(torch.ones(1), 4)  # which speaks only now
+            return first, list(hear(group, 1)), sorted(hear(comm, 3))
+        if comm.rank in (1, 3):
+            raise ValueError
+        if comm.rank == 4:
+            comm.recv(torch.ones(1), 0)
+            group.send(torch.ones(1), 3)
+        if comm.rank == 2:
+            comm.send(torch.ones(1), 0)
+
+    assert run_fast(program, 5, on_failure="continue")[0] == ([~2, ~1], [0], [~3, ~1, 2])
 
 
 def test_the_notebooks_default_dtype_is_the_ranks(run_fast):

@@ -104,7 +104,7 @@ class Operator:
         self.composite = func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd)
         self.free = (func.is_view or torch.Tag.inplace_view in func.tags or name in FREE
                      or name.removeprefix("new_").startswith("empty"))  # fmt: skip
-        self.overwrites, self.gathers = name in OVERWRITE, name in GATHER
+        self.overwrites, self.gathers = name.removeprefix("_foreach_") in OVERWRITE, name in GATHER
         written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
         self.outs = {a.name for _, a in written if a.kwarg_only}  # out=: written, not read
         self.changed = [] if schema.returns else [i for i, _ in written]  # in place, and not returned
@@ -133,7 +133,7 @@ class Operator:
         if self.moved is not None:
             return Cost(flops, self.moved(*args, **kwargs, out_val=out), dtype)
         given = sum(map(stored, written))
-        taken = sum(map(stored, read[1:] if self.overwrites else read))
+        taken = sum(map(stored, read[len(tensors(args[:1])) :] if self.overwrites else read))
         if self.gathers:
             taken -= max(0, stored(read[0]) - given)
         return Cost(flops, taken + given, dtype)

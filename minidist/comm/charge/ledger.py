@@ -67,6 +67,9 @@ class Ledger:
                 self.existing(p, seen)
         elif isinstance(value, torch.optim.Optimizer):
             self.stepped(value, 0.0)
+            for inner in vars(value).values():  # what it wraps steps copies of the weights
+                if isinstance(inner, torch.optim.Optimizer):
+                    self.existing(inner, seen)
         elif isinstance(value, (dict, list, tuple, set, frozenset)):
             for item in value.values() if isinstance(value, dict) else value:
                 self.existing(item, seen)

@@ -41,6 +41,7 @@ class Endpoint:
         self._wanted: dict[int, int] = defaultdict(int)  # how many of them, by src or ANY
         self._aside: dict[tuple, deque[Aside]] = defaultdict(deque)  # (src, channel)
         self._coming: dict[int, Message | Aside] = {}  # what the ring from src is filling
+        self._told: set[tuple[str, int]] = set()  # deaths that a wildcard receive on this channel has heard of
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
         self._lock, self._news, self._led = threading.RLock(), threading.Condition(), False
@@ -189,11 +190,20 @@ class Endpoint:
                 torn = [torn] if isinstance(torn, Message) and not torn.over else []
                 failed |= self._forsake(deque(torn), r) | self._forsake(self._out[r][1], r)
             silent = {r for r in gone if not self._in[r].header()}  # of the others something has still to be read
-            for (src, _), queue in self._receives.items():
+            for (src, channel), queue in self._receives.items():
                 peers = [src] if src != ANY else [r for r in queue[0].comm.ranks if r != self.rank] if queue else []
-                if peers and silent.issuperset(peers):
+                news = self._unheard(silent.intersection(peers), channel) if src == ANY else None
+                if news is not None:
+                    failed |= self._forsake(deque([queue.popleft()]), news)
+                elif peers and silent.issuperset(peers):
                     failed |= self._forsake(queue, peers[-1])
         return failed
+
+    def _unheard(self, gone: set[int], channel: str) -> int | None:
+        """One of the dead of whom no wildcard receive on this channel has heard; it has heard now."""
+        news = sorted(r for r in gone if self.rings.flags[r] == 2 and (channel, r) not in self._told)
+        self._told.update((channel, r) for r in news[:1])
+        return news[0] if news else None
 
     def _forsake(self, queue: deque[Message], rank: int) -> bool:
         """Nothing in `queue` will ever be passed on: `rank` is gone."""

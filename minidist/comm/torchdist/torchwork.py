@@ -48,7 +48,9 @@ class TorchWork(Work):
         return dist.irecv(x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag)
 
     def _post_each(self, said: list[tuple]) -> None:
-        for op, mine in zip(self.ops, said, strict=True):
+        both = zip(self.ops, said, strict=True)
+        # Receives first: gloo tells the sender that there is one, and behind our own values the note would wait.
+        for op, mine in sorted(both, key=lambda one: isinstance(one[0], Send)):
             if isinstance(op, Send):
                 if self._comm.checked:
                     self._send(_header(mine), op, 0)

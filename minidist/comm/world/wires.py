@@ -35,6 +35,7 @@ class Wires:
         self._sent = [0] * n if cluster.sigma else None  # messages of each rank, which jitter counts
         self._channels: dict[str, Channel] = {}
         self._dead: dict[int, str] = {}
+        self._told: set[tuple[Stream, int]] = set()  # deaths that a wildcard receive has heard of
 
     def channel(self, name: str) -> Channel:
         """The channel of that name, the same for every rank."""
@@ -165,12 +166,17 @@ class Wires:
         return sorted({key for c in self._channels.values() for key, pair in c.pairs.items() if pair.offer()})
 
     def _forsaken(self, op: Op) -> PeerLost | None:
-        """What to raise if all that could be at the other end are dead and have left no message."""
+        """What to raise if the other end is dead and has left no message. A wildcard receive hears of each death once,
+        and fails always when all are dead."""
         stream, peer = op.work.stream, op.peer
         peers = [r for r in stream.ranks if r != stream.rank] if peer == ANY else [peer]
-        if any(r not in self._dead or (not op.sending and stream.channel.pair(r, stream.rank).offer()) for r in peers):
+        gone = [r for r in peers if r in self._dead]
+        if not op.sending and any(stream.channel.pair(r, stream.rank).offer() for r in gone):
             return None
-        return op.lost(peers[-1], self._dead[peers[-1]]) if peers else None
+        news = [r for r in gone if (stream, r) not in self._told] or (gone if gone == peers else [])
+        if news and peer == ANY:
+            self._told.add((stream, news[0]))
+        return op.lost(news[0], self._dead[news[0]]) if news else None
 
     def lost(self, rank: int, why: str) -> None:
         """Rank `rank` is dead: whoever waits for it, now or later, gets PeerLost."""

@@ -15,6 +15,11 @@ from ...collectives import all_reduce_
 from ...comm.base import Comm
 
 
+def own_norm(x: Tensor, norm_type: float = 2.0) -> Tensor:
+    """The norm of one tensor, a number of float32 at least, in which it is also summed."""
+    return torch.linalg.vector_norm(x, norm_type, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
 @torch.no_grad()
 def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0,
                 dtype: torch.dtype = torch.float64) -> Tensor:  # fmt: skip
@@ -25,8 +30,7 @@ def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0,
     if not norm_type > 0:
         raise ValueError(f"the type of a norm is above 0, not {norm_type}")
     largest = norm_type == float("inf")
-    norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.promote_types(g.dtype, torch.float32))
-             for g in grads if g.numel()]  # fmt: skip
+    norms = [own_norm(g, norm_type) for g in grads if g.numel()]
     nothing = torch.zeros((), dtype=dtype, device=comm.device)
     each = torch.stack([nothing, *(x.to(comm.device, dtype) for x in norms)])
     if largest:
@@ -34,12 +38,16 @@ def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0,
     return all_reduce_(comm, (each**norm_type).sum()) ** (1 / norm_type)
 
 
-def clip_(comm: Comm, grads: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+def clip_(comm: Comm, grads: Sequence[Tensor], max_norm: float, norm_type: float = 2.0,
+          counted: Sequence[Tensor] | None = None) -> Tensor:  # fmt: skip
     """Scale the gradients, in place, so that their norm over all ranks is at most `max_norm`; returns what it was.
 
-    As `torch.nn.utils.clip_grad_norm_`: times max_norm/(norm + 1e-6), where that is below 1.
+    As `torch.nn.utils.clip_grad_norm_`: times max_norm/(norm + 1e-6), where that is below 1.  counted: those of this
+    rank's gradients that no other rank counts, None for all. Raises ValueError for a limit below 0.
     """
-    norm = global_norm(comm, grads, norm_type)
+    if not max_norm >= 0:
+        raise ValueError(f"gradients are clipped to a norm of at least 0, not {max_norm}")
+    norm = global_norm(comm, grads if counted is None else counted, norm_type)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for g in grads:
         factor = scale.to(g.device, torch.promote_types(g.dtype, torch.float32))  # 16 bits of it would change them all

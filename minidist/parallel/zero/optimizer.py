@@ -132,9 +132,18 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
             self._converted = True
         return [p.grad for group in self._inner.param_groups for p in group["params"] if p.grad is not None]
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scale all ranks' gradients so that their norm is at most `max_norm`; returns what it was, before `step()`."""
-        return clip_(self.comm, self.gradients(), max_norm, norm_type)
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, comm: Comm | None = None,
+                        counted: Iterable[Tensor] | None = None) -> Tensor:  # fmt: skip
+        """Scale all ranks' gradients so that their norm is at most `max_norm`; returns what it was, before `step()`.
+
+        comm: where the model itself lies on several ranks, these and the optimizer's own together.  counted: then, the
+        parameters that this rank counts, as from `train.optim.counted`.
+        """
+        grads = self.gradients()
+        if counted is None:
+            return clip_(comm or self.comm, grads, max_norm, norm_type)
+        own = {self._shards.masters.stepped(p).grad for p in counted}
+        return clip_(comm or self.comm, grads, max_norm, norm_type, [g for g in grads if g in own])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None):

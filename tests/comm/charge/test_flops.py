@@ -91,6 +91,8 @@ def test_out_is_no_operand():
     (aten.add.Tensor, (M, V.expand(6, 4)), 2 * 96 + 16),  # a broadcast operand as it is stored
     (aten._foreach_add_.List, ([M.clone(), V.clone()], [M, V]), 3 * (96 + 16)),
     (aten._foreach_add.List, ([M, V], [M, V]), 3 * (96 + 16)),
+    (aten._foreach_copy_.default, ([M.clone(), V.clone()], [M, V]), 2 * (96 + 16)),
+    (aten._foreach_zero_.default, ([M.clone(), V.clone()],), 96 + 16),
     (aten.embedding.default, (torch.ones(1000, 4), torch.tensor([1, 5])), 2 * 32 + 16),  # the rows, not the table
     (aten.index_select.default, (torch.ones(1000, 4), 0, torch.tensor([1, 5])), 2 * 32 + 16),
     (aten.sum.default, (M,), 96 + 4),

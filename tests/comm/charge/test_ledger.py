@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from minidist.comm.charge.charge import ModelledHost
 from minidist.comm.trace.timeline import CATEGORIES
 from minidist.study.meter import measure
+from minidist.train.amp import Masters
 from tests.comm.nets import Training, allocated, convnet, mlp, transformer
 
 NETS = {"mlp": mlp, "convnet": convnet, "transformer": transformer, "fused": lambda: transformer("call")}
@@ -99,6 +100,18 @@ def test_plain_tensors_that_an_optimizer_steps_are_parameters():
         "parameters": 400, "gradients": 400, "optimizer states": 400}
     copies = torch.optim.SGD([torch.ones(10)], lr=0.1)  # fp32 copies of the weights, say: no gradient of their own
     assert at_peak(lambda given: None, copies) == {"optimizer states": 40}
+
+
+def test_masters_that_were_made_before_are_states():
+    net, x = nn.Linear(10, 10, bias=False).half(), torch.ones(3, 10, dtype=torch.half)
+    optimizer = Masters(net.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+    assert at_peak(lambda given: None, optimizer) == {"parameters": 200, "optimizer states": 400}
+    net(x).sum().backward()
+    optimizer.step()
+    net.zero_grad()
+    for program in (lambda given: None, lambda given: given.step()):
+        live = measure(program, optimizer).timeline.at(1.0)
+        assert live["parameters"] == 200 and live["optimizer states"] == 400 + 400, program
 
 
 @pytest.mark.parametrize("reentrant", [None, True, False])

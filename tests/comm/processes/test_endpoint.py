@@ -90,7 +90,7 @@ def test_a_timeout_counts_from_the_last_movement(comms):
     start = time.monotonic()
     with pytest.raises(RankMissing, match=r"rank 1 waited 0.3 s for receive of \(2,\) float32 from rank 0 \[x\]"):
         b.recv(torch.zeros(2), 0, label="x")
-    assert 0.25 < time.monotonic() - start < 3
+    assert 0.25 < time.monotonic() - start < 20
     assert not b.endpoint.open
 
 
@@ -126,18 +126,22 @@ def test_a_message_torn_by_a_death(comms):
         receive.wait()
 
 
-def test_a_wildcard_waits_while_any_rank_of_its_comm_lives(comms):
+@pytest.mark.parametrize("flag", [1, 2])
+def test_a_wildcard_hears_of_a_death_and_the_next_one_waits_for_the_others(comms, flag):
+    """A rank that has returned (1) is no news while others live."""
     a, b, c = comms
     pair = ShmComm(b.endpoint, [0, 1], 1, "main/pair")
-    mine, everyone = pair.irecv(torch.zeros(1), ANY), b.irecv(torch.zeros(1), ANY)
-    a.endpoint.rings.flag(0, 2)
-    assert mine.done() and not everyone.done()
-    with pytest.raises(PeerLost) as caught:
-        mine.wait()
-    assert caught.value.rank == 0
+    mine = pair.irecv(torch.zeros(1), ANY)
+    works = [b.irecv(torch.zeros(1), ANY) for _ in range(flag)]
+    a.endpoint.rings.flag(0, flag)
+    assert mine.done() and [work.done() for work in works] == [True] * (flag - 1) + [False]
+    for lost in [mine, *works[:-1]]:
+        with pytest.raises(PeerLost) as caught:
+            lost.wait()
+        assert caught.value.rank == 0
     c.isend(torch.ones(1), 1)
-    everyone.wait()
-    assert everyone.source == 2
+    works[-1].wait()
+    assert works[-1].source == 2
 
 
 def test_close_waits_and_finds_what_was_never_received(comms):

@@ -44,9 +44,10 @@ class FullySharded(nn.Module):
 
     Each parameter of the module is replaced by its piece, the (k,) elements that this rank owns, which may be none:
     shards are cut without regard to parameters, as even as can be, not padded. So optimizers must act element by
-    element (LAMB's norms would be of pieces). All ranks start with rank 0's parameters and buffers, and must call the
-    same blocks in the same order; a parameter without a gradient anywhere keeps None. Weights are to be read in the
-    forward of the block that holds them: elsewhere they are pieces.
+    element, or sum over the ranks what they measure of a layer, as LARS and LAMB in `train.optim` do. All ranks start
+    with rank 0's parameters and buffers, and must call the same blocks in the same order; a parameter without a
+    gradient anywhere keeps None. Weights are to be read in the forward of the block that holds them: elsewhere they
+    are pieces.
     Raises ValueError for a parameter on another device than the Comm's, one tied across a FullySharded inside,
     another Comm inside, prefetch < 0.
     """
@@ -145,8 +146,6 @@ class FullySharded(nn.Module):
 
         Returns the norm before, a 0-d tensor, the same on every rank. norm_type: 2.0, another power, or inf.
         """
-        if not max_norm >= 0:
-            raise ValueError(f"gradients are clipped to a norm of at least 0, not {max_norm}")
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         with torch.no_grad():
             return clip_(self.comm, grads, max_norm, norm_type)
