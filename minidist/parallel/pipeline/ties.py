@@ -53,6 +53,11 @@ class Ties:
                 self._groups.append((tied[name], group))
                 broadcast_(group, tied[name].detach())
 
+    @property
+    def repeated(self) -> list[Tensor]:
+        """Those of this rank that an earlier stage holds, too: who sums over all stages leaves them out."""
+        return [p for p, group in self._groups if group.rank]
+
     def begin(self) -> None:
         """Put aside what gradients hold from earlier steps."""
         self._before = [p.grad for p, _ in self._groups]

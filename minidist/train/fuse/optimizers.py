@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..options import fractions, nesterov_has, not_negative, refuse
 from .flat import FlatOptimizer
 from .steps import adamw_, momentum_, sgd_
 
-UNKNOWN = ("amsgrad", "maximize", "differentiable")
-"""Options of torch.optim's classes that are not done here; a state dict may ask for them."""
-
-
-def _refuse(group: dict) -> None:
-    for option in UNKNOWN:
-        if group.get(option):
-            raise ValueError(f"{option}=True is not done over a flat buffer: take torch.optim's class")
-
-
-def _not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if value < 0:
-            raise ValueError(f"{name} is not negative: it is {value}")
+WHY = "over a flat buffer"
 
 
 class FlatSGD(FlatOptimizer):
@@ -31,9 +19,9 @@ class FlatSGD(FlatOptimizer):
 
     def __init__(self, params, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False):  # fmt: skip
-        _not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
-        if nesterov and (momentum <= 0 or dampening):
-            raise ValueError(f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}")
+        not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        if nesterov:
+            nesterov_has(momentum, dampening)
         super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
                                       nesterov=nesterov))  # fmt: skip
 
@@ -44,7 +32,7 @@ class FlatSGD(FlatOptimizer):
         return state.get("momentum_buffer") is not None
 
     def _step_run(self, group: dict, moves: bool, p: Tensor, states: list[Tensor], g: Tensor, params: list) -> None:
-        _refuse(group)
+        refuse(group, WHY)
         lr, decay, momentum = float(group["lr"]), float(group["weight_decay"]), float(group["momentum"])
         if not states:
             sgd_(p, g, lr, decay)
@@ -65,16 +53,15 @@ class FlatAdamW(FlatOptimizer):
 
     def __init__(self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 1e-2):  # fmt: skip
-        _not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas are at least 0 and below 1, not {betas}")
+        not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
+        fractions(betas)
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
 
     def _kind(self, state: dict) -> int:
         return int(state.get("step", 0))
 
     def _step_run(self, group: dict, done: int, p: Tensor, states: list[Tensor], g: Tensor, params: list) -> None:
-        _refuse(group)
+        refuse(group, WHY)
         beta1, beta2 = group["betas"]
         for param in params:
             self.state[param]["step"] = done + 1
