@@ -24,6 +24,7 @@ from ..collectives.cost import ALGORITHMS
 from ..comm.base import Comm
 from ..split import bounds, even, uneven
 from .backwards import Backwards
+from .compressed import CompressedBucket, Copies
 from .reducer import Reducer, share
 
 
@@ -97,6 +98,8 @@ class DataParallel(Backwards, nn.Module):
     where ranks differ (`model.weight = len(x)`); None: all ranks alike, and with SyncBatchNorm (see there).
     broadcast_buffers: buffers (running means…) become rank 0's before each forward in training mode;
     False leaves every rank its own.  algorithm: of the all-reduces, and of the broadcasts if it has one.
+    compression: what makes the averages instead of an all-reduce (`train.compress`), an object for each model and each
+    rank; what it holds back is saved by `model.compression.state_dict()`, by each rank for itself.
 
     After a backward each gradient is a view of its bucket, whose memory stays: `zero_grad` may set it to None
     or to zeros, but a gradient that is kept for later must be cloned. Frozen parameters are broadcast once, at
@@ -107,11 +110,14 @@ class DataParallel(Backwards, nn.Module):
     """
 
     def __init__(self, module: nn.Module, comm: Comm, bucket_bytes: int = 25 << 20, first_bucket_bytes: int = 1 << 20,
-                 overlap: bool = True, broadcast_buffers: bool = True, algorithm: str | None = None):  # fmt: skip
+                 overlap: bool = True, broadcast_buffers: bool = True, algorithm: str | None = None,
+                 compression=None):  # fmt: skip
         super().__init__()
-        self.module, self.comm, self.weight = module, comm, None
+        self.module, self.comm, self.weight, self.compression = module, comm, None, compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
-        self._follow(Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm))
+        self._averaged = None if compression is None else Copies()
+        how = {} if compression is None else {"bucket": self._compressed, "first": compression.first}
+        self._follow(Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, **how))
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
@@ -126,6 +132,15 @@ class DataParallel(Backwards, nn.Module):
 
     def _begin(self) -> None:
         self._reducer.begin({p: name for name, p in self.module.named_parameters() if p.requires_grad}, self.weight)
+
+    def _compressed(self, params: list[Tensor]) -> CompressedBucket:
+        names = {p: name for name, p in self.module.named_parameters()}
+        return CompressedBucket(params, [names[p] for p in params], self.compression, self._averaged)
+
+    def _before(self, p: Tensor, increment: Tensor) -> None:
+        super()._before(p, increment)
+        if self._averaged is not None:
+            self._averaged.set_aside(p)
 
     @property
     def buckets(self) -> list[list[str]]:

@@ -44,14 +44,18 @@ class Reducer:
 
     bucket: makes one of a list of parameters; it says where their averages go.  in_flight: how many may be under way;
     the next one waits, and backward with it, so that on a slow wire they do not pile up in memory. None: any number.
+    first: `first(comm, buckets, share)` is run where the buckets are, before the first of them, once all gradients are
+    there: then nothing is sent while backward runs.
     """
 
     def __init__(self, comm: Comm, bucket_bytes: int, first_bucket_bytes: int, overlap: bool, algorithm: str | None,
-                 bucket: Callable[[list[Tensor]], Bucket] = Bucket, in_flight: int | None = None):  # fmt: skip
+                 bucket: Callable[[list[Tensor]], Bucket] = Bucket, in_flight: int | None = None,
+                 first: Callable | None = None):  # fmt: skip
         self.comm, self.overlap, self.algorithm = comm, overlap, algorithm
         self.bucket_bytes, self.first_bucket_bytes = bucket_bytes, first_bucket_bytes
         assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
-        self._bucket, self._in_flight = bucket, in_flight
+        self._bucket, self._in_flight, self._first = bucket, in_flight, first
+        self._early = overlap and first is None  # whether a bucket starts before all are complete
         self.active = False  # whether a backward has begun and not finished
         self.buckets: list[Bucket] = []
         self._names: dict[Tensor, str] = {}  # of the parameters that the buckets are for
@@ -100,7 +104,7 @@ class Reducer:
         """The gradient of `p` is there. The last one of a bucket starts the all-reduce."""
         self._put(p)
         self._ready.append(p)
-        while self.overlap and self._started < len(self.buckets) and not self.buckets[self._started].missing:
+        while self._early and self._started < len(self.buckets) and not self.buckets[self._started].missing:
             self._start()
 
     def _put(self, p: Tensor) -> None:
@@ -120,9 +124,12 @@ class Reducer:
 
     def finish(self) -> None:
         """The backward has ended: complete the buckets, wait for all of them, hand out the averages."""
-        for bucket in self.buckets[self._started :]:
-            for p in [p for p in bucket.params if p in bucket.missing]:
-                self._put(p)
+        late = self.buckets[self._started :]
+        for p in [p for bucket in late for p in bucket.params if p in bucket.missing]:
+            self._put(p)
+        if self._first is not None:
+            self._run(_with_share, self._first, self.buckets, self._share)
+        for _ in late:
             self._start()
         agreed = None if self._agreed else self._agree()
         self.active = False
@@ -163,7 +170,15 @@ def _bucket_by_bucket(comm: Comm, before: list[Work], job, *args):
 
 def _reduce(comm: Comm, bucket: Bucket, part: Work | Tensor | None, algorithm: str | None) -> None:
     """What the lane does with a bucket."""
-    bucket.reduce(comm, part.wait() if isinstance(part, Work) else part, algorithm)
+    bucket.reduce(comm, _known(part), algorithm)
+
+
+def _with_share(comm: Comm, job: Callable, buckets: list[Bucket], part: Work | Tensor | None) -> None:
+    job(comm, buckets, _known(part))
+
+
+def _known(part: Work | Tensor | None) -> Tensor | None:
+    return part.wait() if isinstance(part, Work) else part
 
 
 def _from_rank_0(comm: Comm, numbers: list[int]) -> list[int]:
