@@ -38,7 +38,7 @@ def show(name: str, wanted: list[str], again: bool) -> bool:
     try:
         items = importlib.import_module(f"benchmarks.proof.{name.replace('-', '_')}").ITEMS
     except ModuleNotFoundError as error:
-        known = sorted(p.stem for p in pathlib.Path(__file__).parent.glob("[a-z]*.py") if hasattr(p, "stem"))
+        known = sorted(p.stem for p in pathlib.Path(__file__).parent.glob("[a-z]*.py") if not p.stem.endswith("_items"))
         raise SystemExit(f"no proof is named {name!r}; there are: {', '.join(known)} ({error})") from None
     path = ROOT / ".proof" / f"{name}.json"
     kept = json.loads(path.read_text()) if path.exists() else {}

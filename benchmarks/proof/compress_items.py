@@ -149,11 +149,3 @@ def powersgd() -> tuple[str, bool]:
         rows.append(f"n={n}: " + ", ".join(f"{case} {off:.1e}" for case, off in found.items())
                     + f" apart; from exact averages {exact:.1e}")  # fmt: skip
     return "\n".join(rows), held
-
-
-ITEMS = {
-    "2 bytes of DGC": bytes_on_the_wire,
-    "2 accuracy of DGC": accuracy,
-    "2 parts of DGC": each_part,
-    "3 PowerSGD": powersgd,
-}
