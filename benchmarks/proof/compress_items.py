@@ -22,6 +22,7 @@ from minidist.parallel.data import DataParallel, Sampler
 from minidist.tasks import digits, text, windows
 from minidist.train.compress import DGC
 from minidist.train.compress.cost import dense_bytes, dgc_bytes
+from minidist.train.optim import cosine
 from tests.train.compress import test_cost as counted
 from tests.train.compress import test_powersgd as beside
 
@@ -69,20 +70,26 @@ def on_digits(comm, way: str, seed: int, sizes: list[int], epochs: int, rate: fl
 
 
 def on_text(comm, way: str, seed: int, steps: int, rate: float, **options) -> float:
-    """The loss on text that was not trained on, after so many steps of 16 windows of 32 bytes; 40 steps an epoch."""
+    """The loss on text that was not trained on, after so many steps of 16 windows of 32 bytes; a tenth
+    of them is an epoch of the warm-up, which so takes 40 % (at 20 % seed 0 ends 2.2 % above dense).
+
+    The rate falls by a cosine: what the last steps gather is never sent, so it should not matter.
+    """
     words, (compression, momentum) = text(), made(way, **options)
     x, y = windows(words[:-20_000], steps, 16, 32, seed)
     judge = windows(words[-20_000:], 1, 256, 32)
     net = gpt(layers=2, hidden=64, heads=4, vocab=256, context=32, seed=seed)
     model = DataParallel(net, comm, compression=compression)
     optimizer = torch.optim.SGD(net.parameters(), rate, momentum)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, cosine(steps, 0))
     for step in range(steps):
         if compression is not None:
-            compression.set_epoch(step // 40)
+            compression.set_epoch(10 * step // steps)
         mine = slice(comm.rank, None, comm.size)
         optimizer.zero_grad()
         next_token_loss(model(x[step][mine]), y[step][mine]).backward()
         optimizer.step()
+        schedule.step()
     with torch.no_grad():
         return next_token_loss(net(judge[0][0]), judge[1][0]).item()
 
@@ -121,7 +128,7 @@ def accuracy(seeds=SEEDS) -> tuple[str, bool]:
     """Item 2: the digits and the text, dense and at 99.9 %; within half a point, and half a percent of the loss."""
     torch.set_num_threads(1)
     images_found = {way: reached(2, on_digits, way, seeds, LARGE, 15, 0.05) for way in ("dense", "DGC")}
-    text_found = {way: reached(2, on_text, way, seeds, 600, 0.1) for way in ("dense", "DGC")}
+    text_found = {way: reached(2, on_text, way, seeds, 3000, 0.2) for way in ("dense", "DGC")}
     right, loss = ([statistics.mean(found[way]) for way in ("dense", "DGC")] for found in (images_found, text_found))
     rows = [row(f"digits, {way}, %", found) for way, found in images_found.items()]
     rows += [row(f"gpt, {way}, nats", found, 3) for way, found in text_found.items()]
