@@ -96,7 +96,7 @@ def per_rank(model: Transformer, grid: Grid | None = None, stage: int | None = N
 def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0) -> int:
     """Parameters of a rank on `stage` of a pipeline. The first tensor-parallel rank, with the most, is meant.
 
-    Layers are split by `split.uneven`. The first stage has the embeddings, the last the norm and the projection
+    Layers are split by `stage_layers`. The first stage has the embeddings, the last the norm and the projection
     to the vocabulary; a projection that is the token embedding is held once more there if they are two stages.
     Raises ValueError where `tensor` does not divide heads or MLP, or there are more stages than layers.
     """
@@ -108,12 +108,19 @@ def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage:
     if not 0 <= stage < stages:
         raise ValueError(f"there is no stage {stage} among {stages}")
     vocab = uneven(model.vocab, tensor)[0] * model.hidden
-    count = uneven(model.layers, stages)[stage] * _layer(model, tensor)
+    count = stage_layers(model.layers, stages)[stage] * _layer(model, tensor)
     if stage == 0:
         count += vocab + model.positions * model.context * model.hidden
     if stage == stages - 1:
         count += model.hidden * (1 + model.bias) + vocab * (not model.tied or stages > 1)
     return count
+
+
+def stage_layers(layers: int, stages: int) -> list[int]:
+    """Layers of each stage; where they do not come out even the ends, which have the vocabulary too, get the fewer."""
+    each, rest = divmod(layers, stages)
+    more = set([*range(1, stages - 1), 0][:rest])
+    return [each + (s in more) for s in range(stages)]
 
 
 def _layer(model: Transformer, tensor: int) -> int:
@@ -127,7 +134,7 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
     """Layers' worth of activations on a stage, over all micro-batches in flight."""
     chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.schedule, grid.interleave)
     if grid.interleave == 1:
-        return chunks * uneven(model.layers, grid.pipeline)[stage]
+        return chunks * stage_layers(model.layers, grid.pipeline)[stage]
     return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
 
 
