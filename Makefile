@@ -42,7 +42,7 @@ build: $(VENV)/.test
 
 bench: $(VENV)/.course
 	set -e; for name in all_reduce start world data_parallel tensor pipeline pipedream zero remat \
-		fuse amp; do \
+		fuse amp optim slow_link; do \
 		$(BIN)/python -m benchmarks.$$name; done
 
 proof: $(VENV)/.test

@@ -5,6 +5,7 @@
     exam, compare     how to write an examination, and say what a wrong tensor looks like
     guard, examinee   an answer runs in fresh processes, and is judged outside of them
     walls, messages, topology, data_parallel, buckets   the exercises of lessons 01 to 05
+    server            those of lesson 06
     precision         those of lesson 07
     remat             those of lesson 08
     operators         those of lesson 09
@@ -13,6 +14,8 @@
     pipelines         those of lesson 13
     pipedream         those of lesson 14
     zero              those of lesson 10
+    talk_less         those of lesson 16
+    large_batches     those of lesson 17
     prediction        numbers that a learner foretells
     notebook, regrade a whole notebook, without nbgrader (`python -m minidist.check NOTEBOOK`) and with it
 """
@@ -26,6 +29,12 @@ from .data_parallel.gradients import average_gradients, average_hooks, weighted_
 from .data_parallel.start import start_equal
 from .data_parallel.step import predict_step
 from .exam import Case, Exam, Outcome, Packed, ask
+from .large_batches.clip import clip_copies
+from .large_batches.lamb import lamb_step
+from .large_batches.lars import lars_step
+from .large_batches.noise import noise_scale
+from .large_batches.numbers import predict_large_batches
+from .large_batches.schedule import learning_rate
 from .messages.point import broadcast, shift
 from .messages.ring import all_gather, all_reduce, reduce_scatter, ring_sum
 from .operators.flat import flatten
@@ -56,6 +65,14 @@ from .remat.recompute import recompute
 from .remat.replay import twice
 from .remat.reverse import reversible_backward
 from .remat.tokens import accumulate_tokens
+from .server.arrivals import asynchronous, bounded, leavers
+from .server.numbers import predict_server
+from .server.pieces import pieces
+from .server.rounds import synchronous
+from .talk_less.local import local_sgd, next_period
+from .talk_less.numbers import predict_talk_less
+from .talk_less.signs import sign_average
+from .talk_less.sparse import compress, sparse_mean
 from .tensor.figures import predict_tensor
 from .tensor.heads import my_heads
 from .tensor.layers import mlp, row_linear
@@ -102,4 +119,7 @@ __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "accumula
            "needed", "no_flush", "predict_pipedream", "run_pipedream", "staleness", "store",
            "two_versions",
            "clip", "owners", "predict_zero", "sharded", "sharded_linear", "to_owners",
+           "clip_copies", "lamb_step", "lars_step", "learning_rate", "noise_scale", "predict_large_batches",
+           "asynchronous", "bounded", "leavers", "pieces", "predict_server", "synchronous",
+           "compress", "local_sgd", "next_period", "predict_talk_less", "sign_average", "sparse_mean",
            "attention", "bias_gelu", "flatten", "fused", "normalizer", "predict_operators", "roofline"]  # fmt: skip

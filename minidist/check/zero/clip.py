@@ -37,7 +37,7 @@ class Clip(Exam):
 
     def run(self, comm: Comm, yours, grads, limit):
         mine = [g.clone() for g in grads]
-        found = yours(comm, mine, limit)
+        found = yours(comm, list(mine), limit)
         number = float(found) if isinstance(found, float | int | torch.Tensor) else Other(type(found).__name__)
         return {"norm": None if found is None else number, "grads": mine}
 

@@ -1,0 +1,14 @@
+"""pieces: first and end count on the line"""
+
+def pieces(sizes, s):
+    found, low, total = [], 0, sum(sizes)
+    for server in range(s):
+        high, begin, mine = low + total // s + (server < total % s), 0, []
+        for param, size in enumerate(sizes):
+            first, end = max(low, begin), min(high, begin + size)
+            if first < end:
+                mine.append((param, first, end))
+            begin += size
+        found.append(mine)
+        low = high
+    return found

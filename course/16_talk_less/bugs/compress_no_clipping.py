@@ -1,0 +1,11 @@
+"""compress: not clipped"""
+
+def compress(u, v, g, k, m, limit, n):
+    """What is sent of this step; u and v are brought up to date."""
+    u.mul_(m).add_(g)
+    v.add_(u)
+    places = v.abs().topk(k).indices
+    values = v[places]
+    u[places] = 0
+    v[places] = 0
+    return values, places

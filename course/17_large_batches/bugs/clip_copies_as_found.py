@@ -1,0 +1,11 @@
+"""clip_copies: as it was found"""
+
+def clip_copies(comm, grads, copied, limit):
+    """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
+    square = torch.zeros((), dtype=torch.float64)
+    for g in grads:
+        square += (g * g).sum()
+    norm = float(all_reduce_(comm, square).sqrt())
+    for g in grads:
+        g.mul_(min(1.0, limit / (norm + 1e-6)))
+    return norm

@@ -1,0 +1,14 @@
+"""clip_copies: copies are scaled on rank 0 alone"""
+
+def clip_copies(comm, grads, copied, limit):
+    """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
+    square = torch.zeros((), dtype=torch.float64)
+    for g, same in zip(grads, copied):
+        if comm.rank == 0 or not same:
+            square += (g * g).sum()
+    norm = float(all_reduce_(comm, square).sqrt())
+    for g, same in zip(grads, copied):
+        if same and comm.rank:
+            continue
+        g.mul_(min(1.0, limit / (norm + 1e-6)))
+    return norm

@@ -1,0 +1,1 @@
+"""The exercises of lesson 16, Talk less: compressed gradients, sparse averages, local steps, an adaptive period."""

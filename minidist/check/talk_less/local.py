@@ -1,0 +1,163 @@
+"""The exercises of lesson 16 about local steps: when ranks meet, and how often they should.
+
+Looked at: the parameters before each step, the end, which must be equal bit for bit, messages and bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...comm.base import Comm
+from ..compare import alike
+from ..data_parallel.averages import near, ring_bytes
+from ..exam import Case, Exam, ask
+from ..plain import Other
+from ..wrong import Wrong
+from . import oracle
+from .sparse import FORBIDDEN
+
+
+class LocalSgd(Exam):
+    name = "local_sgd"
+    right = "n = 1…5, 1 to 11 steps, H from 1 to 20, several tensors: when ranks meet, the average; then 3 processes."
+    forbidden = FORBIDDEN
+    cases = tuple(Case(n, f"n = {n}, {steps} steps, H = {H}", (steps, H)) for n, steps, H in (
+        (3, 8, 4), (2, 7, 3), (1, 4, 2), (4, 9, 1), (3, 5, 20), (5, 11, 5), (2, 1, 1)))  # fmt: skip
+    processes = (Case(3, "3 real processes, 7 steps, H = 3", (7, 3)),)
+
+    def draw(self, case, rng):
+        """One flat vector stands for all parameters: two tensors of 7 and 4 × 3 numbers."""
+        draw = lambda: torch.randn(19, generator=rng, dtype=torch.float64)
+        start = draw()
+        return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, start, noises, steps, H):
+        params, calls, seen = [start[:7].clone(), start[7:].clone().view(4, 3)], [], []
+
+        def step(t):
+            calls.append(t if type(t) is int else -1)
+            seen.append(_flat(params))
+            if 0 <= calls[-1] < len(noises):
+                for p, noise in zip(params, (noises[t][:7], noises[t][7:].view(4, 3)), strict=True):
+                    p.copy_((p + noise).sin() * 3)
+
+        yours(comm, params, step, steps, H)
+        return {"calls": calls, "seen": seen, "end": _flat(params)}
+
+    def judge(self, case, args, outcome):
+        steps, H = case.given
+        values, noises = [a[0] for a in args], [a[1] for a in args]
+        meets = {t for t in range(1, steps + 1) if t % H == 0} | {steps}
+        want = oracle.local(values, noises, meets)
+        for r, got in enumerate(outcome.results):
+            if got["calls"] != list(range(steps)):
+                raise Wrong(f"rank {r}: step(t) should be called with t = 0 … {steps - 1}, once each and in order, and "
+                            f"was with {got['calls'][:12]}.")  # fmt: skip
+        for t in range(steps + 1):
+            for r, got in enumerate(outcome.results):
+                x = got["end"] if t == steps else got["seen"][t]
+                alike(r, x, want[0][0], "params")
+                if not near(x, want[t][r]):
+                    self._differs(case.n, r, t, x, meets, (values, noises), want)
+        for r, got in enumerate(outcome.results):
+            if not got["end"].equal(outcome.results[0]["end"]):
+                raise Wrong(f"the average is right but for rounding, which differs on rank 0 and rank {r}: add up in "
+                            "the same order everywhere.")  # fmt: skip
+        self._bytes(case.n, len(meets), outcome)
+
+    def _differs(self, n: int, r: int, t: int, x: Tensor, meets: set[int], given: tuple, want: list) -> None:
+        _, noises = given
+        where = f"rank {r}: after {t} step{'s' * (t != 1)} the parameters are wrong."
+        before = [oracle.stepped(p, of[t - 1]) for p, of in zip(want[t - 1], noises, strict=True)]
+        total = sum(before)
+        own = "They are this rank's own: here the ranks should meet, and average."
+        looks = {own: before[r],
+                 "They are the average: here the ranks should go on alone.": total / n,
+                 "They are the sum: divide by n.": total, "They are divided by n twice.": total / n**2,
+                 "They are rank 0's: average them.": before[0],
+                 "They are this rank's own, divided by n: the others' are missing.": before[r] / n,
+                 "They are still those before the step: write into the tensors that were given.": want[t - 1][r]}
+        text = next((text for text, y in looks.items() if near(x, y)), "Is every tensor averaged, in place?")
+        if text == own and t == len(noises[0]):
+            text = "The last period is shorter, or has just ended: average at its end, too."
+        raise Wrong(f"{where} {text}")
+
+    def _bytes(self, n: int, count: int, outcome) -> None:
+        each = ring_bytes([torch.zeros(7, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)], n)
+        for r in range(n):
+            if outcome.nbytes(r) > count * each:
+                raise Wrong(f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {count} "
+                            f"averages need {count * each}: is something sent between them, or twice?")  # fmt: skip
+
+
+def _flat(params: list[Tensor]) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in params])
+
+
+PERIODS = {
+    "no root": "The root is missing.", "floor": "Round up: ⌈ ⌉.", "round": "Round up: ⌈ ⌉.",
+    "last": "The loss is compared with the first one, F₀, not with the last.",
+    "inverse": "The ratio is upside down: F/F₀.", "no gamma": "That is not below the last period: then ⌈γ · last⌉.",
+    "equal": "A period that stays the same is not below the last one: then ⌈γ · last⌉.",
+    "gamma floor": "⌈γ · last⌉ is rounded up, too: a period has at least one step.",
+    "of the last": "The root is multiplied with τ₀, not with the last period.",
+}  # fmt: skip
+
+
+class NextPeriod(Exam):
+    name = "next_period"
+    right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.3 to 0.8: every period."
+    forbidden = FORBIDDEN
+    cases = tuple(Case(1, what, given) for what, given in {
+        "the first": ([2.0], 20, 0.5), "by hand": ([2.0, 1.0, 0.5, 0.5, 0.6, 0.01, 0.02], 20, 0.5),
+        "a loss that stands still": ([1.0] * 8, 32, 0.5), "losses that fall": (0.7, 40, 0.5),
+        "that fall slowly": (0.9, 64, 0.8), "that rise": (1.2, 10, 0.3), "τ₀ = 1": (0.8, 1, 0.5)}.items())  # fmt: skip
+
+    def draw(self, case, rng):
+        losses, tau_0, gamma = case.given
+        if isinstance(losses, float):
+            random = torch.rand(8, generator=rng, dtype=torch.float64).tolist()
+            losses = [3 * losses**i * (0.8 + 0.4 * x) for i, x in enumerate(random)]
+        return [(losses, tau_0, gamma)]
+
+    def run(self, comm: Comm, yours, losses, tau_0, gamma):
+        periods, answers = [], []
+        for i in range(len(losses)):
+            given = list(losses[: i + 1]), list(periods)
+            answers.append(yours(*given, tau_0, gamma))
+            if given != (losses[: i + 1], periods):
+                return {"answers": answers, "changed": True}
+            if type(answers[-1]) is not int or answers[-1] < 1:
+                break
+            periods.append(answers[-1])
+        return {"answers": answers, "changed": False}
+
+    def judge(self, case, args, outcome):
+        (losses, tau_0, gamma), got, periods = args[0], outcome.results[0], []
+        if got["changed"]:
+            raise Wrong("`losses` or `periods` was changed, and belongs to the caller.")
+        for i, answer in enumerate(got["answers"]):
+            shown = f"F = {[round(x, 3) for x in losses[: i + 1]]}, periods {periods}, τ₀ = {tau_0}, γ = {gamma}:"
+            want = oracle.period(losses[: i + 1], periods, tau_0, gamma)
+            if type(answer) is not int:
+                kind = answer.kind if isinstance(answer, Other) else type(answer).__name__
+                raise Wrong(f"{shown} the result is of type {kind}, and should be an int, {want}.")
+            if answer != want:
+                wrong = [text for slip, text in PERIODS.items()
+                         if oracle.period(losses[: i + 1], periods, tau_0, gamma, slip) == answer]  # fmt: skip
+                text = "The first is τ₀." if not periods else (wrong or ["⌈√(F/F₀)·τ₀⌉ if that is below the last."])[0]
+                raise Wrong(f"{shown} the next is {answer}, and should be {want}. {text}")
+            periods.append(answer)
+        if len(periods) < len(losses):
+            raise Wrong("not every period was answered.")
+
+
+def local_sgd(yours) -> None:
+    """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
+    ask(LocalSgd(), yours)
+
+
+def next_period(yours) -> None:
+    """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
+    ask(NextPeriod(), yours)
