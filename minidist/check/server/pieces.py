@@ -21,6 +21,7 @@ class Pieces(Exam):
         "4 parameters on 2 servers": (4, 6, 2), "7 parameters on 3 servers": (7, 9, 3),
         "30 parameters on 4 servers": (30, 50, 4), "one parameter on 3 servers": (1, 20, 3),
         "one server": (5, 9, 1), "9 servers": (6, 40, 9), "a matrix larger than all others": (5, -4, 4),
+        "shares that end where a parameter does": (4, 1, 2),
     }.items())  # fmt: skip
 
     def draw(self, case, rng):
