@@ -130,7 +130,8 @@ def test_bloom_fits_where_it_ran():
     bloom = Transformer(70, 14336, 112, 250880, 2048, positions=False)
     grid = Grid(8, 4, 12, zero=1, micro_batch=2, micro_batches=128, recompute="full", precision="bf16, fp32 gradients")
     assert grid.ranks == 384
-    assert 39e9 < per_rank(bloom, grid).total < 80e9 < per_rank(bloom, replace(grid, recompute="none")).total
+    assert 39.7e9 < per_rank(bloom, grid).total < 39.8e9
+    assert per_rank(bloom, replace(grid, recompute="none")).total > 80e9
     assert per_rank(bloom, replace(grid, data=1, tensor=1, pipeline=1, zero=0)).total > 3e12
 
 
