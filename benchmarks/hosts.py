@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -46,13 +47,23 @@ def left_over() -> list[str]:
     return [name for name in names if not os.path.exists(f"/proc/{name.split('-')[1]}")]
 
 
+def inside(name: str) -> list[int]:
+    """Processes of a namespace; first those of `ip netns exec` that have yet to enter it: none slips between."""
+    entering = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if f"netns\0exec\0{name}\0".encode() in path.read_bytes():
+                entering.append(int(path.parent.name))
+    return entering + [int(pid) for pid in ip("netns", "pids", name, check=False).split()]
+
+
 def remove(names: list[str]) -> None:
     """End what runs in these namespaces, and delete them; their links go with them."""
     for name in names:
-        while pids := ip("netns", "pids", name, check=False).split():  # again: one may have started another
+        while pids := inside(name):  # again: one may have started another
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
         ip("netns", "delete", name, check=False)
 

@@ -5,12 +5,14 @@ Each function returns what is wrong, in words; an empty string or list: nothing 
 
 import contextlib
 import io
+import warnings
 
 from minidist.check import Wrong
 from minidist.check.compare import UNKNOWN
 from tests.bank.bank import assignment, planted, run
 
 NOT_DONE = ("not written yet", "not set yet")
+PASSES = "it passes"
 FOR_CHEATS = ("reads and writes no files", "the library's")
 
 
@@ -42,12 +44,22 @@ def stub_fault(folder, exercise):
 
 
 def planted_fault(folder, bug):
-    """A planted answer is found to be wrong, with words that help."""
+    """A planted answer is found to be wrong, with words that help. What is drawn may hide a mistake once, not again."""
+    found = judged(folder, bug)
+    if found == PASSES:
+        warnings.warn(f"{bug.path.stem} passed once: could a case that is not drawn show the mistake?", stacklevel=2)
+        again = [judged(folder, bug) for _ in range(2)]
+        found = next((fault for fault in again if fault), "")
+    return found
+
+
+def judged(folder, bug):
+    """What is wrong with one examination of a planted answer."""
     names = assignment(folder).namespace()
     run(bug.path.read_text(encoding="utf-8"), f"<ipython {bug.path.stem}>", names)
     _, error = examined(folder, bug.exercise, names)
     if not isinstance(error, Wrong):
-        return "it passes" if error is None else f"the grader itself fails: {error}"
+        return PASSES if error is None else f"the grader itself fails: {error}"
     print(f"{bug.path.stem}: {error}")
     return words_fault(bug, str(error))
 

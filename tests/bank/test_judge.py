@@ -3,6 +3,7 @@
 import pytest
 
 from tests.bank import __main__ as command
+from tests.bank import judge as module
 from tests.bank.bank import Planted, assignment, planted
 from tests.bank.judge import bank_faults, planted_fault, solution_fault, stub_fault, words_fault
 
@@ -72,6 +73,17 @@ def test_a_lesson_that_is_right(lesson, capsys):
     assert "4 exercises, 28 planted, 28 caught" in told(lesson, capsys, 0)
 
 
+@pytest.mark.parametrize(("outcomes", "found"), [
+    (["it passes", "", ""], ""), (["it passes", "", "it passes"], "it passes"), (["it passes"] * 3, "it passes"),
+    (["it passes", "", "no words"], "no words")])  # fmt: skip
+def test_what_is_drawn_may_hide_a_mistake_once(lesson, monkeypatch, outcomes, found):
+    monkeypatch.setattr(module, "judged", lambda folder, bug: outcomes.pop(0))
+    with pytest.warns(UserWarning, match="passed once"):
+        assert planted_fault(lesson, planted(lesson)[0]) == found
+    assert outcomes == []
+
+
+@pytest.mark.filterwarnings("ignore:.* passed once")
 @pytest.mark.parametrize(("before", "after", "says"), [
     ("    return 1\n", "    return 7\n", "one: the solution fails: one: the answer is 7"),
     ("right.", "fine.", "one: the grader does not say that it is right"),

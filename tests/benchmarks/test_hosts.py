@@ -65,6 +65,13 @@ def test_a_failure_leaves_nothing(possible):
     assert started[0].wait(timeout=30) == -signal.SIGKILL and ours(os.getpid()) == []
 
 
+def test_a_process_that_has_yet_to_enter_is_ended(possible):
+    with hosts(100) as names:
+        words = [sys.executable, "-c", "import time; time.sleep(600)", "netns", "exec", names[0], "sleep"]
+        late = subprocess.Popen(words)
+    assert late.wait(timeout=30) == -signal.SIGKILL
+
+
 WAITS = """
 import subprocess, sys, time
 from benchmarks.hosts import hosts
