@@ -38,6 +38,7 @@ import torch
 from ..comm.base import Comm, PeerLost
 from ..comm.launch import launch
 from ..comm.world.world import World
+from . import refuse
 from .wrong import Wrong
 
 
@@ -87,6 +88,9 @@ class Exam:
     functions = True
     forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel")
     step, load = 3.0, 10.0
+
+    def __init_subclass__(cls):
+        refuse.loaded(cls.forbidden)
 
     def draw(self, case: Case, rng: torch.Generator) -> list[tuple]:
         """Each rank's arguments for `run`: plain values."""

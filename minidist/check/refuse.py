@@ -43,14 +43,20 @@ def _refused(*args, **kwargs):
     raise refuse.Refused(refuse.LIBRARYS)
 
 
+def loaded(forbidden: tuple[str, ...]) -> None:
+    """Load what an answer may not call: before the forks, where it takes its time once."""
+    for name in forbidden:
+        if not _under(name, (PRESENTS,)):  # slow to import; what is not loaded yet, `outside` keeps out
+            importlib.import_module(name)
+
+
 def library(forbidden: tuple[str, ...]) -> None:
     """Every function and method of the modules named (their submodules too), and of torch's collectives, raises
     Refused from now on."""
     forbidden = (*forbidden, _COLLECTIVES)
-    for name in forbidden:
-        if not _under(name, (PRESENTS,)):  # slow to import; what is not loaded yet, `outside` keeps out
-            importlib.import_module(name)
-    for module in [m for name, m in list(sys.modules.items()) if isinstance(m, ModuleType) and _under(name, forbidden)]:
+    loaded(forbidden)
+    names = [name for name in list(sys.modules) if _under(name, forbidden)]  # after a fork, what is not touched is free
+    for module in [m for m in map(sys.modules.get, names) if isinstance(m, ModuleType)]:
         for value in list(vars(module).values()):
             kind = type(value)  # isinstance would ask the object itself, which may be one that warns
             if issubclass(kind, FunctionType | type) and _under(value.__module__, forbidden):
