@@ -12,9 +12,9 @@ from minidist.comm.processes.rings import Rings
 from minidist.comm.processes.shm import ShmComm
 
 
-def ranks(rings):
-    """Three ranks; `checked`, a timeout of 0.3 s."""
-    return [ShmComm(Endpoint(rings, r, 0.3, True, Trace(3)), [0, 1, 2], r) for r in range(3)]
+def ranks(rings, timeout=0.3):
+    """Three ranks; `checked`."""
+    return [ShmComm(Endpoint(rings, r, timeout, True, Trace(3)), [0, 1, 2], r) for r in range(3)]
 
 
 @pytest.fixture
@@ -95,12 +95,12 @@ def test_a_timeout_counts_from_the_last_movement(comms):
 
 
 def test_a_message_may_take_longer_than_the_timeout():
-    a, _, c = ranks(Rings(3, rate=16e6))
-    sent = a.isend(torch.ones(1 << 22), 2)  # 16 MiB: the wire needs a second, and moves every 5 ms
+    a, _, c = ranks(Rings(3, rate=8e6), timeout=1.5)
+    sent = a.isend(torch.ones(1 << 22), 2)  # 16 MiB: the wire needs two seconds, and moves every 5 ms
     start = time.monotonic()
     c.recv(torch.zeros(1 << 22), 0)
     sent.wait()
-    assert time.monotonic() - start > 2 * 0.3
+    assert time.monotonic() - start > 1.5
 
 
 @pytest.mark.parametrize("flag", [1, 2])
