@@ -174,7 +174,7 @@ def local_sgd(comm, params, step, steps, H):
 check.local_sgd(local_sgd)
 
 # %% [markdown] nbgrader={"grade_id": "local_sgd_target"}
-# **Target:** the bytes fall like 1/H. The loss stays, for a while. (Each of 3 ranks has classes of its own.)
+# **Target:** the bytes fall like 1/H. The loss is the price: each of 3 ranks has classes of its own.
 
 # %%
 def reaches(comm, H, steps=64):
@@ -204,7 +204,7 @@ study.table(rows, ["H", "loss", "bytes of rank 0"], title="64 steps on three ran
 # | | |
 # |---|---|
 # | call | `next_period(losses, periods, tau_0, gamma)` |
-# | `losses` | F at the beginning of each interval until now, the new one last; above 0; **not changed** |
+# | `losses` | F at the beginning of each interval until now, from F₀ to the new one; above 0; **not changed** |
 # | `periods` | τ of the intervals before the new one: one fewer; **not changed** |
 # | returns | τ of the new one, an int: τ₀ for the first; then ⌈√(F/F₀)·τ₀⌉ if that is below the last, else ⌈γ·last⌉ |
 #

@@ -11,7 +11,8 @@ import torch
 
 from minidist import check
 from minidist.check import Wrong
-from minidist.check.talk_less import oracle
+from minidist.check.talk_less import oracle, signs
+from minidist.check.talk_less.local import PERIODS, NextPeriod
 from minidist.check.talk_less.numbers import PredictTalkLess, talk_less_slips
 from minidist.check.talk_less.sparse import SLIPS
 from minidist.collectives import all_gather
@@ -119,6 +120,30 @@ def test_each_slip_is_another_answer():
     for slip in SLIPS:
         other = oracle.compressed(grads, 3, 0.9, 6.0, 4, slip)
         assert any(not torch.allclose(a[x], b[x]) for a, b in zip(right, other, strict=True) for x in a), slip
+
+
+def test_each_slip_of_signs_is_another_answer():
+    grads = [[torch.randn(9, generator=torch.Generator().manual_seed(3 * t + r), dtype=torch.float64)
+              for r in range(3)] for t in range(3)]  # fmt: skip
+    grads[0][1][4] = 0
+    means, kept = oracle.signed(grads)
+    for slip in signs.SLIPS:
+        others, keeps = oracle.signed(grads, slip)
+        same = [torch.allclose(torch.stack([a, *b]), torch.stack([c, *d]))
+                for a, b, c, d in zip(means, kept, others, keeps, strict=True)]  # fmt: skip
+        assert not all(same), slip
+
+
+def test_each_slip_of_periods_shows_where_nothing_is_drawn():
+    given = [case.given for case in NextPeriod.cases if isinstance(case.given[0], list)]
+
+    def run(losses, tau_0, gamma, slip=None):
+        found = []
+        for i in range(len(losses)):
+            found.append(oracle.period(losses[: i + 1], found, tau_0, gamma, slip))
+        return found
+
+    assert [slip for slip in PERIODS if all(run(*one) == run(*one, slip) for one in given)] == []
 
 
 def test_the_oracle_adapts_as_the_library():

@@ -97,20 +97,26 @@ def _flat(params: list[Tensor]) -> Tensor:
 
 PERIODS = {
     "no root": "The root is missing.", "floor": "Round up: ⌈ ⌉.", "round": "Round up: ⌈ ⌉.",
+    "one more": "⌈x⌉ is x itself where x is whole: int(x) + 1 is not.",
     "last": "The loss is compared with the first one, F₀, not with the last.",
+    "largest": "The loss is compared with the first one, F₀, not with the largest.",
+    "smaller": "That is the smaller of the two: ⌈√(F/F₀)·τ₀⌉, where it is below the last, is enough.",
     "inverse": "The ratio is upside down: F/F₀.", "no gamma": "That is not below the last period: then ⌈γ · last⌉.",
     "equal": "A period that stays the same is not below the last one: then ⌈γ · last⌉.",
     "gamma floor": "⌈γ · last⌉ is rounded up, too: a period has at least one step.",
+    "gamma of τ₀": "γ shortens the last period, not τ₀.",
+    "gamma of the new": "γ shortens the last period, not the one that was just found.",
     "of the last": "The root is multiplied with τ₀, not with the last period.",
 }  # fmt: skip
 
 
 class NextPeriod(Exam):
     name = "next_period"
-    right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.3 to 0.8: every period."
+    right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.3 to 0.9: every period."
     forbidden = FORBIDDEN
     cases = tuple(Case(1, what, given) for what, given in {
-        "the first": ([2.0], 20, 0.5), "by hand": ([2.0, 1.0, 0.5, 0.5, 0.6, 0.01, 0.02], 20, 0.5),
+        "the first": ([2.0], 20, 0.5), "by hand": ([2.0, 1.2, 0.5, 0.5, 0.6, 0.01, 0.02], 20, 0.5),
+        "a loss that rises first": ([1.0, 4.0, 3.9, 0.8, 0.1], 20, 0.9),
         "a loss that stands still": ([1.0] * 8, 32, 0.5), "losses that fall": (0.7, 40, 0.5),
         "that fall slowly": (0.9, 64, 0.8), "that rise": (1.2, 10, 0.3), "τ₀ = 1": (0.8, 1, 0.5)}.items())  # fmt: skip
 

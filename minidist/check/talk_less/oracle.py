@@ -22,7 +22,7 @@ def sent(chosen: Tensor, size: int, places: Tensor) -> Tensor:
 
 def clip(g: Tensor, limit: float, n: int, slip: str | None) -> Tensor:
     most = {"clip: limit": limit, "clip: n": limit / n}.get(slip or "", limit / math.sqrt(n))
-    if slip == "clip: none":
+    if slip in ("clip: none", "clip: v"):
         return g
     if slip == "clip: numbers":
         return g.clamp(-most, most)
@@ -35,12 +35,13 @@ def compressed(grads: Sequence[Tensor], k: int, m: float, limit: float, n: int, 
     u, v, steps = torch.zeros_like(grads[0]), torch.zeros_like(grads[0]), []
     for g in grads:
         g = clip(g, limit, n, slip)
-        u = g if slip == "no momentum" else m * u + (1 - m if slip == "lerp" else 1) * g
+        u = g if slip == "no momentum" else m * u + {"lerp": 1 - m, "m times g": m}.get(slip or "", 1) * g
         v = v + (g if slip in ("no correction", "no momentum") else u)
+        v = clip(v, limit, n, None) if slip == "clip: v" else v
         size = {"of g": g.abs(), "of u": u.abs(), "signed": v, "smallest": -v.abs()}.get(slip or "", v.abs())
         places = size.argsort(descending=True)[:k]
-        values = {"values of g": g, "values of u": u, "absolute values": v.abs()}.get(slip or "", v)[places]
-        steps.append({"sent": sent(values, len(g), places), "u": u, "v": v})
+        values = {"values of g": g, "values of u": u, "zeros": 0 * v, "absolute values": v.abs()}.get(slip or "", v)
+        steps.append({"sent": sent(values[places], len(g), places), "u": u, "v": v})
         gone = torch.zeros(len(g), dtype=torch.bool).index_fill(0, places, True)
         v = v if slip == "v stays" else torch.zeros_like(v) if slip == "dropped" else v.masked_fill(gone, 0)
         u = {"no masking": u, "u is cleared": torch.zeros_like(u), "inverse": u.masked_fill(~gone, 0)}.get(
@@ -59,8 +60,9 @@ def signed(grads: Sequence[Sequence[Tensor]], slip: str | None = None) -> tuple[
             scales = [sum(scales) / len(scales)] * len(scales)
         if slip == "largest":
             scales = [p.abs().max() for p in ps]
-        cs = [p.ge(0).to(p.dtype).mul(2).sub(1) * (1 if slip == "no scale" else s)
-              for p, s in zip(ps, scales, strict=True)]  # fmt: skip
+        above = [(p.gt(0) if slip == "zero: −1" else p.ge(0)).to(p.dtype) for p in ps]
+        signs = [p.sign() if slip == "zero: 0" else 2 * x - 1 for p, x in zip(ps, above, strict=True)]
+        cs = [sign * (1 if slip == "no scale" else s) for sign, s in zip(signs, scales, strict=True)]
         mean = sum(cs) / (1 if slip == "sum" else len(cs))
         errors = [{"average": p - mean, "sign": c - p, "none": torch.zeros_like(p), "sum": p - c,
                    "whole": p, "of g": g - c}.get(slip or "", p - c)
@@ -74,14 +76,18 @@ def period(losses: Sequence[float], periods: Sequence[int], tau_0: int, gamma: f
     """The next τ."""
     if not periods:
         return tau_0
-    ratio = losses[-1] / (losses[-2] if slip == "last" else losses[0])
+    ratio = losses[-1] / {"last": losses[-2], "largest": max(losses)}.get(slip or "", losses[0])
     ratio = 1 / ratio if slip == "inverse" else ratio
     root = ratio if slip == "no root" else math.sqrt(ratio)
     of = periods[-1] if slip == "of the last" else tau_0
-    found = math.floor(root * of) if slip == "floor" else round(root * of) if slip == "round" else math.ceil(root * of)
+    up = {"floor": math.floor, "round": round, "one more": lambda x: int(x) + 1}.get(slip or "", math.ceil)
+    found = up(root * of)
+    if slip == "smaller":
+        return min(found, math.ceil(gamma * periods[-1]))
     if slip in ("no gamma", "of the last") or found < periods[-1] or (slip == "equal" and found == periods[-1]):
         return found
-    return math.floor(gamma * periods[-1]) if slip == "gamma floor" else math.ceil(gamma * periods[-1])
+    shorter = gamma * {"gamma of τ₀": tau_0, "gamma of the new": found}.get(slip or "", periods[-1])
+    return math.floor(shorter) if slip == "gamma floor" else math.ceil(shorter)
 
 
 def stepped(p: Tensor, noise: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ SLIPS = {
     "one scale": "All ranks use one scale: each has its own, the mean of its own |p|.",
     "largest": "The scale is the mean of |p|, not the largest.",
     "no scale": "The scale is missing: c = mean|p| · sign(p).",
+    "zero: 0": "sign(0) is 1: a bit has two values. torch.sign has three.",
+    "zero: −1": "sign(0) is 1, not −1: p ≥ 0.",
     "whole": "The error is all of p: subtract what was sent, c.",
     "of g": "The error is g − c: what the last one left is lost. It is p − c.",
     "sum": "It is the sum of all c: divide by n.",
@@ -40,8 +42,10 @@ class SignAverage(Exam):
 
     def draw(self, case, rng):
         steps, size = case.given
-        return [([torch.randn(size, generator=rng, dtype=torch.float64) * (r + 1) for _ in range(steps)],)
-                for r in range(case.n)]  # fmt: skip
+        """Rank r's first gradient is 0 at place r."""
+        grads = torch.randn(case.n, steps, size, generator=rng, dtype=torch.float64)
+        grads[range(case.n), 0, range(case.n)] = 0
+        return [([g.clone() for g in of * (r + 1)],) for r, of in enumerate(grads)]
 
     def run(self, comm: Comm, yours, grads):
         error, steps = torch.zeros_like(grads[0]), []

@@ -22,6 +22,7 @@ SLIPS = {
     "no masking": "u still pushes where something was sent: momentum factor masking sets it to 0 there.",
     "no correction": "v gathers gradients, and should gather velocities: momentum correction, v ← v + u.",
     "no momentum": "u is the gradient alone: u ← m·u + g.",
+    "m times g": "The gradient is multiplied with m, too: u ← m·u + g.",
     "lerp": "The gradient counts 1 − m times: u ← m·u + g, as in SGD.",
     "dropped": "What was not sent is gone from v: it should wait there.",
     "v stays": "What was sent is still in v, and would be sent again: set it to 0 there.",
@@ -30,12 +31,14 @@ SLIPS = {
     "clip: n": "The gradient was clipped to limit/n: norms of n independent gradients add up like √n.",
     "clip: always": "A gradient below limit/√n was scaled, too: the factor is at most 1.",
     "clip: numbers": "Single numbers were clamped: clip the norm, with one factor for all.",
+    "clip: v": "What waits was clipped: clip the gradient, before it is added.",
     "of g": "The places are those of the largest of g: choose among what waits, v.",
     "of u": "The places are those of the largest of u: choose among what waits, v.",
     "signed": "Large negative numbers are left: the largest of |v| are asked for.",
     "smallest": "Those are the smallest.",
     "values of g": "At these places g is sent, and all that waits should be: v.",
     "values of u": "At these places u is sent, and all that waits should be: v.",
+    "zeros": "The values are zeros: take them before v becomes 0 there.",
     "absolute values": "The signs are lost: |v| chooses, v is sent.",
     "u is cleared": "All of u was set to 0: only where something was sent.",
     "inverse": "u was kept where something was sent, and cleared elsewhere: it is the other way round.",
@@ -107,7 +110,7 @@ def _close(a, b: Tensor, scale: Tensor) -> bool:
 
 class SparseMean(Exam):
     name = "sparse_mean"
-    right = "n = 1…5, places that several ranks send, and one message of 16 bytes a number; then 3 real processes."
+    right = "n = 1…5, places that several ranks send, 16 bytes a number; then 3 real processes."
     forbidden = FORBIDDEN
     cases = tuple(Case(n, f"n = {n}, {k} of {size} numbers", (k, size)) for n, k, size in (
         (3, 4, 40), (2, 5, 8), (1, 3, 9), (4, 6, 12), (5, 1, 100), (3, 7, 7), (4, 10, 2000)))  # fmt: skip
@@ -155,6 +158,11 @@ class SparseMean(Exam):
             if bool(((got - total / scale).abs() < 1e-9)[senders < 2].all() and one[senders > 1].all()):
                 return ("Where several ranks sent the same place, only one of them counts: x[places] = … and "
                         f"x[places] += … write once. index_add_ adds all.{more}")  # fmt: skip
+        share = float(got @ total) / float(total @ total)
+        if near(got, share * total):
+            return f"It is the sum, times {share:.4g}, and should be times 1/n, n = {n}."
+        if float((got - total / n).abs().max()) < 1e-6:
+            return "It is right but for rounding: are the values sent as float32? They are float64."
         return "Does each rank's k-th value stand at that rank's own k-th place?"
 
 
