@@ -28,8 +28,6 @@ from minidist import study
 from minidist.collectives import all_reduce_, seconds
 from minidist.comm import Cluster, Device, World, launch
 from minidist.comm.base import ANY, PeerLost, Recv, Send
-from minidist.models import mlp
-from minidist.tasks import digits
 
 # %%
 def by_hand(comm):
@@ -41,7 +39,6 @@ def by_hand(comm):
     for worker in (1, 2):
         comm.send(w - mean, worker, label="pull")
     return w, mean, w - mean
-
 ranks = World(3).run(by_hand)
 display(study.holdings(dict(zip(["before", "pushed", "pulled"], zip(*ranks))), title="Push, mean, step, pull"))
 study.messages(ranks.trace, title="The server sends and receives for all")
@@ -67,7 +64,7 @@ def one_server(comm, w, gradient, steps, rate=0.1):
 
 # %% [markdown]
 # To measure it we need no GPU: tensors on the device `"meta"` have no numbers, and the World's clock counts messages
-# and products. A product of 30 ms stands for forward and backward. First 4 workers.
+# and products. A product of 30 ms, `mm` in the pictures, stands for forward and backward. First 4 workers.
 
 # %%
 ALPHA, BETA, N, C = 10e-6, 1 / 25e9, 400e6, 30e-3  # s, s/B, B, s
@@ -78,13 +75,10 @@ def compute(w, took=C):
     a @ a.T
     return w
 
-# %%
-def timed(n, program, *args, slow=()):
+def timed(n, program, *args, slow=None):
     cluster = Cluster.uniform(n, ALPHA, BETA, GPU)
-    for rank in slow:
-        cluster = cluster.slow_rank(rank, 4)
-    world = World(n, cluster=cluster, device="meta")
-    return world.run(program, *args)
+    cluster = cluster if slow is None else cluster.slow_rank(slow, 4)
+    return World(n, cluster=cluster, device="meta").run(program, *args)
 
 # %%
 def meta(comm, program, *args):
@@ -188,6 +182,9 @@ study.bars({"your guess": guess / 1e3, "one server, one after the other": naive[
 # The oracle is a serial run that adds the same parts in the order of the ranks. Digits, float64, three workers.
 
 # %%
+from minidist.models import mlp
+from minidist.tasks import digits
+
 task, network = digits(), [64, 32, 10]
 
 def flat(seed=0):
@@ -214,11 +211,9 @@ parts = [[range(60 * t + 20 * k, 60 * t + 20 * k + 20) for t in range(8)] for k 
 oracle, gradients = flat(), [gradient_of(task, mine) for mine in parts]
 for _ in range(8):
     oracle.sub_(sum(gradient(oracle) for gradient in gradients) / 3, alpha=0.1)
-rows = []
-for s in (1, 2, 3):
-    w = torch.cat(World(3 + s).run(learn, task, parts, s)[:s])
-    assert torch.equal(w, oracle)
-    rows.append((s, ", ".join(str(8 * len(part)) for part in oracle.tensor_split(s)), "bit for bit"))
+found = {s: torch.cat(World(3 + s).run(learn, task, parts, s)[:s]) for s in (1, 2, 3)}
+assert all(torch.equal(w, oracle) for w in found.values())
+rows = [(s, ", ".join(str(8 * len(part)) for part in oracle.tensor_split(s)), "bit for bit") for s in found]
 study.table(rows, ["servers", "bytes at each", "equal to the serial run"], title="Eight steps of three workers")
 
 # %% [markdown]
@@ -258,15 +253,15 @@ def hear(pushes, g, w, version, clock, has, waiting, step):
     waiting.append(k)
     return pushes.now(), k, version - has[k], w.clone()
 
+def descend(w, g, rate=0.1):
+    w -= rate * g
+
 # %%
 def push_and_pull(comm, w, gradient, steps):
     pushes, answers = comm.split(0), comm.split(0)
     for _ in range(steps):
         pushes.send(gradient(answers.recv(w, 0)), 0)
     answers.recv(w, 0)
-
-def descend(w, g, rate=0.1):
-    w -= rate * g
 
 def any_first(comm, w, gradient, quota, bound=math.inf):
     if comm.rank == 0:
@@ -275,8 +270,8 @@ def any_first(comm, w, gradient, quota, bound=math.inf):
 
 # %%
 lazy = partial(compute, took=100e-3)  # computing dominates now, so that one can see who waits
-runs = {"synchronous": timed(5, meta, one_server, lazy, 3, slow=[4]),
-        "asynchronous": timed(5, meta, any_first, lazy, [12, 12, 12, 3], slow=[4])}
+runs = {"synchronous": timed(5, meta, one_server, lazy, 3, slow=4),
+        "asynchronous": timed(5, meta, any_first, lazy, [12, 12, 12, 3], slow=4)}
 study.timeline({name: run.trace for name, run in runs.items()}, memory=False, title="Rank 4 is four times slower")
 
 # %% [markdown]
@@ -297,17 +292,19 @@ assert max(stale for _, who, stale, _ in log if who == 3) == 11
 study.table(rows, ["worker on rank", "updates", "staleness of each"])
 
 # %% [markdown]
-# The slow worker misses nearly four rounds of three. How bad is that? Take one weight, and the loss w²/2: its gradient
+# A fast worker misses the two others, and now and then the slow one. That one misses nearly four rounds of three.
+#
+# How bad is it? Take one weight, and the loss w²/2: its gradient
 # is w, and the step w ← w − ηw′, where w′ is the weight of d updates ago. Fresh gradients (d = 0) converge up to η = 2.
 # For any d the limit is
 #
 # $$\eta < 2\sin\frac{\pi}{4d + 2}$$
 #
 # (Levin and May). For large d that is about π/2d. **With 16 workers, d = 15: what is left of 2?**
-# We run n = d + 1 equal workers, with 5 % less and 5 % more than the limit. Does it shrink or grow?
+# We run n = d + 1 equal workers, with a tenth less and a tenth more than the limit. Does the weight shrink or grow?
 
 # %%
-def one_weight(comm, rate, momentum=0.0, updates=240):
+def one_weight(comm, rate, momentum=0.0, updates=160):
     w, v, n = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), comm.size - 1
 
     def step(w, g):
@@ -322,19 +319,20 @@ def grows(d, rate, momentum=0.0):
     seen, some = World(d + 2).run(one_weight, rate, momentum)[0], 20 + 2 * d
     return max(seen[-some:]) > max(seen[:some])
 
-# %%
 def limit(d):
     return 2 * math.sin(math.pi / (4 * d + 2))
 
+# %%
 found = {"shrinks": ([], []), "grows": ([], [])}
 for d in (0, 1, 3, 7, 15):
-    for rate in (0.95 * limit(d), 1.05 * limit(d)):
+    for rate in (0.9 * limit(d), 1.1 * limit(d)):
         xs, ys = found["grows" if grows(d, rate) else "shrinks"]
-        xs.append(d)
+        xs.append(d + 1)
         ys.append(rate)
-assert all(rate < limit(d) for d, rate in zip(*found["shrinks"])) and len(found["grows"][0]) == 5
-study.curves({"predicted limit": (range(16), [limit(d) for d in range(16)])}, points=found, xlabel="staleness",
-             ylabel="learning rate", title="The largest rate that converges: predicted, then run")
+assert all(rate < limit(n - 1) for n, rate in zip(*found["shrinks"])) and len(found["grows"][0]) == 5
+study.curves({"predicted limit": (range(1, 17), [limit(d) for d in range(16)])}, points=found, logx=True, logy=True,
+             xlabel="workers n; staleness n − 1", ylabel="learning rate",
+             title="The largest rate that converges: predicted, then run")
 
 # %% [markdown]
 # 0.10: a twentieth. The price of staleness is **a smaller rate**. (The curvature is 1 here; in a network it is that of
@@ -352,18 +350,16 @@ study.curves({"predicted limit": (range(16), [limit(d) for d in range(16)])}, po
 # %%
 def hiccups(comm, w, bound, sometimes, steps=24):
     def gradient(w):
-        pause = sometimes and torch.rand(()) < 1 / 8
-        return compute(w, 0.8 if pause else 0.1)
-    quota = [steps] * (comm.size - 1)
-    log = any_first(comm, w, gradient, quota, bound)
+        return compute(w, 0.8 if sometimes and torch.rand(()) < 1 / 8 else 0.1)
+    log = any_first(comm, w, gradient, [steps] * (comm.size - 1), bound)
     if comm.rank == 0:
-        first = min(max(at for at, who, *_ in log if who == k) for k in range(len(quota)))
+        first = min(max(at for at, who, *_ in log if who == k) for k in range(comm.size - 1))
         done = [(stale, k) for at, k, stale, _ in log if at <= first]
         return len(done) / first, max(stale for stale, _ in done)
 
 def gradients_a_second(bound, sometimes):
     small = lambda comm: hiccups(comm, torch.empty(1000, device=comm.device), bound, sometimes)
-    return timed(7, small, slow=[] if sometimes else [6])[0]
+    return timed(7, small, slow=None if sometimes else 6)[0]
 
 # %%
 bounds, rows = {"0: lock-step": 0, "1": 1, "4": 4, "∞: asynchronous": math.inf}, []
@@ -376,12 +372,12 @@ study.table(rows, ["bound", "one always slow: gradients/s", "by chance: gradient
 
 # %% [markdown]
 # Against **chance** a small bound does much: a pause now is made up for later. Against a worker that is **always** slow
-# it does nearly nothing: after `bound` steps everyone walks at its pace again. Few texts say so.
+# it does nearly nothing: once `bound` steps ahead, everyone walks at its pace again.
 #
 # ## The race
 #
 # Digits, four workers, one four times slower. A synchronous step averages four gradients; the others take four steps
-# with one gradient each. So that all move equally far, the rates are 0.4 and 0.1. **Who is first at a loss of 1.5?**
+# with one gradient each. So that all move equally far, the rates are 0.4 and 0.1. **Who is first at a loss of 1.75?**
 
 # %%
 def race(comm, task, quota, bound):
@@ -405,26 +401,26 @@ def loss_of(w):
 
 # %%
 cluster, lines, rows = Cluster.uniform(5, ALPHA, 1e-9, GPU).slow_rank(4, 4), {}, []
-modes = {"synchronous": ([20] * 4, None), "SSP, bound 3": ([20] * 4, 3),
-         "asynchronous": ([75, 75, 75, 20], math.inf)}
+modes = {"synchronous": ([14] * 4, None), "SSP, bound 3": ([15] * 4, 3),
+         "asynchronous": ([45, 45, 45, 12], math.inf)}
 for name, (quota, bound) in modes.items():
     log = World(5, cluster=cluster).run(race, task, quota, bound)[0]
-    some = log[:: len(log) // 20]
+    some = log[:: max(1, len(log) // 20)]
     lines[name] = [at for at, *_ in some], [loss_of(w) for *_, w in some]
-    first = next(at for at, loss in zip(*lines[name]) if loss < 1.5)
+    first = next(at for at, loss in zip(*lines[name]) if loss < 1.75)
     rows.append((name, sum(quota), f"{1e3 * first:.0f} ms", max(stale for _, _, stale, _ in log)))
 display(study.curves(lines, xunit="s", xlabel="virtual time", ylabel="loss", title="One slow worker"))
-study.table(rows, ["", "gradients", "a loss of 1.5 after", "stalest gradient"])
+study.table(rows, ["", "gradients", "a loss of 1.75 after", "stalest gradient"])
 
 # %% [markdown]
-# Asynchronous training is there in a third of the time, with gradients up to 12 updates old. SSP cannot gain here: the
-# slow worker is always slow.
+# Asynchronous training is there in a third of the time, with gradients up to 12 updates old. SSP has a head start of
+# three steps, and then the pace of the slow worker.
 #
 # ## Break it: momentum
 #
 # Most people train with momentum 0.9. On one weight, with fresh gradients, it *helps*: rates up to 3.8 converge.
 # **And with two workers, so d = 1? Predict the limit.** The second table is the digits with four equal workers and the
-# library's `ParameterServer` (we look into it below): loss after 20 steps of each, five seeds.
+# library's `ParameterServer` (we look into it below): loss after 14 steps of each, five seeds.
 
 # %%
 RATES = (3, 1, 0.3, 0.12, 0.08, 0.03, 0.01)
@@ -437,7 +433,7 @@ study.table(rows, ["staleness", "no momentum", "momentum 0.9"], title=f"One weig
 # %%
 from minidist.parallel.server import ParameterServer
 
-def trained(comm, task, mode, momentum=0.0, seed=0, steps=20, rate=0.1, samples=None):
+def trained(comm, task, mode, momentum=0.0, seed=0, steps=14, rate=0.1, samples=None):
     model = mlp(network, seed, torch.float64)
     server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, rate, momentum), mode=mode)
     order = torch.Generator().manual_seed(10 * seed + comm.rank)
@@ -453,12 +449,15 @@ ways = {"synchronous, momentum 0.9": ("sync", 0.9), "asynchronous, no momentum":
         "asynchronous, momentum 0.9": ("async", 0.9)}
 losses = {name: [loss_of(World(5).run(trained, task, *how, seed)[0][0]) for seed in range(5)]
           for name, how in ways.items()}
-assert max(losses["synchronous, momentum 0.9"] + losses["asynchronous, no momentum"]) < 1.5
-assert min(losses["asynchronous, momentum 0.9"]) > 1.7
+assert max(losses["synchronous, momentum 0.9"] + losses["asynchronous, no momentum"]) < 1.7
+assert min(losses["asynchronous, momentum 0.9"]) > 2.2
 study.table([(name, *(round(loss, 2) for loss in some)) for name, some in losses.items()],
             ["rate 0.1", *(f"seed {seed}" for seed in range(5))], title="Loss (2.3 is guessing)")
 
 # %% [markdown]
+# By hand, d = 1: w ← w + 0.9·(w − w″) − ηw″ with w″ the weight before w. Its two modes have the product 0.9 + η, which
+# must stay below 1. So the limit is **0.1**; without momentum it was 1.
+#
 # A velocity made of stale gradients pushes on after the goal is passed. Staleness itself acts like momentum
 # (Mitliagkas et al.): with asynchronous workers **lower momentum first**, then the rate.
 #
@@ -524,7 +523,7 @@ real = launch(trained, 4, task, "async")
 updates, begin = real[0][1].updates, loss_of(flat())
 assert all(torch.equal(w, real[0][0]) for w, _ in real) and loss_of(real[0][0]) < begin
 rows = [(rank, sum(u.rank == rank for u in updates), real.trace.messages(rank)) for rank in range(4)]
-study.table(rows, ["rank", "updates", "messages sent"], title="Twenty asynchronous steps on three workers")
+study.table(rows, ["rank", "updates", "messages sent"], title="Fourteen asynchronous steps on three workers")
 
 # %% [markdown]
 # Under torchrun:
@@ -555,6 +554,7 @@ def sparse(comm, rows=26_000, width=64):
     for worker in range(1, comm.size):
         comm.recv(part, worker)  # table[ids] -= rate * gradients
 
+# %%
 few, all_rows = timed(17, sparse).time, seconds("all_reduce", "ring", 16, 25.6e9, ALPHA, BETA)
 assert 150 < all_rows / few < 300
 study.table([("parameter server, rows in use", f"{1e3 * few:.1f} ms"), ("ring, whole table", f"{all_rows:.2f} s"),
@@ -565,7 +565,7 @@ study.table([("parameter server, rows in use", f"{1e3 * few:.1f} ms"), ("ring, w
 #
 # ## Takeaways
 #
-# - Push gradients, pull weights. One server's wire carries nN each way: $(n/s + 1)Neta$ a step with s servers.
+# - Push gradients, pull weights. One server's wire carries nN each way: (n/s + 1)Nβ a step with s servers.
 #   As short as a ring only with s = n.
 # - Asynchronous: nobody waits, a slow or dead worker holds nobody up. The price is staleness, n − 1 among equals.
 # - Staleness d lowers the largest rate to about π/2d of 1/curvature. Momentum makes it far worse.
@@ -575,7 +575,7 @@ study.table([("parameter server, rows in use", f"{1e3 * few:.1f} ms"), ("ring, w
 # ## Papers
 #
 # - M. Li et al. *Scaling distributed machine learning with the parameter server.* OSDI, 2014. Partition by ranges of
-#   keys (section 4.3), push and pull (2.3), and servers that are replicated, so that one may die.
+#   keys (section 4.3), push and pull (3.2), and servers that are replicated (4.4), so that one may die.
 # - J. Dean et al. *Large scale distributed deep networks.* NIPS, 2012. Section 4.1: Downpour, asynchronous SGD.
 # - Q. Ho et al. *More effective distributed ML via a stale synchronous parallel parameter server.* NIPS, 2013.
 # - I. Mitliagkas et al. *Asynchrony begets momentum.* Allerton, 2016.

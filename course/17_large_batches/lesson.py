@@ -19,7 +19,8 @@ study.bars({"910 / 256": 910 / 256, "your guess": guess, "batches of 2": 910}, t
 # ## On paper: 3 ranks, 6 numbers
 #
 # Six samples, two on each rank; each has a gradient, one number. Ranks average their own, b = 2, then all, B = 6. Both
-# means are the true gradient G and noise; the noise has a variance of tr(Σ) over the samples:
+# means are the true gradient G and noise. tr(Σ) is the variance of one sample's gradient, added up over its numbers;
+# a mean of b samples has 1/b of it:
 #
 # |G_b|² = |G|² + tr(Σ)/b, on average over ranks, and |G_B|² = |G|² + tr(Σ)/B.
 #
@@ -40,7 +41,7 @@ def two_sizes(small_square, big_square, b, B):
 
 square, trace = two_sizes(own.square().mean(), mean.square(), 2, 6)
 assert (square, trace) == (8, 6)
-print(f"|G|² = {square:.0f}, tr(Σ) = {trace:.0f}: their ratio is {trace / square} samples")
+print(f"|G|² = {square:.0f}, tr(Σ) = {trace:.0f}, so tr(Σ)/|G|² is {trace / square} samples")
 
 # %% [markdown]
 # **B_noise = tr(Σ)/|G|²** is the batch whose noise is as long as its gradient. Data parallelism has both sizes of batch
@@ -74,7 +75,7 @@ study.curves(lines, logx=True, logy=True, xlabel="batch", ylabel="rate, over the
 # %%
 from torch.nn.functional import cross_entropy
 from minidist.collectives import all_reduce_
-from minidist.comm import World
+from minidist.comm import World, launch
 from minidist.models import mlp
 from minidist.tasks import digits
 from minidist.train.optim import SGD
@@ -120,7 +121,7 @@ study.table([(name, "within 1e-12") for name in others], ["after 3 steps", "one 
 # little, so |G|² and tr(Σ) are averaged over steps, each alone, and then divided.
 
 # %%
-def noise(comm, b=16, steps=180):
+def noise(comm, b=16, steps=130):
     model, rng, found = mlp([64, 32, 10], dtype=torch.float64), torch.Generator().manual_seed(0), []
     optimizer = SGD(model.parameters(), lr=best_rate(0.8, b * comm.size, 40))
     for _ in range(steps):
@@ -137,8 +138,8 @@ found = World(4).run(noise)[0]  # (steps, |G|² and tr(Σ) and loss)
 until = int((found[:, 2].unfold(0, 10, 1).mean(1) < 0.3).nonzero()[0]) + 10  # steps to a loss of 0.3
 square, trace, _ = found[:until].mean(0)
 smooth = found.unfold(0, 30, 1).mean(2)
-assert 20 < trace / square < 60 and smooth[-30:, 1].sum() > 50 * smooth[-30:, 0].sum()
-study.curves({"over 30 steps": (range(30, 181), (smooth[:, 1] / smooth[:, 0]).tolist()),
+assert 20 < trace / square < 60 and smooth[-30:, 1].sum() > 40 * smooth[-30:, 0].sum()
+study.curves({"over 30 steps": (range(30, 131), (smooth[:, 1] / smooth[:, 0]).tolist()),
               "to a loss of 0.3": ([1, until], [float(trace / square)] * 2)},
              xlabel="step", ylabel="noise scale, samples", title="How large a batch is worth it")
 
@@ -164,7 +165,6 @@ def steps_to(goal, batch, seed=0):
     return step
 
 # %%
-from itertools import pairwise
 from statistics import geometric_mean
 
 taken = {B: steps_to(0.3, B) for B in (2, 8, 32, 128, 512)}
@@ -192,7 +192,7 @@ study.curves(lines, points=points, logx=True, logy=True, xlabel="batch", ylabel=
 # %%
 from functools import partial
 from torch.optim.lr_scheduler import LambdaLR
-from minidist.train.optim import LAMB, LARS, cosine, groups, warm_up
+from minidist.train.optim import LAMB, LARS, AdamW, cosine, groups, warm_up, warm_up_steps
 
 def sharp(seed):
     model = mlp([64, 128, 128, 10], seed, torch.float64)
@@ -209,11 +209,10 @@ def learn(make, batch, warm=0.2, seed=0, epochs=30):
     for _ in range(epochs):
         for part in torch.randperm(len(task.x), generator=rng).split(batch)[:each]:
             optimizer.zero_grad()
-            losses.append(loss_of(model, part))
-            losses[-1].backward()
+            (loss := loss_of(model, part)).backward()
+            losses.append(loss.item())
             optimizer.step(), schedule.step()
-    right = model(task.test_x).argmax(1) == task.test_y
-    return [loss.item() for loss in losses], 100 * right.double().mean().item()  # accuracy in percent
+    return losses, 100 * (model(task.test_x).argmax(1) == task.test_y).double().mean().item()  # accuracy in percent
 
 # %%
 def sgd(rate):
@@ -222,25 +221,26 @@ def sgd(rate):
 def rules(k):
     return {"same rate": sgd(0.05)} | {rule: sgd(scaled(0.05, k, rule).lr) for rule in ("root", "linear")}
 
-cases = [(name, k, make) for k in (8, 16, 32) for name, make in rules(k).items() if k > 8 or name == "linear"]
+cases = [(name, k, make) for k in (8, 16, 32) for name, make in rules(k).items() if k > 16 or name == "linear"]
 runs = {(name, k): learn(make, 32 * k) for name, k, make in cases}
 shown = {f"linear, k = {k}": (range(1, 29), [min(x, 20) for x in runs["linear", k][0][:28]]) for k in (8, 16, 32)}
 study.curves(shown, logy=True, xlabel="step", ylabel="loss (20 is 20 or more)",
              title="k times the batch, k times the rate")
 
 # %%
-assert runs["linear", 8][1] > 95 and max(runs["linear", 16][1], runs["linear", 32][1]) < 30
-assert runs["root", 16][1] > 95 > runs["root", 32][1] > runs["same rate", 32][1]
-rows = [(f"k = {k}, batch {32 * k}", *(f"{runs[name, k][1]:.1f}" for name in rules(k))) for k in (16, 32)]
-study.table(rows, ["", *rules(1)], title="Accuracy in percent, one seed")
+percent = {run: accuracy for run, (_, accuracy) in runs.items()}
+assert percent["linear", 8] > 95 > percent["root", 32] > percent["same rate", 32] > 85
+assert max(percent["linear", 16], percent["linear", 32]) < 30
+rows = [(f"{name}, k = {k}", 32 * k, f"{x:.1f}" if x > 50 else "under 30") for (name, k), x in percent.items()]
+study.table(rows, ["rate", "batch", "accuracy, %"], title="One seed")
 
 # %% [markdown]
-# At k = 8 the linear rule holds. From 16 on it ends near a guess, 10 %. The same rate makes too few steps of the old
-# length: **the rate must grow, and it must not grow so much.**
+# At k = 8 the linear rule holds. From 16 on the loss bursts, and the end is near a guess, 10 %. The same rate makes too
+# few steps of the old length: **the rate must grow, and it must not grow so much.**
 #
 # ## Why? One rate does not fit all layers
 #
-# Look at the first gradient. How long is a step of rate 1, over the length of the layer's weights?
+# Look at the first gradient. How long is a step of 16 · 0.05 = 0.8, over the length of the layer's weights?
 
 # %%
 model = sharp(0)
@@ -272,26 +272,26 @@ assert all(abs(x - 0.4 * 0.02) < 1e-12 for x in after.values())
 study.bars(after, target=0.008, note="rate · η", title="A first step of LARS: ‖Δw‖/‖w‖, by layer")
 
 # %% [markdown]
+# 0.8 % of every layer; momentum 0.9 makes ten times as much of it, as it does of SGD's 12 to 71 %.
+#
 # Biases and norms are few and start at 0 or 1: their length says nothing. `groups` has them stepped plainly, and
 # without decay. **Predict:** do they hold at k = 32, one step an epoch, 30 steps in all?
 
 # %%
-def trusted(k):
-    lars = partial(LARS, lr={16: 0.2, 32: 0.4}[k], trust=0.02, weight_decay=1e-4)
-    return {"LARS": lars, "LAMB": partial(LAMB, lr={16: 0.04, 32: 0.06}[k])}
-
-runs |= {(name, k): learn(make, 32 * k) for k in (16, 32) for name, make in trusted(k).items()}
+runs["LARS", 32] = learn(partial(LARS, lr=0.4, trust=0.02, weight_decay=1e-4), 1024)
+runs["LAMB", 32] = learn(partial(LAMB, lr=0.06), 1024)
 names = ("same rate", "root", "linear", "LARS", "LAMB")
 study.curves({name: (range(1, 31), [min(x, 20) for x in runs[name, 32][0]]) for name in names}, logy=True,
              xlabel="step", ylabel="loss (20 is 20 or more)", title="Batches of 1,024: 30 epochs are 30 steps")
 
 # %%
-assert min(runs[name, k][1] for name in ("LARS", "LAMB") for k in (16, 32)) > 93
-rows = [(name, *(f"{runs[name, k][1]:.1f}" for k in (16, 32))) for name in names]
-study.table(rows, ["", "k = 16", "k = 32"], title="Accuracy in percent, one seed")
+percent = {name: runs[name, 32][1] for name in names}
+assert min(percent["LARS"], percent["LAMB"]) > 93 > percent["same rate"]
+rows = [(name, f"{x:.1f}" if x > 50 else "under 30") for name, x in percent.items()]
+study.table(rows, ["k = 32", "accuracy, %"], title="One seed")
 
 # %% [markdown]
-# One seed says little. Five, counted by `python -m benchmarks.optim`, in percent:
+# One seed says little. Five, counted by `python -m benchmarks.optim` in float32, in percent:
 #
 # | | seed 0 | 1 | 2 | 3 | 4 |
 # |---|---|---|---|---|---|
@@ -334,8 +334,6 @@ study.curves({name: (range(1, 101), [min(x, 20) for x in losses[:100]]) for name
 # makes few steps, and v should follow. Let gradients grow tenfold at step 100. **Predict** how long the updates become.
 
 # %%
-from minidist.train.optim import AdamW, warm_up_steps
-
 def lengths(beta2):
     p, found = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)), []
     optimizer = AdamW([p], lr=1.0, betas=(0.9, beta2), eps=1e-8, weight_decay=0.0)
@@ -346,12 +344,13 @@ def lengths(beta2):
     return range(1, 201), found
 
 spike = {f"β₂ = {beta2}": lengths(beta2) for beta2 in (0.999, 0.95)}
+assert max(spike["β₂ = 0.999"][1]) > 2 > 1.3 < spike["β₂ = 0.999"][1][-1] and max(spike["β₂ = 0.95"][1]) < 1.12
 study.curves(spike, xlabel="step", ylabel="update, over the rate", title="Gradients grow tenfold at step 100")
 
 # %% [markdown]
-# With 0.999 updates are twice as long, for a hundred steps; a training of few steps may not survive it. With 0.95 it is
-# over after some twenty. Now the schedule, for 2 trillion tokens. (The peak is that of large models: GPT-3 with 125 M
-# parameters had 6e-4.)
+# With 0.999 updates become twice as long, and are a third too long a hundred steps later; a training of few steps
+# may not survive it. With 0.95 they are 1.1 times as long at most. Now the schedule, for 2 trillion tokens. (The peak
+# is that of large models: GPT-3 with 125 M parameters had 6e-4.)
 
 # %%
 steps = 2_000_000_000_000 // 4_000_000
@@ -432,7 +431,6 @@ study.source(LAMB._update)
 # a parameter, in one all-reduce. Three processes, ZeRO 3, LAMB, clipped, against one rank:
 
 # %%
-from minidist.comm import launch
 from minidist.parallel.zero import FullySharded
 
 def sharded(comm, steps=8):
@@ -473,6 +471,8 @@ print("LAMB with ZeRO 3, clipped, on three processes: the serial program, within
 # **Far beyond the critical batch.** Each doubling then saves few steps and doubles the cost. The counts from above:
 
 # %%
+from itertools import pairwise
+
 order = [*taken]
 rows = [(f"{a} → {b}", f"{taken[a] / taken[b]:.1f}", f"{b * taken[b] / (a * taken[a]):.1f}")
         for a, b in pairwise(order)]

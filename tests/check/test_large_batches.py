@@ -188,6 +188,23 @@ def test_no_draw_makes_the_solution_wrong(exam):
     assert [run(exam, answer, case, seed) for case in exam.cases for seed in range(4)] == [""] * 4 * len(exam.cases)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cases_made_for_one_mistake_always_show_it(seed):
+    """Noise alone makes |G|² negative; without decay a gradient of 0 is an update of 0, and ratios are large."""
+    [alone] = [case for case in NoiseScale.cases if "alone" in case.what]
+    args = NoiseScale().draw(alone, torch.Generator().manual_seed(seed))
+    assert oracle.terms([grad for grad, _ in args], args[0][1])[0] < 0
+    [bare] = [case for case in LambStep.cases if "no decay" in case.what]
+    for slip in ("nan", "bounded"):
+        args = LambStep().draw(bare, torch.Generator().manual_seed(seed))
+        weights, steps = ([torch.cat(x) for x in zip(*some, strict=True)] for some in
+                          ([a[0] for a in args], [a[1][0] for a in args]))  # fmt: skip
+        right, wrong = (oracle.Lamb(weights, list(args[0][2]), 1, what) for what in ("", slip))
+        for one in (right, wrong):
+            one.step(steps, 1, *args[0][3:])
+        assert not all(map(torch.equal, right.w, wrong.w))
+
+
 def test_a_step_that_is_not_there():
     nothing = lambda *args: None
     assert "in place" in run(LarsStep(), nothing, LarsStep.cases[0], 0)

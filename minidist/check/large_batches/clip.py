@@ -80,6 +80,8 @@ class ClipCopies(Exam):
         hint = ""
         if abs(scale - 1) < 1e-9:
             hint = "Copies are scaled, too, on every rank." if same else "It is as it was: g.mul_(…)."
+        elif math.isclose(scale, factor, rel_tol=1e-4):
+            hint = "Nearly: min(1, limit / (norm + 1e-6)), all of it in float64."
         hint = "Below the limit nothing changes: the factor is at most 1." if scale > 1.000001 else hint
         raise Wrong(f"rank {r}: grads[{i}] was scaled by {scale:.6g}, and should be by {factor:.6g}, in place. {hint}"
                     .rstrip())  # fmt: skip

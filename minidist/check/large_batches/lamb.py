@@ -22,22 +22,23 @@ class LambStep(Exam):
     name = "lamb_step"
     right = "n = 1…5, 1 to 3 steps, uneven and empty pieces, plain ones, lengths of 0, one all-reduce; 3 processes."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(Case(n, f"n = {n}, {what}", given) for n, what, given in (  # steps, numbers, plain, zeros
-        (1, "one step", (1, (12, 7), (False, True), None)),
-        (3, "one step", (1, (12, 7, 10), (False, True, False), None)),
-        (2, "3 steps", (3, (9, 4, 5), (False, False, True), None)),
-        (4, "pieces that are empty", (2, (3, 11, 2), (False, False, True), None)),
-        (3, "weights that are 0", (1, (6, 8), (False, False), 0)),
-        (5, "12 parameters", (3, tuple(range(5, 17)), (False, True, False) * 4, None))))  # fmt: skip
-    processes = (Case(3, "3 real processes", (2, (7, 10), (False, True), None)),)
+    cases = tuple(Case(n, f"n = {n}, {what}", given) for n, what, given in (  # steps, numbers, plain, zeros, decay
+        (1, "one step", (1, (12, 7), (False, True), None, 0.1)),
+        (3, "one step", (1, (12, 7, 10), (False, True, False), None, 0.1)),
+        (2, "3 steps", (3, (9, 4, 5), (False, False, True), None, 0.1)),
+        (4, "pieces that are empty", (2, (3, 11, 2), (False, False, True), None, 0.1)),
+        (3, "weights that are 0", (1, (6, 8), (False, False), "weights", 0.1)),
+        (2, "no decay, a gradient that is 0", (2, (6, 30, 25, 40), (False, True, False, False), "gradients", 0.0)),
+        (5, "12 parameters", (3, tuple(range(5, 17)), (False, True, False) * 4, None, 0.1))))  # fmt: skip
+    processes = (Case(3, "3 real processes", (2, (7, 10), (False, True), None, 0.1)),)
 
     def draw(self, case, rng):
-        steps, numbers, plain, zero = case.given
-        drawn = lambda none=None: [torch.randn(k, generator=rng, dtype=torch.float64) * (2 + 5 * i) * (i != none)
-                                   for i, k in enumerate(numbers)]  # fmt: skip
+        steps, numbers, plain, zero, decay = case.given
+        drawn = lambda what: [torch.randn(k, generator=rng, dtype=torch.float64) * (2 + 5 * i) * (i > 0 or what != zero)
+                              for i, k in enumerate(numbers)]  # fmt: skip
         cut = lambda some: [[x.split(uneven(len(x), case.n))[r].clone() for x in some] for r in range(case.n)]
-        own = [[], *(cut(drawn()) for _ in range(steps))]
-        weights, how = cut(drawn(zero)), (0.05, (0.8, 0.97), 1e-3, 0.1)
+        own = [[], *(cut(drawn("gradients")) for _ in range(steps))]
+        weights, how = cut(drawn("weights")), (0.05, (0.8, 0.97), 1e-3, decay)
         return [(weights[r], [step[r] for step in own[1:]], list(plain), *how) for r in range(case.n)]
 
     def run(self, comm: Comm, yours, weights, grads, plain, lr, betas, eps, decay):

@@ -20,13 +20,15 @@ class NoiseScale(Exam):
     name = "noise_scale"
     right = "n = 2…5, 1 to 32 samples a rank: |G|² and tr(Σ), the average in place, little more sent; 3 processes."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(Case(n, f"n = {n}, {b} samples a rank", b) for n, b in ((3, 2), (2, 1), (4, 8), (5, 32), (2, 16)))
-    processes = (Case(3, "3 real processes", 4),)
+    cases = (*(Case(n, f"n = {n}, {b} samples a rank", (b, True)) for n, b in ((3, 2), (2, 1), (4, 8), (5, 32))),
+             Case(2, "n = 2, 16 samples a rank, noise alone", (16, False)))  # fmt: skip
+    processes = (Case(3, "3 real processes", (4, True)),)
 
     def draw(self, case, rng):
         drawn = lambda: torch.randn(60, generator=rng, dtype=torch.float64)
+        b, signal = case.given
         common = drawn()
-        return [(common + (1 + r) * drawn(), case.given) for r in range(case.n)]
+        return [(common + (1 + r) * drawn() if signal else (1 - 1.9 * r) * common, b) for r in range(case.n)]
 
     def run(self, comm: Comm, yours, grad, b):
         mine = grad.clone()
@@ -70,6 +72,8 @@ class NoiseScale(Exam):
             "|g|² of the sum was taken: the large batch's gradient is the mean.": solve(small, big * n * n, b, n * b),
             "Small and large are swapped.": solve(big, small, b, n * b),
             "|G|² is not that of the large batch, which still has noise: subtract tr(Σ)/(n·b).": (big, want[1]),
+            "The noise of one step may make |G|² negative; cut at 0 its mean over steps is too large, which is a bias.":
+                (max(0.0, want[0]), want[1]),
             "The second is to be tr(Σ), not B_noise.": (want[0], want[1] / want[0]),
             "They are the other way round: first |G|², then tr(Σ).": want[::-1],
             "tr(Σ) is the difference over (1/b − 1/(n·b)): that is the difference alone.": (want[0], small - big),

@@ -42,6 +42,10 @@ def rate_slips() -> dict[str, Callable[[int, int, int, float, float], float]]:
             before(lambda t, s, w, p, fl: p * (fl + (1 - fl) * (t + 1) / w)),
         "The cosine begins with step 0, below the warm-up, so the rate jumps: it begins when the warm-up ends.":
             after(lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(min(1.0, t / s)))),
+        "The cosine is a step ahead: step `warm` still has the peak.":
+            after(lambda t, s, w, p, fl: rate(t + 1, s, w, p, fl)),
+        "The cosine ends a step too soon: step `steps`, not the one before it, is the first at the floor.":
+            after(lambda t, s, w, p, fl: rate(t, max(w + 1, s - 1), w, p, fl)),
         "The cosine is `steps` long: with the warm-up it is to end at `steps`.":
             after(lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(min(1.0, (t - w) / s)))),
         "After the end the cosine rises again: stay at the floor.":
@@ -79,8 +83,10 @@ class Lars:
             ratio = self._ratio(w, g, *length[i], trust, b) if matrix or slip == "bias trusted" else 1.0
             d = ratio * (g + b * w) if slip != "adds decay" else ratio * g + b * w
             factor = 1.0 if slip == "outside" else lr
+            factor *= 1 - momentum if slip == "dampened" else 1.0
             self.v[i] = (0.0 if slip == "forgets" else momentum) * self.v[i] + factor * d
-            w.sub_((lr if slip == "outside" else -1.0 if slip == "uphill" else 1.0) * self.v[i])
+            s = momentum * self.v[i] + lr * d if slip == "nesterov" else self.v[i]
+            w.sub_((lr if slip == "outside" else -1.0 if slip == "uphill" else 1.0) * s)
 
     def _ratio(self, w, g, wide, steep, trust, b):
         slip = self.slip
@@ -104,6 +110,8 @@ LARS_SLIPS = {
     "outside": "The rate is within the momentum: v ← momentum·v + lr·…, and w ← w − v. It differs when lr changes.",
     "bias trusted": "It has fewer than 2 dimensions, and is stepped plainly: no ratio.",
     "bias decayed": "It has fewer than 2 dimensions, and is stepped plainly: no decay.",
+    "nesterov": "That is Nesterov's momentum: here w ← w − v.",
+    "dampened": "lr · ratio · (…) is added to v as it is, not times 1 − momentum.",
     "forgets": "v is as if it had been 0 before: keep it, in place, from step to step.",
     "uphill": "That is uphill: subtract.", "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
     "zero": "A norm is 0: then the ratio is 1."}  # fmt: skip
@@ -118,10 +126,12 @@ class Lamb:
 
     def step(self, grads: list[Tensor], t: int, lr: float, betas: tuple, eps: float, decay: float) -> None:
         slip, (one, two) = self.slip, betas
-        for i, (w, g) in enumerate(zip(self.w, grads, strict=True)):
+        for i, (w, g) in enumerate(zip(self.w, [g / self.n if slip == "twice" else g for g in grads], strict=True)):
             self.m[i] = one * self.m[i] + (1 - one) * g
             self.v[i] = two * self.v[i] + (1 - two) * (self.m[i] if slip == "of m" else g) ** 2
             m, v = self.m[i] / (1 - one**t), self.v[i] / (1 - two**t)
+            if slip == "kept":
+                self.m[i], self.v[i] = m, v
             if slip == "no correction":
                 m, v = self.m[i], self.v[i]
             elif slip == "late":
@@ -145,6 +155,8 @@ class Lamb:
             ratio = torch.where((lengths[0] > 0) & (lengths[1] > 0), ratio, 0.0 if slip == "zero" else 1.0)
         if slip == "clamped":
             ratio = ratio * lengths[0].clamp(max=10.0) / lengths[0].clamp(min=1e-300)
+        if slip == "bounded":
+            ratio = ratio.clamp(max=10.0)
         return torch.ones_like(w) if slip == "plain" else ratio
 
 
@@ -160,7 +172,9 @@ LAMB_SLIPS = {
     "of g": "The ratio is of the update u, not of the gradient.", "of m": "v averages g², not m².",
     "plain trusted": "It is plain: no ratio.", "plain decayed": "It is plain: no decay.",
     "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
-    "zero": "A norm is 0: then the ratio is 1.", "clamped": "‖w‖ is clamped to 10: here it is not."}
+    "zero": "A norm is 0: then the ratio is 1.", "clamped": "‖w‖ is clamped to 10: here it is not.",
+    "bounded": "The ratio is clamped to 10: here it is not.", "twice": "The gradients are averaged already.",
+    "kept": "m̂ and v̂ are for this step only: the moments themselves stay uncorrected."}
 
 
 def terms(grads: list[Tensor], b: int) -> tuple[float, float]:

@@ -43,7 +43,7 @@ class LearningRate(Exam):
                 hint = next((text for text, line in looks.items() if all(map(near, got, line))), None)
                 raise Wrong(f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
                             f"step {t} has {x:.6g}, and should have {right:.6g}. "
-                            f"{hint or _where(t, *given[:2])}")  # fmt: skip
+                            f"{hint or _where(t, x, right, *given[:2])}")  # fmt: skip
 
 
 def near(x, right: float) -> bool:
@@ -55,7 +55,9 @@ def _fitting(given) -> list:
     return [(text, slip) for text, slip in oracle.rate_slips().items() if given[1] or "first step" not in text]
 
 
-def _where(t: int, steps: int, warm: int) -> str:
+def _where(t: int, x: float, right: float, steps: int, warm: int) -> str:
+    if math.isclose(x, right, rel_tol=1e-6):
+        return "Nearly: is it calculated in float32, or rounded?"
     if t < warm:
         return "In the warm-up: peak · (t + 1)/warm."
     if t >= steps:

@@ -7,6 +7,8 @@ import math
 from ..exam import ask
 from ..prediction import HALF, Prediction
 
+MILLI = "In seconds."
+
 
 class PredictServer(Prediction):
     name = "predict_server"
@@ -25,21 +27,25 @@ def server_slips(n: int, nbytes: float, compute: float, alpha: float, beta: floa
     slips = {
         "one": {compute + 2 * n * wire: "That is one way after the other: gradients come in while weights go out.",
                 (n + 1) * wire: "And the computing?", compute + 2 * wire: "Every worker's gradients pass the wire.",
-                compute + n * wire: "Nearly: the first gradients come when one worker has its weights, N bytes."},
-        "ring": {compute + n * wire: "A ring moves 2(n−1)/n of the bytes, whatever n is.",
+                compute + n * wire: "Nearly: the first gradients come when one worker has its weights, N bytes.",
+                1e3 * one: MILLI},
+        "ring": {1e3 * ring: MILLI, compute + n * wire: "A ring moves 2(n−1)/n of the bytes, whatever n is.",
                  ring - compute: "And the computing?", compute + (n - 1) * (alpha + wire / n): HALF,
                  compute + 2 * n * wire: "That is a server."},
         "servers": {n: "That would make it 2Nβ. How many make it (n/s + 1)Nβ = 100 ms?",
                     n / (wanted / wire): "And the + 1?", n - 1: "Solve (n/s + 1)Nβ = 100 ms for s."},
         "into": {nbytes / servers: "That is one worker's.", n * nbytes: "That is one server's wire if it owns all.",
-                 2 * into: "In and out: only what comes in is asked for.", nbytes: "All workers push to each server."},
+                 2 * into: "In and out: only what comes in is asked for.", nbytes: "All workers push to each server.",
+                 into / 1e9: "In bytes: 1 GB is 10⁹."},
         "gradients": {n: "That is the synchronous run's.", slower * n: "One of them is the slow one.",
                       (n - 1) * slower: "The slow one has one, too."},
         "stalest": {bound: "That is how far clocks drift, not how many updates.", (n - 1) * bound:
                     "Between its pull and its push another one may go from `bound` behind to `bound` + 1 ahead.",
                     (n - 1) * (bound + 1): "It was up to `bound` behind at the pull, too.",
                     n * (2 * bound + 1): "Its own pushes do not count.", n - 1: "That is among equal workers."},
-        "rate": {rate * curvature: "The loss has curvature 4: the step is w − 4ηw′.",
+        "rate": {math.pi / (2 * d) / curvature: "Nearly: π/2d is 2·sin(π/(4d + 2)) for a large d.",
+                 math.pi / (2 * d): "π/2d is for a large d only, and the loss has curvature 4.",
+                 rate * curvature: "The loss has curvature 4: the step is w − 4ηw′.",
                  2 / curvature: "That is with fresh gradients.",
                  2 * math.sin(math.pi / (4 * n + 2)) / curvature: "The staleness is n − 1, its own push not counted.",
                  rate * curvature**2: "Divide by the curvature."},

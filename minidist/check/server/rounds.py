@@ -13,7 +13,7 @@ from ..wrong import Wrong
 from .oracle import in_step
 from .work import FORBIDDEN, Gradient, draw_gradient, timed
 
-BETA = 1e-6  # large: the wires are what takes time
+BETA = 1e-6  # large: the wires are what takes time, and not a split that an answer begins with
 SLACK = 1.08
 BATCH = ("Put all sends and receives of a server's step into one comm.batch, and those to and from all servers on a "
          "worker, too: a wire carries both ways at once.")  # fmt: skip
@@ -46,8 +46,8 @@ class Synchronous(Exam):
     forbidden = FORBIDDEN
     # workers, servers, numbers, steps
     cases = tuple(Case(n + s, f"{n} worker{'s' * (n > 1)}, {s} server{'s' * (s > 1)}", (n, s, size, steps))
-                  for n, s, size, steps in ((2, 1, 30, 2), (1, 1, 20, 2), (3, 1, 60, 3), (4, 2, 60, 3), (3, 3, 50, 2),
-                                            (4, 4, 80, 3), (2, 3, 31, 2)))  # fmt: skip
+                  for n, s, size, steps in ((2, 1, 3000, 2), (1, 1, 2000, 2), (3, 1, 6000, 3), (4, 2, 6000, 3),
+                                            (3, 3, 5000, 2), (4, 4, 8000, 3), (2, 3, 3100, 2)))  # fmt: skip
     processes = (Case(3, "3 real processes, 1 server", (2, 1, 12, 3)), Case(4, "4 real processes, 2 servers",
                                                                              (2, 2, 13, 2)))  # fmt: skip
 
@@ -119,7 +119,7 @@ class Synchronous(Exam):
             for way, count in (("sends", outcome.nbytes(r)), ("receives", into)):
                 if count < n * steps * part:
                     raise Wrong(f"the weights are right, but server {r} {way} {count} bytes, and {n} workers and "
-                                f"{steps} steps are {n * steps * part}.")  # fmt: skip
+                                f"{steps} steps are {n * steps * part}: it answers and hears every worker itself.")
                 if count > n * (steps + 1) * part + 64 * n * (steps + 1):
                     raise Wrong(f"the weights are right, but server {r} {way} {count} bytes: {steps} steps of its part "
                                 f"with {n} workers are {n * steps * part}. Is there what others own?")  # fmt: skip

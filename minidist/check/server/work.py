@@ -13,7 +13,7 @@ from ...comm.cluster import Cluster, Device
 from ...comm.world.world import World
 
 FORBIDDEN = ("minidist.parallel", "minidist.check.server.oracle")
-ALPHA, FLOPS = 1e-5, 1e6
+ALPHA, FLOPS = 1e-5, 1e8
 
 
 def timed(n: int, beta: float) -> World:

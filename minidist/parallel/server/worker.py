@@ -7,7 +7,7 @@ A push is answered by parameters; the room for them is there at once, and `pull`
 worker w is number w mod s, the next one follows: so workers in step do not queue for one server while others idle.
 Gradients go to a server as soon as it has taken their header; a push returns when they have left.
 
-Two flat buffers of N bytes beside parameters and gradients. Source: Li et al. 2014, section 2.3.
+Two flat buffers of N bytes beside parameters and gradients. Source: Li et al. 2014, section 3.2.
 """
 
 from __future__ import annotations
