@@ -6,14 +6,17 @@
     torchdist/  ranks of torch.distributed, as under torchrun    trace/     what happened
     launch      starts processes from a notebook                 program    what ranks may be given to run
     host        the machine around a rank's device               lanes      `stream` where time is real
+    mesh        ranks as a grid, a Comm for each axis
 """
 
 from .base import ANY, Comm, Deadlock, Link, PeerLost, RankMissing, Recv, Send, Work
 from .cluster import Cluster, Device, Level
 from .launch import launch
+from .mesh import Mesh
 from .torchdist import TorchComm, from_env
 from .trace import Message, Results, Span, Trace
 from .world.world import World
 
-__all__ = ["ANY", "Cluster", "Comm", "Deadlock", "Device", "Level", "Link", "Message", "PeerLost", "RankMissing",
-           "Recv", "Results", "Send", "Span", "TorchComm", "Trace", "Work", "World", "from_env", "launch"]  # fmt: skip
+__all__ = ["ANY", "Cluster", "Comm", "Deadlock", "Device", "Level", "Link", "Mesh", "Message", "PeerLost",
+           "RankMissing", "Recv", "Results", "Send", "Span", "TorchComm", "Trace", "Work", "World", "from_env",
+           "launch"]  # fmt: skip

@@ -6,7 +6,8 @@
     logits = norm(x) · tokensᵀ                 (B, T, V)
 
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3. Parameters:
-L(12H² + 13H) + (V + T)H + 2H with the projection tied to the token embedding.
+L(12H² + 13H) + (V + T)H + 2H with the projection tied to the token embedding. What came later are options: fewer heads
+of keys and values, rotary positions in place of added ones, an MLP with a gate.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minidist.models.layers import Embedding, LayerNorm, Linear
+from minidist.models.rotary import rotated
 from minidist.models.seeds import made
 
 
@@ -39,16 +41,18 @@ class Attention(nn.Module):
     """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen.
 
     kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
+    rotary: queries and keys are turned by their positions (see `rotated`).
     """
 
-    def __init__(self, hidden: int, heads: int, dropout: float, attention: str, kv_heads: int | None = None, **like):
+    def __init__(self, hidden: int, heads: int, dropout: float, attention: str, kv_heads: int | None = None,
+                 rotary: bool = False, **like):  # fmt: skip
         super().__init__()
-        self.deal(hidden, heads, attention, kv_heads)
+        self.deal(hidden, heads, attention, kv_heads, rotary)
         self.qkv = Linear(hidden, self.groups * self.rows, **like)
         self.proj = Linear(hidden, hidden, **like)
         self.weights_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
 
-    def deal(self, hidden: int, heads: int, attention: str, kv_heads: int | None) -> None:
+    def deal(self, hidden: int, heads: int, attention: str, kv_heads: int | None, rotary: bool = False) -> None:
         """Say how many heads there are, of what size, and how they attend. ValueError where that cannot be."""
         groups = heads if kv_heads is None else kv_heads
         if hidden % heads:
@@ -57,7 +61,10 @@ class Attention(nn.Module):
             raise ValueError(f"{groups} heads of keys and values do not serve {heads} heads alike: not a multiple")
         if attention not in ("sdpa", "explicit"):
             raise ValueError(f"attention is 'sdpa' or 'explicit', not {attention!r}")
+        if rotary and hidden // heads % 2:
+            raise ValueError(f"rotary positions turn pairs: heads of size {hidden}/{heads} = {hidden // heads} are odd")
         self.size, self.queries, self.groups, self.kind = hidden // heads, heads // groups, groups, attention
+        self.rotary = rotary
 
     @property
     def rows(self) -> int:
@@ -68,6 +75,8 @@ class Attention(nn.Module):
         # One group's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
         rows = self.qkv(x).unflatten(-1, (self.groups, self.queries + 2, self.size))  # (B, T, a, 3, H/a)
         parts = rows.permute(0, 2, 3, 1, 4).split((self.queries, 1, 1), 2)
+        if self.rotary:
+            parts = rotated(parts[0]), rotated(parts[1]), parts[2]
         q, k, v = (part.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for part in parts)  # 3 × (B, a, T, H/a)
         return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))  # (B, T, H)
 
@@ -87,32 +96,54 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
 
 
-class MLP(nn.Module):
-    """Two linear layers, four times as wide between them, with GELU ("none": exact, or "tanh")."""
+class SwiGLU(nn.Module):
+    """silu(gate)·x: Shazeer 2020, "GLU Variants Improve Transformer". (…, 2F) to (…, F)."""
 
-    def __init__(self, hidden: int, dropout: float, gelu: str, **like):
+    def forward(self, both: Tensor) -> Tensor:
+        # A feature's gate and value lie side by side, so a cut through the rows of fc gives whole features.
+        gate, x = both.unflatten(-1, (both.shape[-1] // 2, 2)).unbind(-1)
+        return F.silu(gate) * x
+
+
+class MLP(nn.Module):
+    """Two linear layers with F features between them and GELU ("none": exact, or "tanh"); gated: SwiGLU instead.
+
+    ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.
+    """
+
+    def __init__(self, hidden: int, dropout: float, gelu: str, ffn: int | None = None, gated: bool = False, **like):
         super().__init__()
-        self.fc, self.proj = Linear(hidden, 4 * hidden, **like), Linear(4 * hidden, hidden, **like)
-        self.gelu, self.dropout = nn.GELU(gelu), Dropout(dropout)
+        self.widen(hidden, gelu, ffn, gated)
+        self.fc, self.proj = Linear(hidden, self.rows * self.ffn, **like), Linear(self.ffn, hidden, **like)
+        self.dropout = Dropout(dropout)
+
+    def widen(self, hidden: int, gelu: str, ffn: int | None, gated: bool) -> None:
+        """Say how many features there are, how many rows of fc each has, and what makes it of them."""
+        if ffn is not None and ffn < 1:
+            raise ValueError(f"an MLP has at least 1 feature, not {ffn}")
+        self.ffn, self.rows = 4 * hidden if ffn is None else ffn, 2 if gated else 1
+        self.act = SwiGLU() if gated else nn.GELU(gelu)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
-        return self.dropout(self.proj(self.gelu(self.fc(x))))  # fc: (B, T, 4H)
+        return self.dropout(self.proj(self.act(self.fc(x))))  # fc: (B, T, F), gated (B, T, 2F)
 
 
 class TransformerLayer(nn.Module):
-    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters, fewer with fewer kv_heads.
+    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters unless the last four arguments change it.
 
+    kv_heads, ffn, gated, rotary: as for `Attention` and `MLP`.
     dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
 
     def __init__(self, hidden: int, heads: int, dropout: float = 0.0, attention: str = "sdpa", gelu: str = "tanh",
-                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None):  # fmt: skip
+                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None,
+                 ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
         super().__init__()
         like = dict(dtype=dtype, device=device)
         self.norm_1 = LayerNorm(hidden, **like)
-        self.attention = Attention(hidden, heads, dropout, attention, kv_heads, **like)
-        self.norm_2, self.mlp = LayerNorm(hidden, **like), MLP(hidden, dropout, gelu, **like)
+        self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
+        self.norm_2, self.mlp = LayerNorm(hidden, **like), MLP(hidden, dropout, gelu, ffn, gated, **like)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         x = x + self.attention(self.norm_1(x))
@@ -124,13 +155,16 @@ class GPT(nn.Module):
 
     def __init__(self, layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0,
                  tied: bool = True, attention: str = "sdpa", gelu: str = "tanh",
-                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None):  # fmt: skip
+                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None,
+                 ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
         super().__init__()
-        like = dict(dtype=dtype, device=device)
-        self.tokens, self.positions = Embedding(vocab, hidden, **like), Embedding(context, hidden, **like)
+        like, self.context = dict(dtype=dtype, device=device), context
+        more = like | dict(kv_heads=kv_heads, ffn=ffn, gated=gated, rotary=rotary)
+        self.tokens = Embedding(vocab, hidden, **like)
+        self.positions = None if rotary else Embedding(context, hidden, **like)
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(
-            TransformerLayer(hidden, heads, dropout, attention, gelu, **like, kv_heads=kv_heads) for _ in range(layers)
+            TransformerLayer(hidden, heads, dropout, attention, gelu, **more) for _ in range(layers)
         )
         self.norm = LayerNorm(hidden, **like)
         self.head = None if tied else Linear(hidden, vocab, bias=False, **like)
@@ -143,10 +177,12 @@ class GPT(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """What goes into the first layer: (B, T) to (B, T, H)."""
-        T, context = tokens.shape[-1], self.positions.num_embeddings
-        if context < T:
-            raise ValueError(f"{T} tokens do not fit into a context of {context}")
-        x = self.tokens(tokens) + self.positions(torch.arange(T, device=tokens.device))
+        T = tokens.shape[-1]
+        if self.context < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.context}")
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(T, device=tokens.device))
         return self.dropout(x)
 
     def project(self, x: Tensor) -> Tensor:
@@ -156,16 +192,19 @@ class GPT(nn.Module):
 
 def gpt(layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0, tied: bool = True,
         attention: str = "sdpa", gelu: str = "tanh", seed: int = 0, dtype: torch.dtype | None = None,
-        device: str = "cpu", kv_heads: int | None = None) -> GPT:  # fmt: skip
+        device: str = "cpu", kv_heads: int | None = None, ffn: int | None = None, gated: bool = False,
+        rotary: bool = False) -> GPT:  # fmt: skip
     """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
 
     tied: the projection to the vocabulary is the token embedding. attention: "sdpa" or "explicit".
-    gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer.
+    gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer. ffn: features of the MLP, 4H if not
+    given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not added to the embedding.
     GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
     `context` tokens.
     """
-    model = GPT(layers, hidden, heads, vocab, context, dropout, tied, attention, gelu, dtype, "meta", kv_heads)
+    model = GPT(layers, hidden, heads, vocab, context, dropout, tied, attention, gelu, dtype, "meta", kv_heads, ffn,
+                gated, rotary)  # fmt: skip
     return made(model, seed, device)
 
 

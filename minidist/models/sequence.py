@@ -25,6 +25,7 @@ class Embedding(nn.Module):
     def __init__(self, model: GPT):
         super().__init__()
         self.tokens, self.positions, self.dropout = model.tokens, model.positions, model.dropout
+        self.context = model.context
 
     forward = GPT.embed
 

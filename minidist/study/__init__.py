@@ -6,6 +6,7 @@
     table      rows and columns                          source     the code of a function or class
     viewer     a run to zoom into, point at and search   cluster    racks, nodes, devices and their wires
     tree       one or two trees of ranks                 published  figures of the literature
+    mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
     memory     calculators: where the memory goes        measure    FLOPs, bytes and memory of a function
     memory_timeline   live memory by category, over time     schedule   a pipeline's actions, stage by stage
     exponents  what half precision holds of numbers
@@ -21,6 +22,7 @@ from minidist.study.chunks import holdings
 from minidist.study.exponents import exponents
 from minidist.study.gantt import timeline
 from minidist.study.memory_plot import memory_timeline
+from minidist.study.mesh import axis_bytes, mesh
 from minidist.study.meter import Profile, measure
 from minidist.study.picture import Picture
 from minidist.study.plot import bars, curves, traffic
@@ -36,7 +38,7 @@ from minidist.study.trees import tree
 from minidist.study.viewer import Viewer, viewer
 
 __all__ = [
-    "Picture", "Profile", "Viewer", "bars", "bound", "cluster", "curves", "exponents", "holdings", "line", "measure",
-    "memory", "memory_timeline", "messages", "published", "roof", "roofline", "schedule", "source", "stacked", "stages",
-    "table", "timeline", "traffic", "tree", "viewer",
+    "Picture", "Profile", "Viewer", "axis_bytes", "bars", "bound", "cluster", "curves", "exponents", "holdings", "line",
+    "measure", "memory", "memory_timeline", "mesh", "messages", "published", "roof", "roofline", "schedule", "source",
+    "stacked", "stages", "table", "timeline", "traffic", "tree", "viewer",
 ]  # fmt: skip

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minidist.models import GPT, TransformerLayer, gpt, next_token_loss
+from minidist.models import GPT, TransformerLayer, gpt, next_token_loss, rotated
+from minidist.study.memory.transformer import Transformer, parameters
 
 SHAPE = dict(layers=2, hidden=32, heads=4, vocab=50, context=16)
 
@@ -134,6 +135,42 @@ def test_grouped_queries_by_hand():
     assert count == 12 * 32**2 + 13 * 32 - 2 * (32 // 2) * (32 + 1)  # 2 of 4 heads of keys and of values are gone
 
 
+@pytest.mark.parametrize("rotary", [False, True])
+def test_grouped_queries_are_repeated_keys(rotary):
+    """Against the textbook's way: keys and values repeated, queries, keys and values as matrices of their own."""
+    block = TransformerLayer(24, 6, kv_heads=2, rotary=rotary, dtype=torch.float64).attention
+    x = torch.randn(3, 7, 24, dtype=torch.float64)
+    weight, bias = block.qkv.weight.view(2, 5, 4, 24), block.qkv.bias.view(2, 5, 4)
+    make = lambda rows: F.linear(x, weight[:, rows].flatten(0, 2), bias[:, rows].flatten()).view(3, 7, -1, 4)
+    q, k, v = (make(rows).transpose(1, 2) for rows in (slice(0, 3), slice(3, 4), slice(4, 5)))
+    if rotary:
+        q, k = rotated(q), rotated(k)
+    k, v = (part.repeat_interleave(3, 1) for part in (k, v))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    assert (block(x) - block.proj(out)).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("ffn", [None, 11])
+def test_swiglu_by_hand(ffn):
+    block = TransformerLayer(8, 2, gated=True, ffn=ffn, dtype=torch.float64).mlp
+    x, width = torch.randn(2, 5, 8, dtype=torch.float64), ffn or 32
+    gate, up = (F.linear(x, block.fc.weight[i::2], block.fc.bias[i::2]) for i in (0, 1))
+    expected = F.linear(gate / (1 + (-gate).exp()) * up, block.proj.weight, block.proj.bias)
+    assert (block(x) - expected).abs().max() < 1e-14
+    assert sum(p.numel() for p in block.parameters()) == 3 * 8 * width + 2 * width + 8
+
+
+@pytest.mark.parametrize(("options", "model"), [
+    (dict(kv_heads=2, gated=True, ffn=20, rotary=True, tied=False), dict(positions=False)), (dict(ffn=20), {}),
+    (dict(gated=True, rotary=True), dict(positions=False)),
+])  # fmt: skip
+def test_parameters_with_options(options, model):
+    """As the calculator counts them, which does not know this model."""
+    known = {key: value for key, value in options.items() if key != "rotary"}
+    counted = parameters(Transformer(**SHAPE, **known, **model))
+    assert sum(p.numel() for p in gpt(**SHAPE, **options, device="meta").parameters()) == counted
+
+
 def test_a_layer_of_gpt_3_without_memory():
     layer = TransformerLayer(12288, 96, device="meta", dtype=torch.float16)
     assert sum(p.numel() for p in layer.parameters()) == 12 * 12288**2 + 13 * 12288
@@ -155,6 +192,8 @@ def test_bad_input():
         gpt(**{**SHAPE, "heads": 5})
     with pytest.raises(ValueError, match=r"3 heads of keys.*4 heads"):
         gpt(**SHAPE, kv_heads=3)
+    with pytest.raises(ValueError, match="at least 1 feature, not 0"):
+        gpt(**SHAPE, ffn=0)
     with pytest.raises(ValueError, match="17 tokens do not fit into a context of 16"):
         gpt(**SHAPE)(torch.zeros(1, 17, dtype=torch.long))
     with pytest.raises(ValueError, match="'sdpa' or 'explicit', not 'flash'"):

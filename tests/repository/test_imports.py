@@ -2,6 +2,7 @@
 
     comm.base  <-  collectives, split  <-  parallel, train  <-  examples, course
                               models   <-  parallel (initial values belong to names)
+    comm.mesh, models, parallel, train   <-  parallelize
                                            study, check: everything
 
 No technique knows a transport, `torch.distributed`, or how things are presented.
@@ -19,9 +20,11 @@ MAY_IMPORT = {
     "split": (),
     "models": (),
     "tasks": ("split",),
+    "text": ("models",),
     "collectives": ("comm.base", "split"),
     "parallel": ("comm.base", "split", "collectives", "train", "models"),
     "train": ("comm.base", "split", "collectives", "parallel"),
+    "parallelize": ("comm.base", "comm.mesh", "models", "parallel", "train"),
     "study": ("",),
     "check": ("",),
     "__init__": ("",),
@@ -86,6 +89,8 @@ def test_direction():
     ("minidist.split", "import minidist.collectives"),
     ("minidist.comm.world.world", "from minidist.collectives import ring"),
     ("minidist.models", "import minidist"),
+    ("minidist.parallelize", "from .comm import World"),
+    ("minidist.parallelize", "from minidist.study import plan"),
     ("minidist.unknown", ""),
 ])
 def test_a_wrong_import_is_found(module, source):
@@ -98,6 +103,7 @@ def test_a_wrong_import_is_found(module, source):
     ("minidist.collectives.__init__", "from .ring import all_reduce_"),
     ("minidist.parallel.data", "from ..collectives import all_reduce_\nfrom ..comm.base import Comm"),
     ("minidist.study.meter", "from minidist import comm, parallel"),
+    ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import onto"),
     ("minidist.__init__", "from .comm import World\nfrom minidist.check import all_reduce"),
 ])
 def test_a_right_import_is_not(module, source):

@@ -5,7 +5,7 @@
 
 A worker's last push is answered by `close`, when all have ended and the servers have exchanged their parts.
 
-Seconds: see `cost`. Sources: Li et al. 2014, sections 2.3 and 3.4; Dean et al. 2012, "Large Scale Distributed Deep
+Seconds: see `cost`. Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012, "Large Scale Distributed Deep
 Networks", section 4.1; Ho et al. 2013 for the bound.
 """
 

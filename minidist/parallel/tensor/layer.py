@@ -25,19 +25,23 @@ from .parts import join
 
 
 class TensorMLP(MLP):
-    """The MLP of a transformer: fc by columns, proj by rows; GELU between them works on 4H/n features of this rank.
+    """The MLP of a transformer: fc by columns, proj by rows; GELU between them works on F/n features of this rank.
 
     (B, T, H) → (B, T, H), whole; with sequence=True (B, T/n, H). One all-reduce forward (g), one backward (f).
-    4H is split as evenly as can be, also where n does not divide it. Arguments as for `TensorLayer`.
+    The F features are split as evenly as can be, also where n does not divide them. Arguments as for `TensorLayer`.
     """
 
     def __init__(self, hidden: int, comm: Comm, dropout: float = 0.0, gelu: str = "tanh", sequence: bool = False,
-                 seed: int = 0, name: str = "", regather: bool = False, **like):  # fmt: skip
+                 seed: int = 0, name: str = "", regather: bool = False, ffn: int | None = None, gated: bool = False,
+                 **like):  # fmt: skip
         nn.Module.__init__(self)  # not the serial layer's weights, only its forward
+        self.widen(hidden, gelu, ffn, gated)
+        dealt = uneven(self.ffn, comm.size)  # features of each rank
         split = dict(sequence=sequence, seed=seed, **like)
-        self.fc = ColumnLinear(hidden, 4 * hidden, comm, name=join(name, "fc"), regather=regather, **split)
-        self.proj = RowLinear(4 * hidden, hidden, comm, name=join(name, "proj"), **split)
-        self.gelu, self.dropout = nn.GELU(gelu), TensorDropout(dropout, comm, split=sequence)
+        self.fc = ColumnLinear(hidden, self.rows * self.ffn, comm, sizes=[self.rows * k for k in dealt],
+                               name=join(name, "fc"), regather=regather, **split)  # fmt: skip
+        self.proj = RowLinear(self.ffn, hidden, comm, sizes=dealt, name=join(name, "proj"), **split)
+        self.dropout = TensorDropout(dropout, comm, split=sequence)
 
 
 class RowFirstMLP(MLP):
@@ -50,10 +54,11 @@ class RowFirstMLP(MLP):
     def __init__(self, hidden: int, comm: Comm, dropout: float = 0.0, gelu: str = "tanh", seed: int = 0,
                  name: str = "", **like):  # fmt: skip
         nn.Module.__init__(self)
+        self.widen(hidden, gelu, None, False)
         split = dict(input_is_split=False, seed=seed, **like)
-        self.fc = RowLinear(hidden, 4 * hidden, comm, name=join(name, "fc"), **split)
-        self.proj = RowLinear(4 * hidden, hidden, comm, name=join(name, "proj"), **split)
-        self.gelu, self.dropout = nn.GELU(gelu), TensorDropout(dropout, comm)
+        self.fc = RowLinear(hidden, self.ffn, comm, name=join(name, "fc"), **split)
+        self.proj = RowLinear(self.ffn, hidden, comm, name=join(name, "proj"), **split)
+        self.dropout = TensorDropout(dropout, comm)
 
 
 class TensorAttention(Attention):
@@ -66,9 +71,9 @@ class TensorAttention(Attention):
 
     def __init__(self, hidden: int, heads: int, comm: Comm, kv_heads: int | None = None, dropout: float = 0.0,
                  attention: str = "sdpa", sequence: bool = False, seed: int = 0, name: str = "",
-                 regather: bool = False, **like):  # fmt: skip
+                 regather: bool = False, rotary: bool = False, **like):  # fmt: skip
         nn.Module.__init__(self)
-        self.deal(hidden, heads, attention, kv_heads)
+        self.deal(hidden, heads, attention, kv_heads, rotary)
         dealt = uneven(self.groups, comm.size)  # groups of each rank
         split = dict(sequence=sequence, seed=seed, **like)
         self.qkv = ColumnLinear(hidden, self.groups * self.rows, comm, sizes=[k * self.rows for k in dealt],
@@ -87,7 +92,7 @@ class TensorAttention(Attention):
 class TensorLayer(TransformerLayer):
     """`models.TransformerLayer` on the ranks of `comm`: (B, T, H) → (B, T, H), the same on every rank.
 
-    hidden, heads, kv_heads, dropout, attention, gelu: of the whole layer, as there.
+    hidden, heads, kv_heads, dropout, attention, gelu, ffn, gated, rotary: of the whole layer, as there.
     sequence: data between the blocks is split, (B, T/n, H) → (B, T/n, H); ValueError where n does not divide T.
         Before the first layer `scatter_to(x, comm, 1)`, after the last `gather_from(x, comm, 1)`.
     regather: with sequence, keep nothing whole for backward, for an all-gather more in the backward of each block.
@@ -99,12 +104,14 @@ class TensorLayer(TransformerLayer):
 
     def __init__(self, hidden: int, heads: int, comm: Comm, kv_heads: int | None = None, dropout: float = 0.0,
                  attention: str = "sdpa", gelu: str = "tanh", sequence: bool = False, seed: int = 0, name: str = "",
-                 regather: bool = False, dtype: torch.dtype | None = None, device: str | None = None):  # fmt: skip
+                 regather: bool = False, dtype: torch.dtype | None = None, device: str | None = None,
+                 ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
         nn.Module.__init__(self)
         like = dict(dtype=dtype, device=comm.device if device is None else device)
         split = dict(sequence=sequence, seed=seed, regather=regather, **like)
         norms = [SequenceNorm(hidden, comm, **like) if sequence else LayerNorm(hidden, **like) for _ in range(2)]
         self.norm_1 = norms[0]
         self.attention = TensorAttention(hidden, heads, comm, kv_heads, dropout, attention,
-                                         name=join(name, "attention"), **split)  # fmt: skip
-        self.norm_2, self.mlp = norms[1], TensorMLP(hidden, comm, dropout, gelu, name=join(name, "mlp"), **split)
+                                         name=join(name, "attention"), rotary=rotary, **split)  # fmt: skip
+        self.norm_2 = norms[1]
+        self.mlp = TensorMLP(hidden, comm, dropout, gelu, name=join(name, "mlp"), ffn=ffn, gated=gated, **split)

@@ -12,7 +12,7 @@ Rajbhandari et al. 2020, "ZeRO", sections 5 and 7. Invariant: after step() all r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -41,7 +41,8 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: where a parameter has another dtype, its owner
     keeps a copy in this one, and steps that.  bucket_bytes, first_bucket_bytes, overlap: of stage 2, as in
     `DataParallel`.  algorithm: of the reduce-scatters and all-gathers.  weight: as in `DataParallel`, set before
-    the backward; None: all ranks alike.
+    the backward; None: all ranks alike.  tied: parameters that other stages of a pipeline hold, too. They are owned by
+    the same rank of each stage's group, where these are given in the same order.
 
     At the start all ranks get rank 0's parameters, which become views of a flat buffer: move the model to its device
     before. Change a learning rate in `param_groups`, on all ranks. Frozen parameters cost nothing; one that is unfrozen
@@ -57,7 +58,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
     def __init__(self, params: Iterable, optimizer_class: Callable[..., torch.optim.Optimizer], comm: Comm,
                  stage: int = 1, master_dtype: torch.dtype | None = None, *, bucket_bytes: int = 25 << 20,
                  first_bucket_bytes: int = 1 << 20, overlap: bool = True, algorithm: str | None = None,
-                 **kwargs):  # fmt: skip
+                 tied: Collection[Tensor] = (), **kwargs):  # fmt: skip
         if stage not in (1, 2):
             raise ValueError(f"a sharded optimizer has the stages 1 and 2 of ZeRO, not {stage}: 3 is FullySharded")
         if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.LBFGS):
@@ -68,7 +69,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         sizes = (bucket_bytes, first_bucket_bytes) if stage == 2 else (EVERYTHING, EVERYTHING)
         self._follow(Reducer(comm, *sizes, overlap and stage == 2, algorithm, self._bucket, in_flight=1), stage == 2)
         super().__init__(params, {})
-        self._shards.start(self.names())
+        self._shards.start(self.names(), frozenset(tied))
         self._inner = optimizer_class([self._mine(group) for group in self.param_groups], **kwargs)
         if master_dtype is not None and "masters" in self._inner.state_dict():
             raise ValueError(f"masters of masters: the {type(self._inner).__name__} inside keeps its own, so give it "

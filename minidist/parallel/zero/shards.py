@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -26,15 +26,16 @@ class Shards:
         self._loads = [0] * comm.size  # bytes owned by each rank
         self._flats: list[FlatParameters] = []
 
-    def start(self, names: dict[Tensor, str]) -> None:
-        """Rank 0's values for all of these parameters; a place for those that require a gradient."""
+    def start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
+        """Rank 0's values for all of these parameters; a place for those that require a gradient, `first` first."""
         for p, name in names.items():
             if p.device.type != self.comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
                                  "move the model first")  # fmt: skip
         frozen = [p for p in names if not p.requires_grad]
         broadcast_(self.comm, frozen)
-        self.place([p for p in names if p.requires_grad])
+        for chosen in (True, False):
+            self.place([p for p in names if p.requires_grad and (p in first) is chosen])
 
     @torch.no_grad()
     def place(self, params: list[Tensor]) -> None:

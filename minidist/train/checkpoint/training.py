@@ -103,8 +103,9 @@ def _put_together(saved: Saved, optimizer: Optimizer, params: list[tuple[Tensor,
         state = nested.read(saved, name, place, p) if _steps(optimizer, p) else {"state": {}}
         for key, value in state.items():
             found.setdefault(key, {})[i] = value
-    for key in options["lists"]:
-        found[key] = list(found.get(key, {}).values())
+    for key in _taken_apart(optimizer, len(params))[1]["lists"]:  # as this optimizer has them, whichever saved them
+        if key in found:
+            found[key] = list(found[key].values())
     indices = iter(range(len(params)))
     groups = zip(options["groups"], optimizer.param_groups, strict=True)
     found["param_groups"] = [{**given, "params": [next(indices) for _ in group["params"]]} for given, group in groups]

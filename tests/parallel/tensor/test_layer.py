@@ -47,7 +47,10 @@ def test_the_serial_layer(run, n):
             assert difference(results, oracles()[name]) < 1e-12, (name, split)
 
 
-@pytest.mark.parametrize("options", [dict(attention="explicit"), dict(gelu="none")])
+@pytest.mark.parametrize("options", [
+    dict(attention="explicit"), dict(gelu="none"), dict(rotary=True), dict(gated=True, ffn=13),
+    dict(ffn=2, rotary=True),
+])  # fmt: skip
 def test_other_options(options):
     for mine in World(3).run(lambda comm: found(layers(comm, "groups", **options), batch(), comm)):
         assert difference(mine, oracle("groups", **options)) < 1e-12

@@ -1,0 +1,165 @@
+"""A grid of ranks: each axis of parallelism has a Comm of its own, and all of them come from one reshape.
+
+    ranks 0 … 7 as (pp, dp, tp) = (2, 2, 2), the last axis innermost
+
+    pp 0    dp 0: 0 1    dp 1: 2 3        tp  0 1 │ 2 3 │ 4 5 │ 6 7      neighbours in rank order
+    pp 1    dp 0: 4 5    dp 1: 6 7        dp  0 2 │ 1 3 │ 4 6 │ 5 7
+                                          pp  0 4 │ 1 5 │ 2 6 │ 3 7      far apart
+
+Ranks that are neighbours share a node, so the innermost axis gets the fastest links. Tensor parallelism sends the most,
+several times a layer, and nothing hides it; data parallelism as much as the parameters, once a step, behind the
+backward; a pipeline the least. Hence the default order, Megatron's: pp, dp, tp, from the outside in.
+Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .base import Comm
+from .cluster import Cluster
+
+AXES = ("pp", "dp", "tp")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """dp × pp × tp ranks, data, pipeline and tensor parallel. order: the axes from the outside in.
+
+    Knows where every rank is, without any Comm. Raises ValueError for an axis below 1, and for another order than one
+    of the three axes.
+    """
+
+    dp: int = 1
+    pp: int = 1
+    tp: int = 1
+    order: Sequence[str] = AXES
+
+    def __post_init__(self):
+        if isinstance(self.order, str):
+            object.__setattr__(self, "order", tuple(self.order.split()))
+        if sorted(self.order) != sorted(AXES):
+            raise ValueError(f"the order of a mesh names its {len(AXES)} axes once, {', '.join(AXES)}, "
+                             f"not these {len(self.order)}: {', '.join(self.order)}")  # fmt: skip
+        for axis, size in self.sizes.items():
+            if size < 1:
+                raise ValueError(f"an axis has at least 1 rank, and {axis} = {size}")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """{axis: its size}, from the outside in."""
+        return {axis: getattr(self, axis) for axis in self.order}
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return math.prod(self.sizes.values())
+
+    def place(self, rank: int) -> dict[str, int]:
+        """{axis: where on it}, from the outside in. ValueError for a rank that is not in the grid."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in a mesh of {self.size} ranks, 0 to {self.size - 1}")
+        found = {}
+        for axis, size in reversed(self.sizes.items()):
+            rank, found[axis] = divmod(rank, size)
+        return {axis: found[axis] for axis in self.order}
+
+    def rank(self, **place: int) -> int:
+        """The rank at a place: `grid.rank(dp=1, pp=0, tp=1)`; an axis that is not named is at 0."""
+        number = 0
+        for axis, size in self.sizes.items():
+            at = place.pop(axis, 0)
+            if not 0 <= at < size:
+                raise ValueError(f"{axis} has {size} ranks, 0 to {size - 1}, not {at}")
+            number = number * size + at
+        if place:
+            raise ValueError(f"the {len(AXES)} axes are {', '.join(AXES)}, not {', '.join(place)}")
+        return number
+
+    def colors(self, *axes: str) -> list[int]:
+        """A number for each rank: equal where ranks differ along these axes alone."""
+        unknown = [axis for axis in axes if axis not in AXES]
+        if unknown:
+            raise ValueError(f"the {len(AXES)} axes are {', '.join(AXES)}, not {', '.join(unknown)}")
+        return [self.rank(**self.place(rank) | dict.fromkeys(axes, 0)) for rank in range(self.size)]
+
+    def between(self, src: int, dst: int) -> str:
+        """The axis along which two ranks differ; where they do along several, their names with " × " between."""
+        a, b = self.place(src), self.place(dst)
+        return " × ".join(axis for axis in self.order if a[axis] != b[axis])
+
+    def levels(self, cluster: Cluster) -> dict[str, list[str]]:
+        """{axis: the levels of `cluster` that its messages pass}, near ones first; of a ring along each axis."""
+        self.fits(cluster.size)
+        found: dict[str, dict[str, None]] = {axis: {} for axis in self.order}
+        for rank in range(self.size):
+            here = self.place(rank)
+            for axis, size in self.sizes.items():
+                after = self.rank(**here | {axis: (here[axis] + 1) % size})
+                found[axis] |= dict.fromkeys(cluster.levels(rank, after) if after != rank else ())
+        return {axis: [level for level in cluster.links if level in passed] for axis, passed in found.items()}
+
+    def fits(self, room: int) -> None:
+        """ValueError unless there is a place for every rank."""
+        if room < self.size:
+            raise ValueError(f"{self} does not fit on a cluster of {room} ranks")
+
+    def __str__(self) -> str:
+        return f"{' × '.join(f'{axis} {size}' for axis, size in self.sizes.items())} = {self.size} ranks"
+
+    def draw(self, cluster: Cluster | None = None) -> str:
+        """The grid as text, a line for each node of `cluster`, or for each place on the outermost axis."""
+        rows, per = [str(self) + ", the last axis innermost"], self.size // self.sizes[self.order[0]]
+        if cluster is not None:
+            self.fits(cluster.size)
+            per = cluster.ranks * cluster.devices
+        width = max(len(self.name(rank)) for rank in range(self.size))
+        for k, first in enumerate(range(0, self.size, per)):
+            cells = [f"{rank:>{len(str(self.size))}} {self.name(rank):<{width}}"
+                     for rank in range(first, min(first + per, self.size))]  # fmt: skip
+            rows.append(f"  {'node' if cluster else self.order[0]} {k}  " + "  ".join(cells).rstrip())
+        if cluster is not None:
+            rows += [f"  {axis} over {', '.join(on) or 'no link'}" for axis, on in self.levels(cluster).items()]
+        return "\n".join(rows)
+
+    def name(self, rank: int) -> str:
+        """A rank's place in short, "p0 d1 t0"; axes of one rank are left out."""
+        return " ".join(f"{axis[0]}{at}" for axis, at in self.place(rank).items() if self.sizes[axis] > 1)
+
+
+class Mesh:
+    """The ranks of `comm` as a grid: `mesh.dp`, `mesh.pp`, `mesh.tp` are Comms of the ranks along each axis.
+
+        mesh = Mesh(comm, dp=2, pp=2, tp=2)      # on all ranks; no message
+        mesh.tp.rank, mesh.group("pp", "tp")     # where I am; the ranks of one replica of the model
+
+    order: the axes from the outside in, "pp dp tp" by default. An axis of one rank is a Comm of one: the serial case.
+    comm, grid: all ranks; where each of them is.
+    Raises ValueError where the axes do not make as many ranks as there are.
+    """
+
+    def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, tp: int = 1, order: Sequence[str] = AXES):
+        self.comm, self.grid = comm, Grid(dp, pp, tp, order)
+        if self.grid.size != comm.size:
+            product = "×".join(str(size) for size in self.grid.sizes.values())
+            raise ValueError(f"{comm.size} ranks are not {product} = {self.grid.size}: {self.grid} were asked for")
+        self.dp, self.pp, self.tp = (self._split(axis) for axis in ("dp", "pp", "tp"))
+        self._groups: dict[tuple[str, ...], Comm] = {("dp",): self.dp, ("pp",): self.pp, ("tp",): self.tp, AXES: comm}
+
+    def _split(self, *axes: str) -> Comm:
+        return self.comm.split(self.grid.colors(*axes))
+
+    def group(self, *axes: str) -> Comm:
+        """The ranks that differ from this one along these axes alone, in rank order; all three: all ranks.
+
+        Made once, without a message, when all ranks ask for it. ValueError for another axis.
+        """
+        key = tuple(sorted(set(axes), key=lambda axis: (*AXES, axis).index(axis)))
+        if key not in self._groups:
+            self._groups[key] = self._split(*key)
+        return self._groups[key]
+
+    def __repr__(self) -> str:
+        return f"Mesh({self.grid}; this is rank {self.comm.rank}: {self.grid.name(self.comm.rank) or 'alone'})"
