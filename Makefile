@@ -58,6 +58,6 @@ $(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e ".[course,teach,test]"
+	$(PIP) -e ".[course,teach,test,train]"
 	$(BIN)/python -c "import matplotlib.pyplot"
 	@touch $(VENV)/.course $@

@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+from settings import settings
+
 from minidist.comm import World, from_env, launch
 
 
@@ -32,7 +34,7 @@ def of_a_gpt(flags: argparse.ArgumentParser) -> None:
 
 def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments, with runner and ranks filled in; ends the script where they do not fit to how it was started."""
-    args, started = flags.parse_args(), "RANK" in os.environ
+    args, started = settings(flags), "RANK" in os.environ
     args.runner = args.runner or ("torchrun" if started else "world")
     if args.runner == "torchrun" and not started:
         flags.error(f"start with: torchrun --nproc-per-node 4 examples/{flags.prog}")

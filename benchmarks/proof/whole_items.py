@@ -1,0 +1,79 @@
+"""The trainer as a whole: equal on every grid, killed and resumed, saved on one grid and resumed on another."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmarks.trainer import by_torchrun, flags, killed, trained
+from minidist.comm import launch
+from minidist.train.checkpoint import manifest
+
+SMALL = ["--dtype", "float64", "--layers", "4", "--hidden", "32", "--context", "32", "--batch", "16", "--lr", "0.01",
+         "--micro-batches", "4", "--peak", "1", "--apart", "0"]  # fmt: skip
+OPTIONS = {
+    "plain": [],
+    "ZeRO 1, full recomputation": ["--zero", "1", "--recompute", "full"],
+    "ZeRO 2, full recomputation": ["--zero", "2", "--recompute", "full"],
+    "ZeRO 3, full recomputation": ["--zero", "3", "--recompute", "full"],
+    "sequence parallel, two chunks, rotary, SwiGLU, untied": [
+        "--sequence-parallel", "--schedule", "interleaved", "--chunks", "2", "--positions", "rotary", "--mlp", "swiglu",
+        "--no-tied"],
+}  # fmt: skip
+
+
+def distance(a: list[float], b: list[float]) -> float:
+    """The largest difference of two runs' losses; of runs with another number of steps, infinite."""
+    return max(abs(x - y) for x, y in zip(a, b, strict=True)) if len(a) == len(b) else float("inf")
+
+
+def grids() -> tuple[str, bool]:
+    """Item 1: torchrun with 8 ranks as (2, 2, 2), 50 steps, against the serial run."""
+    rows, held = ["torchrun, dp 2, pp 2, tp 2, 1F1B, 4 micro-batches, 50 steps in float64; off the serial losses"], True
+    with tempfile.TemporaryDirectory() as folder:
+        for name, more in OPTIONS.items():
+            want = [*SMALL, "--steps", "50", *more]
+            serial = launch(trained, 1, flags(*want, *(["--schedule", "one_f_one_b", "--chunks", "1"])))[0]
+            found = by_torchrun(8, Path(folder, "found.json"), *want, "--dp", "2", "--pp", "2", "--tp", "2")
+            off = distance(found["losses"], serial["losses"])
+            held &= off < 1e-10 and len(serial["losses"]) == 50
+            rows.append(f"{name}: {off:.1e}; loss {serial['losses'][0]:.4f} to {serial['losses'][-1]:.4f}")
+    return "\n".join(rows), held
+
+
+def kills() -> tuple[str, bool]:
+    """Item 3: 100 kills."""
+    rows, held = ["save every 2 steps beside the program, dropout, 24 steps a run, SIGKILL at random moments"], True
+    want = [*SMALL, "--layers", "2", "--hidden", "16", "--steps", "24", "--save-every", "2", "--dropout", "0.1",
+            "--batch", "8", "--micro-batches", "2"]  # fmt: skip
+    for n, count, more in ((2, 50, ["--zero", "1"]), (4, 50, ["--pp", "2", "--zero", "2", "--recompute", "full"])):
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder, "text")
+            text.write_text("To be, or not to be, that is the question: whether 'tis nobler in the mind. " * 100)
+            runs = killed(Path(folder), n, [*want, *more, "--text", str(text)], count, 1.5)
+        died, saving, equal = (sum(getattr(run, name) for run in runs) for name in ("kills", "saving", "equal"))
+        held &= equal == len(runs) and died == count
+        rows.append(f"n={n}, {' '.join(more)}: {died} kills, {saving} in the middle of a save, at most "
+                    f"{max(run.lost for run in runs)} steps lost; {equal} of {len(runs)} runs end with every parameter "
+                    "and state equal, bit for bit")  # fmt: skip
+    return "\n".join(rows), held
+
+
+def regrid() -> tuple[str, bool]:
+    """Item 4: saved on (2, 2, 2) after half of a run, resumed on others."""
+    rows, held = ["saved after 10 of 20 steps on (2, 2, 2), as (dp, pp, tp); off the serial losses"], True
+    want = [*SMALL, "--steps", "20", "--save-every", "10"]
+    serial = launch(trained, 1, flags(*want))[0]["losses"]
+    with tempfile.TemporaryDirectory() as folder:
+        first = Path(folder, "first")
+        launch(trained, 8, flags(*want, "--folder", first, "--dp", 2, "--pp", 2, "--tp", 2, "--zero", 1), timeout=120)
+        shutil.rmtree(manifest.finished(first)[-1])  # that of step 20
+        for dp, pp, tp in ((1, 1, 1), (4, 1, 2), (1, 4, 1)):
+            here = Path(shutil.copytree(first, Path(folder, f"{dp}{pp}{tp}")))
+            args = flags(*want, "--folder", here, "--dp", dp, "--pp", pp, "--tp", tp, "--zero", dp // 2)
+            losses = launch(trained, dp * pp * tp, args, timeout=120)[0]["losses"]
+            off = distance(losses, serial)
+            held &= off < 1e-10
+            rows.append(f"resumed on ({dp}, {pp}, {tp}): {off:.1e}")
+    return "\n".join(rows), held

@@ -1,0 +1,188 @@
+"""Train a GPT on text, on a grid of ranks: data, pipeline and tensor parallel, with ZeRO, in three worlds.
+
+    python examples/train_gpt.py --ranks 1                                            # the serial run
+    python examples/train_gpt.py --ranks 8 --dp 2 --pp 2 --tp 2 --runner processes
+    torchrun --nproc-per-node 8 examples/train_gpt.py --dp 2 --pp 2 --tp 2 --zero 1 --folder runs/one
+    torchrun … examples/train_gpt.py --config examples/train_gpt.toml
+
+All grids print the same losses, to rounding. With a folder the run saves there, and the same command goes on where it
+was, on this grid or another. Ctrl-C saves and ends; a second one ends at once.
+"""
+
+import contextlib
+import time
+
+import torch
+from gpt_flags import flags_of
+from logs import Log
+from started import parsed, parser, run, same_losses
+from stop import Stop, asked
+
+from minidist.collectives import broadcast_
+from minidist.comm.mesh import Mesh
+from minidist.models import gpt
+from minidist.parallel import schedules
+from minidist.parallelize import parallelize
+from minidist.split import bounds, uneven
+from minidist.study.memory import flops_per_token, utilization
+from minidist.study.speed import peak, peak_memory
+from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
+from minidist.train.checkpoint import Checkpoints, random_state, set_random_state
+from minidist.train.optim import AdamW, cosine, warm_up
+
+
+class Training:
+    """One rank's part of a run. seen: samples so far; step: updates so far."""
+
+    def __init__(self, comm, args):
+        self.comm, self.args, self.step, self.saved, self.seen, self.losses = comm, args, 0, None, 0, []
+        comm.algorithm = args.algorithm or comm.algorithm
+        dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
+        self.peak = args.peak * 1e12 if args.peak else peak(comm.device, dtype)
+        dp = args.dp or comm.size // (args.pp * args.tp)
+        self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
+        self.checkpoints, found, common = None, None, {}
+        if args.folder:
+            self.checkpoints = Checkpoints(args.folder, comm, args.keep, self.mesh.grid.sizes)
+            found = self.checkpoints.latest()
+            common = self.checkpoints.common(found) if found else {}
+        self.read(common.get("tokenizer"))
+        self.build()
+        if found:
+            self.resume(found, common)
+
+    def read(self, state: str | None) -> None:
+        """The text, its tokens, and which of them are kept apart; state: of the tokenizer of a run that goes on."""
+        args = self.args
+        texts = documents(args.text)
+        self.tokens = tokenizer(state) if state else BPE.learn(texts, args.vocab) if args.vocab else Bytes()
+        learned, apart = split(packed(texts, self.tokens), args.apart)
+        self.samples = Samples(learned, args.context, args.seed)
+        self.apart = Samples(apart, args.context, args.seed) if args.apart else None
+
+    def build(self) -> None:
+        """The model, its parts on this mesh, and the schedule of its learning rate."""
+        args = self.args
+        model = gpt(args.layers, args.hidden, args.heads, self.tokens.size, args.context, args.dropout, args.tied,
+                    args.attention, dtype=getattr(torch, args.dtype), device="meta", kv_heads=args.kv_heads,
+                    ffn=args.ffn, gated=args.mlp == "swiglu", rotary=args.positions == "rotary")  # fmt: skip
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self.engine = parallelize(
+            model, self.mesh, lambda groups: AdamW(groups, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.decay),
+            micro_batches=args.micro_batches, schedule=getattr(schedules, args.schedule), chunks=args.chunks,
+            sequence_parallel=args.sequence_parallel, recompute=args.recompute, amp=args.amp,
+            half=getattr(torch, args.half), zero=args.zero, seed=args.seed)  # fmt: skip
+        factor = warm_up(args.warm_up, cosine(max(1, args.steps - args.warm_up), args.floor))
+        self.rate = torch.optim.lr_scheduler.LambdaLR(self.engine.optimizer, factor)
+
+    def resume(self, found, common: dict) -> None:
+        """Go on where a run was: bit for bit on the same grid, to rounding on another."""
+        self.engine.load(found)
+        self.step = self.saved = found.step
+        self.seen, self.losses = common["seen"], common["losses"]
+        self.rate.load_state_dict(common["rate"])
+        self.engine.scaler.load_state_dict(common["scaler"])
+        own = self.checkpoints.own(found)
+        if own is not None:  # the same grid
+            set_random_state(own["random"])
+
+    def save(self, wait: bool = False) -> None:
+        """Beside the run, unless told to wait."""
+        common = {"seen": self.seen, "losses": self.losses, "tokenizer": self.tokens.state(),
+                  "rate": self.rate.state_dict(), "scaler": self.engine.scaler.state_dict()}  # fmt: skip
+        if self.checkpoints and self.saved != self.step:
+            self.checkpoints.save(self.step, self.engine.pieces(), common, {"random": random_state()}, wait=False)
+            self.saved = self.step
+        if self.checkpoints and wait:
+            self.checkpoints.wait()
+
+    def rows(self, samples: Samples, seen: int, count: int):
+        """This data rank's part of a batch, and how many samples it has."""
+        first, end = bounds(uneven(count, self.mesh.dp.size))[self.mesh.dp.rank]
+        x, y = samples(seen + first, end - first)
+        return x.to(self.comm.device), y.to(self.comm.device), end - first
+
+    def train(self, log) -> dict:
+        """All steps that are left, or those before someone asks to stop."""
+        args, start = self.args, time.perf_counter()
+        while self.step < args.steps and not self.stopped():
+            x, y, mine = self.rows(self.samples, self.seen, args.batch)
+            rate = self.rate.get_last_lr()[0]
+            loss = self.engine.step(x, y, args.clip, mine).item()
+            self.rate.step()
+            self.step, self.seen = self.step + 1, self.seen + args.batch
+            self.losses.append(loss)
+            now = time.perf_counter()
+            log(self.step, loss=loss, rate=rate, **self.figures(now - start))
+            start = now
+            if self.step % args.save_every == 0:
+                self.save()
+            if self.apart and self.step % args.evaluate_every == 0:
+                log.say(f"step {self.step}: loss on text kept apart {self.evaluate():.4f}")
+        self.save(wait=True)
+        end = {"loss apart": self.evaluate()} if self.apart else {}
+        end |= {"sample": self.sample(args.prompt, args.sample)} if args.sample else {}
+        for name, value in end.items():
+            log.say(f"{name}: {value}")
+        return {"ranks": self.comm.size, "losses": self.losses, "parameters": self.parameters} | end
+
+    def stopped(self) -> bool:
+        """Whether rank 0 sees a wish to stop: all ranks hear the same."""
+        wish = torch.tensor([self.args.folder is not None and asked(self.args.folder)], dtype=torch.uint8)
+        return bool(broadcast_(self.comm, wish.to(self.comm.device)).item())
+
+    def figures(self, seconds: float) -> dict[str, float]:
+        """Of a step: tokens a second, the part of the devices' peak that the model's FLOPs make, peak memory in GB."""
+        tokens = self.args.batch * self.args.context
+        each = flops_per_token(self.parameters, self.args.layers, self.args.hidden, self.args.context)
+        used = utilization(each * tokens, seconds, self.comm.size, self.peak)
+        return {"tokens/s": tokens / seconds, "MFU": used, "GB": peak_memory(self.comm.device) / 1e9}
+
+    def evaluate(self) -> float:
+        """Loss on text kept apart: the same samples each time."""
+        x, y, mine = self.rows(self.apart, 0, min(self.apart.epoch, self.args.batch * 4))
+        return self.engine.evaluate(x, y, mine).item()
+
+    def sample(self, prompt: str, count: int) -> str:
+        """What the model writes after `prompt`. The same on all ranks, which draw the same numbers."""
+        written, random = self.tokens.encode(prompt), torch.Generator().manual_seed(self.args.seed)
+        for _ in range(count):
+            seen = written[-self.args.context :]
+            x = torch.tensor([seen + [self.tokens.end] * (self.args.context - len(seen))])  # what follows is not seen
+            logits = self.engine.logits(x.to(self.comm.device))[0, len(seen) - 1].double().cpu()
+            logits /= self.args.temperature
+            written.append(int(torch.multinomial(logits.softmax(-1), 1, generator=random)))
+            if written[-1] == self.tokens.end:
+                break
+        return self.tokens.decode(written)
+
+
+class Silent:
+    """The log of a rank that says nothing."""
+
+    def __call__(self, step: int, **values: float) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def program(comm, args) -> dict:
+    """One rank: builds its part, goes on where a run was, trains."""
+    training = Training(comm, args)
+    if comm.rank:
+        return training.train(Silent())
+    with Log(args.folder, args.steps, training.step) as log:
+        log.say(f"{training.mesh.grid}; {training.parameters:,} parameters, {training.samples.epoch:,} samples an epoch"
+                + (f"; goes on at step {training.step}" if training.step else ""))  # fmt: skip
+        return training.train(log)
+
+
+def main():
+    args = parsed(flags_of(parser(__doc__)))
+    with Stop(args.folder) if args.folder else contextlib.nullcontext():
+        return same_losses(run(args, program, args))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

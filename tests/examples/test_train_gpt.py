@@ -1,0 +1,87 @@
+"""The trainer: the serial losses on every grid and in every world; goes on where it was; Ctrl-C saves."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from minidist.train.checkpoint import manifest
+from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
+
+SCRIPT = "train_gpt.py"
+SHORT = ["--dtype", "float64", "--layers", "2", "--hidden", "16", "--context", "8", "--batch", "8", "--steps", "6",
+         "--warm-up", "2", "--lr", "0.01", "--evaluate-every", "3", "--sample", "6", "--peak", "1"]  # fmt: skip
+RUNS = {
+    "serial": ["--ranks", "1", "--micro-batches", "4"],
+    "world": ["--ranks", "8", "--dp", "2", "--pp", "2", "--tp", "2", "--zero", "1", "--micro-batches", "4",
+              "--recompute", "full", "--sequence-parallel"],
+    "uneven": ["--ranks", "3", "--zero", "3"],
+    "processes": ["--ranks", "4", "--pp", "2", "--zero", "2", "--runner", "processes", "--micro-batches", "2"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    found = results(SCRIPT, {name: [*SHORT, *flags] for name, flags in RUNS.items()}, folder)
+    return found | results(SCRIPT, {"torchrun": [*SHORT, "--tp", "2"]}, folder, as_torchrun, ranks=2)
+
+
+def test_the_serial_losses(runs):
+    for name, run in runs.items():
+        assert distance(run, runs["serial"]) < 1e-12, name
+        assert abs(run["loss apart"] - runs["serial"]["loss apart"]) < 1e-12
+        assert run["sample"] == runs["serial"]["sample"] and run["sample"].startswith("The ")
+        assert run["printed"].count("loss on text kept apart") == 2 and "step 6/6" in run["printed"]
+    assert runs["serial"]["losses"][-1] < runs["serial"]["losses"][0] - 0.3
+
+
+def test_it_goes_on_where_it_was_on_another_grid(runs, tmp_path):
+    """The last checkpoint is lost; what the log says of its steps is said again."""
+    folder = tmp_path / "run"
+    kept = [*SHORT, "--folder", str(folder), "--save-every", "3", "--vocab", "300"]
+    whole = results(SCRIPT, {"first": [*kept, "--ranks", "2", "--pp", "2"]}, tmp_path)["first"]
+    assert [path.name for path in manifest.every(folder)] == ["000001-step-3", "000002-step-6"]
+    shutil.rmtree(folder / "000002-step-6")
+    again = results(SCRIPT, {"again": [*kept, "--ranks", "2", "--tp", "2", "--zero", "1"]}, tmp_path)["again"]
+    assert "goes on at step 3" in again["printed"] and len(again["losses"]) == 6
+    assert distance(whole, again) < 1e-12 and again["sample"] == whole["sample"]
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["loss"] for line in lines] == again["losses"]
+    assert lines[0].keys() == {"step", "loss", "rate", "tokens/s", "MFU", "GB"}
+    assert any((folder / "events").iterdir())
+
+
+def test_ctrl_c_saves_and_ends(tmp_path):
+    folder, words = tmp_path / "run", [f"{FOLDER}/{SCRIPT}", *SHORT, "--steps", "1000000", "--folder"]
+    command = [sys.executable, *words, str(folder), "--ranks", "2", "--runner", "processes", "--sample", "0"]
+    child = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True)
+    log, until = folder / "log.jsonl", time.monotonic() + 60
+    while time.monotonic() < until and not (log.exists() and log.read_text().count("\n") > 3):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGINT)  # a terminal and torchrun both send it
+    assert child.wait(timeout=60) == 0
+    steps = log.read_text().count("\n")
+    assert [path.name for path in manifest.finished(folder)] == [f"000001-step-{steps}"]
+    assert not (folder / "stop").exists()
+
+
+def test_a_file_of_flags(tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    lines = ["steps = 3", "[model]", "layers = 1", "hidden = 8", "tied = false", "context = 8", "[grid]"]
+    file.write_text("\n".join([*lines, "sequence-parallel = true"]))
+    found = results(SCRIPT, {"one": ["--ranks", "1", "--config", str(file), "--hidden", "16"]}, tmp_path)["one"]
+    assert len(found["losses"]) == 3 and found["parameters"] == 12 * 16**2 + 13 * 16 + 2 * 257 * 16 + 8 * 16 + 2 * 16
+    for text, says in (("stepps = 3", "there is no flag --stepps"), ("steps = 'x'", "invalid int value: 'x'"),
+                       ("tied = 1", "tied is true or false, not 1"), ("steps", "run.toml: ")):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(SystemExit):
+            run_here(SCRIPT, ["--config", str(file)])
+        assert says in capsys.readouterr().err
