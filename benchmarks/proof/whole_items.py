@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from benchmarks import two_hosts as pair
+from benchmarks.hosts import left_over, missing, remove
 from benchmarks.trainer import by_torchrun, flags, killed, trained
 from minidist.comm import launch
 from minidist.train.checkpoint import manifest
@@ -77,3 +79,17 @@ def regrid() -> tuple[str, bool]:
             held &= off < 1e-10
             rows.append(f"resumed on ({dp}, {pp}, {tp}): {off:.1e}")
     return "\n".join(rows), held
+
+
+def two_hosts() -> tuple[str, bool]:
+    """Item 6: the 3D GPT on two hosts, of which one dies and comes back."""
+    reason = missing()
+    if reason is not None:
+        return f"skipped: {reason}", False
+    remove(left_over())
+    found = pair.run(60, 20)
+    off = distance(found.losses, pair.serial(60))
+    seen = [line for line in found.printed[0].splitlines() if "is lost" in line or "goes on" in line]
+    rows = [f"host b died after step {found.died}; the run went on at step {found.resumed}, {found.seconds:.1f} s "
+            f"later, of which {pair.AWAY:g} s the host was away; losses are off the serial ones by {off:.1e}", *seen]
+    return "\n".join(rows), off < 1e-10 and found.resumed <= found.died

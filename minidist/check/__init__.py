@@ -16,6 +16,7 @@
     zero              those of lesson 10
     talk_less         those of lesson 16
     large_batches     those of lesson 17
+    capstone          those of lesson 19
     prediction        numbers that a learner foretells
     notebook, regrade a whole notebook, without nbgrader (`python -m minidist.check NOTEBOOK`) and with it
 """
@@ -24,6 +25,10 @@ from .buckets.assign import assign_buckets, bucketed
 from .buckets.norm import sync_backward, sync_statistics
 from .buckets.overlap import accumulate_overlapped, overlapped
 from .buckets.seconds import predict_overlap, step_seconds
+from .capstone.ddp import ddp_ring, mean_hook
+from .capstone.flat import gather_single, reduce_single
+from .capstone.later import later
+from .capstone.numbers import predict_capstone
 from .data_parallel.batches import accumulate, my_batches
 from .data_parallel.gradients import average_gradients, average_hooks, weighted_average_gradients
 from .data_parallel.start import start_equal
@@ -122,4 +127,5 @@ __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "accumula
            "clip_copies", "lamb_step", "lars_step", "learning_rate", "noise_scale", "predict_large_batches",
            "asynchronous", "bounded", "leavers", "pieces", "predict_server", "synchronous",
            "compress", "local_sgd", "next_period", "predict_talk_less", "sign_average", "sparse_mean",
+           "ddp_ring", "gather_single", "later", "mean_hook", "predict_capstone", "reduce_single",
            "attention", "bias_gelu", "flatten", "fused", "normalizer", "predict_operators", "roofline"]  # fmt: skip

@@ -1,0 +1,11 @@
+"""ddp_ring: receives into the chunk, in place of adding to it"""
+
+def ddp_ring(comm, x, op):
+    combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
+    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    right, left = (r + 1) % n, (r - 1) % n
+    for step in range(n - 1):
+        mine = chunks[(r - 2 - step) % n]
+        comm.sendrecv(chunks[(r - 1 - step) % n], right, mine, left)
+    for step in range(n - 1):
+        comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)

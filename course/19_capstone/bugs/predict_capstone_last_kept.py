@@ -1,0 +1,10 @@
+"""predict_capstone: the last layer is kept"""
+
+n, N = 8, 4 * 24e6
+ddp_messages = 5 * 2 * (n - 1)
+ddp_bytes = 2 * (n - 1) / n * N
+gathers = 7
+fsdp_messages = (gathers + 4) * (n - 1)
+fsdp_bytes = 3 * (n - 1) / n * N
+seconds = ddp_messages * 20e-6 + ddp_bytes / 10e9
+micro_bytes = 3 * ddp_bytes

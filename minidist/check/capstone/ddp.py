@@ -1,0 +1,166 @@
+"""The exercises of lesson 19 that PyTorch's DDP itself examines: the ring below it, and the hook in place of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...comm.base import Comm
+from ..compare import alike, same, whole
+from ..data_parallel.averages import near
+from ..exam import Case, Exam, Outcome, ask
+from ..messages.point import DTYPES, to_the_right, words
+from ..messages.ring import AllReduce
+from ..wrong import Wrong
+from . import oracle
+from .engine import RATE, SIZES, train
+
+ORACLE = "minidist.check.capstone.oracle"
+FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train", ORACLE)
+
+
+def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
+    """Every rank's (start, x), start the same."""
+    draw = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+    start = draw(sum(SIZES)) / 2
+    return [(start, draw(3, 5)) for _ in range(case.n)]
+
+
+def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[str, str]) -> None:
+    """Raise Wrong unless every rank trained as one would, and all end equal bit for bit. rows: what a slip means."""
+    start, xs = args[0][0], [x for _, x in args]
+    want, given = oracle.trained(start, xs), [oracle.gradient(start, x) for x in xs]
+    total = sum(given)
+    for r, got in enumerate(outcome.results):
+        if not isinstance(got, list) or len(got) != len(want):
+            raise Wrong(f"rank {r}: training did not come to its end.")
+        for step, (mine, right) in enumerate(zip(got, want, strict=True)):
+            alike(r, mine, right, "the parameters")
+            if near(mine, right):
+                continue
+            moved = (start - mine) / RATE
+            looks = {"own": given[r] / case.n, "sum": total, "twice": total / case.n**2, "alone": given[r],
+                     "nothing": 0 * total}  # fmt: skip
+            text = next((rows[name] for name, g in looks.items() if step == 0 and near(moved, g)), "")
+            raise Wrong(f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
+                        f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip())  # fmt: skip
+    for r, got in enumerate(outcome.results):
+        if not got[-1].equal(outcome.results[0][-1]):
+            raise Wrong(f"under PyTorch's DDP ranks 0 and {r} are right but for rounding, and rounding differs: add "
+                        "up once, and pass that on. DDP never looks; the replicas drift apart.")  # fmt: skip
+
+
+class DdpRing(AllReduce):
+    name = "ddp_ring"
+    forbidden = FORBIDDEN
+    right = ("n = 1…5, four reductions, 9 lengths and secret ones, 2(n−1) messages a rank; under PyTorch's DDP with "
+             "1 to 4 ranks, and in 3 real processes beside the backward pass.")  # fmt: skip
+    step = 10.0
+    cases = (
+        *(Case(3, f"n = 3, {words((k,))}, op = \"sum\"", (k, "sum")) for k in (6, 7, 1, 2, 0)),
+        *(Case(n, f"n = {n}, {words((k,))}, op = {op!r}", (k, op)) for n, k, op in (
+            (3, 7, "max"), (3, 8, "min"), (3, 5, "prod"), (2, 7, "sum"), (2, 5, "max"), (4, 13, "sum"), (4, 10, "min"),
+            (1, 4, "sum"), (1, 4, "max"), (5, 64, "sum"), (5, 3, "prod"))),
+        Case(4, "n = 4, a length drawn at random", (-1, "sum")),
+        Case(5, "n = 5, a length drawn at random", (-1, "max")),
+        *(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1)))  # fmt: skip
+    processes = (Case(2, "2 real processes, 7 numbers", (7, "max")), Case(3, "PyTorch's DDP in 3 real processes"))
+
+    def draw(self, case, rng):
+        if case.given is None:
+            return draw_training(case, rng)
+        size, op = case.given
+        size = size if size >= 0 else int(torch.randint(20, 400, (), generator=rng))
+        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        if op == "prod":
+            return [(torch.randint(1, 4, (size,), generator=rng).to(dtype), op) for _ in range(case.n)]
+        return [(whole((size,), dtype, rng), op) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, x, op):
+        if isinstance(op, Tensor):
+            return train(comm, x, op, yours)
+        yours(comm, x, op)
+        return x
+
+    def judge(self, case, args, outcome):
+        if case.given is None:
+            rows = {"own": "It has used its own gradient alone. Is the sum written into x?",
+                    "sum": "It is the sum of the gradients, and not divided.",
+                    "twice": "It is divided by n twice: DDP has divided already, a sum is asked for.",
+                    "alone": "It has used its own gradient alone.", "nothing": "It has not moved at all."}  # fmt: skip
+            return judge_training(case, args, outcome, rows)
+        (_, op), n, xs = args[0], case.n, [x for x, _ in args]
+        want = oracle.combined(xs, op)
+        for r, x in enumerate(outcome.results):
+            same(r, x, want, "x", lambda x, r=r: self._other(x, xs, op) or self._guess(x, xs, want, r) or mixed(x, xs))
+        if not xs[0].numel():
+            return None
+        to_the_right(case, outcome, 2 * (n - 1), [outcome.nbytes(r) for r in range(n)], "2(n−1)")
+        most = 2 * (n - 1) * -(-xs[0].numel() // n) * xs[0].element_size()
+        for r in range(n):
+            if outcome.nbytes(r) > most:
+                raise Wrong(f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: 2(n−1) chunks have "
+                            f"{most} at most. Whole tensors where chunks are enough?")  # fmt: skip
+        return None
+
+    def _other(self, x: Tensor, xs: list[Tensor], op: str) -> str | None:
+        """Another reduction than the one asked for."""
+        others = [name for name in oracle.COMBINE if name != op]
+        name = next((name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None)
+        return name and f"It is the {name}: op says {op!r}."
+
+
+def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
+    """Which chunks of which ranks have come together in the first wrong chunk: tried for three ranks, 0 to 3 times."""
+    n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]  # rank, then chunk
+    if n != 3 or len(x) < n or len(x) % n:
+        return None
+    wrong = [i for i in range(n) if not x.tensor_split(n)[i].equal(sum(own.tensor_split(n)[i] for own in xs))]
+    times = torch.cartesian_prod(*[torch.arange(4.0, dtype=torch.float64)] * (n * n))
+    fits = (times @ torch.stack(parts) == x.tensor_split(n)[wrong[0]].double()).all(1) if wrong else torch.zeros(0)
+    if not fits.any():
+        return None
+    found = times[fits.nonzero()[0, 0]].view(n, n)  # (rank, chunk)
+    if found.sum() != found[:, wrong[0]].sum():
+        return (f"In chunk {wrong[0]} are chunks of other numbers: what arrives must be combined with the chunk of the "
+                "same number. Which one sets out first?")  # fmt: skip
+    return (f"In chunk {wrong[0]} the ranks count {found[:, wrong[0]].int().tolist()} times. In the second half chunks "
+            "are finished: receive them in place, and combine nothing.")  # fmt: skip
+
+
+class MeanHook(Exam):
+    name = "mean_hook"
+    right = "PyTorch's DDP with your hook, on 1 to 4 ranks, several buckets: three steps, equal to one rank's."
+    forbidden = ("minidist.parallel", "minidist.train", ORACLE)
+    step = 10.0
+    cases = tuple(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1))
+    processes = (Case(2, "PyTorch's DDP in 2 real processes"),)
+
+    def draw(self, case, rng):
+        return draw_training(case, rng)
+
+    def run(self, comm: Comm, yours, start, x):
+        return train(comm, start, x, _not_called, yours)
+
+    def judge(self, case, args, outcome):
+        judge_training(case, args, outcome, {
+            "own": "It has used its own gradient, divided by n: the others' never arrived.",
+            "sum": "It is the sum of the gradients: with a hook DDP does not divide. SGD takes steps n times too long.",
+            "twice": "It is divided by n twice.",
+            "alone": "It has used its own gradient alone: was the future ready before the sum was?",
+            "nothing": "It has not moved at all: what is the value of the future?"})  # fmt: skip
+
+
+def _not_called(comm: Comm, x: Tensor, op: str) -> None:
+    """DDP still adds up small things of its own, never the gradients: those are the hook's."""
+    raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, and the hook is there for it")
+
+
+def ddp_ring(yours) -> None:
+    """`ddp_ring(comm, x, op)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
+    ask(DdpRing(), yours)
+
+
+def mean_hook(yours) -> None:
+    """`mean_hook(comm, bucket)`: a future whose value is the mean of the bucket's gradients over the ranks."""
+    ask(MeanHook(), yours)
