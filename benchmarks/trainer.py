@@ -6,6 +6,7 @@ run's, tensor by tensor.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -14,10 +15,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import torch
 from safetensors.torch import load_file
 
@@ -52,14 +55,33 @@ def trained(comm, args, victim: int | None = None, after: float = 0.0) -> dict:
     return program(comm, args)
 
 
-def by_torchrun(n: int, file: Path, *words: object, restarts: int = 0) -> dict:
-    """What rank 0 of a run writes to --json `file`. Raises RuntimeError with what it printed, if it failed."""
+def by_torchrun(n: int, folder: Path, *words: object, kill_at: tuple[int, ...] = ()) -> dict:
+    """What rank 0 of a run in `folder` reports. After each step of `kill_at` a rank is killed, and torchrun restarts.
+
+    Raises RuntimeError with what was printed, if it failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file, printed = folder / "found.json", folder / "printed"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n),
-               "--max-restarts", str(restarts), str(SCRIPT), "--json", str(file), *map(str, words)]  # fmt: skip
-    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"torchrun ended with {done.returncode}: {done.stdout}{done.stderr}")
+               "--max-restarts", str(len(kill_at)), str(SCRIPT), "--json", str(file), *map(str, words)]  # fmt: skip
+    command += ["--folder", str(folder)] if kill_at else []
+    with printed.open("w") as output:
+        agent = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=output, stderr=output)
+    for step in kill_at:
+        while agent.poll() is None and said(folder) < step:
+            time.sleep(0.02)
+        kill_a_rank(agent.pid)
+    if agent.wait():
+        raise RuntimeError(f"torchrun ended with {agent.returncode}: {printed.read_text()}")
     return json.loads(file.read_text())
+
+
+def kill_a_rank(agent: int) -> None:
+    """SIGKILL to the last rank that torchrun, process `agent`, has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        ranks = [child for child in psutil.Process(agent).children() if str(SCRIPT) in child.cmdline()]
+        if ranks:
+            ranks[-1].kill()
 
 
 class Killed(NamedTuple):

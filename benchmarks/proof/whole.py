@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .capstone_items import ddp_and_fsdp, every_call
-from .whole_items import grids, kills, regrid, two_hosts
+from .whole_items import grids, kills, planner, regrid, two_hosts
 
 ITEMS = {
     "1 every grid": grids,
     "3 kills": kills,
     "4 another grid": regrid,
+    "5 planner": planner,
     "6 two hosts": two_hosts,
     "7a DDP and FSDP2": ddp_and_fsdp,
     "7b every collective": every_call,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 from benchmarks import two_hosts as pair
 from benchmarks.hosts import left_over, missing, remove
 from benchmarks.trainer import by_torchrun, flags, killed, trained
 from minidist.comm import launch
+from minidist.study.plan import errors
+from minidist.study.plan.runs import TABLES
 from minidist.train.checkpoint import manifest
 
 SMALL = ["--dtype", "float64", "--layers", "4", "--hidden", "32", "--context", "32", "--batch", "16", "--lr", "0.01",
@@ -37,7 +42,7 @@ def grids() -> tuple[str, bool]:
         for name, more in OPTIONS.items():
             want = [*SMALL, "--steps", "50", *more]
             serial = launch(trained, 1, flags(*want, *(["--schedule", "one_f_one_b", "--chunks", "1"])))[0]
-            found = by_torchrun(8, Path(folder, "found.json"), *want, "--dp", "2", "--pp", "2", "--tp", "2")
+            found = by_torchrun(8, Path(folder, name), *want, "--dp", "2", "--pp", "2", "--tp", "2")
             off = distance(found["losses"], serial["losses"])
             held &= off < 1e-10 and len(serial["losses"]) == 50
             rows.append(f"{name}: {off:.1e}; loss {serial['losses'][0]:.4f} to {serial['losses'][-1]:.4f}")
@@ -59,6 +64,16 @@ def kills() -> tuple[str, bool]:
         rows.append(f"n={n}, {' '.join(more)}: {died} kills, {saving} in the middle of a save, at most "
                     f"{max(run.lost for run in runs)} steps lost; {equal} of {len(runs)} runs end with every parameter "
                     "and state equal, bit for bit")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        want = [*SMALL, "--steps", "60", "--save-every", "5", "--tp", "2", "--zero", "1"]
+        at = (12, 27, 44)
+        found = by_torchrun(4, Path(folder), *want, kill_at=at)
+        printed = Path(folder, "printed").read_text()
+    off = distance(found["losses"], launch(trained, 1, flags(*want, "--tp", "1"))[0]["losses"])
+    resumed = [int(words.split()[0]) for words in printed.split("goes on at step ")[1:]]
+    held &= off < 1e-10 and len(resumed) == len(at)
+    rows.append(f"torchrun --max-restarts {len(at)}, a rank killed after the steps {at}, save every 5: went on at "
+                f"{resumed}; losses are off the serial ones by {off:.1e}")  # fmt: skip
     return "\n".join(rows), held
 
 
@@ -79,6 +94,24 @@ def regrid() -> tuple[str, bool]:
             held &= off < 1e-10
             rows.append(f"resumed on ({dp}, {pp}, {tp}): {off:.1e}")
     return "\n".join(rows), held
+
+
+def planner() -> tuple[str, bool]:
+    """Item 5: every published run beside what the planner says, one constant for the accelerator; and its own time."""
+    rows, held = [], True
+    for name in TABLES:
+        found = errors(name)
+        rows.append(f"{name}: {len(found.rows)} runs; {found.words}")
+        for row in found.rows:
+            memory = "" if row.memory is None else f"; memory {row.memory:+.1%}"
+            rows.append(f"  {row.name}: {row.seconds:.2f} s published, {row.predicted:.2f} s ({row.time:+.1%}){memory}")
+        held &= sum(map(abs, found.time)) / len(found.time) < 0.07
+    start = time.perf_counter()
+    words = ["--model", "gpt3-175b", "--cluster", "h100:128x8", "--batch", "1536"]
+    subprocess.run([sys.executable, "-m", "minidist.study.plan", *words], check=True, capture_output=True)
+    seconds = time.perf_counter() - start
+    rows.append(f"175 B on 1,024 H100s, the whole command: {seconds:.1f} s")
+    return "\n".join(rows), held and seconds < 5
 
 
 def two_hosts() -> tuple[str, bool]:

@@ -56,7 +56,7 @@ def planted_fault(folder, bug):
 def judged(folder, bug):
     """What is wrong with one examination of a planted answer."""
     names = assignment(folder).namespace()
-    run(bug.path.read_text(encoding="utf-8"), f"<ipython {bug.path.stem}>", names)
+    run(bug.path.read_text(encoding="utf-8"), "<ipython planted>", names)  # one name: a launch sends all cells along
     _, error = examined(folder, bug.exercise, names)
     if not isinstance(error, Wrong):
         return PASSES if error is None else f"the grader itself fails: {error}"

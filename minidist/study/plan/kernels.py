@@ -50,6 +50,7 @@ class Kernels:
     launch: float | None = None
     adam: float = 7
     scaling: float = 2
+    early_stop: bool = False
 
 
 MEGATRON = Kernels(
@@ -79,6 +80,7 @@ EAGER = Kernels(
     "minidist's layers, operator by operator",
     Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
     Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
-    explicit=False, logits=(10, 18, 60), combine=3.0, scattered=False, blocking=False, adam=21,
+    explicit=False, logits=(10, 18, 60), combine=3.0, scattered=False, blocking=False, adam=21, early_stop=True,
 )  # fmt: skip
-"""`parallel.tensor.TensorLayer` without dropout, as a World charges it."""
+"""`parallelize` without dropout, as a World charges it. With one stage and no ZeRO gradients are reduced beside the last
+backward: then with overlap=True."""

@@ -17,11 +17,13 @@ from minidist.study.plan.machine import Machine
 
 
 class Seconds(NamedTuple):
-    """Of a forward and of a backward; of the attention within the forward, which selective recomputation repeats."""
+    """Of a forward and of a backward; within the forward, of the attention, which selective recomputation repeats, and
+    of the last product, which full recomputation need not."""
 
     forward: float
     backward: float
     attention: float = 0.0
+    last: float = 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +43,8 @@ def layer(model: Transformer, machine: Machine, kernels: Kernels, batch: int, te
         return machine.passes(nbytes, passes.launches)
 
     core = there + machine.passes(kernels.forward.scores * size * batch * model.heads // tensor * model.context**2, 2)
-    return Seconds(forward + there + beside(kernels.forward), backward + back + beside(kernels.backward), core)
+    last = machine.product(tokens, *shapes[-1])
+    return Seconds(forward + there + beside(kernels.forward), backward + back + beside(kernels.backward), core, last)
 
 
 def _attention(model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int) -> tuple[float, float]:

@@ -80,8 +80,9 @@ def _stages(model, grid: Grid, machine: Machine, kernels: Kernels, network: Netw
     """The different stages, and how many there are of each."""
     b, t, along = grid.micro_batch, grid.tensor, grid.along
     one = layer(model, machine, kernels, b, t, along)
-    again = {"none": 0.0, "selective": one.attention, "full": one.forward}[grid.recompute]
-    there, back = _tensor(model, grid, machine, network)
+    whole = one.forward - kernels.early_stop * one.last
+    again = {"none": 0.0, "selective": one.attention, "full": whole}[grid.recompute]
+    there, back = _tensor(model, grid, machine, kernels, network)
     ends = {0: embedding(model, machine, b, t, along), grid.pipeline - 1: head(model, machine, kernels, b, t, along)}
     if grid.pipeline == 1:
         ends = {0: Seconds(*map(sum, zip(embedding(model, machine, b, t, along), ends[0], strict=True)))}
@@ -108,11 +109,12 @@ def _accumulate(model, grid: Grid, machine: Machine, stage: int) -> float:
     return (1 - 1 / grid.micro_batches) * machine.passes(nbytes, 12 * model.layers // grid.pipeline)
 
 
-def _tensor(model, grid: Grid, machine: Machine, network: Network) -> tuple[float, float]:
+def _tensor(model, grid: Grid, machine: Machine, kernels: Kernels, network: Network) -> tuple[float, float]:
     """A layer's messages, in forward with what is recomputed, and in backward.
 
     Two all-reduces forward, two backward; with the sequence split as many all-gathers and reduce-scatters, and one
-    all-gather a block more in backward, of what forward did not keep. Full recomputation repeats forward's.
+    all-gather a block more in backward, of what forward did not keep. Full recomputation repeats forward's, but for the
+    last where it stops early.
     """
     whole = machine.dtype.itemsize * grid.micro_batch * model.context * model.hidden
     verb = lambda name: network.verb(name, grid.tensor, 1, whole)
@@ -120,19 +122,19 @@ def _tensor(model, grid: Grid, machine: Machine, network: Network) -> tuple[floa
         pair = verb("all_gather") + verb("reduce_scatter")
     else:
         pair = verb("all_reduce")
-    return 2 * pair, 2 * pair + (grid.recompute == "full") * 2 * pair
+    return 2 * pair, 2 * pair + (grid.recompute == "full") * (2 - kernels.early_stop) * pair
 
 
 def _messages(grid: Grid, kernels: Kernels, slowest: Stage, others: float, one: float) -> float:
     """What a step waits for messages between stages. others: seconds of all stages but the slowest.
 
-    Blocking, all of them on a micro-batch's way. Else the first one's, and where S micro-batches under way are too few
-    to keep the slowest stage busy; chunks send more, but have more under way.
+    Blocking, all of them on a micro-batch's way. Else the first one's, through all chunks, and where S micro-batches
+    under way are too few to keep the slowest stage busy; chunks send more, but have more under way.
     """
     S, M, v = grid.pipeline, grid.micro_batches, grid.interleave
-    way = 2 * (S - 1) * one
     if kernels.blocking:
-        return way * (M * v / S + 1)
+        return 2 * (S - 1) * one * (M * v / S + 1)
+    way = 2 * (S * v - 1) * one
     return way + (M - 1) * max(0.0, (others + way - (S - 1) * slowest.total) / S) * (v == 1)
 
 
@@ -157,7 +159,8 @@ def _data(model, grid: Grid, kernels: Kernels, network: Network, params: int, ba
         reduced = "all_reduce" if kernels.reduced_whole else "reduce_scatter"
         gradients = times * verb(reduced, params * sent)
         handed = verb("all_gather", params * held) * (1 if grid.zero < 3 else 2 * times)
-    hidden = times * backward * (1 - 1 / model.layers) * kernels.overlap
+    blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)  # with embedding and projection
+    hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
     if grid.zero == 3:  # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
         gradients, handed, hidden = gradients + handed, 0.0, 1.5 * hidden
     return max(gradients - hidden, 0.0) + handed + _tied(model, grid, network)

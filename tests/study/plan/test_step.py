@@ -22,18 +22,21 @@ def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
 
 @pytest.mark.parametrize("grid", [
     Grid(1, 1, 1, micro_batches=2, recompute="full", **LOW),
+    Grid(1, 2, 1, micro_batches=2, recompute="full", **LOW),
     Grid(1, 2, 1, micro_batches=2, **LOW),
     Grid(1, 1, 3, micro_batches=3, **LOW),
     Grid(1, 1, 2, micro_batches=4, interleave=2, **LOW),
+    Grid(1, 1, 2, micro_batches=2, interleave=2, **LOW),
     Grid(2, 1, 1, micro_batches=2, **LOW),
     Grid(2, 1, 1, micro_batches=2, **MASTERS),
     Grid(2, 2, 2, micro_batches=2, **LOW),
 ], ids=str)  # fmt: skip
 def test_a_world_takes_as_long(grid):
     cluster = replace(NODES, devices=-(-grid.ranks // 2))
-    model = replace(GPT, layers=max(4 if grid.recompute == "full" else 2, grid.pipeline * grid.interleave))
+    model = replace(GPT, layers=max(2, grid.pipeline * grid.interleave))
     took = max(World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid))
-    assert planner(model=model, cluster=cluster).estimate(grid).step.total == pytest.approx(took, rel=0.05)
+    kernels = replace(EAGER, overlap=grid.zero == 0 and grid.pipeline == 1)
+    assert planner(kernels, model=model, cluster=cluster).estimate(grid).step.total == pytest.approx(took, rel=0.05)
 
 
 def test_slower_links_show():
