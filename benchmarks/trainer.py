@@ -66,7 +66,8 @@ def by_torchrun(n: int, folder: Path, *words: object, kill_at: tuple[int, ...] =
                "--max-restarts", str(len(kill_at)), str(SCRIPT), "--json", str(file), *map(str, words)]  # fmt: skip
     command += ["--folder", str(folder)] if kill_at else []
     with printed.open("w") as output:
-        agent = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=output, stderr=output)
+        environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # see from_env
+        agent = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
     for step in kill_at:
         while agent.poll() is None and said(folder) < step:
             time.sleep(0.02)

@@ -115,11 +115,13 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
     """The Comm of a process that torchrun started: NCCL where there is a GPU for each local rank, else gloo.
 
     backend: "nccl" or "gloo" to insist.  seed: of each rank's random numbers, as in a World.
-    Raises RuntimeError outside torchrun, ValueError when there are more local ranks than GPUs.
+    Raises RuntimeError outside torchrun, and where a restart would hang; ValueError when there are more local ranks
+    than GPUs.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise RuntimeError("RANK and WORLD_SIZE are not set: start with `torchrun --nproc-per-node 4 …`, "
                            "or use World(4).run(program) or launch(program, 4)")  # fmt: skip
+    _refuse_stale_store()
     local, ranks_here = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     backend = backend or ("nccl" if gpus else "gloo")
@@ -133,6 +135,15 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
         atexit.register(close)
     seed_all(seed_of(seed, dist.get_rank()))
     return TorchComm(checked=checked, timeout=timeout)
+
+
+def _refuse_stale_store() -> None:
+    """torchrun's shared store keeps the addresses of ranks that died; gloo would wait for them (seen in torch 2.13)."""
+    asked = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if asked and shared and os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1":
+        raise RuntimeError(f"--max-restarts {asked}: restarted ranks would wait for the addresses of dead ones; "
+                           "start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment")  # fmt: skip
 
 
 def close() -> None:

@@ -45,6 +45,10 @@ def test_from_env_outside_torchrun(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"64 ranks on this machine and \d GPUs"):
         from_env(backend="nccl")
+    for name, value in {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=r"--max-restarts 3: .* TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+        from_env()
     assert not dist.is_initialized()
 
 
