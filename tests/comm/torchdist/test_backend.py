@@ -67,7 +67,7 @@ def in_a_world(comm):
 def test_ddp_in_a_world(n):
     world = World(n)
     for ours, (theirs, _) in zip(world.run(in_a_world), gloo(both, n), strict=True):
-        assert far(ours, theirs) <= (0 if n < 3 else 1e-12)
+        assert far(ours, theirs) < 1e-12  # a World may compute with several threads, a process has one
     assert n == 1 or world.trace.messages(0) > 0
 
 
