@@ -97,6 +97,24 @@ def test_a_rank_that_dies_is_told_to_the_others():
     assert isinstance(results[2], PeerLost) and "SIGKILL" in str(results[2])
 
 
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+def test_who_was_told_of_a_death_is_told_again(transport):
+    """gloo tells it when one waits; after that it refuses to start."""
+
+    def program(comm):
+        if comm.rank == 2:
+            die("kill")
+        told = []
+        for call in (comm.irecv, comm.irecv, comm.isend):
+            work = call(torch.ones(8 << 20), 2)
+            with pytest.raises(PeerLost) as caught:
+                work.wait()
+            told.append(caught.value.rank)
+        return told
+
+    assert launch(program, 3, transport=transport, on_failure="continue")[:2] == [[2, 2, 2], [2, 2, 2]]
+
+
 def test_polling_learns_of_a_death():
     def program(comm):
         if comm.rank == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import threading
 import time
@@ -31,21 +32,23 @@ class TorchWork(Work):
         self._stage: list[tuple] = []  # (target, staged): received values on their way to a strided tensor
         self._receives: list[tuple] = []  # (op, said, header tensor, its work)
         said = [says(op, comm.checked) for op in ops]
-        if comm.nccl:
-            self._post_grouped(said)
-        else:
-            self._post_each(said)
+        try:
+            (self._post_grouped if comm.nccl else self._post_each)(said)
+        except PeerLost as error:
+            self._error = error
         comm.unwaited[self] = None
 
     def _peer(self, peer: int) -> int | None:
         return None if peer == ANY else self._comm.ranks[peer]
 
     def _send(self, x: torch.Tensor, op, tag: int) -> None:
-        work = dist.isend(x, group=self._comm.group, group_dst=self._peer(op.dst), tag=2 * self._comm.tag + tag)
+        with self._naming(op):
+            work = dist.isend(x, group=self._comm.group, group_dst=self._peer(op.dst), tag=2 * self._comm.tag + tag)
         self._running.append((work, op, x))
 
-    def _receive(self, x: torch.Tensor, src: int | None, tag: int):
-        return dist.irecv(x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag)
+    def _receive(self, x: torch.Tensor, op, src: int | None, tag: int):
+        with self._naming(op):
+            return dist.irecv(x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag)
 
     def _post_each(self, said: list[tuple]) -> None:
         both = zip(self.ops, said, strict=True)
@@ -58,7 +61,7 @@ class TorchWork(Work):
                     self._send(settled(op.x.detach()), op, 1)
             elif self._comm.checked:
                 header = torch.empty(HEADER, dtype=torch.uint8)
-                self._receives.append((op, mine, header, self._receive(header, self._peer(op.src), 0)))
+                self._receives.append((op, mine, header, self._receive(header, op, self._peer(op.src), 0)))
             else:
                 self._take(op, self._peer(op.src))
         if self._receives:
@@ -75,7 +78,7 @@ class TorchWork(Work):
             for op, mine in zip(self.ops, said, strict=True):
                 if not isinstance(op, Send):
                     header = torch.empty(HEADER, dtype=torch.uint8)
-                    self._finish(self._receive(header, self._peer(op.src), 0), op)
+                    self._finish(self._receive(header, op, self._peer(op.src), 0), op)
                     if error := self._differs(op.src, mine, marshal.loads(header.numpy().tobytes())):
                         raise error
         batch = []
@@ -93,7 +96,7 @@ class TorchWork(Work):
         x = op.x.detach()
         staged = settled(x)
         if x.numel():
-            self._running.append((self._receive(staged, src, 1), op, staged))
+            self._running.append((self._receive(staged, op, src, 1), op, staged))
         if staged is not x:
             self._stage.append((x, staged))
 
@@ -112,7 +115,7 @@ class TorchWork(Work):
                 self._error = self._error or error
                 values = torch.empty(sent[0], dtype=getattr(torch, sent[1]))  # they come all the same
                 if values.numel():
-                    self._comm.unwanted.append((values, self._receive(values, src, 1)))
+                    self._comm.unwanted.append((values, self._receive(values, op, src, 1)))
         except Exception as error:
             self._error = self._error or error
         finally:
@@ -126,12 +129,19 @@ class TorchWork(Work):
 
     def _finish(self, work, op) -> None:
         """Wait for a work of torch. NCCL's values (op None) are waited for by the GPU, not by us."""
+        if op is None:
+            work.wait()
+            return
+        with self._naming(op):
+            work.wait(timedelta(seconds=self._comm.timeout))
+
+    @contextlib.contextmanager
+    def _naming(self, op):
+        """What gloo says of an operation's failure, as our errors. Of a death it tells one wait, then every post."""
         comm = self._comm
         try:
-            work.wait(timedelta(seconds=comm.timeout)) if op else work.wait()
+            yield
         except RuntimeError as error:
-            if op is None:
-                raise
             verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
             if any(words in str(error) for words in _LOST):
                 raise PeerLost(peer, str(error).splitlines()[0]) from None
