@@ -5,8 +5,8 @@
     torchrun --nproc-per-node 8 examples/train_gpt.py --dp 2 --pp 2 --tp 2 --zero 1 --folder runs/one
     torchrun … examples/train_gpt.py --config examples/train_gpt.toml
 
-All grids print the same losses, to rounding. With a folder the run saves there, and the same command goes on where it
-was, on this grid or another. Ctrl-C saves and ends; a second one ends at once.
+All grids print the same losses, to rounding. With --folder the run saves there, and the same command goes on where it
+was, on this grid or another. With a folder Ctrl-C saves and ends; a second one, two seconds later, ends at once.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import time
 
 import torch
 from gpt_flags import flags_of
-from logs import Log
+from logs import Log, lines
 from started import parsed, parser, run, same_losses
 from stop import Stop, asked
 
@@ -79,7 +79,8 @@ class Training:
         """Go on where a run was: bit for bit on the same grid, to rounding on another."""
         self.engine.load(found)
         self.step = self.saved = found.step
-        self.seen, self.losses = common["seen"], common["losses"]
+        self.seen = common["seen"]
+        self.losses = [line["loss"] for line in lines(self.args.folder / "log.jsonl") if line["step"] <= self.step]
         self.rate.load_state_dict(common["rate"])
         self.engine.scaler.load_state_dict(common["scaler"])
         own = self.checkpoints.own(found)
@@ -88,8 +89,8 @@ class Training:
 
     def save(self, wait: bool = False) -> None:
         """Beside the run, unless told to wait."""
-        common = {"seen": self.seen, "losses": self.losses, "tokenizer": self.tokens.state(),
-                  "rate": self.rate.state_dict(), "scaler": self.engine.scaler.state_dict()}  # fmt: skip
+        common = {"seen": self.seen, "tokenizer": self.tokens.state(), "rate": self.rate.state_dict(),
+                  "scaler": self.engine.scaler.state_dict()}  # fmt: skip
         if self.checkpoints and self.saved != self.step:
             self.checkpoints.save(self.step, self.engine.pieces(), common, {"random": random_state()}, wait=False)
             self.saved = self.step

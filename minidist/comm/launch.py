@@ -103,7 +103,7 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
-    # In huge pages the server is forked several times as fast: there are fewer of them to map.
+    # In huge pages the server is forked faster: there are fewer of them to map.
     environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ | {"PYTHONPATH": path}
     with theirs:
         command = [sys.executable, "-P", "-m", "minidist.comm.processes.server", str(theirs.fileno()), *loaded]

@@ -41,7 +41,7 @@ def test_the_serial_losses(runs):
     assert runs["serial"]["losses"][-1] < runs["serial"]["losses"][0] - 0.3
 
 
-def test_it_goes_on_where_it_was_on_another_grid(runs, tmp_path):
+def test_it_goes_on_where_it_was_on_another_grid(tmp_path):
     """The last checkpoint is lost; what the log says of its steps is said again."""
     folder = tmp_path / "run"
     kept = [*SHORT, "--folder", str(folder), "--save-every", "3", "--vocab", "300"]
