@@ -82,6 +82,6 @@ EAGER = Kernels(
     Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
     explicit=False, logits=(10, 18, 60), combine=3.0, scattered=False, blocking=False, adam=21, early_stop=True,
 )  # fmt: skip
-"""`parallelize` without dropout, as a World charges it. Without ZeRO its gradients are reduced beside the last backward.
+"""`parallelize` without dropout, as a World charges it. Without ZeRO gradients are reduced beside the last backward.
 With one stage that hides them: then overlap=True. With several it hid nothing in a World (dp 2, pp 2, tp 2: 12.0 ms a
 step, 11.8 where they were reduced at the end)."""
