@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .frame import Frame, Slot
 from .replay import Replay
-from .tape import Kept, Made, Node, Tape
+from .tape import Kept, Made, Node, Tape, uses
 
 aten = torch.ops.aten
 ATTENTION = (aten.ones, aten.triu, aten.bmm, aten.mul, aten.masked_fill, aten._softmax, aten.native_dropout)
@@ -45,12 +45,12 @@ def selective(ops: Iterable = (), *, save: Iterable | None = None) -> Callable:
     if save is not None and ops:
         raise ValueError("there is one list: of the operators to compute again, or, by save=, of those not to")
     named = {_packet(op) for op in (ops if save is None else save)}
-    repeated = lambda func: (func.overloadpacket in named) is (save is None)
+    use = uses(lambda func: (func.overloadpacket in named) is (save is None))
 
     def form(fn: Callable, *inputs, **kwargs) -> Any:
         if not torch.is_grad_enabled():
             return fn(*inputs, **kwargs)
-        frame = Selective(Tape(repeated, save is None))
+        frame = Selective(Tape(use, save is None))
         with frame.saving(), frame.tape:
             outputs = fn(*inputs, **kwargs)
         frame.tape = None  # what no slot needs is forgotten
@@ -103,14 +103,14 @@ class Selective(Frame):
                 continue  # it has its value, or had it
             slots.setdefault(slot.made.node, []).append(slot)
         nodes, results = _with_parents(slots), {}
-        uses = Counter(parent for node in nodes for parent in node.parents())
+        uses = Counter(parent for node in nodes for parent in node.parents)
         with torch.no_grad(), Replay.bare().again():
             for node in nodes:
                 results[node] = node.run(results)
                 for slot in slots.get(node, ()):
                     slot.value = results[node][slot.made.index]
-                uses.subtract(node.parents())
-                for done in (node, *node.parents()):
+                uses.subtract(node.parents)
+                for done in (node, *node.parents):
                     if not uses[done]:
                         del results[done]
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # nobody will ask a second time
@@ -125,5 +125,5 @@ def _with_parents(wanted: Iterable[Node]) -> list[Node]:
         node = left.pop()
         if node not in found:
             found.add(node)
-            left += node.parents()
+            left += node.parents
     return sorted(found, key=lambda node: node.order)

@@ -11,19 +11,38 @@ as it finds it (`empty`), and, unless it is named, what has no operands (a recei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .replay import Replay
 
 CHANGING = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}  # operands, without saying so
 VIEWS = {"_unsafe_view"}  # likewise
+NOTED, VIEW, CHANGES = "noted", "view", "changes"  # what an operator is to a tape
+
+
+def mapped(change: Callable, value: Any) -> Any:
+    """`value` with its leaves changed. An operator's values are leaves, lists and tuples of them, keywords."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([mapped(change, v) for v in value])
+    return {name: mapped(change, v) for name, v in value.items()} if kind is dict else change(value)
+
+
+def leaves(value: Any) -> Iterator:
+    """All that is in a value."""
+    kind = type(value)
+    if kind is tuple or kind is list or kind is dict:
+        for v in value.values() if kind is dict else value:
+            yield from leaves(v)
+    else:
+        yield value
 
 
 class Kept(NamedTuple):
@@ -56,33 +75,48 @@ class Made(NamedTuple):
 class Node:
     """Call number `order` of an operator. Its tensor operands are Kept or Made: they live as long as it does."""
 
-    __slots__ = ("_leaves", "_replay", "_spec", "func", "order")
+    __slots__ = ("_args", "_kwargs", "_replay", "func", "order", "parents")
 
-    def __init__(self, order: int, func, leaves: list, spec):
-        self.order, self.func, self._leaves, self._spec = order, func, leaves, spec
-        self._replay = Replay.bare(leaves) if torch.Tag.nondeterministic_seeded in func.tags else None
+    def __init__(self, order: int, func, args: tuple, kwargs: dict, operands: list):
+        self.order, self.func, self._args, self._kwargs = order, func, args, kwargs
+        self.parents = tuple(dict.fromkeys(o.node for o in operands if type(o) is Made))  # whose results it needs
+        self._replay = Replay.bare(leaves((args, kwargs))) if torch.Tag.nondeterministic_seeded in func.tags else None
 
-    def parents(self) -> list[Node]:
-        """The nodes that it needs the results of."""
-        return list(dict.fromkeys(leaf.node for leaf in self._leaves if isinstance(leaf, Made)))
-
-    def run(self, results: dict[Node, list]) -> list[Tensor]:
+    def run(self, results: dict[Node, list]) -> list:
         """Its results, from those of its parents."""
-        leaves = [results[leaf.node][leaf.index] if isinstance(leaf, Made)
-                  else leaf.get() if isinstance(leaf, Kept) else leaf for leaf in self._leaves]  # fmt: skip
-        args, kwargs = tree_unflatten(leaves, self._spec)
+
+        def value(leaf):
+            kind = type(leaf)
+            return results[leaf.node][leaf.index] if kind is Made else leaf.get() if kind is Kept else leaf
+
+        args, kwargs = mapped(value, self._args), mapped(value, self._kwargs)
         if self._replay is None:
-            return tree_flatten(self.func(*args, **kwargs))[0]
+            return list(leaves(self.func(*args, **kwargs)))
         with self._replay.again():
-            return tree_flatten(self.func(*args, **kwargs))[0]
+            return list(leaves(self.func(*args, **kwargs)))
+
+
+def uses(repeated: Callable) -> Callable[[Any], str | None]:
+    """A function that says of an operator what a tape does with it; `repeated(func)`: whether it is to be noted."""
+
+    @functools.cache
+    def use(func) -> str | None:
+        name = func.overloadpacket.__name__
+        if func._schema.is_mutable:
+            return CHANGES
+        if name in CHANGING or name.removeprefix("new_").startswith("empty"):
+            return None
+        return VIEW if func.is_view or name in VIEWS else NOTED if repeated(func) else None
+
+    return use
 
 
 class Tape(TorchDispatchMode):
-    """Notes the operators for which `repeated(func)` holds; with `factories` also those without operands."""
+    """Notes the operators that `use` says; with `factories` also those without operands."""
 
-    def __init__(self, repeated: Callable, factories: bool):
+    def __init__(self, use: Callable[[Any], str | None], factories: bool):
         super().__init__()
-        self._repeated, self._factories, self._count = repeated, factories, 0
+        self._use, self._factories, self._count = use, factories, 0
         self._known: dict[int, tuple[ref, dict[tuple, Made]]] = {}  # storage -> what it holds
 
     def find(self, x: Tensor) -> Made | None:
@@ -92,28 +126,37 @@ class Tape(TorchDispatchMode):
         return made.get(_covers(x)) if alive is not None and alive() is not None else None
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        leaves, spec = tree_flatten((args, kwargs or {}))
-        operands = [self.find(x) or Kept.of(x) if isinstance(x, Tensor) else x for x in leaves]
-        node = Node(self._count, func, operands, spec) if self._notes(func, operands) else None
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        use = self._use(func)
+        node = self._noted(func, use, args, kwargs) if use in (NOTED, VIEW) else None
+        out = func(*args, **kwargs)
         if node is not None:
-            self._count += 1
-            for index, y in enumerate(tree_flatten(out)[0]):
+            for index, y in enumerate(leaves(out)):
                 if isinstance(y, Tensor):
                     self._remember(y, Made(node, index))
-        elif func._schema.is_mutable:
-            for x in leaves:
+        elif use is CHANGES:
+            for x in leaves((args, kwargs)):
                 if isinstance(x, Tensor):
                     self._known.pop(x.untyped_storage()._cdata, None)  # its recipe gives what it was before
         return out
 
-    def _notes(self, func, operands: list) -> bool:
-        name = func.overloadpacket.__name__
-        if func._schema.is_mutable or name in CHANGING or name.removeprefix("new_").startswith("empty"):
-            return False
-        if func.is_view or name in VIEWS:
-            return any(isinstance(operand, Made) for operand in operands)
-        return self._repeated(func) and (self._factories or any(isinstance(o, (Kept, Made)) for o in operands))
+    def _noted(self, func, use: str, args: tuple, kwargs: dict) -> Node | None:
+        """The node of a call, if it is one to note: a view is, of what has a recipe."""
+        operands: list[Made | Kept] = []
+        if use is VIEW and not any(isinstance(x, Tensor) and self.find(x) for x in leaves(args)):
+            return None
+
+        def operand(x):
+            if not isinstance(x, Tensor):
+                return x
+            operands.append(self.find(x) or Kept.of(x))
+            return operands[-1]
+
+        args, kwargs = mapped(operand, args), mapped(operand, kwargs)
+        if not operands and not self._factories:
+            return None
+        self._count += 1
+        return Node(self._count, func, args, kwargs, operands)
 
     def _remember(self, y: Tensor, made: Made) -> None:
         storage = y.untyped_storage()
