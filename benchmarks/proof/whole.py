@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from .capstone_items import ddp_and_fsdp, every_call
-from .whole_items import grids, kills, planner, regrid, two_hosts
+from .whole_items import grids, kills, planner, regrid, text, two_hosts
 
 ITEMS = {
     "1 every grid": grids,
+    "2 prose": text,
     "3 kills": kills,
     "4 another grid": regrid,
     "5 planner": planner,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import two_hosts as pair
 from benchmarks.hosts import left_over, missing, remove
+from benchmarks.prose import prose
 from benchmarks.trainer import by_torchrun, flags, killed, trained
 from minidist.comm import launch
 from minidist.study.plan import errors
@@ -47,6 +48,12 @@ def grids() -> tuple[str, bool]:
             held &= off < 1e-10 and len(serial["losses"]) == 50
             rows.append(f"{name}: {off:.1e}; loss {serial['losses'][0]:.4f} to {serial['losses'][-1]:.4f}")
     return "\n".join(rows), held
+
+
+def text() -> tuple[str, bool]:
+    """Item 2: Python's reference, as `examples/train_gpt.toml` says."""
+    found = prose()
+    return str(found), found.bits < found.xz and found.known > 0.9
 
 
 def kills() -> tuple[str, bool]:
