@@ -20,12 +20,9 @@ from minidist.check.exam import Case, Outcome
 from minidist.collectives import all_reduce_
 from minidist.parallel.buckets import assign
 from tests.bank.bank import solved
+from tests.check.examined import rng
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from minidist import check
-from minidist.check import Wrong
 from minidist.check.large_batches import oracle
 from minidist.check.large_batches.clip import ClipCopies
 from minidist.check.large_batches.lamb import LambStep
@@ -32,6 +31,7 @@ from minidist.train.optim import (
     warm_up,  # fmt: skip
 )
 from tests.bank.bank import solved
+from tests.check.examined import said
 from tests.check.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -168,24 +168,11 @@ def test_what_is_said_of_predictions(change, says):
     judge(PredictLargeBatches, FACTS, FACTS[0] | change, says)
 
 
-def run(exam, answer, case, seed):
-    """A case without processes of its own: what judge raises, or ""."""
-    args = exam.draw(case, torch.Generator().manual_seed(seed))
-    world = exam.world(case.n, args)
-    results = world.run(lambda comm, some: exam.run(comm, answer, *some[comm.rank]), args)
-    outcome = check.Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in world.trace], world.time)
-    try:
-        exam.judge(case, args, outcome)
-    except Wrong as wrong:
-        return str(wrong)
-    return ""
-
-
 @pytest.mark.parametrize("exam", [LearningRate(), LarsStep(), LambStep(), NoiseScale(), ClipCopies()],
                          ids=lambda exam: exam.name)  # fmt: skip
 def test_no_draw_makes_the_solution_wrong(exam):
     answer = solved("17_large_batches")[exam.name]
-    assert [run(exam, answer, case, seed) for case in exam.cases for seed in range(4)] == [""] * 4 * len(exam.cases)
+    assert [said(exam, answer, case, seed) for case in exam.cases for seed in range(4)] == [""] * 4 * len(exam.cases)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -207,7 +194,7 @@ def test_the_cases_made_for_one_mistake_always_show_it(seed):
 
 def test_a_step_that_is_not_there():
     nothing = lambda *args: None
-    assert "in place" in run(LarsStep(), nothing, LarsStep.cases[0], 0)
-    assert "in place" in run(LambStep(), nothing, LambStep.cases[0], 0)
-    assert "average it in place" in run(NoiseScale(), nothing, NoiseScale.cases[0], 0)
-    assert "return the norm" in run(ClipCopies(), nothing, ClipCopies.cases[0], 0)
+    assert "in place" in said(LarsStep(), nothing, LarsStep.cases[0], 0)
+    assert "in place" in said(LambStep(), nothing, LambStep.cases[0], 0)
+    assert "average it in place" in said(NoiseScale(), nothing, NoiseScale.cases[0], 0)
+    assert "return the norm" in said(ClipCopies(), nothing, ClipCopies.cases[0], 0)

@@ -19,12 +19,9 @@ from minidist.check.operators.graph import DEVICES, WALLS, Fused, Roofline
 from minidist.check.operators.numbers import operator_slips
 from minidist.check.operators.softmax import Attention, Normalizer
 from tests.bank.bank import solved
+from tests.check.examined import rng
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 # --------------------------------------------------------------------------------------------- other right ways

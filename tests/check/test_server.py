@@ -23,12 +23,9 @@ from minidist.comm import World
 from minidist.comm.base import ANY, Recv, Send
 from minidist.parallel.server import Partition, most_stale, sync_seconds
 from tests.bank.bank import solved
+from tests.check.examined import rng
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("seed", range(10))

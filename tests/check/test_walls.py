@@ -24,15 +24,12 @@ from minidist.check.walls.size import LargestModel
 from minidist.models import mlp
 from minidist.study.published import published
 from tests.bank.bank import assignment, solved
+from tests.check.examined import rng
 from tests.repository.files import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
 FOLDER = ROOT / "course" / "01_walls"
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 # --------------------------------------------------------------------------------------------- other right ways

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from minidist import check
-from minidist.check import Wrong
 from minidist.check.zero import oracle
 from minidist.check.zero.clip import Clip
 from minidist.check.zero.hooks import ToOwners
@@ -26,6 +25,7 @@ from minidist.parallel.zero.layout import best_fit
 from minidist.parallel.zero.norm import clip_
 from minidist.split import uneven
 from minidist.study.memory.states import largest, states
+from tests.check.examined import said
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -151,19 +151,6 @@ def test_predictions_are_the_calculator_s():
     assert all(abs(wrong - values[name]) > 0.01 * values[name] for name, looks in slips.items() for wrong in looks)
 
 
-def run(exam, answer, case, seed=0):
-    """A case without processes of its own: what judge raises, or ""."""
-    args = exam.draw(case, torch.Generator().manual_seed(seed))
-    world = exam.world(case.n, args)
-    results = world.run(lambda comm, some: exam.run(comm, answer, *some[comm.rank]), args)
-    outcome = check.Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in world.trace], world.time)
-    try:
-        exam.judge(case, args, outcome)
-    except Wrong as wrong:
-        return str(wrong)
-    return ""
-
-
 def test_memory_tells_what_numbers_cannot():
     def shards_nothing(comm, params, owner, optimizer):
         inner = optimizer(params)
@@ -184,17 +171,17 @@ def test_memory_tells_what_numbers_cannot():
         reduce_(comm, p.grad, root)
         p.grad = p.grad.div_(comm.size) if comm.rank == root else None
 
-    assert "bytes of optimizer states" in run(Sharded(), shards_nothing, Sharded.cases[0])
-    assert "bytes of them" in run(ToOwners(), never_freed, ToOwners.cases[0])
+    assert "bytes of optimizer states" in said(Sharded(), shards_nothing, Sharded.cases[0])
+    assert "bytes of them" in said(ToOwners(), never_freed, ToOwners.cases[0])
 
 
 def test_the_library_s_norm_passes():
-    assert all(run(Clip(), lambda comm, grads, limit: clip_(comm, grads, limit), case) == "" for case in Clip.cases)
+    assert all(said(Clip(), lambda comm, grads, limit: clip_(comm, grads, limit), case) == "" for case in Clip.cases)
 
 
 def test_a_layer_in_a_world_without_messages_is_seen():
     def alone(comm, x, shard, shape):
         return x @ shard.new_zeros(shape).T
 
-    assert "should be x·Wᵀ" in run(ShardedLinear(), alone, ShardedLinear.cases[0])
+    assert "should be x·Wᵀ" in said(ShardedLinear(), alone, ShardedLinear.cases[0])
     assert World(1).run(lambda comm: comm.size) == [1]
