@@ -99,7 +99,7 @@ def network(widths, seed=0, dtype=torch.float32, device="cpu"):
 task, WIDTHS = digits(), [64, 40, 30, 20, 10]
 KINDS = {"momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9), "AdamW": partial(torch.optim.AdamW, lr=0.01)}
 
-def train(comm, stage, kind, steps=10):
+def train(comm, stage, kind, steps=6):
     model = network(WIDTHS, comm.rank, torch.float64)
     broadcast_(comm, [p.data for p in model.parameters()])
     model, step = stage(comm, model, KINDS[kind])
@@ -241,6 +241,7 @@ def steps_of(comm, stage, widths, rows):
     return begin, end, comm.now()
 
 # %%
+@cache
 def on_meta(n, *args, beta=1 / 450e9):
     world = World(n, cluster=Cluster.uniform(n, 5e-6, beta, H100), device="meta")
     return world, world.run(steps_of, *args)
@@ -250,7 +251,7 @@ def over_time(world, times, kind="gradients"):  # a curve of live bytes of rank 
     at = [(end - begin) * k / 400 for k in range(401)]
     return at, [line.at(begin + t)[kind] for t in at]
 
-seen = {name: on_meta(4, stage, [1024] * 13, 2048) for name, stage in (("stage 1", stage_1), ("stage 2", stage_2))}
+seen = {name: on_meta(4, stage, (1024,) * 13, 2048) for name, stage in (("stage 1", stage_1), ("stage 2", stage_2))}
 study.curves({name: over_time(*run) for name, run in seen.items()}, xunit="s", yunit="B", xlabel="time in a step",
              ylabel="gradients on rank 0", title="Stage 2 frees gradients while backward runs")
 
@@ -337,7 +338,7 @@ class NeverFrees(Gathered):
 from IPython.display import display
 
 never = partial(stage_3, function=NeverFrees)
-steps = {name: on_meta(3, stage, [2048] * 13, 256) for name, stage in (("frees", stage_3), ("never frees", never))}
+steps = {name: on_meta(3, stage, (2048,) * 13, 256) for name, stage in (("frees", stage_3), ("never frees", never))}
 last = {name: world.trace.memory[0].since(times[0][0]) for name, (world, times) in steps.items()}
 assert off(never) < 1e-12 and abs(sent(never) - 2) < 0.01 and last["never frees"].peak > 1.35 * last["frees"].peak
 for name, line in last.items():
@@ -352,7 +353,7 @@ for name, line in last.items():
 KEPT = ["parameters", "gradients", "optimizer states"]
 
 def kept_by(stage):
-    world, times = on_meta(4, stage, [1024] * 13, 2048)
+    world, times = on_meta(4, stage, (1024,) * 13, 2048)
     live = world.trace.memory[0].at(times[0][1])  # when backward ends
     return [f"{live[kind] / 1e6:.1f}" for kind in KEPT]
 
@@ -416,7 +417,7 @@ HALF, PSI, bars, notes = torch.float16, 6 * 1536 * 1536, {}, {}
 formulas = [study.memory.states(PSI).bytes, kept(PSI, PSI // 3, 1), kept(PSI, PSI // 3, 2), kept_3(PSI, 3)]
 for z, (name, formula) in enumerate(zip(names, formulas)):
     bars[f"{name}, formula"], notes[f"{name}, formula"] = formula, f"{2 + z // 3} Ψ(n−1)/n"
-    world, times = on_meta(3, partial(library, z=z, half=HALF), [1536] * 7, 256)
+    world, times = on_meta(3, partial(library, z=z, half=HALF), (1536,) * 7, 256)
     for r in range(3):
         live = world.trace.memory[r].at(times[r][1])  # when backward ends
         nbytes = sum(m.nbytes for m in world.trace if m.src == r and m.start >= times[r][0])  # in the second step
@@ -434,7 +435,7 @@ study.stacked(bars, unit="B", notes=notes, title="Bytes on each of 3 ranks, and 
 
 # %%
 def per_parameter(z, n):
-    world, times = on_meta(n, partial(library, z=z, half=HALF), [64] * 5, 8)
+    world, times = on_meta(n, partial(library, z=z, half=HALF), (64,) * 5, 8)
     return sum(world.trace.memory[0].at(times[0][1])[kind] for kind in KEPT) / (4 * 64 * 64)
 
 ns, few, B = [2**k for k in range(9)], (1, 2, 4), 2**28
@@ -451,7 +452,7 @@ study.curves(lines, points=points, logx=True, logy=True, xlabel="ranks", ylabel=
 # while this one computes, `prefetch=1`. Six layers of 4,096 × 4,096, four H100s. **Predict** what it costs in memory.
 
 # %%
-ahead = {k: on_meta(4, partial(library, z=3, half=HALF, prefetch=k), [4096] * 7, 4096) for k in (0, 1, 2)}
+ahead = {k: on_meta(4, partial(library, z=3, half=HALF, prefetch=k), (4096,) * 7, 4096) for k in (0, 1, 2)}
 spent = {k: times[0][2] - times[0][0] for k, (_, times) in ahead.items()}
 most = {k: max(over_time(*run, "parameters")[1]) for k, run in ahead.items()}
 assert spent[1] < 0.85 * spent[0] and spent[2] > 0.97 * spent[1] and most[0] < most[1]
@@ -561,7 +562,7 @@ study.table(rows, ["", "GPU, formula", "host, formula", "GPU, bytes a parameter"
 
 # %%
 def slower(speed):
-    took = [on_meta(4, partial(library, z=z, half=HALF), [4096] * 7, 4096, beta=1 / speed)[1][0] for z in (0, 3)]
+    took = [on_meta(4, partial(library, z=z, half=HALF), (4096,) * 7, 4096, beta=1 / speed)[1][0] for z in (0, 3)]
     return (took[1][1] - took[1][0]) / (took[0][1] - took[0][0])
 
 speeds = (450e9, 25e9, 3e9)
