@@ -12,6 +12,7 @@ import pytest
 
 from minidist.train.checkpoint import manifest
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
+from tests.repository.files import ROOT
 
 SCRIPT = "train_gpt.py"
 SHORT = ["--dtype", "float64", "--layers", "2", "--hidden", "16", "--context", "8", "--batch", "8", "--steps", "6",
@@ -56,6 +57,20 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path):
     assert [line["loss"] for line in lines] == again["losses"]
     assert lines[0].keys() == {"step", "loss", "rate", "tokens/s", "MFU", "GB"}
     assert any((folder / "events").iterdir())
+
+
+def test_the_slurm_script(tmp_path):
+    """On a SLURM of one node that has one GPU, as far as the script sees it."""
+    for name, does in {"scontrol": "echo localhost", "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.path.dirname(sys.executable), os.environ["PATH"]])
+    slurm = {"JOB_NAME": "train-gpt", "JOB_NODELIST": "node[1]", "JOB_ID": "7", "NNODES": "1", "GPUS_ON_NODE": "1"}
+    environ = os.environ | {"PATH": path} | {f"SLURM_{key}": value for key, value in slurm.items()}
+    words = [*SHORT, "--sample", "0", "--folder", str(tmp_path / "run"), "--json", str(tmp_path / "found.json")]
+    subprocess.run(["bash", f"{FOLDER}/train_gpt.slurm", *words], env=environ, cwd=ROOT, check=True, timeout=120)
+    assert len(json.loads((tmp_path / "found.json").read_text())["losses"]) == 6
+    assert [path.name for path in manifest.finished(tmp_path / "run")] == ["000001-step-6"]
 
 
 def test_ctrl_c_saves_and_ends(tmp_path):
