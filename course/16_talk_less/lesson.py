@@ -508,14 +508,14 @@ study.table(rows, ["H", "messages of rank 0", "bytes", "seconds on the wire, at 
 # prediction:
 
 # %%
-rows = [("dense", 24.0, 19.5), ("fp16", 11.6, 10.3), ("DGC, 99.9 %", 12.7, 12.2), ("PowerSGD, rank 2", 3.28, 3.08),
-        ("Local SGD, H = 8", 3.35, 2.93)]
-study.table([(name, run, said, round(24.0 / run, 1)) for name, run, said in rows],
+rows = [("dense", 20.1, 18.8), ("fp16", 10.3, 9.68), ("DGC, 99.9 %", 6.47, 6.48), ("PowerSGD, rank 2", 1.91, 2.01),
+        ("Local SGD, H = 8", 3.00, 3.02)]
+study.table([(name, run, said, round(20.1 / run, 1)) for name, run, said in rows],
             ["", "seconds, measured", "seconds, World", "dense over it"], title="python -m benchmarks.slow_link")
 
 # %% [markdown]
-# DGC needs more steps to that loss, and its warm-up is dear: in a short run the simple ways win. In a run of 90 epochs,
-# four of warm-up do not matter. On your own machines (dense, then DGC, until a loss of 0.2 or 320 steps):
+# DGC needs 112 steps to that loss, the others 48, and its warm-up is dear: in a short run the simple ways win. In a run
+# of 90 epochs, four of warm-up do not matter. On your own machines (dense, then DGC, until a loss of 0.2 or 320 steps):
 #
 # ```
 # torchrun --nproc-per-node 2 -m benchmarks.slow_train 0.2 320 dense "DGC 99.9 %"
