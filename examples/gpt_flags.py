@@ -1,11 +1,16 @@
 """The flags of train_gpt.py: grid, model, text, training, and what a run leaves behind."""
 
 import argparse
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from minidist.parallel.onto import RECOMPUTE
 from minidist.train.amp import LEVELS
+from minidist.train.compress import Half, PowerSGD, Sign
 
+COMPRESSIONS = {"fp16": Half, "bf16": partial(Half, torch.bfloat16), "sign": Sign, "powersgd": partial(PowerSGD, 2)}
 SCHEDULES = ("naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2")
 
 
@@ -29,6 +34,7 @@ def grid(flags) -> None:
     flags.add_argument("--chunks", type=int, default=1, help="of each stage, for interleaved")
     flags.add_argument("--sequence-parallel", action="store_true", help="tensor ranks divide norms and dropout, too")
     flags.add_argument("--recompute", choices=RECOMPUTE, default="none")
+    flags.add_argument("--compression", choices=COMPRESSIONS, help="of gradients between data ranks, with --zero 0")
     flags.add_argument("--algorithm", help="of collectives: ring, auto, native …; native under NCCL, else ring")
 
 

@@ -13,7 +13,7 @@ import contextlib
 import time
 
 import torch
-from gpt_flags import flags_of
+from gpt_flags import COMPRESSIONS, flags_of
 from logs import Log, lines
 from started import parsed, parser, run, same_losses
 from stop import Stop, asked
@@ -71,12 +71,16 @@ class Training:
             model, self.mesh, lambda groups: AdamW(groups, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.decay),
             micro_batches=args.micro_batches, schedule=getattr(schedules, args.schedule), chunks=args.chunks,
             sequence_parallel=args.sequence_parallel, recompute=args.recompute, amp=args.amp,
-            half=getattr(torch, args.half), zero=args.zero, seed=args.seed)  # fmt: skip
+            half=getattr(torch, args.half), zero=args.zero, seed=args.seed,
+            compression=COMPRESSIONS[args.compression]() if args.compression else None)  # fmt: skip
         factor = warm_up(args.warm_up, cosine(max(1, args.steps - args.warm_up), args.floor))
         self.rate = torch.optim.lr_scheduler.LambdaLR(self.engine.optimizer, factor)
 
     def resume(self, found, common: dict) -> None:
-        """Go on where a run was: bit for bit on the same grid, to rounding on another."""
+        """Go on where a run was: bit for bit on the same grid, to rounding on another.
+
+        There a compression has kept nothing back yet: what ranks keep is not split again.
+        """
         self.engine.load(found)
         self.step = self.saved = found.step
         self.seen = common["seen"]
@@ -86,13 +90,17 @@ class Training:
         own = self.checkpoints.own(found)
         if own is not None:  # the same grid
             set_random_state(own["random"])
+            if self.engine.compression and own["compression"]:
+                self.engine.compression.load_state_dict(own["compression"])
 
     def save(self, wait: bool = False) -> None:
         """Beside the run, unless told to wait."""
         common = {"seen": self.seen, "tokenizer": self.tokens.state(), "rate": self.rate.state_dict(),
                   "scaler": self.engine.scaler.state_dict()}  # fmt: skip
         if self.checkpoints and self.saved != self.step:
-            self.checkpoints.save(self.step, self.engine.pieces(), common, {"random": random_state()}, wait=False)
+            kept = self.engine.compression and self.engine.compression.state_dict()
+            own = {"random": random_state(), "compression": kept}
+            self.checkpoints.save(self.step, self.engine.pieces(), common, own, wait=False)
             self.saved = self.step
         if self.checkpoints and wait:
             self.checkpoints.wait()

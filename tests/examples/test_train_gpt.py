@@ -59,6 +59,15 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path):
     assert any((folder / "events").iterdir())
 
 
+def test_what_a_compression_keeps_back_is_saved(tmp_path):
+    kept = [*SHORT, "--ranks", "2", "--compression", "powersgd", "--dropout", "0.1", "--save-every", "3", "--folder"]
+    folder = tmp_path / "run"
+    whole = results(SCRIPT, {"first": [*kept, str(folder)]}, tmp_path)["first"]
+    shutil.rmtree(folder / "000002-step-6")
+    again = results(SCRIPT, {"again": [*kept, str(folder)]}, tmp_path)["again"]
+    assert "goes on at step 3" in again["printed"] and again["losses"] == whole["losses"]
+
+
 def test_the_slurm_script(tmp_path):
     """On a SLURM of one node that has one GPU, as far as the script sees it."""
     for name, does in {"scontrol": "echo localhost", "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"'}.items():
