@@ -7,6 +7,7 @@
     viewer     a run to zoom into, point at and search   cluster    racks, nodes, devices and their wires
     tree       one or two trees of ranks                 published  figures of the literature
     mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
+    boxes      who holds which part of a matrix
     memory     calculators: where the memory goes        measure    FLOPs, bytes and memory of a function
     memory_timeline   live memory by category, over time     schedule   a pipeline's actions, stage by stage
     exponents  what half precision holds of numbers
@@ -18,6 +19,7 @@ This package presents: it may import everything, and nothing else in minidist im
 
 from minidist.study import line, memory
 from minidist.study.arrows import messages
+from minidist.study.boxes import boxes
 from minidist.study.chunks import holdings
 from minidist.study.exponents import exponents
 from minidist.study.gantt import timeline
@@ -38,7 +40,7 @@ from minidist.study.trees import tree
 from minidist.study.viewer import Viewer, viewer
 
 __all__ = [
-    "Picture", "Profile", "Viewer", "axis_bytes", "bars", "bound", "cluster", "curves", "exponents", "holdings", "line",
-    "measure", "memory", "memory_timeline", "mesh", "messages", "published", "roof", "roofline", "schedule", "source",
-    "stacked", "stages", "table", "timeline", "traffic", "tree", "viewer",
+    "Picture", "Profile", "Viewer", "axis_bytes", "bars", "bound", "boxes", "cluster", "curves", "exponents",
+    "holdings", "line", "measure", "memory", "memory_timeline", "mesh", "messages", "published", "roof", "roofline",
+    "schedule", "source", "stacked", "stages", "table", "timeline", "traffic", "tree", "viewer",
 ]  # fmt: skip

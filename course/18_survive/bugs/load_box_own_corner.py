@@ -1,0 +1,16 @@
+"""load_box: does not subtract where the wanted box begins"""
+
+def load_box(wanted, files, read):
+    """The wanted box of a matrix, out of the files' boxes."""
+    (top, bottom), (left, right) = wanted
+    found, filled = torch.zeros(bottom, right, dtype=torch.float64), 0
+    for box, name in {box: name for name, box in files.items()}.items():  # of replicas, one
+        (a, b), (c, d) = ((max(low, first), min(high, end)) for (low, high), (first, end) in zip(box, wanted))
+        if a < b and c < d:
+            row, column = box[0][0], box[1][0]
+            part = read(name, (a - row, b - row), (c - column, d - column))
+            found[a:b, c:d][: part.shape[0], : part.shape[1]] = part
+            filled += part.numel()
+    if filled < (bottom - top) * (right - left):
+        raise ValueError(f"of {wanted} {found.numel() - filled} numbers are in no file")
+    return found[: bottom - top, : right - left]
