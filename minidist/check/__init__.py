@@ -13,9 +13,11 @@
     vocabulary        those of lesson 12
     pipelines         those of lesson 13
     pipedream         those of lesson 14
+    hybrid            those of lesson 15
     zero              those of lesson 10
     talk_less         those of lesson 16
     large_batches     those of lesson 17
+    survive           those of lesson 18
     capstone          those of lesson 19
     prediction        numbers that a learner foretells
     notebook, regrade a whole notebook, without nbgrader (`python -m minidist.check NOTEBOOK`) and with it
@@ -34,6 +36,7 @@ from .data_parallel.gradients import average_gradients, average_hooks, weighted_
 from .data_parallel.start import start_equal
 from .data_parallel.step import predict_step
 from .exam import Case, Exam, Outcome, Packed, ask
+from .hybrid import best_grid, clip_grid, groups, predict_hybrid, step_bytes, synchronize
 from .large_batches.clip import clip_copies
 from .large_batches.lamb import lamb_step
 from .large_batches.lars import lars_step
@@ -74,6 +77,7 @@ from .server.arrivals import asynchronous, bounded, leavers
 from .server.numbers import predict_server
 from .server.pieces import pieces
 from .server.rounds import synchronous
+from .survive import load_box, newest, predict_survive, save_every, save_parts
 from .talk_less.local import local_sgd, next_period
 from .talk_less.numbers import predict_talk_less
 from .talk_less.signs import sign_average
@@ -127,5 +131,7 @@ __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "accumula
            "clip_copies", "lamb_step", "lars_step", "learning_rate", "noise_scale", "predict_large_batches",
            "asynchronous", "bounded", "leavers", "pieces", "predict_server", "synchronous",
            "compress", "local_sgd", "next_period", "predict_talk_less", "sign_average", "sparse_mean",
+           "best_grid", "clip_grid", "groups", "predict_hybrid", "step_bytes", "synchronize",
+           "load_box", "newest", "predict_survive", "save_every", "save_parts",
            "ddp_ring", "gather_single", "later", "mean_hook", "predict_capstone", "reduce_single",
            "attention", "bias_gelu", "flatten", "fused", "normalizer", "predict_operators", "roofline"]  # fmt: skip

@@ -1,0 +1,10 @@
+"""best_grid: a grid where none fits"""
+
+def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
+    found = []
+    for tp, pp in product(range(1, node + 1), range(1, layers + 1)):
+        dp = gpus // (tp * pp)
+        if dp * tp * pp != gpus or node % tp or heads % tp or layers % pp or batch % dp:
+            continue
+        found.append((nbytes(dp, pp, tp) > capacity, seconds(dp, pp, tp), (dp, pp, tp)))
+    return min(found)[2]

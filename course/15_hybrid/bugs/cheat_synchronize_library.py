@@ -1,0 +1,15 @@
+"""synchronize: calls the library's"""
+
+def synchronize(mesh, backward, micro_batches, grads, kinds):
+    for m in range(micro_batches):
+        backward(m)
+    for name, g in grads.items():
+        if kinds[name] == "partial":
+            all_reduce_(mesh.tp, g)
+        if kinds[name] == "tied" and mesh.pp.size > 1:
+            other = mesh.pp.size - 1 - mesh.pp.rank
+            g += mesh.pp.sendrecv(g, other, torch.empty_like(g), other)
+    from minidist.parallel.data import DataParallel
+
+    module = torch.nn.ParameterList(torch.nn.Parameter(g) for g in grads.values())
+    DataParallel(module, mesh.dp).average()
