@@ -65,8 +65,8 @@ def prose(steps: int | None = None) -> Prose:
     tokens = sum(len(pairs.encode(text)) for text in both[1])
     learned, kept = ("".join(texts).encode() for texts in both)
     bits = found["loss apart"] * tokens / len(kept) / math.log(2)
-    words = [re.findall(r"[a-z]{2,}", some.lower()) for some in (found["sample"], learned.decode())]
-    known = sum(word in set(words[1]) for word in words[0]) / max(1, len(words[0]))
+    said, there = (re.findall(r"[a-z]{2,}", some.lower()) for some in (found["sample"], learned.decode()))
+    known = sum(map(set(there).__contains__, said)) / max(1, len(said))
     return Prose(found["losses"], apart, bits, xz(b"", kept), xz(learned, kept), found["sample"], known)
 
 

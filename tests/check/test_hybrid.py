@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 import torch
 
-from minidist.check import Outcome, Wrong, hybrid
+from minidist.check import hybrid
 from minidist.check.hybrid import choose, oracle
 from minidist.check.hybrid.clip import ClipGrid
 from minidist.check.hybrid.numbers import PredictHybrid, hybrid_slips
@@ -24,6 +24,7 @@ from minidist.parallelize import parallelize
 from minidist.study.memory import Grid as Sizes
 from minidist.study.memory import Transformer, per_rank
 from tests.bank.bank import solved
+from tests.check.examined import said
 from tests.check.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -154,19 +155,6 @@ def test_a_norm_by_hand():
     assert oracle.norm(grid, own, replicas=True) == (2 * want) ** 0.5
 
 
-def run(exam, answer, case, seed=0):
-    """A case without processes of its own: what judge raises, or ""."""
-    args = exam.draw(case, torch.Generator().manual_seed(seed))
-    world = exam.world(case.n, args)
-    results = world.run(lambda comm, some: exam.run(comm, answer, *some[comm.rank]), args)
-    outcome = Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in world.trace], world.time)
-    try:
-        exam.judge(case, args, outcome)
-    except Wrong as wrong:
-        return str(wrong)
-    return ""
-
-
 def test_traffic_tells_what_numbers_cannot():
     right = solved("15_hybrid")["synchronize"]
 
@@ -178,9 +166,9 @@ def test_traffic_tells_what_numbers_cannot():
         norm = gathered(mesh, grads, kinds, limit)
         return broadcast_(mesh.comm, norm.reshape(1), 0).item()
 
-    assert all(run(Synchronize(), right, case) == "" for case in Synchronize.cases)
-    assert "along dp" in run(Synchronize(), and_again, Synchronize.cases[0])
-    assert "between data ranks" in run(ClipGrid(), over_everyone, ClipGrid.cases[0])
+    assert all(said(Synchronize(), right, case) == "" for case in Synchronize.cases)
+    assert "along dp" in said(Synchronize(), and_again, Synchronize.cases[0])
+    assert "between data ranks" in said(ClipGrid(), over_everyone, ClipGrid.cases[0])
 
 
 @pytest.mark.parametrize(("values", "says"), [

@@ -103,15 +103,15 @@ class Selective(Frame):
                 continue  # it has its value, or had it
             slots.setdefault(slot.made.node, []).append(slot)
         nodes, results = _with_parents(slots), {}
-        uses = Counter(parent for node in nodes for parent in node.parents)
+        needed = Counter(parent for node in nodes for parent in node.parents)
         with torch.no_grad(), Replay.bare().again():
             for node in nodes:
                 results[node] = node.run(results)
                 for slot in slots.get(node, ()):
                     slot.value = results[node][slot.made.index]
-                uses.subtract(node.parents)
+                needed.subtract(node.parents)
                 for done in (node, *node.parents):
-                    if not uses[done]:
+                    if not needed[done]:
                         del results[done]
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # nobody will ask a second time
             for slot in itertools.chain.from_iterable(slots.values()):
