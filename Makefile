@@ -15,6 +15,9 @@ SOLUTIONS = $(sort $(wildcard solutions/*/*.ipynb))
 # Jupyter refuses to start as root unless told that this is meant.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: lab test lint unit alone nbval build bench proof
 .NOTPARALLEL:
 

@@ -138,16 +138,22 @@ def _sources(answer) -> dict[str, list[str]]:
 def ask(exam: Exam, *answers) -> None:
     """Examine the answers in fresh processes: print a line if they are right, raise Wrong if not.
 
-    The cost: one `launch` (0.05 s once its server runs), 15 ms for each process, 2 ms for each case.
+    The cost: one `launch` (0.05 s once its server runs), 70 ms for a process without the library, 15 ms for each
+    process of the answer, 2 ms for each case.
     """
-    from .guard import examine
-
     packed = [pack(exam.name, answer) for answer in answers]
     sources = {file: lines for p in packed for file, lines in p.sources.items()}
     try:
-        wrong = launch(examine, 1, cloudpickle.dumps(exam), [p.data for p in packed], sources)[0]
+        [wrong] = examinations(cloudpickle.dumps(exam), [([p.data for p in packed], sources)])
     except PeerLost as lost:
         raise Wrong(f"{exam.name}: the examination was ended from outside: {lost.why}") from None
     if wrong is not None:
         raise Wrong(wrong)
     print(f"{exam.name}: right. {exam.right}")
+
+
+def examinations(exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]) -> list[str | None]:
+    """What is wrong with each of several answers (see `guard.examine`), none of which hears of the others."""
+    from .guard import examine
+
+    return launch(examine, 1, exam, answers)[0]

@@ -1,6 +1,6 @@
 """The process of an answer: load it where it can do no harm, run it, report in plain values.
 
-Forked by a guard, which alone decides; a report is `{"results": …, "sent": …}` or `{"error": …}`. Never
+Forked by a nursery for a guard, which alone decides; a report is `{"results": …, "sent": …}` or `{"error": …}`. Never
 returns: ends the process.
 """
 
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import linecache
 import os
 import pickle
 import resource
 import signal
+import socket
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from types import FunctionType
 
 from ..comm.base import Deadlock
@@ -34,24 +37,68 @@ LIMITS = {resource.RLIMIT_CPU: 60, resource.RLIMIT_DATA: 4 << 30, resource.RLIMI
 _HOUR = 3600.0  # the guard has the watch, not its examinee
 
 
-def begin(pipe: Pipe, alive: int, stack, serve: Callable[[Pipe], None]) -> None:
-    """In the forked process: keep nothing of the guard's but the pipes, then `serve`."""
+def nurse(exam: Exam, line: socket.socket) -> None:
+    """In the nursery: refuse what answers may not call, then fork what the guard asks for. Never returns."""
     try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        kept = {0, 1, 2, pipe.reads, pipe.writes, alive, stack.fileno()}
-        for fd in [int(name) for name in os.listdir("/dev/fd")]:
-            if fd not in kept:
-                with contextlib.suppress(OSError):
+        _keep({line.fileno()})
+        refuse.library(exam.forbidden)
+        refuse.graders()
+        asks, pids = Connection(os.dup(line.fileno())), []
+        while True:
+            what, given = asks.recv()
+            if what == "show":
+                linecache.cache.update(given)
+            elif what == "end":
+                _end(pids)
+            else:
+                packed, n = given
+                fds = socket.recv_fds(line, 1, 4 * max(1, n))[1]
+                rings = Rings(n) if n else None
+                serves = [rank(exam, packed, rings, r) for r in range(n)] or [world(exam, packed)]
+                pids = [_forked(fds[4 * i : 4 * i + 4], serve) for i, serve in enumerate(serves)]
+                for fd in fds:
                     os.close(fd)
-        threading.Thread(target=_watch, args=(alive,), daemon=True).start()
-        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-        for limit, most in LIMITS.items():
-            resource.setrlimit(limit, (most, most))
-        serve(pipe)
-    finally:
+            asks.send(pids)
+    finally:  # the guard is gone
         os._exit(0)
+
+
+def _end(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _forked(fds: list[int], serve: Callable[[Pipe], None]) -> int:
+    """The process that serves; `fds`: to read and to write, the end of the guard, where its stack is dumped."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            begin(*fds)
+            serve(Pipe(*fds[:2]))
+        finally:
+            os._exit(0)
+    return pid
+
+
+def begin(reads: int, writes: int, alive: int, stack: int) -> None:
+    """In the forked process: keep nothing of others' but the pipes."""
+    _keep({reads, writes, alive, stack})
+    threading.Thread(target=_watch, args=(alive,), daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    for limit, most in LIMITS.items():
+        resource.setrlimit(limit, (most, most))
+
+
+def _keep(kept: set[int]) -> None:
+    """Of all open files keep these; the three streams become empty ones."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for fd in [int(name) for name in os.listdir("/dev/fd")]:
+        if fd not in kept | {0, 1, 2}:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 def _watch(alive: int) -> None:
@@ -60,10 +107,8 @@ def _watch(alive: int) -> None:
 
 
 def load(exam: Exam, packed: list[bytes]) -> list:
-    """The answers, in a process in which they can neither call the library nor reach outside."""
-    refuse.library(exam.forbidden)
-    refuse.graders()
-    refuse.outside()
+    """The answers, in a process in which they can neither call the library (see `nurse`) nor reach outside."""
+    refuse.outside(exam.forbidden)
     answers = [pickle.loads(data) for data in packed]
     for answer in answers if exam.functions else []:
         if not callable(answer):

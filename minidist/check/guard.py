@@ -1,10 +1,10 @@
 """The guard: a fresh process that examines an answer without ever opening it.
 
-    notebook or grader ── launch ──▶ guard ── fork ──▶ a process with a World, for `exam.cases`
-                                           ── fork ──▶ n processes, for each of `exam.processes`
+    notebook or grader ── launch ──▶ guard ── fork ──▶ nursery ── fork ──▶ a process with a World, for `exam.cases`
+                                                               ── fork ──▶ n processes, for each of `exam.processes`
 
-The answer runs only in the processes on the right. The guard draws the numbers after it has forked
-them, hands each rank its own, compares what comes back, and ends whoever is silent for too long. In a
+The answer runs only in the processes on the right. The guard draws the numbers after they have been
+forked, hands each rank its own, compares what comes back, and ends whoever is silent for too long. In a
 World all ranks share a process, so an answer could pass numbers through its globals: hence the second
 row, in which it is sent nothing but messages through shared memory.
 """
@@ -18,13 +18,14 @@ import pickle
 import re
 import select
 import signal
+import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 
 import torch
 
-from ..comm.processes.rings import Rings
 from . import examinee
 from .exam import Case, Exam, Outcome
 from .explain import explain, own_line
@@ -33,14 +34,20 @@ from .plain import decode, encode
 from .wrong import Wrong
 
 
-def examine(comm, exam: bytes, packed: list[bytes], sources: dict[str, list[str]]) -> str | None:
-    """What is wrong with an answer; None if it is right. The program of a `launch` of one rank."""
+def examine(comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]) -> list[str | None]:
+    """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
+    one rank."""
     exam = pickle.loads(exam)
-    linecache.cache.update({file: (0, None, lines, file) for file, lines in sources.items()})
+    with Nursery(exam) as nursery:
+        return [_examined(exam, nursery, packed, sources) for packed, sources in answers]
+
+
+def _examined(exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]]) -> str | None:
+    nursery.show(sources)
     try:
-        _worlds(exam, packed)
+        _worlds(exam, nursery, packed)
         for case in exam.processes:
-            _processes(exam, packed, case)
+            _processes(exam, nursery, packed, case)
     except Wrong as wrong:
         return str(wrong)
     return None
@@ -57,8 +64,8 @@ def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
         raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
 
 
-def _worlds(exam: Exam, packed: list[bytes]) -> None:
-    with Examinee(examinee.world(exam, packed)) as one:
+def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
+    with nursery.forked(packed) as [one]:
         if exam.cases:
             one.report(exam, Case(1, "when it is loaded"), exam.load)
         for case in exam.cases:
@@ -68,10 +75,8 @@ def _worlds(exam: Exam, packed: list[bytes]) -> None:
             _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
 
 
-def _processes(exam: Exam, packed: list[bytes], case: Case) -> None:
-    rings = Rings(case.n)
-    with contextlib.ExitStack() as stack:
-        ranks = [stack.enter_context(Examinee(examinee.rank(exam, packed, rings, r))) for r in range(case.n)]
+def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case) -> None:
+    with nursery.forked(packed, case.n) as ranks:
         for one in ranks:
             one.report(exam, case, exam.load)
         args = _draw(exam, case)
@@ -94,27 +99,68 @@ def _first_come(exam: Exam, case: Case, ranks: list[Examinee]) -> list[dict]:
     return [reports[one] for one in ranks]
 
 
-class Examinee:
-    """A process of an answer, as its guard sees it; `with` ends it."""
+class Nursery:
+    """The process between the guard and the answers: nothing that answers may not call is left in it, so that this is
+    done once (50 ms) for all that it forks. It runs no answer itself."""
 
-    def __init__(self, serve: Callable[[Pipe], None]):
-        asked, ask = os.pipe()
-        told, tell = os.pipe()
-        alive, self._alive = os.pipe()
-        self._stack = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
-        self.pid = os.fork()
-        if self.pid == 0:
-            examinee.begin(Pipe(asked, tell), alive, self._stack, serve)
-        for fd in (asked, tell, alive):
-            os.close(fd)
-        self.pipe = Pipe(told, ask)
+    def __init__(self, exam: Exam):
+        ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            examinee.nurse(exam, theirs)
+        theirs.close()
+        self._line, self._asks = ours, Connection(os.dup(ours.fileno()))
 
-    def __enter__(self) -> Examinee:
+    def __enter__(self) -> Nursery:
         return self
 
     def __exit__(self, *_) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._line.close()
+        self._asks.close()
+
+    def show(self, sources: dict[str, list[str]]) -> None:
+        """Here and in what is forked from now on, messages show the lines of these files."""
+        cells = {file: (0, None, lines, file) for file, lines in sources.items()}
+        linecache.cache.update(cells)
+        self._ask("show", cells)
+
+    def _ask(self, what: str, given=None, fds: Sequence[int] = ()):
+        self._asks.send((what, given))
+        if fds:
+            socket.send_fds(self._line, [b"f"], fds)
+        return self._asks.recv()
+
+    @contextlib.contextmanager
+    def forked(self, packed: list[bytes], n: int = 0) -> Iterator[list[Examinee]]:
+        """The processes of an answer: `n` ranks, or one with a World if n is 0. They end with the context."""
+        ones = [Examinee() for _ in range(max(1, n))]
+        pids = self._ask("fork", (packed, n), [fd for one in ones for fd in one.theirs])
+        for one, one.pid in zip(ones, pids, strict=True):
+            for fd in one.theirs[:3]:
+                os.close(fd)
+        try:
+            yield ones
+        finally:
+            self._ask("end")
+            for one in ones:
+                one.close()
+
+
+class Examinee:
+    """A process of an answer, as its guard sees it. `theirs`: file descriptors that it has of it."""
+
+    pid: int
+
+    def __init__(self):
+        asked, ask = os.pipe()
+        told, tell = os.pipe()
+        alive, self._alive = os.pipe()
+        self._stack = tempfile.TemporaryFile()  # noqa: SIM115
+        self.pipe, self.theirs = Pipe(told, ask), [asked, tell, alive, self._stack.fileno()]
+
+    def close(self) -> None:
         self.pipe.close()
         os.close(self._alive)
         self._stack.close()

@@ -28,7 +28,8 @@ _EXACTLY = ("sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrer
 _COLLECTIVES = "torch.distributed.distributed_c10d"  # what no exercise is about calling
 _STORES = ("torch.distributed", "torch._C._distributed_c10d")  # their stores are sockets and files, written in C++
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PRESENTS = "minidist.study"
+_OURS = __package__.partition(".")[0]
+PRESENTS = f"{_OURS}.study"
 LIBRARYS = "this is the library's: the exercise is about building it yourself"
 
 
@@ -44,9 +45,10 @@ def _refused(*args, **kwargs):
 
 
 def loaded(forbidden: tuple[str, ...]) -> None:
-    """Load what an answer may not call: before the forks, where it takes its time once."""
+    """Load what an answer may not call: before the forks, where it takes its time once. Not what is slow to import,
+    pictures and PyTorch's own pipelines: what has not been loaded, `outside` keeps out."""
     for name in forbidden:
-        if not _under(name, (PRESENTS,)):  # slow to import; what is not loaded yet, `outside` keeps out
+        if _under(name, (_OURS,)) and not _under(name, (PRESENTS,)):
             importlib.import_module(name)
 
 
@@ -90,19 +92,22 @@ def graders() -> None:
     vars(sys.modules[package]).pop(__package__.removeprefix(package + "."), None)
 
 
-def outside() -> None:
-    """Refuse files, sockets, processes and the inspection of other objects, from now on."""
+def outside(forbidden: tuple[str, ...] = ()) -> None:
+    """Refuse files, sockets, processes and the inspection of other objects, from now on; among the files those of
+    `forbidden` modules that have not been loaded."""
     _ = ctypes.pythonapi.PyThreadState_SetAsyncExc  # a World looks it up when it ends a rank
     sys.dont_write_bytecode = True
-    sys.addaudithook(_hook())
+    sys.addaudithook(_hook([name for name in forbidden if name not in sys.modules]))
 
 
-def _hook():
+def _hook(absent: list[str]):
     """A closure: nothing that a module holds can change what it does."""
     beginnings, exactly = _BEGINNINGS, frozenset(_EXACTLY)
     installed = tuple(os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p)
     package, written = os.path.realpath(PACKAGE) + os.sep, PACKAGE + os.sep
     kept = tuple(package + part + os.sep for part in ("check", "collectives", "parallel", "study", "train"))
+    site = os.path.dirname(os.path.dirname(os.path.realpath(torch.__file__)))
+    kept += tuple(os.path.join(site, *name.split(".")) for name in absent)
     refused, real, fsdecode, string, librarys = Refused, os.path.realpath, os.fsdecode, (str, bytes), LIBRARYS
 
     def hook(event: str, args: tuple) -> None:

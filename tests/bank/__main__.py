@@ -8,19 +8,22 @@ import io
 import sys
 import time
 
-from tests.bank.bank import ROOT, assignment, lessons, planted
-from tests.bank.judge import bank_faults, planted_fault, solution_fault, stub_fault
+from tests.bank.bank import ROOT, Planted, assignment, lessons, planted
+from tests.bank.judge import bank_faults, exercise_faults
 
 
 def faults(folder):
     """All that is wrong in a lesson, a line each, and how many planted answers are caught."""
     sheet = assignment(folder)
-    exercises = sorted(sheet.solutions.keys() & sheet.tests.keys())
-    found = {bug: planted_fault(folder, bug) for bug in planted(folder) if bug.exercise in exercises}
-    said = [(name, fault(folder, name)) for name in exercises for fault in (solution_fault, stub_fault)]
-    lines = [f"{bug.path.name}: {bug.exercise}: {bug.why}: {fault}" for bug, fault in found.items() if fault]
-    lines += [f"{name}: {fault}" for name, fault in said if fault]
-    return bank_faults(folder) + lines, list(found.values()).count("")
+    lines, caught = bank_faults(folder), 0
+    for exercise in sorted(sheet.solutions.keys() & sheet.tests.keys()):
+        for answer, fault in exercise_faults(folder, exercise).items():
+            bug = isinstance(answer, Planted)
+            caught += bug and not fault
+            if fault:
+                where = f"{answer.path.name}: {exercise}: {answer.why}" if bug else exercise
+                lines.append(f"{where}: {fault}")
+    return lines, caught
 
 
 def main(names):

@@ -1,19 +1,63 @@
 """Whether a lesson's solutions, stubs and planted answers do what they are there for: pytest and the command ask here.
 
-Each function returns what is wrong, in words; an empty string or list: nothing is.
+Each function returns what is wrong, in words; an empty string or list: nothing is. An exercise is judged as a whole:
+a launch for all its answers costs a fraction of one for each.
 """
 
 import contextlib
 import io
 import warnings
+from collections import defaultdict
+from functools import partial
+from unittest.mock import patch
 
 from minidist.check import Wrong
+from minidist.check import exam as exam_module
 from minidist.check.compare import UNKNOWN
 from tests.bank.bank import assignment, planted, run
 
 NOT_DONE = ("not written yet", "not set yet")
 PASSES = "it passes"
 FOR_CHEATS = ("reads and writes no files", "the library's")
+
+
+def exercise_faults(folder, exercise):
+    """By answer (a planted one, "solution", "stub") what is wrong with how the grader judges it."""
+    bugs = [bug for bug in planted(folder) if bug.exercise == exercise]
+    faults = [partial(solution_fault, folder, exercise), partial(stub_fault, folder, exercise)]
+    faults += [partial(planted_fault, folder, bug) for bug in bugs]
+    return dict(zip(["solution", "stub", *bugs], together(faults), strict=True))
+
+
+class _Asked(BaseException):
+    """Unwinds a grader at an examination whose result is not known yet. No grader catches it."""
+
+
+def together(judgements):
+    """What each of `judgements` returns. What their graders ask of guards is collected, and asked in one launch for
+    each kind of examination; a judgement begins anew when an answer to it has come."""
+    replies, results = [[] for _ in judgements], {}
+    while len(results) < len(judgements):
+        asked = defaultdict(list)
+        for i in [i for i in range(len(judgements)) if i not in results]:
+            with patch.object(exam_module, "examinations", partial(_replied, iter(replies[i]))):
+                try:
+                    results[i] = judgements[i]()
+                except _Asked as question:
+                    exam, [answer] = question.args
+                    asked[exam].append((i, answer))
+        for exam, rows in asked.items():
+            found = exam_module.examinations(exam, [answer for _, answer in rows])
+            for (i, _), wrong in zip(rows, found, strict=True):
+                replies[i].append([wrong])
+    return [results[i] for i in range(len(judgements))]
+
+
+def _replied(known, exam, answers):
+    """In place of `examinations`: the next result that is known."""
+    for reply in known:
+        return reply
+    raise _Asked(exam, answers)
 
 
 def examined(folder, exercise, names):
@@ -47,8 +91,8 @@ def planted_fault(folder, bug):
     """A planted answer is found to be wrong, with words that help. What is drawn may hide a mistake once, not again."""
     found = judged(folder, bug)
     if found == PASSES:
-        warnings.warn(f"{bug.path.stem} passed once: could a case that is not drawn show the mistake?", stacklevel=2)
         again = [judged(folder, bug) for _ in range(2)]
+        warnings.warn(f"{bug.path.stem} passed once: could a case that is not drawn show the mistake?", stacklevel=2)
         found = next((fault for fault in again if fault), "")
     return found
 

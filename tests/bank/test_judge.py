@@ -5,7 +5,7 @@ import pytest
 from tests.bank import __main__ as command
 from tests.bank import judge as module
 from tests.bank.bank import Planted, assignment, planted
-from tests.bank.judge import bank_faults, planted_fault, solution_fault, stub_fault, words_fault
+from tests.bank.judge import bank_faults, planted_fault, solution_fault, stub_fault, together, words_fault
 
 GRADER = """# %%
 from minidist.check import Wrong
@@ -118,3 +118,21 @@ def test_words(tmp_path):
     assert words_fault(bug, "one: the answer is 7, and should be 1") == ""
     assert words_fault(bug, "one: the answer is") and words_fault(bug, "two: the answer is 7, and should be 1")
     assert words_fault(Planted(tmp_path / "cheat_x.py", "one", "why"), "one: this is the library's: build it") == ""
+
+
+def test_what_graders_ask_is_asked_in_one_launch(monkeypatch):
+    launches = []
+
+    def examinations(exam, answers):
+        launches.append((exam, answers))
+        return [None if answer == "right" else f"not {answer}" for answer in answers]
+
+    def judgement(*answers):
+        def judge():
+            return [module.exam_module.examinations(b"exam", [answer])[0] for answer in answers]
+        return judge
+
+    monkeypatch.setattr(module.exam_module, "examinations", examinations)
+    judgements = [judgement("right"), judgement(), judgement("right", "wrong"), judgement("wrong")]
+    assert together(judgements) == [[None], [], [None, "not wrong"], ["not wrong"]]
+    assert launches == [(b"exam", ["right", "right", "wrong"]), (b"exam", ["wrong"])]

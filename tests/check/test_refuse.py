@@ -10,6 +10,7 @@ import torch
 import minidist
 import minidist.collectives
 import minidist.collectives.ring
+from minidist import check
 from minidist.check import Wrong
 from tests.check.answers import double
 
@@ -102,6 +103,18 @@ def test_the_library_itself_as_answer():
     for answer in (minidist.collectives.all_reduce_, minidist.collectives.ring.all_gather):
         with pytest.raises(Wrong, match="the library's own code"):
             double(answer)
+
+
+@pytest.mark.parametrize("line", [
+    "import torch.distributed.pipelining", "from torch.distributed.pipelining import Schedule1F1B",
+    "import importlib; importlib.import_module('torch.distributed.pipelining.schedules')"])  # fmt: skip
+def test_what_is_slow_to_load_is_refused_when_it_is_loaded(line):
+    def schedule(stage, S, M):
+        exec(line)
+        return []
+
+    with pytest.raises(Wrong, match=LIBRARY):
+        check.one_f_one_b(schedule)
 
 
 def test_ordinary_work_is_not_refused():
