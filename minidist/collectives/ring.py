@@ -55,10 +55,12 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
 def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
     """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished."""
     n, r = comm.size, comm.rank
-    room = chunks[r].new_empty(max(chunk.numel() for chunk in chunks) if n > 1 else 0)
+    sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
+    buffer = chunks[r].new_empty(max(sizes))
+    room = {size: buffer[:size] for size in sizes}
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
-        received = room[: mine.numel()]
+        received = room[mine.numel()]
         comm.sendrecv(chunks[(r - 1 - step) % n], (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
         combine(mine, received)
 

@@ -140,21 +140,22 @@ class Comm(ABC):
         return self._post(ops)
 
     def _check(self, op: Send | Recv) -> None:
-        sending = isinstance(op, Send)
-        peer, verb = (op.dst, "send to") if sending else (op.src, "receive from")
-        if not isinstance(op.x, Tensor):
-            raise TypeError(f"rank {self.rank} can only {verb} rank {peer} a tensor, not {type(op.x).__name__}")
-        if op.x.layout is not torch.strided:
-            raise ValueError(f"rank {self.rank} can only {verb} rank {peer} a dense tensor, not a {op.x.layout} one")
-        stride = () if sending else op.x.stride()
-        if 0 in stride and op.x.numel() and any(s == 0 and n > 1 for s, n in zip(stride, op.x.shape, strict=True)):
-            raise ValueError(f"rank {self.rank} cannot receive into {describe(op.x)}, which was expanded: "
-                             "several of its elements are one place in memory")  # fmt: skip
+        x, peer, sending = op[0], op[1], isinstance(op, Send)
+        if isinstance(x, Tensor) and x.layout is torch.strided and 0 <= peer < self.size and peer != self.rank:
+            if sending or 0 not in x.stride():
+                return  # nearly always; the rest finds what is wrong, if anything is
+        verb = f"send to rank {peer}" if sending else f"receive from rank {peer}"
+        if not isinstance(x, Tensor):
+            raise TypeError(f"rank {self.rank} can only {verb} a tensor, not {type(x).__name__}")
+        if x.layout is not torch.strided:
+            raise ValueError(f"rank {self.rank} can only {verb} a dense tensor, not a {x.layout} one")
+        if not sending and x.numel() and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True)):
+            why = "was expanded: several of its elements are one place in memory"
+            raise ValueError(f"rank {self.rank} cannot receive into {describe(x)}, which {why}")
         if not (0 <= peer < self.size or (peer == ANY and not sending)):
-            raise ValueError(f"rank {self.rank} cannot {verb} rank {peer}: "
-                             f"there are {self.size} ranks, 0 to {self.size - 1}")  # fmt: skip
+            raise ValueError(f"rank {self.rank} cannot {verb}: there are {self.size} ranks, 0 to {self.size - 1}")
         if peer == self.rank:
-            raise ValueError(f"rank {self.rank} cannot {verb} rank {peer}, itself: copy the tensor instead")
+            raise ValueError(f"rank {self.rank} cannot {verb}, itself: copy the tensor instead")
 
     def isend(self, x: Tensor, dst: int, label: str | None = None) -> Work:
         """Start sending `x` (any shape) to rank `dst`. Leave `x` alone until the Work is done."""
@@ -218,9 +219,8 @@ class Comm(ABC):
     def _exchange(self, row: list[int]) -> list[list[int]]:
         """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
         rows = [torch.tensor(row, dtype=torch.int64) for _ in range(self.size)]
-        others = [r for r in range(self.size) if r != self.rank]
-        sends = [Send(rows[self.rank], r, "split") for r in others]
-        self._post(sends + [Recv(rows[r], r, "split") for r in others]).wait()
+        rest = [r for r in range(self.size) if r != self.rank]
+        self._post([Send(rows[self.rank], r, "split") for r in rest] + [Recv(rows[r], r, "split") for r in rest]).wait()
         return [r.tolist() for r in rows]
 
 

@@ -47,37 +47,42 @@ def shift(comm, x):
 
 
 # PATCH itself: in test_regrade_marks_what_the_kernel_believed.
-@pytest.mark.parametrize("cheat", ["import os\nos._exit(0)", "1 /",
-                                   "check = type('C', (), {'shift': print, 'predict': print})\nshift = 1"])
-def test_a_cell_that_cheats_earns_nothing(cheat):
-    assert results(notebook(shift=cheat))["shift_test"]
+CHEAT = """
+check = type('C', (), {'shift': print, 'predict': print})
+shift = 1
+"""
 
 
-def test_changed_and_missing_test_cells_do_not_count():
-    changed = notebook(shift="def shift(comm, x):\n    return x\n")
-    changed["cells"][2]["source"] = "def shift(comm, x): return 0"
-    changed["cells"][2]["metadata"]["nbgrader"]["points"] = 100
-    missing = notebook(numbers=NUMBERS.replace("14", "7"))
-    del missing["cells"][4]
-    for tampered, wrong, points in ((changed, 0, 2), (missing, 1, 3)):
-        found = marks(tampered, notebook())
-        assert found[wrong].wrong and found[wrong].points == points and found[1 - wrong].wrong is None
+def test_a_cell_that_cheats_earns_nothing():
+    """By another `check`; by the end of the process, after which nothing is answered."""
+    found = results(notebook(shift=CHEAT, numbers=f"{NUMBERS}\nimport os\nos._exit(0)"))
+    assert found["shift_test"].startswith("shift") and "process" not in found["shift_test"]
+    assert "ended the whole process" in found["numbers_test"]
 
 
 def test_what_is_not_there_is_named_with_the_cause():
-    assert results(notebook(shift="%matplotlib inline\n!ls\nraise KeyError('no')"))["shift_test"] == (
-        "shift: not defined. A cell above failed: KeyError: 'no'")  # fmt: skip
+    found = results(notebook(shift="%matplotlib inline\n!ls\nraise KeyError('no')", numbers="1 /"))
+    assert found["shift_test"] == "shift: not defined. A cell above failed: KeyError: 'no'"
+    assert found["numbers_test"].startswith("messages, naive_nbytes, nbytes, seconds: not defined. A cell above")
 
 
 def test_command_line(tmp_path, capsys):
-    asked, half = tmp_path / "asked.ipynb", tmp_path / "half.ipynb"
-    asked.write_text(json.dumps(notebook()))
-    half.write_text(json.dumps(notebook(numbers=NUMBERS.replace("14", "7"))))
-    assert main([str(asked), "--against", str(asked)]) == 0
-    assert capsys.readouterr().out.splitlines() == ["shift    2/2  right", "numbers  3/3  right", "all      5/5"]
+    """Of three exercises the first is right; the test of the second was changed, that of the third is gone."""
+    asked, right, half = (tmp_path / f"{name}.ipynb" for name in ("asked", "right", "half"))
+    whole, tampered = notebook(), notebook(numbers=NUMBERS.replace("14", "7"))
+    right.write_text(json.dumps(whole))
+    changed = code("def turn(comm, x): return 0", "turn_test", 100)
+    for nb, test in ((whole, code("check.shift(turn)", "turn_test", 2)), (tampered, changed)):
+        nb["cells"][3:3] = [code("def turn(comm, x):\n    return x\n", "turn"), test]
+    asked.write_text(json.dumps(whole))
+    assert tampered["cells"].pop()["metadata"]["nbgrader"]["grade_id"] == "numbers_test"
+    half.write_text(json.dumps(tampered))
     assert main([str(half), "--against", str(asked)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "shift    2/2  right" and "0/3  predict" in lines[1] and lines[-1] == "all      2/5"
+    assert lines[0] == "shift    2/2  right" and "0/2  " in lines[1] and "0/3  predict" in lines[-2]
+    assert lines[-1] == "all      2/7" and lines[1].startswith("turn ")
+    assert main([str(right), "--against", str(right)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["shift    2/2  right", "numbers  3/3  right", "all      5/5"]
     assert main([str(tmp_path / "none.ipynb"), "--against", str(asked)]) == 2
     assert "cannot be checked" in capsys.readouterr().err
 

@@ -36,10 +36,10 @@ def test_results():
     assert len({os.getpid(), *launch(pid, 4)}) == 5
 
 
-def test_thirty_launches_leave_nothing_behind():
+def test_a_dozen_launches_leave_nothing_behind():
     launch(pid, 2)
     before, fds = files(), descriptors()
-    for i in range(30):
+    for i in range(12):
         if i % 3 == 2:
             with pytest.raises(ZeroDivisionError):
                 launch(lambda comm: comm.rank / 0, 2)
@@ -203,7 +203,7 @@ def test_a_missing_rank_and_the_others_go_on():
 
 def test_progress_is_not_a_timeout():
     def program(comm):
-        for _ in range(4):
+        for _ in range(3):
             if comm.rank == 1:
                 time.sleep(0.4)
             comm.sendrecv(torch.ones(1), 1 - comm.rank, torch.ones(1), 1 - comm.rank)
@@ -384,7 +384,7 @@ def test_64_mib_both_ways():
 
 
 def test_large_arguments_and_results():
-    x = torch.arange(4 << 20)
+    x = torch.arange(1 << 20)
 
     def program(comm, x):
         return x + comm.rank, x[:3]

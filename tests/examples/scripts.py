@@ -1,11 +1,9 @@
-"""The scripts of examples/, run in this process, under torchrun or in its place, and what they wrote."""
+"""The scripts of examples/, run in this process or in the place of torchrun, and what they wrote."""
 
 import contextlib
 import io
 import json
-import os
 import runpy
-import subprocess
 import sys
 from unittest import mock
 
@@ -24,18 +22,10 @@ def run_here(script, arguments):
     return printed.getvalue()
 
 
-def torchrun(script, arguments, ranks):
-    """What the ranks print, started by torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, f"{FOLDER}/{script}", *arguments], env=environment, capture_output=True, text=True,
-                          timeout=120)  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def as_torchrun(script, arguments, ranks):
-    """The same, in processes that have imported torch already."""
+    """What the ranks print that find what torchrun leaves them, in processes that have imported torch already.
+
+    torchrun itself starts train_gpt.py, in test_the_slurm_script."""
     return "".join(in_its_place(run_here, ranks, script, arguments))
 
 

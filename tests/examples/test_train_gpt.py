@@ -69,12 +69,12 @@ def test_what_a_compression_keeps_back_is_saved(tmp_path):
 
 
 def test_the_slurm_script(tmp_path):
-    """On a SLURM of one node that has one GPU, as far as the script sees it."""
+    """torchrun, on a SLURM of one node that has two GPUs, as far as the script sees it."""
     for name, does in {"scontrol": "echo localhost", "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
         (tmp_path / name).chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.path.dirname(sys.executable), os.environ["PATH"]])
-    slurm = {"JOB_NAME": "train-gpt", "JOB_NODELIST": "node[1]", "JOB_ID": "7", "NNODES": "1", "GPUS_ON_NODE": "1"}
+    slurm = {"JOB_NAME": "train-gpt", "JOB_NODELIST": "node[1]", "JOB_ID": "7", "NNODES": "1", "GPUS_ON_NODE": "2"}
     environ = os.environ | {"PATH": path} | {f"SLURM_{key}": value for key, value in slurm.items()}
     words = [*SHORT, "--sample", "0", "--folder", str(tmp_path / "run"), "--json", str(tmp_path / "found.json")]
     subprocess.run(["bash", f"{FOLDER}/train_gpt.slurm", *words], env=environ, cwd=ROOT, check=True, timeout=120)

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests.repository.sample import course
 from tests.repository.test_build import run
 
@@ -36,13 +34,6 @@ def nbgrader(root, *commands):
     return done.stdout.split("---- ")[1:]
 
 
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    root = course(tmp_path_factory.mktemp("course"))
-    assert run(root).returncode == 0
-    return root
-
-
 def submit(root, student, *replacements):
     """The released exercise, each stub replaced in turn, as `student` hands it in."""
     nb = json.loads((root / "exercises" / NAME / f"{NAME}.ipynb").read_text())
@@ -56,28 +47,27 @@ def submit(root, student, *replacements):
     return path
 
 
-def test_validate(released):
+def test_from_the_release_to_the_marks(tmp_path):
+    """One test, and one process for all commands: to build the course and to start nbgrader take the longest."""
+    root = course(tmp_path)
+    assert run(root).returncode == 0
     exercise, solution = (f"{folder}/{NAME}/{NAME}.ipynb" for folder in ("exercises", "solutions"))
-    commands = ["validate", solution], ["validate", exercise], ["validate", "--invert", exercise]
-    solved, empty, nothing = nbgrader(released, *commands)
+    ours = (root / exercise).read_bytes()
+    submit(root, "right", "return a + b", "return 2 * a")
+    submit(root, "hidden", "return 3", "return a + a")
+    # Passes only what it can see, and a test that it has changed.
+    cheat = submit(root, "cheat", "return 3", "return a")
+    cheat.write_text(cheat.read_text().replace("assert double(2) == 4", "pass"))
+    solved, empty, nothing, *_ = nbgrader(
+        root, ["validate", solution], ["validate", exercise], ["validate", "--invert", exercise],
+        ["generate_assignment", NAME, "--force"], ["autograde", NAME], ["generate_feedback", NAME], ["export"],
+    )  # fmt: skip
     assert "Success! Your notebook passes all the tests." in solved
     assert "Success!" not in empty and "NotImplementedError" in empty
     assert "Success! The notebook does not pass any tests." in nothing
-
-
-def test_round_trip(released):
-    exercise = released / "exercises" / NAME / f"{NAME}.ipynb"
-    ours = exercise.read_bytes()
-    nbgrader(released, ["generate_assignment", NAME, "--force"])
-    assert exercise.read_bytes() == ours
-    submit(released, "right", "return a + b", "return 2 * a")
-    submit(released, "hidden", "return 3", "return a + a")
-    # Passes only what it can see, and a test that it has changed.
-    cheat = submit(released, "cheat", "return 3", "return a")
-    cheat.write_text(cheat.read_text().replace("assert double(2) == 4", "pass"))
-    nbgrader(released, ["autograde", NAME], ["generate_feedback", NAME], ["export"])
-    with open(released / "grades.csv") as f:
+    assert (root / exercise).read_bytes() == ours
+    with open(root / "grades.csv") as f:
         marks = {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in csv.DictReader(f)}
     assert marks == {"right": (5, 5), "hidden": (3, 5), "cheat": (0, 5)}
     for student in marks:
-        assert "07_sample" in (released / "feedback" / student / NAME / f"{NAME}.html").read_text()
+        assert "07_sample" in (root / "feedback" / student / NAME / f"{NAME}.html").read_text()

@@ -54,8 +54,9 @@ class Trace:
         self.spans, self.memory, self.host = Spans(), {}, {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
-        word = self._word_ids.setdefault((label, lane), len(self._words))
-        if word == len(self._words):
+        word = self._word_ids.get((label, lane))
+        if word is None:
+            word = self._word_ids[label, lane] = len(self._words)
             self._words.append((label, lane))
         self._ints.extend((src, dst, nbytes, word))
         self._times.extend((start, sent, arrived))

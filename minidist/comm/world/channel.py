@@ -33,7 +33,8 @@ class Fifo:
 
     def take(self):
         """The first, which leaves."""
-        one, self.first = self.first, self._later.popleft() if self._later else None
+        one, later = self.first, self._later
+        self.first = later.popleft() if later else None
         return one
 
     def keep(self, those: Iterable) -> None:

@@ -78,13 +78,14 @@ class Clock:
 
     def at(self, time: float, order: tuple, act: Callable, *args) -> None:
         """Call `act(time, *args)` once no fiber can do anything earlier; ties go by `order`."""
-        self._at(time)
+        if time not in self._events:
+            self._at(time)
         self._events[time].append((order, act, args))
 
     def _at(self, time: float) -> None:
-        if time not in self._events:
-            heappush(self._times, time)
-            self._events[time], self._fibers[time] = [], deque()
+        """Make room for what is to come at a time that has none yet."""
+        heappush(self._times, time)
+        self._events[time], self._fibers[time] = [], deque()
 
     def due(self) -> bool:
         """Whether an event is to be acted upon at the time that the run has reached."""
@@ -92,22 +93,30 @@ class Clock:
 
     def wake(self, fiber: Fiber, time: float) -> None:
         """Make a blocked fiber runnable, not before `time`."""
-        fiber.time = max(fiber.time, time)
-        self._at(fiber.time)
-        self._fibers[fiber.time].append(fiber)
+        if fiber.time > time:
+            time = fiber.time
+        else:
+            fiber.time = time
+        if time not in self._events:
+            self._at(time)
+        self._fibers[time].append(fiber)
 
     def block(self, waits) -> None:
         """The running fiber gives up the baton until another wakes it."""
         me = self.current
         me.waits = waits
-        self.check()
+        if self.ending:
+            raise Ended
         following = self._next()
         if following is not me:
             if following is not None:
                 following.baton.release()
             me.baton.acquire()
-            self.check()
-            self._resume(me)
+            if self.ending:
+                raise Ended
+            self.current = me
+            if not me.steady:
+                self._generators.turn(me.rank)
         me.waits = None
 
     def poll(self, waits, until: float | None = None) -> None:

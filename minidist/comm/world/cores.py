@@ -19,5 +19,7 @@ def stay(there: set[int]) -> None:
     """Keep this thread `there`, and let it wake without interrupting: a fiber that is handed the baton would
     otherwise start at once, find the interpreter's lock taken and sleep again. Halves the cost of a hand-over."""
     os.sched_setaffinity(0, there)
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:  # chosen by the user; threads of one real-time class wait, too
+        return
     with contextlib.suppress(PermissionError):  # a container may forbid it: then hand-overs are only slower
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..base import ANY, PeerLost, Side, Work, describe
 from ..program import line_of, located
-from .clock import Clock
+from .clock import Clock, Ended
 
 
 class WorldWork(Work):
@@ -55,11 +55,14 @@ class WorldWork(Work):
 
     def wait(self):
         clock = self.clock
-        clock.check()
-        if self.parts > 0:
-            self.waiting += (clock.current,)
-            clock.block(self)
         current = clock.current
+        if self.parts > 0:
+            if clock.ending:
+                raise Ended
+            self.waiting += (current,)
+            clock.block(self)
+        elif clock.ending:
+            raise Ended
         if self.time > current.time:
             current.time = self.time
         if self._unwaited is not None:

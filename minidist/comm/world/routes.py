@@ -41,10 +41,14 @@ class Routes:
     def start(self, way: Way, ready: float) -> float:
         """When what is `ready` finds all its wires free. `way`: a Way, or a Pair."""
         free = self.free
-        start = max(ready, free[way.out], free[way.into])
+        if (out := free[way.out]) > ready:
+            ready = out
+        if (into := free[way.into]) > ready:
+            ready = into
         for wire, _ in way.shared:
-            start = max(start, free[wire])
-        return start
+            if (held := free[wire]) > ready:
+                ready = held
+        return ready
 
     def occupy(self, way: Way, nbytes: int, start: float, factor: float = 1.0) -> float:
         """Hold the wires from `start` on, `factor` times as long as free wires would be; when the ports are free."""

@@ -9,6 +9,9 @@ when its port is free again, the receiver on arrival.
 
 Cost of a message of N bytes on free wires: α + N·β (Hockney 1994). A wildcard receive matches only when
 no rank could still send earlier, which is when the clock acts on its event.
+
+Millions of messages pass here: what each of them does is written out where it happens, as far as it is short, since
+a call costs more than the little that it would do.
 """
 
 from __future__ import annotations
@@ -43,22 +46,31 @@ class Wires:
 
     def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork) -> None:
         """Queue `ops` of a stream's rank."""
-        posted = []
+        posted, pairs = [], stream.pairs
         for op in ops:
+            x, peer, label = op
             if isinstance(op, Send):
-                posted.append(Op(work, op.x, op.label, True, stream.pair(op.dst)))
+                posted.append(Op(work, x, label, True, pairs.get(peer) or stream.pair(peer)))
+            elif peer == ANY:
+                posted.append(Op(work, x, label, False, None))
             else:
-                posted.append(Op(work, op.x, op.label, False, None if op.src == ANY else stream.pair(~op.src)))
+                posted.append(Op(work, x, label, False, pairs.get(~peer) or stream.pair(~peer)))
         work.ops = tuple(posted)
-        if posted:
+        if not posted:
+            return
+        if stream.first is None:
+            stream.first = work
+            self._activate(work, work.posted)
+        else:
             stream.put(work)
-            if stream.first is work:
-                self._activate(work, work.posted)
 
     def _activate(self, work: WorldWork, time: float) -> None:
+        simple = self.rendezvous and not self._dead
         for op in work.ops:
             op.time = time
-            if self._dead and (error := self._forsaken(op)):
+            if simple and op.pair is not None:
+                self._meet(op)
+            elif self._dead and (error := self._forsaken(op)):
                 self._over(op, time, time, error)
             elif op.pair is None:
                 stream = work.stream
@@ -71,14 +83,15 @@ class Wires:
 
     def _meet(self, op: Op) -> None:
         """Match with the oldest of the other side; wait for it if there is none."""
-        pair = op.pair
-        if pair.first is not None and pair.first.sending is not op.sending:
-            other = pair.take()
-            self._match(op, other) if op.sending else self._match(other, op)
-        else:
-            pair.put(op)
-            if op.sending and (channel := op.work.stream.channel).anys:
-                self._listen(pair.dst, channel)
+        pair, sending = op.pair, op.sending
+        other = pair.first
+        if other is not None and other.sending is not sending:
+            pair.take()
+            self._match(op, other) if sending else self._match(other, op)
+            return
+        pair.put(op)
+        if sending and (channel := op.work.stream.channel).anys:
+            self._listen(pair.dst, channel)
 
     def _listen(self, dst: int, channel: Channel) -> None:
         """Let the oldest wildcard receive of `dst` choose, at the time of the earliest message there is."""
@@ -109,19 +122,20 @@ class Wires:
             self._over(send, time, time, error)
             self._over(receive, time, time, error)
         elif send.payload is not None:  # it has left already
-            _copy(send.payload, y)
+            if not y.is_meta:
+                _copy(send.payload, y)
             self._over(receive, time, time)
         else:
             self._ready(send, receive, time)
 
     def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
         """Both sides are there at time `ready`: at once if the clock is there, and nothing is before it."""
-        start = self._routes.start(send.pair, ready)
-        if start <= self.clock.reached and not self.clock.due():
+        clock, start = self.clock, self._routes.start(send.pair, ready)
+        if start <= clock.reached and not clock.due():
             self._transfer(send, receive, start)
         else:
             order = (1, ready, send.pair.src, send.pair.dst)
-            self.clock.at(start, order, self._start, order, send, receive)
+            clock.at(start, order, self._start, order, send, receive)
 
     def _start(self, now: float, order: tuple, send: Op, receive: Op | None) -> None:
         """Start the transfer if all its wires are free; else look again when they may be."""
@@ -133,19 +147,21 @@ class Wires:
 
     def _transfer(self, send: Op, receive: Op | None, start: float) -> None:
         pair, nbytes, factor = send.pair, send.x.nbytes, 1.0
+        src = pair.src
         if self._sent:
-            factor = self.cluster.noise("message", pair.src, self._sent[pair.src])
-            self._sent[pair.src] += 1
+            factor = self.cluster.noise("message", src, self._sent[src])
+            self._sent[src] += 1
         sent = self._routes.occupy(pair, nbytes, start, factor)
         arrived = sent + pair.alpha * factor
-        self.trace.add(pair.src, pair.dst, nbytes, start, sent, arrived, send.label, send.work.stream.channel.lane)
+        self.trace.add(src, pair.dst, nbytes, start, sent, arrived, send.label, send.work.stream.channel.lane)
         if receive is None:
             with _unseen():
                 send.payload, send.time = send.x.detach().clone(), arrived
             self._meet(send)  # before the next one of its stream, which may be as quick, can
             self._over(send, start, sent)
         else:
-            _copy(send.x, receive.x)
+            if not receive.x.is_meta:
+                _copy(send.x, receive.x)
             self._over(send, start, sent)
             self._over(receive, start, arrived)
 
@@ -158,8 +174,8 @@ class Wires:
             stream = work.stream
             if stream.first is work:  # else its rank is dead
                 stream.take()
-                if stream.first is not None:
-                    self._activate(stream.first, max(started, stream.first.posted))
+                if (following := stream.first) is not None:
+                    self._activate(following, max(started, following.posted))
 
     def unread(self) -> list[tuple[int, int]]:
         """(src, dst) of messages that left (eager) and that nobody has received."""
@@ -197,6 +213,5 @@ _unseen = torch._C._DisableTorchDispatch  # no meter charges what wires do to th
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    if not target.is_meta:
-        with _unseen():
-            target.detach().copy_(source.detach())
+    with _unseen():
+        target.detach().copy_(source.detach())

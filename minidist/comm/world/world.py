@@ -143,12 +143,16 @@ class WorldComm(Comm):
         self.steady = run.steady
 
     def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
-        run = self._run
-        run.clock.check()
-        work = WorldWork(run.clock, len(ops), None if waited else self._open, self._stream)
-        if not waited:
+        run, stream = self._run, self._stream
+        clock = run.clock
+        if clock.ending:
+            raise Ended
+        if waited:
+            work = WorldWork(clock, len(ops), None, stream)
+        else:
+            work = WorldWork(clock, len(ops), self._open, stream)
             work.where = caller()  # while it waits, the fiber itself tells
-        run.wires.post(self._stream, ops, work)
+        run.wires.post(stream, ops, work)
         return work
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
