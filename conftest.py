@@ -42,14 +42,3 @@ def pytest_configure(config):
 
             tolerant.tolerant = True
             IPyNbCell.sanitize = tolerant
-
-
-def pytest_sessionstart(session):
-    """Each worker that runs notebooks has kernels that need not import torch."""
-    config = session.config
-    if config.getoption("nbval", False) and (hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)):
-        from jupyter_client.provisioning import local_provisioner
-
-        from tests.warm import Warm
-
-        local_provisioner.launch_kernel = Warm().kernel

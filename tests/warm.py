@@ -134,5 +134,14 @@ def become(request: dict, fds: list[int]) -> None:
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
+def pytest_sessionstart(session):
+    """`pytest -p tests.warm --nbval`: each process that runs notebooks has kernels that are forked."""
+    config = session.config
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        from jupyter_client.provisioning import local_provisioner
+
+        local_provisioner.launch_kernel = Warm().kernel
+
+
 if __name__ == "__main__":
     serve(int(sys.argv[1]))
