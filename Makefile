@@ -37,8 +37,8 @@ alone: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m alone
 
 nbval: $(VENV)/.test
-	$(if $(NOTEBOOKS)$(SOLUTIONS),$(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env --nbval-cell-timeout 120 \
-		-n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
+	$(if $(NOTEBOOKS)$(SOLUTIONS),$(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
+		--nbval-cell-timeout 120 -n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
 
 build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)

@@ -43,8 +43,8 @@ def examine(comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[s
 
 
 def _examined(exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]]) -> str | None:
-    nursery.show(sources)
     try:
+        nursery.show(sources)
         _worlds(exam, nursery, packed)
         for case in exam.processes:
             _processes(exam, nursery, packed, case)
@@ -109,7 +109,7 @@ class Nursery:
         if self._pid == 0:
             examinee.nurse(exam, theirs)
         theirs.close()
-        self._line, self._asks = ours, Connection(os.dup(ours.fileno()))
+        self._name, self._line, self._asks = exam.name, ours, Connection(os.dup(ours.fileno()))
 
     def __enter__(self) -> Nursery:
         return self
@@ -127,10 +127,13 @@ class Nursery:
         self._ask("show", cells)
 
     def _ask(self, what: str, given=None, fds: Sequence[int] = ()):
-        self._asks.send((what, given))
-        if fds:
-            socket.send_fds(self._line, [b"f"], fds)
-        return self._asks.recv()
+        try:
+            self._asks.send((what, given))
+            if fds:
+                socket.send_fds(self._line, [b"f"], fds)
+            return self._asks.recv()
+        except (EOFError, ConnectionError):  # an answer has ended its parent
+            raise Wrong(f"{self._name}: the examination was ended from outside") from None
 
     @contextlib.contextmanager
     def forked(self, packed: list[bytes], n: int = 0) -> Iterator[list[Examinee]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,8 +13,10 @@ import psutil
 import pytest
 import torch
 
-from minidist.check import Wrong
-from tests.check.answers import double
+from minidist.check import Wrong, guard
+from minidist.check.exam import pack
+from minidist.comm import launch
+from tests.check.answers import Double, double
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -174,3 +177,25 @@ def marked(path):
         except (psutil.AccessDenied, psutil.NoSuchProcess):
             pass
     return found
+
+
+def orphaned(comm, packed):
+    """What the guard says of answers once the process between them is dead: before the first, and while one runs."""
+    said = []
+    for when in ("show", "fork"):
+        with guard.Nursery(Double()) as nursery:
+            ask = nursery._ask
+
+            def killed(what, *given, ask=ask, when=when, pid=nursery._pid):
+                if what == when:
+                    os.kill(pid, signal.SIGKILL)
+                return ask(what, *given)
+
+            nursery._ask = killed
+            said += [guard._examined(Double(), nursery, packed, {}) for _ in range(2)]
+    return said
+
+
+def test_answers_without_a_parent_are_wrong():
+    packed = [pack("double", lambda comm, x: 2 * x).data]
+    assert launch(orphaned, 1, packed)[0] == ["double: the examination was ended from outside"] * 4
