@@ -71,13 +71,14 @@ class Charge(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         out = args[0] if known.name in IN_PLACE and _fits(*args, *kwargs.values()) else func(*args, **kwargs)
         read, written = known.operands(args, kwargs, out)
-        places, there = self._places(known, read, written) if self.host or self.ledger.hosted else ((), False)
+        ledger = self.ledger
+        places, there = self._places(known, read, written) if self.host or ledger.hosted else ((), False)
         if not known.free:
             if True in places:
                 self._charge_beside(known, known.cost_of(args, kwargs, out, read, written), start, places, written)
             elif self._charged(read, written):
                 self._charge(known, known.cost_of(args, kwargs, out, read, written), start)
-        self.ledger.saw(read, written, start, known.name, there)
+        ledger.saw(read, written, start, known.name, there, known.view or (bool(args) and out is args[0]))
         return out
 
     def _places(self, known: Operator, read: list, written: list) -> tuple[set[bool], bool]:
@@ -117,10 +118,16 @@ def _fits(x: Tensor, *others) -> bool:
 
     Meta tensors have no values, and PyTorch checks their sizes in Python, at ten times the cost of charging them.
     """
-    if not x.is_meta or not x.is_floating_point() or 0 in x.stride():
+    dtype, shape = x.dtype, x.shape
+    if not x.is_meta or not dtype.is_floating_point or 0 in x.stride():
         return False
-    alike = lambda y: y.is_meta and y.dtype == x.dtype and y.shape == x.shape
-    return all(alike(y) if isinstance(y, Tensor) else type(y) in (int, float) for y in others)
+    for y in others:
+        if not isinstance(y, Tensor):
+            if type(y) not in (int, float):
+                return False
+        elif not y.is_meta or y.dtype != dtype or y.shape != shape:
+            return False
+    return True
 
 
 class ModelledHost(Host):

@@ -94,15 +94,17 @@ SEQUENCES = (list, tuple)
 
 
 class Operator:
-    """What is known of an operator before it is called. `free`: it moves nothing; `composite`: it is made of others."""
+    """What is known of an operator before it is called. `free`: it moves nothing; `view`: what it gives
+    lies where its operand lies; `composite`: it is made of others."""
 
-    __slots__ = ("changed", "composite", "formula", "free", "gathers", "moved", "name", "outs", "overwrites")
+    __slots__ = ("changed", "composite", "formula", "free", "gathers", "moved", "name", "outs", "overwrites", "view")
 
     def __init__(self, func):
         schema = func._schema
         self.name = name = schema.name.partition("::")[2]
         self.composite = func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd)
-        self.free = (func.is_view or torch.Tag.inplace_view in func.tags or name in FREE
+        self.view = func.is_view
+        self.free = (self.view or torch.Tag.inplace_view in func.tags or name in FREE
                      or name.removeprefix("new_").startswith("empty"))  # fmt: skip
         self.overwrites, self.gathers = name.removeprefix("_foreach_") in OVERWRITE, name in GATHER
         written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
@@ -168,4 +170,4 @@ def tensors(values: Iterable) -> list[Tensor]:
 
 def stored(x: Tensor) -> int:
     """Bytes of memory that `x` covers, at most: an expanded one covers no more than its storage."""
-    return min(x.nbytes, x.untyped_storage().nbytes())
+    return x.nbytes if x.is_contiguous() else min(x.nbytes, x.untyped_storage().nbytes())

@@ -49,6 +49,7 @@ class Ledger:
         self._times, self._which, self._change = array("d"), array("q"), array("q")  # of each change
         self._accumulated: tuple | None = None
         self._open = True
+        self.hosted = False  # whether anything has lain in the host's memory
         self.copied = [0, 0]  # bytes from the device to the host, and back
 
     def existing(self, value, seen: set[int] | None = None) -> None:
@@ -74,20 +75,16 @@ class Ledger:
             for item in value.values() if isinstance(value, dict) else value:
                 self.existing(item, seen)
 
-    @property
-    def hosted(self) -> bool:
-        """Whether anything has lain in the host's memory."""
-        return HOST in self._devices
-
     def on_host(self, x: Tensor, new: bool) -> bool:
         """Whether `x` lies in the host's memory; `new` is the answer for one that has not been seen."""
         held = self._live.get(x.untyped_storage()._cdata)
         return new if held is None else self._device[held.index] == self._devices.get(HOST)
 
-    def saw(self, read: list[Tensor], written: list[Tensor], start: float, name: str = "", host: bool = False) -> None:
+    def saw(self, read: list[Tensor], written: list[Tensor], start: float, name: str = "", host: bool = False,
+            nothing_new: bool = False) -> None:  # fmt: skip
         """An operator that began at `start` has read and written, or given, these dense tensors.
 
-        host: what it gave is in the host's memory."""
+        host: what it gave is in the host's memory.  nothing_new: it gave no memory that it had not read."""
         if not self._open:
             return
         node = torch._C._current_autograd_node()
@@ -101,8 +98,9 @@ class Ledger:
                 self._gradient(x)
             elif held.forward and not forward and not accumulates:
                 self._claim(held, ACTIVATIONS)
-        for x in written:
-            self._hold(x, start, forward, host)
+        if not nothing_new:
+            for x in written:
+                self._hold(x, start, forward, host)
         if accumulates:
             self._accumulates(node.variable, written)
 
@@ -160,6 +158,7 @@ class Ledger:
         held = self._live[key] = _Held(storage, self._died)
         held.key, held.index, held.nbytes = key, len(self._category), storage.nbytes()
         held.born, held.forward = born, forward
+        self.hosted |= device == HOST
         self._category.append(OTHER)
         self._device.append(self._devices.setdefault(device, len(self._devices)))
         self._changed(born, held.index, held.nbytes)

@@ -71,28 +71,30 @@ class Meter:
                 self.ledgers[fiber.rank].close()
 
     def _charge(self, fiber: Fiber) -> Charge:
-        device, rank = self.cluster.device, fiber.rank
+        device, rank, add = self.cluster.device, fiber.rank, self.trace.spans.add
         seconds = None if device is None else functools.partial(self._seconds, rank, 1 / self.cluster.speed(rank))
         host = None if self.cluster.host is None else self.cluster.part_of_host(rank, self.trace.n)
         beside = None if host is None else functools.partial(self._beside, rank, host)
-        charge = Charge(fiber, self.ledgers[rank], seconds, lambda *call: self._note(charge, fiber, *call), self.where,
-                        beside)  # fmt: skip
+
+        def note(known: Operator, cost: Cost, start: float, end: float) -> None:
+            if end > start:
+                phase = charge.phase
+                add(rank, fiber.name, KINDS.get(phase, "copy"), start, end, phase if charge.copying else known.name)
+
+        charge = Charge(fiber, self.ledgers[rank], seconds, note, self.where, beside)
         return charge
 
     def _seconds(self, rank: int, slowness: float, cost: Cost) -> float:
-        noise = self.cluster.noise("operation", rank, next(self._done[rank]))
-        return roofline(self.cluster.device, cost) * slowness * noise
+        return roofline(self.cluster.device, cost) * slowness * self._noise(rank)
 
     def _beside(self, rank: int, host: HostPart, cost: Cost, copied: bool) -> float:
         alone = host.link.alpha + cost.nbytes * host.link.beta if copied else roofline(host.device, cost)
-        noise = self.cluster.noise("operation", rank, next(self._done[rank]))
-        return alone * self.cluster.slow_ranks.get(rank, 1.0) * noise
+        return alone * self.cluster.slow_ranks.get(rank, 1.0) * self._noise(rank)
 
-    def _note(self, charge: Charge, fiber: Fiber, known: Operator, cost: Cost, start: float, end: float) -> None:
-        if end > start:
-            kind = KINDS.get(charge.phase, "copy")
-            name = charge.phase if charge.copying else known.name
-            self.trace.spans.add(fiber.rank, fiber.name, kind, start, end, name)
+    def _noise(self, rank: int) -> float:
+        """Of the rank's next operator."""
+        cluster = self.cluster
+        return cluster.noise("operation", rank, next(self._done[rank])) if cluster.sigma else 1.0
 
     def _now(self, rank: int) -> float:
         """The time of a rank: its running fiber's, else that which the run has reached."""
