@@ -178,8 +178,7 @@ class Clock:
             fiber.thread.join(0.05)
 
     def _run(self, fiber: Fiber, body: Callable[[], None]) -> None:
-        if self._core:
-            stay(self._core)
+        stay(self._core)
         try:
             fiber.baton.acquire()
             self.check()

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 
 
 def core() -> set[int] | None:
-    """One of this process's cores for all fibers, so that a hand-over does not wake another one. Only for fibers
+    """The core that this thread is on, for all fibers, so that a hand-over does not wake another one. Only for fibers
     that compute nothing (meta tensors): a pinned thread's parallel loops would stay on that core. None on macOS."""
     if not hasattr(os, "sched_getaffinity"):
         return None
-    cores = sorted(os.sched_getaffinity(0))
-    return {cores[os.getpid() % len(cores)]}
+    return {ctypes.CDLL(None).sched_getcpu()}
 
 
-def stay(there: set[int]) -> None:
+def stay(there: set[int] | None) -> None:
     """Keep this thread `there`, and let it wake without interrupting: a fiber that is handed the baton would
     otherwise start at once, find the interpreter's lock taken and sleep again. Halves the cost of a hand-over."""
-    os.sched_setaffinity(0, there)
+    if not hasattr(os, "sched_getscheduler"):
+        return
+    if there is not None:
+        os.sched_setaffinity(0, there)
     if os.sched_getscheduler(0) != os.SCHED_OTHER:  # chosen by the user; threads of one real-time class wait, too
         return
     with contextlib.suppress(PermissionError):  # a container may forbid it: then hand-overs are only slower
