@@ -377,7 +377,7 @@ def sent(n, block):
     world.run(blocks, block)
     return world.trace.bytes_sent(0)
 
-N, ns = 8 * 240 * 96 * 4, [1, 2, 4, 6]
+N, ns = 8 * 240 * 96 * 4, [1, 2, 4]
 traces = {(n, way): [metered(n, count, **kwargs) for count in (1, 2)] for n in ns for way, kwargs in
           {"f and g": {}, "sequence": {"sequence": True}, "gather again": {"sequence": True, "regather": True}}.items()}
 
