@@ -17,16 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from ..cluster.hardware import Device
 from ..host import Host
 from .flops import Cost, Operator, operator, stored
+from .given import called
 from .ledger import Ledger
 
 COPIES = {"copy_", "_to_copy", "clone"}  # what may have operands on the host and on the device
-IN_PLACE = {"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_"}
 
 
 def roofline(device: Device, cost: Cost) -> float:
@@ -69,7 +68,7 @@ class Charge(TorchDispatchMode):
         if known.composite:  # in inference mode operators arrive whole
             with self:
                 return func.decompose(*args, **kwargs)
-        out = args[0] if known.name in IN_PLACE and _fits(*args, *kwargs.values()) else func(*args, **kwargs)
+        out = called(known, func, args, kwargs)
         read, written = known.operands(args, kwargs, out)
         ledger = self.ledger
         places, there = self._places(known, read, written) if self.host or ledger.hosted else ((), False)
@@ -111,23 +110,6 @@ class Charge(TorchDispatchMode):
         if self.seconds is not None:
             self.clock.time = start + self.seconds(cost)
         self.note(known, cost, start, self.clock.time)
-
-
-def _fits(x: Tensor, *others) -> bool:
-    """Whether an operator in place on `x` has only its sizes to check, and they are right.
-
-    Meta tensors have no values, and PyTorch checks their sizes in Python, at ten times the cost of charging them.
-    """
-    dtype, shape = x.dtype, x.shape
-    if not x.is_meta or not dtype.is_floating_point or 0 in x.stride():
-        return False
-    for y in others:
-        if not isinstance(y, Tensor):
-            if type(y) not in (int, float):
-                return False
-        elif not y.is_meta or y.dtype != dtype or y.shape != shape:
-            return False
-    return True
 
 
 class ModelledHost(Host):

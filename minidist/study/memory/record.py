@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from minidist.comm.charge.flops import operator
+from minidist.comm.charge.given import called
 from minidist.study.memory.allocator import Allocator, Block
 
 BEFORE = "there before"
@@ -62,7 +64,7 @@ class _Recorder(TorchDispatchMode):
         self.count, self.on = 0, True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
+        out = called(operator(func), func, args, kwargs or {})
         self.see(tree_leaves(out), str(func))
         return out
 
