@@ -172,7 +172,7 @@ def test_what_is_said_of_predictions(change, says):
                          ids=lambda exam: exam.name)  # fmt: skip
 def test_no_draw_makes_the_solution_wrong(exam):
     answer = solved("17_large_batches")[exam.name]
-    assert [said(exam, answer, case, seed) for case in exam.cases for seed in range(4)] == [""] * 4 * len(exam.cases)
+    assert [said(exam, answer, case, seed) for case in exam.cases for seed in range(2)] == [""] * 2 * len(exam.cases)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,6 +12,7 @@ import torch
 from minidist import check
 from minidist.check import Wrong
 from tests.bank.bank import solved
+from tests.check.examined import accepted
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -51,10 +52,9 @@ def chain(comm, x, root):
         comm.send(x, (comm.rank + 1) % n)
 
 
-@pytest.mark.parametrize("broadcast", [tree, chain])
-def test_broadcast_as_a_tree_or_a_chain(broadcast, capsys):
-    check.broadcast(broadcast)
-    assert "broadcast: right." in capsys.readouterr().out
+def test_broadcast_as_a_tree_or_a_chain(capsys):
+    assert accepted(check.broadcast, [tree, chain]) == [0, 1]
+    assert capsys.readouterr().out.count("broadcast: right.") == 2
 
 
 def test_all_reduce_in_one_loop(capsys):
@@ -80,15 +80,16 @@ def only_for(fits):
     return all_reduce
 
 
-@pytest.mark.parametrize("fits", [
+FITS = [
     lambda comm, x: x.numel() in (0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 15, 64, 1000),  # what one can read in the grader
     lambda comm, x: comm.size < 5, lambda comm, x: x.numel() % comm.size == 0, lambda comm, x: x.dim() == 1,
     lambda comm, x: x.numel() >= comm.size, lambda comm, x: x.dtype != torch.int64, lambda comm, x: comm.rank < 4,
     lambda comm, x: type(comm).__name__ == "WorldComm", lambda comm, x: comm.size > 1 or x.zero_() is None,
-])
-def test_right_for_some_only(fits):
-    with pytest.raises(Wrong):
-        check.all_reduce(only_for(fits))
+]
+
+
+def test_right_for_some_only():
+    assert accepted(check.all_reduce, map(only_for, FITS)) == []
 
 
 def test_a_message_shows_the_learners_own_line():

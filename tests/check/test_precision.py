@@ -25,6 +25,7 @@ from minidist.check.precision.scale import number, plain
 from minidist.check.precision.together import ShardedStep
 from minidist.collectives import all_gather
 from tests.bank.bank import solved
+from tests.check.examined import accepted, assert_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 rng = lambda: torch.Generator().manual_seed(0)
@@ -174,93 +175,103 @@ def test_other_scales_lists_and_ranks(capsys):
 
 
 # ---------------------------------------------------------------------------------------------------- right only here
-@pytest.mark.parametrize("fits", [
+ROUNDED = [
     lambda x, e, f: (e, f) in ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9)), lambda x, e, f: abs(x) < 2.0 ** (2 ** (e - 1)),
     lambda x, e, f: x >= 0, lambda x, e, f: x != 1.0,
-])  # fmt: skip
-def test_numbers_right_for_some_only(fits):
+]  # fmt: skip
+
+
+def test_numbers_right_for_some_only():
     right = solved("07_precision")["round_to"]
-    with pytest.raises(Wrong):
-        check.round_to(lambda x, e, f: right(x, e, f) if fits(x, e, f) else 7.0)
+    only = lambda fits: lambda x, e, f: right(x, e, f) if fits(x, e, f) else 7.0
+    assert accepted(check.round_to, map(only, ROUNDED)) == []
 
 
-@pytest.mark.parametrize("spoil", [
+SPOILED = [
     lambda w, m, v, g: m[0].mul_(1.00001), lambda w, m, v, g: v[2].mul_(1.00001), lambda w, m, v, g: w[1].mul_(1.01),
     lambda w, m, v, g: g[0].mul_(2), lambda w, m, v, g: w.__setitem__(0, w[0].clone()), lambda w, m, v, g: g.clear(),
     lambda w, m, v, g: g.append(g[0]), lambda w, m, v, g: torch._amp_update_scale_(m[0], v[0], g[0], 2.0, 0.5, 2),
-])  # fmt: skip
-def test_a_step_that_is_nearly_right(spoil):
+]  # fmt: skip
+
+
+def test_a_step_that_is_nearly_right():
     right = solved("07_precision")["master_step"]
 
-    def answer(weights, masters, momenta, grads, *rest):
-        if spoil.__code__.co_names == ("__setitem__", "clone"):
-            spoil(weights, masters, momenta, grads)  # then the model's own tensor is no longer updated
-        told = right(weights, masters, momenta, grads, *rest)
-        spoil(weights, masters, momenta, grads)
-        return told
+    def spoiled(spoil):
+        def answer(weights, masters, momenta, grads, *rest):
+            if spoil.__code__.co_names == ("__setitem__", "clone"):
+                spoil(weights, masters, momenta, grads)  # then the model's own tensor is no longer updated
+            told = right(weights, masters, momenta, grads, *rest)
+            spoil(weights, masters, momenta, grads)
+            return told
 
-    with pytest.raises(Wrong):
-        check.master_step(answer)
+        return answer
+
+    assert accepted(check.master_step, map(spoiled, SPOILED)) == []
 
 
-@pytest.mark.parametrize("fits", [
-    lambda comm: comm.size < 4, lambda comm: comm.rank == 0, lambda comm: type(comm).__name__ == "WorldComm",
-])  # fmt: skip
-def test_ranks_that_agree_here_only(fits):
+def test_ranks_that_agree_here_only():
     right = solved("07_precision")["sharded_step"]
 
-    def answer(comm, weights, grads, scale, lr):
-        told = right(comm, weights, grads, scale, lr)
-        return told if fits(comm) else told / 4
+    def only(fits):
+        def answer(comm, weights, grads, scale, lr):
+            told = right(comm, weights, grads, scale, lr)
+            return told if fits(comm) else told / 4
 
-    with pytest.raises(Wrong, match="scale"):
-        check.sharded_step(answer)
+        return answer
+
+    assert_wrong("scale", check.sharded_step, map(only, [
+        lambda comm: comm.size < 4, lambda comm: comm.rank == 0, lambda comm: type(comm).__name__ == "WorldComm",
+    ]))  # fmt: skip
 
 
-@pytest.mark.parametrize("skips", [True, False])
-def test_ranks_that_say_nothing_in_processes(skips):
+def test_ranks_that_say_nothing_in_processes():
     """Whatever they do there without a message: one of the two cases is of the other kind."""
     right = solved("07_precision")["sharded_step"]
 
-    def answer(comm, weights, grads, scale, lr):
-        if type(comm).__name__ == "WorldComm":
-            return right(comm, weights, grads, scale, lr)
-        return scale / 2 if skips else right(comm.split(comm.rank), weights, grads, scale, lr)
+    def silent(skips):
+        def answer(comm, weights, grads, scale, lr):
+            if type(comm).__name__ == "WorldComm":
+                return right(comm, weights, grads, scale, lr)
+            return scale / 2 if skips else right(comm.split(comm.rank), weights, grads, scale, lr)
 
-    with pytest.raises(Wrong, match="3 real processes"):
-        check.sharded_step(answer)
+        return answer
+
+    assert_wrong("3 real processes", check.sharded_step, map(silent, [True, False]))
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda w: w.double(), lambda w: w[:1], lambda w: w.to(torch.complex128), lambda w: w.int(),
-])  # fmt: skip
-def test_weights_that_are_other_tensors(spoil):
+def test_weights_that_are_other_tensors():
     right = solved("07_precision")["sharded_step"]
 
-    def answer(comm, weights, grads, scale, lr):
-        told = right(comm, weights, grads, scale, lr)
-        if weights:
-            weights[0].data = spoil(weights[0])
-        return told
+    def spoiled(spoil):
+        def answer(comm, weights, grads, scale, lr):
+            told = right(comm, weights, grads, scale, lr)
+            if weights:
+                weights[0].data = spoil(weights[0])
+            return told
 
-    with pytest.raises(Wrong, match=r"weights\[0\] (has|is of)"):
-        check.sharded_step(answer)
+        return answer
+
+    assert_wrong(r"weights\[0\] (has|is of)", check.sharded_step, map(spoiled, [
+        lambda w: w.double(), lambda w: w[:1], lambda w: w.to(torch.complex128), lambda w: w.int(),
+    ]))  # fmt: skip
 
 
 @pytest.mark.parametrize("lists", ["white", "black", "gray"])
-@pytest.mark.parametrize("where", ["float16 only", "two at most"])
-def test_modes_right_for_some_only(lists, where):
+def test_modes_right_for_some_only(lists):
     right = solved("07_precision")["Autocast"]
 
-    class Spoiled(right):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            plain_call = self.dtype == torch.bfloat16 if where == "float16 only" else isinstance(args[0], list)
-            if func.__name__ in getattr(self, lists) and plain_call:
-                return func(*args, **(kwargs or {}))
-            return super().__torch_function__(func, types, args, kwargs)
+    def spoiled(where):
+        class Spoiled(right):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                plain_call = self.dtype == torch.bfloat16 if where == "float16 only" else isinstance(args[0], list)
+                if func.__name__ in getattr(self, lists) and plain_call:
+                    return func(*args, **(kwargs or {}))
+                return super().__torch_function__(func, types, args, kwargs)
 
-    with pytest.raises(Wrong, match=f"autocast: a {lists} function"):
-        check.autocast(Spoiled)
+        return Spoiled
+
+    assert_wrong(f"autocast: a {lists} function", check.autocast, map(spoiled, ["float16 only", "two at most"]))
 
 
 # ------------------------------------------------------------------------------------------------------ small things

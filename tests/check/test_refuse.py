@@ -13,23 +13,26 @@ import minidist.collectives.ring
 from minidist import check
 from minidist.check import Wrong
 from tests.check.answers import double
+from tests.check.examined import assert_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
 LIBRARY = "this is the library's"
 
 
-def refused(*lines):
-    """Whether an answer with these lines, the last an expression, is refused; the message."""
+def answer_of(lines):
     names = {"__name__": "__main__"}
     body = "\n    ".join(lines)
     exec(f"import sys, torch\ndef answer(comm, x):\n    {body}\n    return 2 * x", names)
-    with pytest.raises(Wrong) as caught:
-        double(names["answer"])
-    return str(caught.value)
+    return names["answer"]
 
 
-@pytest.mark.parametrize("lines", [
+def refused(words, *answers):
+    """Whether answers with these lines, the last an expression, are refused with these words."""
+    assert_wrong(words, double, {"; ".join(lines): answer_of(lines) for lines in answers})
+
+
+THE_LIBRARY = [
     ["from minidist.collectives import all_reduce_", "all_reduce_(comm, x)"],
     ["import minidist.collectives.naive as f", "f.all_reduce(comm, [x], torch.add)"],
     ["import sys", "sys.modules['minidist.collectives.verbs'].barrier(comm)"],
@@ -41,22 +44,24 @@ def refused(*lines):
     ["import minidist.check.messages.ring as r", "open(r.__file__).read()"],
     ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
     ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],
-])
-def test_the_library(lines):
-    assert LIBRARY in refused(*lines)
+]
 
 
-@pytest.mark.parametrize("module", ["parallel.pipedream", "check.walls.oracle", "study.memory"])
-def test_a_module_that_is_not_loaded_yet(module):
+def test_the_library():
+    refused(LIBRARY, *THE_LIBRARY)
+
+
+def test_a_module_that_is_not_loaded_yet():
     """The learner has only imported it: he is not told of a file."""
-    assert LIBRARY in refused(f"for name in [m for m in sys.modules if m.startswith('minidist.{module}')]:",
-                              "    del sys.modules[name]", f"import minidist.{module}")  # fmt: skip
+    refused(LIBRARY, *[[f"for name in [m for m in sys.modules if m.startswith('minidist.{module}')]:",
+                        "    del sys.modules[name]", f"import minidist.{module}"]
+                       for module in ("parallel.pipedream", "check.walls.oracle", "study.memory")])  # fmt: skip
 
 
-@pytest.mark.parametrize("part", ["check", "collectives", "parallel", "study", "train"])
-def test_a_file_of_the_library(part):
-    assert LIBRARY in refused(f"open({minidist.__path__[0]!r} + '/{part}/new.py')")
-    assert "reads and writes no files" in refused(f"open({minidist.__path__[0]!r} + '/{part}/new.py', 'w')")
+def test_a_file_of_the_library():
+    files = [f"{minidist.__path__[0]}/{part}/new.py" for part in ("check", "collectives", "parallel", "study", "train")]
+    refused(LIBRARY, *[[f"open({file!r})"] for file in files])
+    refused("reads and writes no files", *[[f"open({file!r}, 'w')"] for file in files])
 
 
 def test_the_librarys_code_does_not_come_with_the_answer():
@@ -75,46 +80,49 @@ def test_the_librarys_code_does_not_come_with_the_answer():
         cloudpickle.unregister_pickle_by_value(ring)
 
 
-@pytest.mark.parametrize("lines", [
+FILES = [
     ["open('solutions/02_messages/02_messages.ipynb').read()"], ["open('note.txt', 'w').write('x')"],
     ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"], ["import numpy", "numpy.fromfile('/etc/hostname')"],
     ["torch.load('x.pt')"], ["import minidist.comm.base as base", "open(base.__file__, 'a')"],
-])
-def test_files(lines):
-    assert "reads and writes no files" in refused(*lines)
+]
 
 
-@pytest.mark.parametrize("lines", [
+def test_files():
+    refused("reads and writes no files", *FILES)
+
+
+OUTSIDE = [
     ["import socket", "socket.create_server(('localhost', 0))"], ["import subprocess", "subprocess.run(['ls'])"],
     ["import os", "os.system('ls')"], ["import os", "os.fork()"], ["import os", "os.kill(os.getppid(), 9)"],
     ["import gc", "gc.get_objects()"], ["import ctypes", "ctypes.CDLL(None)"], ["import os", "os.remove('x')"],
-])
-def test_the_world_outside(lines):
-    assert "to nothing else" in refused(*lines)
+]
+
+
+def test_the_world_outside():
+    refused("to nothing else", *OUTSIDE)
 
 
 def test_what_the_module_holds_does_not_weaken_the_hook():
     lines = ["r = sys.modules['minidist.check.refuse']", "r._BEGINNINGS = r._EXACTLY = ()", "r.PACKAGE = '/'",
              "import os", "os.system('ls')"]  # fmt: skip
-    assert "to nothing else" in refused(*lines)
+    refused("to nothing else", lines)
 
 
 def test_the_library_itself_as_answer():
-    for answer in (minidist.collectives.all_reduce_, minidist.collectives.ring.all_gather):
-        with pytest.raises(Wrong, match="the library's own code"):
-            double(answer)
+    answers = [minidist.collectives.all_reduce_, minidist.collectives.ring.all_gather]
+    assert_wrong("the library's own code", double, answers)
 
 
-@pytest.mark.parametrize("line", [
+SLOW = [
     "import torch.distributed.pipelining", "from torch.distributed.pipelining import Schedule1F1B",
-    "import importlib; importlib.import_module('torch.distributed.pipelining.schedules')"])  # fmt: skip
-def test_what_is_slow_to_load_is_refused_when_it_is_loaded(line):
-    def schedule(stage, S, M):
-        exec(line)
-        return []
+    "import importlib; importlib.import_module('torch.distributed.pipelining.schedules')"]  # fmt: skip
 
-    with pytest.raises(Wrong, match=LIBRARY):
-        check.one_f_one_b(schedule)
+
+def test_what_is_slow_to_load_is_refused_when_it_is_loaded():
+    def schedule(line):
+        return lambda stage, S, M: exec(line) or []
+
+    assert_wrong(LIBRARY, check.one_f_one_b, map(schedule, SLOW))
 
 
 def test_ordinary_work_is_not_refused():

@@ -94,7 +94,8 @@ class Check:
 
     def in_place(self):
         for shape in SHAPES:
-            for dtype in DTYPES + ([] if self.native else OURS_ONLY):
+            every = DTYPES + ([] if self.native else OURS_ONLY) if shape in OF_ALL_OPS else [torch.float32]
+            for dtype in every:
                 for op in OPS if dtype in (torch.float32, torch.int64) and shape in OF_ALL_OPS else ["sum"]:
                     if op != "mean" or dtype.is_floating_point:
                         self.reductions(shape, dtype, op)
@@ -159,8 +160,8 @@ class Check:
         uneven = [(2 * r + 1) % 4 for r in range(n)]  # 1, 3, 1, 3 …
         for sizes in [None, uneven, [3 if r == n - 1 else 0 for r in range(n)], [0] * n]:
             counts = sizes or [2] * n
-            for rest in RESTS:
-                for dtype in DTYPES if rest == (2,) and sizes in (None, uneven) else [torch.float32]:
+            for rest in RESTS if sizes in (None, uneven) else [(2,), "strided"]:
+                for dtype in DTYPES if rest == (2,) and sizes == uneven else [torch.float32]:
                     self.rows_of(counts, sizes, rest, dtype)
         if n > 1 or not self.native:
             numbers = torch.cat([values(r, ()).view(1) for r in range(n)])

@@ -9,7 +9,7 @@ from minidist.comm import World, launch
 from tests.collectives.oracle import check
 
 NEW = [name for name in FLAT if name not in ("naive", "ring")]
-MANY = [*range(1, 9), 13, 16, 17]
+MANY = [*range(1, 9), 13, 17]
 
 
 def wrong(results):
@@ -27,7 +27,7 @@ def test_in_a_world(algorithm, n):
     assert wrong(World(n).run(check, algorithm)) == []
 
 
-@pytest.mark.parametrize("n", [6, 8, 13])
+@pytest.mark.parametrize("n", [8, 13])
 @pytest.mark.parametrize("algorithm", ["naive", "ring", "auto"])
 def test_the_older_ones_and_the_choice(algorithm, n):
     assert wrong(World(n).run(check, algorithm)) == []
@@ -50,21 +50,21 @@ def test_with_buffered_sends(algorithm):
 
 @pytest.mark.parametrize(("n", "transport"), [(3, "shm"), (4, "shm"), (3, "gloo")])
 def test_over_processes(n, transport):
-    assert launch(all_of_them, n, transport=transport) == [[]] * n
+    """The bits of all worlds are the same, too; "auto" may choose another algorithm in each."""
+    results = launch(all_of_them, n, transport=transport)
+    assert wrong(results) == []
+    for (_, mine), (_, theirs) in zip(World(n).run(all_of_them), results, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
 
 
 def all_of_them(comm):
-    found = []
+    """(what was wrong, the bits of the all-reduces of NEW)."""
+    found, bits = [], []
     for algorithm in [*NEW, "auto", Hierarchical(outer="pipelined", size=2)]:
-        found += check(comm, algorithm, lengths=[0, 7, 1001])[0]
-    return found + check(comm, "pipelined", ["all_reduce_", "reduce_"], [200_003])[0]
-
-
-@pytest.mark.parametrize("algorithm", [name for name in NEW if hasattr(FLAT[name], "all_reduce")])
-def test_all_worlds_give_the_same_bits(algorithm):
-    world, processes = World(3).run(check, algorithm), launch(check, 3, algorithm)
-    for (_, mine), (_, theirs) in zip(world, processes, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
+        lines, reduced = check(comm, algorithm, lengths=[0, 7, 1001])
+        found += lines
+        bits += reduced if algorithm in NEW else []
+    return found + check(comm, "pipelined", ["all_reduce_", "reduce_"], [200_003])[0], bits
 
 
 def own_part_twice(comm, chunks, out, combine):

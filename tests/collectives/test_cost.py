@@ -48,7 +48,7 @@ def far_off(algorithm, verb, ns, bound):
 
 
 @pytest.mark.parametrize(("algorithm", "verb"), WHOLE)
-def test_exact_for_every_kind_of_n(algorithm, verb):
+def test_exact_for_every_n(algorithm, verb):
     """What consists of other verbs, so that those are exact, too, or their errors undo each other at each n."""
     assert far_off(algorithm, verb, EVERY, 1e-9) == []
 

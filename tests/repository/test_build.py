@@ -87,13 +87,24 @@ def test_what_did_not_change_is_not_touched(built):
     (NAMES[1], "a + a", "2 * a", NAMES[1:]),
     (NAMES[2], "add(1, 2) == 3", "True", NAMES[2:]),
 ])
-def test_what_changed_is_named_and_built_again(copy, name, old, new, stale):
+def test_what_changed_is_named(copy, name, old, new, stale):
     edit(copy, name, old, new)
     done = run(copy, "--check")
     assert done.returncode == 1
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(stale)
+
+
+@pytest.mark.parametrize(("edits", "others"), [
+    # A source, and a notebook that was run; then an exercise alone, for which nothing is run.
+    ([("course/07_sample/lesson.py", "A lesson", "One lesson"), (NAMES[1], "a + a", "2 * a")], [NAMES[0]]),
+    ([(NAMES[2], "add(1, 2) == 3", "True")], []),
+], ids=["lesson and solution", "exercise"])
+def test_what_changed_is_built_again(built, copy, edits, others):
+    for edited in edits:
+        edit(copy, *edited)
     assert run(copy).returncode == 0
     assert run(copy, "--check").returncode == 0
+    assert [name for name in NAMES if notebooks(copy)[name] != notebooks(built)[name]] == others
 
 
 def test_a_notebook_without_a_source_is_named(copy):

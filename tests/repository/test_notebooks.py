@@ -1,13 +1,11 @@
 """The committed notebooks: built from their source, run from top to bottom, without an unexpected error."""
 
-import subprocess
-import sys
-
 import nbformat
 import nbformat.v4 as v4
 import pytest
 
 from tests.repository.files import ROOT, repository
+from tests.repository.test_build import run
 
 OUTPUT = v4.new_output("stream", name="stdout", text="1\n")
 ERROR = v4.new_output("error", ename="E", evalue="", traceback=[])
@@ -53,5 +51,5 @@ def test_a_good_notebook_is_not():
 
 
 def test_nothing_is_stale():
-    done = subprocess.run([sys.executable, "course/build.py", "--check"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(ROOT, "--check")
+    assert done.returncode == 0, done.stdout

@@ -82,7 +82,7 @@ def rows(comm, dtype):
     return x[comm.rank :: comm.size].to(dtype)
 
 
-def train(model, x, clip=None, steps=5, accumulate=None):
+def train(model, x, clip=None, steps=3, accumulate=None):
     """Its losses."""
     optimizer, losses = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01), []
     for step in range(steps):
@@ -100,7 +100,7 @@ def train(model, x, clip=None, steps=5, accumulate=None):
 
 
 def ddp(comm, group, dtype=torch.float64):
-    """Losses and state after 5 steps with accumulation, small buckets, buffers, a frozen and an unused layer."""
+    """Losses and state after 3 steps with accumulation, small buckets, buffers, a frozen and an unused layer."""
     net = Net(dtype=dtype)
     if comm.rank:
         nn.init.zeros_(net.layers[0].weight)  # must come from rank 0
@@ -112,7 +112,7 @@ def ddp(comm, group, dtype=torch.float64):
 
 
 def fsdp(comm, group, dtype=torch.float64, mesh=None):
-    """Losses and whole parameters after 5 steps, every second one clipped by the global norm."""
+    """Losses and whole parameters after 3 steps, the second one clipped by the global norm."""
     mesh, net = mesh or DeviceMesh.from_group(group, "cpu"), Net(norm=False, unused=False, dtype=dtype)
     for layer in net.layers:
         if isinstance(layer, nn.Linear):
