@@ -158,7 +158,7 @@ def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
         trace.merge(outcome.get("trace") or Trace(n))
     spans = [o["span"] for o in outcomes if o["ok"]]
     start = min((s for s, _ in spans), default=0.0)
-    trace.sort(start)
+    trace.since(start)
     values = [errors[r] if r in errors else pickle.loads(o["value"]) for r, o in enumerate(outcomes)]
     return Results(values, trace, max((e for _, e in spans), default=start) - start)
 

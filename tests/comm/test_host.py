@@ -148,7 +148,7 @@ def test_traces_tell_hosts_apart():
     assert one != other
     other.merge(one)
     assert other.host[1].up == 1
-    other.sort(0.25)
+    other.since(0.25)
     assert other.host[1].memory.times[0] == one.host[1].memory.times[0] - 0.25
 
 

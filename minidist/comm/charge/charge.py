@@ -15,6 +15,8 @@ of a `ModelledHost` runs there; a copy to or from it takes the host's link, as l
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -25,6 +27,7 @@ from .flops import Cost, Operator, operator, stored
 from .given import called
 from .ledger import Ledger
 
+_type = cache(attrgetter("type"))  # of a device: torch makes the word anew each time
 COPIES = {"copy_", "_to_copy", "clone"}  # what may have operands on the host and on the device
 
 
@@ -94,7 +97,7 @@ class Charge(TorchDispatchMode):
             if known.name not in COPIES:
                 raise RuntimeError(f"{known.name} has operands on the host and on the device: copy one side first")
             down = self.ledger.on_host(written[0], self.host > 0)
-            cost = Cost(0, sum(map(stored, written)), cost.dtype)
+            cost = Cost(0, stored(written), cost.dtype)
             self.ledger.copied[not down] += cost.nbytes
             self.copying = "to host" if down else "to device"
         if self.beside is not None:
@@ -104,7 +107,7 @@ class Charge(TorchDispatchMode):
 
     def _charged(self, read: list, written: list) -> bool:
         some = written or read
-        return bool(some) and (self.where is None or some[0].device.type == self.where)
+        return bool(some) and (self.where is None or _type(some[0].device) == self.where)
 
     def _charge(self, known: Operator, cost: Cost, start: float) -> None:
         if self.seconds is not None:

@@ -134,10 +134,10 @@ class Operator:
         dtype = (read or written)[0].dtype if read or written else None
         if self.moved is not None:
             return Cost(flops, self.moved(*args, **kwargs, out_val=out), dtype)
-        given = sum(map(stored, written))
-        taken = sum(map(stored, read[len(tensors(args[:1])) :] if self.overwrites else read))
+        given = stored(written)
+        taken = stored(read[len(tensors(args[:1])) :] if self.overwrites else read)
         if self.gathers:
-            taken -= max(0, stored(read[0]) - given)
+            taken -= max(0, stored(read[:1]) - given)
         return Cost(flops, taken + given, dtype)
 
 
@@ -168,6 +168,9 @@ def tensors(values: Iterable) -> list[Tensor]:
     return found
 
 
-def stored(x: Tensor) -> int:
-    """Bytes of memory that `x` covers, at most: an expanded one covers no more than its storage."""
-    return x.nbytes if x.is_contiguous() else min(x.nbytes, x.untyped_storage().nbytes())
+def stored(tensors: Iterable[Tensor]) -> int:
+    """Bytes of memory that each covers, at most, together: an expanded one covers no more than its storage."""
+    nbytes = 0
+    for x in tensors:
+        nbytes += x.nbytes if x.is_contiguous() else min(x.nbytes, x.untyped_storage().nbytes())
+    return nbytes

@@ -1,10 +1,14 @@
-"""What ranks did, and when: spans in columns, 24 bytes each, however many operators a run has."""
+"""What ranks did, and when: spans in packed rows, 24 bytes each, however many operators a run has."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import NamedTuple
+
+from .words import Words
+
+_ROW = Struct("=iidd")  # rank and word, start and end
 
 
 class Span(NamedTuple):
@@ -23,18 +27,12 @@ class Spans:
     """The spans of a run, in the order in which they were added; to whoever reads them, a list of Span."""
 
     def __init__(self, spans: Iterable[Span] = ()):
-        self._ints, self._times = array("i"), array("d")  # rank and word, start and end of each
-        self._words: list[tuple[str, str, str]] = []  # distinct (lane, kind, name)
-        self._word_ids: dict[tuple, int] = {}
+        self._rows, self._words = bytearray(), Words()  # a word: (lane, kind, name)
         self.extend(spans)
 
     def add(self, rank: int, lane: str, kind: str, start: float, end: float, name: str) -> None:
         """One more; times in seconds."""
-        word = self._word_ids.setdefault((lane, kind, name), len(self._words))
-        if word == len(self._words):
-            self._words.append((lane, kind, name))
-        self._ints.extend((rank, word))
-        self._times.extend((start, end))
+        self._rows += _ROW.pack(rank, self._words[lane, kind, name], start, end)
 
     def append(self, span: Span) -> None:
         self.add(*span)
@@ -48,17 +46,23 @@ class Spans:
         return self
 
     def __len__(self) -> int:
-        return len(self._ints) // 2
+        return len(self._rows) // _ROW.size
 
     def __getitem__(self, i):
         if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(len(self)))]
-        i = range(len(self))[i]
-        lane, kind, name = self._words[self._ints[2 * i + 1]]
-        return Span(self._ints[2 * i], lane, kind, self._times[2 * i], self._times[2 * i + 1], name)
+            return self._at(range(*i.indices(len(self))))
+        return self._at([range(len(self))[i]])[0]
 
     def __iter__(self) -> Iterator[Span]:
-        return (self[i] for i in range(len(self)))
+        return iter(self._at(range(len(self))))
+
+    def _at(self, places: Iterable[int]) -> list[Span]:
+        words, found = list(self._words), []
+        for place in places:
+            rank, word, start, end = _ROW.unpack_from(self._rows, place * _ROW.size)
+            lane, kind, name = words[word]
+            found.append(Span(rank, lane, kind, start, end, name))
+        return found
 
     def __eq__(self, other) -> bool:
         return isinstance(other, Spans | list) and list(self) == list(other)

@@ -1,6 +1,6 @@
 """What happened in a run: who sent how many bytes to whom, and when.
 
-Columns, not objects: a ring over 1,024 ranks makes two million messages. Bytes are counted once, at
+Packed rows, not objects: a ring over 1,024 ranks makes two million messages. Bytes are counted once, at
 the sender, for both World and processes, on our own send and receive (never on a library's
 collectives, which move more than they say). Times are seconds: virtual in a World, since the start
 of the run elsewhere.
@@ -8,14 +8,17 @@ of the run elsewhere.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from html import escape
+from struct import Struct
 from typing import NamedTuple
+
+import numpy as np
 
 from . import chrome
 from .spans import Span, Spans
 from .timeline import OnHost, Timeline
+from .words import Words
 
 __all__ = ["Message", "OnHost", "Results", "Span", "Spans", "Timeline", "Trace", "lane_of"]
 
@@ -39,6 +42,11 @@ class Message(NamedTuple):
     lane: str
 
 
+_ROW = Struct("=iiqiddd")
+_COLUMNS = np.dtype([("src", "i4"), ("dst", "i4"), ("nbytes", "i8"), ("word", "i4"),
+                     ("start", "f8"), ("sent", "f8"), ("arrived", "f8")])  # fmt: skip
+
+
 class Trace:
     """The messages, spans and memory of one run; iterate over it for the messages, in the order they started.
 
@@ -48,18 +56,11 @@ class Trace:
 
     def __init__(self, n: int):
         self.n = n
-        self._ints, self._times = array("q"), array("d")  # 4 and 3 numbers a message
-        self._words: list[tuple] = []  # distinct (label, lane)
-        self._word_ids: dict[tuple, int] = {}
+        self._rows, self._words = bytearray(), Words()  # a word: (label, lane)
         self.spans, self.memory, self.host = Spans(), {}, {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
-        word = self._word_ids.get((label, lane))
-        if word is None:
-            word = self._word_ids[label, lane] = len(self._words)
-            self._words.append((label, lane))
-        self._ints.extend((src, dst, nbytes, word))
-        self._times.extend((start, sent, arrived))
+        self._rows += _ROW.pack(src, dst, nbytes, self._words[label, lane], start, sent, arrived)
 
     def merge(self, other: Trace) -> None:
         """Take over the records of another rank's trace."""
@@ -69,26 +70,36 @@ class Trace:
         self.memory |= other.memory
         self.host |= other.host
 
-    def sort(self, origin: float) -> None:
-        """Put the messages of merged ranks into the order in which they started, seconds after `origin`."""
-        rows = [m._replace(start=m.start - origin, sent=m.sent - origin, arrived=m.arrived - origin) for m in self]
-        rows.sort(key=lambda m: (m.start, m.src, m.dst))
+    def sort(self) -> None:
+        """Put the messages into the order in which they started; of those that started together, by their ranks."""
+        rows = self._columns()
+        order = np.lexsort((rows["dst"], rows["src"], rows["start"]))
+        self._rows = bytearray(rows.view(f"V{_ROW.size}")[order])  # as bytes, a tenth of the time
+
+    def since(self, origin: float) -> None:
+        """Count all times from `origin`, seconds, and put messages and spans into the order in which they started."""
+        rows = self._columns()
+        for column in ("start", "sent", "arrived"):
+            rows[column] -= origin
+        self._rows = bytearray(rows)
+        self.sort()
         spans = [s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans]
-        spans.sort(key=lambda s: (s.start, s.rank))
-        memory = {rank: timeline.since(origin) for rank, timeline in self.memory.items()}
-        host = {rank: there._replace(memory=there.memory.since(origin)) for rank, there in self.host.items()}
-        self.__init__(self.n)
-        for m in rows:
-            self.add(*m)
-        self.spans, self.memory, self.host = Spans(spans), memory, host
+        self.spans = Spans(sorted(spans, key=lambda s: (s.start, s.rank)))
+        self.memory = {rank: timeline.since(origin) for rank, timeline in self.memory.items()}
+        self.host = {rank: there._replace(memory=there.memory.since(origin)) for rank, there in self.host.items()}
+
+    def _columns(self) -> np.ndarray:
+        """The messages so far, a column for each number."""
+        return np.frombuffer(bytearray(self._rows), _COLUMNS)  # a copy: a bytearray that is looked at cannot grow
 
     def __len__(self) -> int:
-        return len(self._ints) // 4
+        return len(self._rows) // _ROW.size
 
     def __iter__(self) -> Iterator[Message]:
-        for i in range(len(self)):
-            src, dst, nbytes, word = self._ints[4 * i : 4 * i + 4]
-            yield Message(src, dst, nbytes, *self._times[3 * i : 3 * i + 3], *self._words[word])
+        words = list(self._words)
+        for at in range(0, len(self._rows), _ROW.size):
+            src, dst, nbytes, word, start, sent, arrived = _ROW.unpack_from(self._rows, at)
+            yield Message(src, dst, nbytes, start, sent, arrived, *words[word])
 
     def __eq__(self, other) -> bool:
         same = isinstance(other, Trace) and list(self) == list(other) and self.spans == other.spans
@@ -96,20 +107,24 @@ class Trace:
 
     def bytes_sent(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
         """Bytes sent by `rank`, or over `link=(src, dst)`, or by all."""
-        return sum(b for s, d, b in self._rows() if self._chosen(s, d, rank, link))
+        return int(self._columns()["nbytes"][self._chosen(rank, link)].sum())
 
     def messages(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
         """Messages sent by `rank`, or over `link=(src, dst)`, or by all."""
-        return sum(1 for s, d, _ in self._rows() if self._chosen(s, d, rank, link))
+        return int(self._chosen(rank, link).sum())
 
-    def _rows(self):
-        return zip(self._ints[0::4], self._ints[1::4], self._ints[2::4], strict=True)
-
-    def _chosen(self, src, dst, rank, link) -> bool:
+    def _chosen(self, rank, link) -> np.ndarray:
+        """For each message whether it counts."""
         for r in ([] if rank is None else [rank]) + list(link or []):
             if not 0 <= r < self.n:
                 raise ValueError(f"rank {r} is not in this trace of {self.n} ranks, 0 to {self.n - 1}")
-        return (rank is None or src == rank) and (link is None or (src, dst) == tuple(link))
+        rows = self._columns()
+        found = np.ones(len(rows), bool)
+        if rank is not None:
+            found &= rows["src"] == rank
+        if link is not None:
+            found &= (rows["src"] == link[0]) & (rows["dst"] == link[1])
+        return found
 
     def to_chrome(self, path: str) -> None:
         """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there."""

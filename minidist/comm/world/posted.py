@@ -14,13 +14,13 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("_unwaited", "clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "waiting",
+    __slots__ = ("clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "unwaited", "waiting",
                  "where")  # fmt: skip
     what, result = "", None
 
     def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None):
-        self.clock, self.parts, self._unwaited, self.stream = clock, parts, unwaited, stream
-        if unwaited is not None:  # it need not be waited for at once: keep it
+        self.clock, self.parts, self.unwaited, self.stream = clock, parts, unwaited, stream
+        if unwaited is not None:  # it need not be waited for at once: keep it. None: its fiber does nothing else
             unwaited[self] = None
         self.ops = self.waiting = ()
         self.fiber = fiber = clock.current
@@ -65,8 +65,8 @@ class WorldWork(Work):
             raise Ended
         if self.time > current.time:
             current.time = self.time
-        if self._unwaited is not None:
-            self._unwaited.pop(self, None)
+        if self.unwaited is not None:
+            self.unwaited.pop(self, None)
         if self.error is not None:
             raise self.error
         return self.result

@@ -37,12 +37,15 @@ class Wires:
         self._routes = Routes(cluster)
         self._sent = [0] * n if cluster.sigma else None  # messages of each rank, which jitter counts
         self._channels: dict[str, Channel] = {}
+        self._streams = [0] * n  # of each rank
         self._dead: dict[int, str] = {}
         self._told: set[tuple[Stream, int]] = set()  # deaths that a wildcard receive has heard of
 
-    def channel(self, name: str) -> Channel:
-        """The channel of that name, the same for every rank."""
-        return self._channels.setdefault(name, Channel(name, self._routes))
+    def stream(self, name: str, ranks: Sequence[int], rank: int) -> Stream:
+        """That of `rank`, in the group `ranks`, on the channel of that name."""
+        channel = self._channels.setdefault(name, Channel(name, self._routes))
+        self._streams[rank] += rank not in channel.streams
+        return channel.stream(rank, ranks)
 
     def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork) -> None:
         """Queue `ops` of a stream's rank."""
@@ -129,13 +132,21 @@ class Wires:
             self._ready(send, receive, time)
 
     def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
-        """Both sides are there at time `ready`: at once if the clock is there, and nothing is before it."""
+        """Both sides are there at time `ready`: at once if the clock is there and nothing is before, or never."""
         clock, start = self.clock, self._routes.start(send.pair, ready)
-        if start <= clock.reached and not clock.due():
+        if (start <= clock.reached and not clock.due()) or self._apart(send, receive):
             self._transfer(send, receive, start)
         else:
             order = (1, ready, send.pair.src, send.pair.dst)
             clock.at(start, order, self._start, order, send, receive)
+
+    def _apart(self, send: Op, receive: Op | None) -> bool:
+        """Whether nothing else can want these wires before the transfer is over, so that it need not wait for the
+        clock: both ranks have one stream, on it one message each way, and do nothing else until it is there."""
+        if receive is None or send.work.unwaited is not None or receive.work.unwaited is not None:
+            return False
+        pair, streams = send.pair, self._streams
+        return streams[pair.src] == 1 == streams[pair.dst] and not pair.shared
 
     def _start(self, now: float, order: tuple, send: Op, receive: Op | None) -> None:
         """Start the transfer if all its wires are free; else look again when they may be."""

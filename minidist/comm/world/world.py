@@ -75,6 +75,7 @@ class World:
                 run.start(rank, program, *arguments)
             del copies
             run.clock.run()
+        run.trace.sort()
         self.time = max(f.time for f in run.clock.fibers)
         if run.clock.error is not None:
             raise run.clock.error from run.cause()
@@ -137,7 +138,7 @@ class WorldComm(Comm):
     def __init__(self, run: _Run, ranks: Sequence[int], rank: int, channel: str):
         self._run, self._ranks, self._name = run, ranks, channel
         self.rank, self.size, self.device, self.host = rank, len(ranks), run.world.device, run.host
-        self._stream, self._open = run.wires.channel(channel).stream(ranks[rank], ranks), run.open[ranks[rank]]
+        self._stream, self._open = run.wires.stream(channel, ranks, ranks[rank]), run.open[ranks[rank]]
         self._lanes: dict[int, _Lane] = {}
         self._alike = run.alike.setdefault(channel, {})
         self.steady = run.steady

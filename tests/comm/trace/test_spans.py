@@ -39,5 +39,5 @@ def test_one_takes_24_bytes():
     spans = Spans()
     for i in range(10_000):
         spans.add(i % 7, "main", "compute", i, i + 1, "add_")
-    room = sys.getsizeof(spans._ints) + sys.getsizeof(spans._times)
+    room = sys.getsizeof(spans._rows)
     assert 24 * 10_000 <= room < 28 * 10_000 and len(spans._words) == 1

@@ -47,7 +47,7 @@ def test_big_numbers():
     assert trace.bytes_sent() == 175 * 10**12
 
 
-def test_merge_and_sort():
+def test_merge_and_begin_at_the_origin():
     trace, other = Trace(3), Trace(3)
     trace.add(0, 1, 8, 12.0, 13.0, 13.0, "b")
     trace.spans.append(Span(0, "main", "compute", 13.0, 14.0, "x"))
@@ -55,17 +55,34 @@ def test_merge_and_sort():
     other.add(1, 0, 8, 11.0, 13.0, 14.0, "b")
     other.spans.append(Span(1, "main", "wait", 12.0, 14.0, ""))
     trace.merge(other)
-    trace.sort(10.0)
+    trace.since(10.0)
     assert list(trace) == [Message(1, 0, 8, 1.0, 3.0, 4.0, "b", "main"), Message(2, 0, 8, 1.0, 3.0, 4.0, "a", "lane 1"),
                            Message(0, 1, 8, 2.0, 3.0, 3.0, "b", "main")]  # fmt: skip
     assert trace.spans == [Span(1, "main", "wait", 2.0, 4.0, ""), Span(0, "main", "compute", 3.0, 4.0, "x")]
+
+
+def test_sorted_by_start_then_by_ranks():
+    trace, rows = Trace(3), [(1, 2, 8, 2.0), (2, 0, 8, 1.0), (1, 0, 16, 1.0), (1, 0, 8, 1.0), (0, 1, 8, 0.0)]
+    trace.sort()
+    assert list(trace) == []
+    for src, dst, nbytes, start in rows:
+        trace.add(src, dst, nbytes, start, start + 1, start + 2, str(nbytes), f"lane {src}")
+    trace.sort()
+    assert [m[:4] for m in trace] == [rows[4], rows[2], rows[3], rows[1], rows[0]]
+    assert all(m.label == str(m.nbytes) and m.lane == f"lane {m.src}" and m.arrived == m.start + 2 for m in trace)
+
+
+def test_it_can_grow_while_it_is_read():
+    trace = sample()
+    seen = [trace.add(*m) or (trace.bytes_sent(), trace.messages()) for m, _ in zip(trace, range(2), strict=False)]
+    assert seen == [(4128, 5), (8224, 6)] and len(trace) == 6
 
 
 def test_memory_is_merged_moved_and_compared():
     trace, other = Trace(2), Trace(2)
     trace.memory[0], other.memory[1] = Timeline([10.0], [8], [0]), Timeline([11.0], [16], [5])
     trace.merge(other)
-    trace.sort(10.0)
+    trace.since(10.0)
     assert {r: t.times.tolist() for r, t in trace.memory.items()} == {0: [0.0], 1: [1.0]}
     assert [trace.memory[r].peak for r in range(2)] == [8, 16]
     assert trace != Trace(2)
