@@ -47,7 +47,7 @@ class Peak(Sheet):
 
 def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
     sizes = [nbytes for _, nbytes in events]
-    names = {name for name, _ in events}
+    first = dict(zip(reversed(events), reversed(range(len(events))), strict=True))  # when each came for the first time
     return {
         "That is all that was ever allocated: what is freed makes room.": sum(s for s in sizes if s > 0),
         "That is the largest single tensor: the peak is the most that lives at one time.": max(sizes),
@@ -55,10 +55,10 @@ def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
         "That is the most before an event, and the last event counts, too.": max([0, *live[:-1]]),
         "Are frees added, not taken away?": max(accumulate(map(abs, sizes))),
         "It is as if nothing came back: a name that is freed and comes back counts again.":
-            max(accumulate(s for i, (n, s) in enumerate(events) if (n, s) not in events[:i])),
+            max(accumulate(s for i, (n, s) in enumerate(events) if first[n, s] == i)),
         "It is the number of tensors that live, not their bytes.": max(accumulate(1 if s > 0 else -1 for s in sizes)),
         "It is as if each name counted once, with its largest size.":
-            sum(max(s for n, s in events if n == name) for name in names),
+            sum(max(s for _, s in mine) for mine in _by_name(events).values()),
     }  # fmt: skip
 
 
@@ -71,6 +71,13 @@ def _whens(live: list[int]) -> dict[str, int]:
             "That is the last event.": len(live) - 1,
             "That is how many events there are.": len(live),
             "That is the peak itself: the index of the event is asked for.": most}  # fmt: skip
+
+
+def _by_name(events: list[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {}
+    for event in events:
+        found.setdefault(event[0], []).append(event)
+    return found
 
 
 def _left(got, want: dict[str, int], events: list[Event]) -> None:
@@ -89,8 +96,9 @@ def _left(got, want: dict[str, int], events: list[Event]) -> None:
         again = [n for n, s in events if n == missing[0] and s > 0]
         hint = " It was freed, and came back." if len(again) > 1 else " It was never freed."
         raise Wrong(f"what is left lacks {missing[0]!r}.{hint}")
+    came = _by_name(events)
     for name, nbytes in want.items():
-        sizes = [s for n, s in events if n == name and s > 0]
+        sizes = [s for _, s in came[name] if s > 0]
         looks = {"That is its size when it came for the first time.": sizes[0],
                  "It is the sum of all its sizes: it was freed in between.": sum(sizes),
                  "It is as if it came, and the free were the last that happened to it.": -sizes[-1],
