@@ -91,12 +91,11 @@ def _left(got, want: dict[str, int], events: list[Event]) -> None:
     if gone:
         zero = " Its entry is 0: leave it out." if got[gone[0]] == 0 else " It was freed."
         raise Wrong(f"what is left has {gone[0]!r}, which is not there at the end.{zero}")
-    missing = sorted(name for name in want if name not in got)
+    came, missing = _by_name(events), sorted(name for name in want if name not in got)
     if missing:
-        again = [n for n, s in events if n == missing[0] and s > 0]
-        hint = " It was freed, and came back." if len(again) > 1 else " It was never freed."
+        again = sum(s > 0 for _, s in came[missing[0]])
+        hint = " It was freed, and came back." if again > 1 else " It was never freed."
         raise Wrong(f"what is left lacks {missing[0]!r}.{hint}")
-    came = _by_name(events)
     for name, nbytes in want.items():
         sizes = [s for _, s in came[name] if s > 0]
         looks = {"That is its size when it came for the first time.": sizes[0],

@@ -42,9 +42,9 @@ class Message(NamedTuple):
     lane: str
 
 
-_ROW = Struct("=iiqiddd")
-_COLUMNS = np.dtype([("src", "i4"), ("dst", "i4"), ("nbytes", "i8"), ("word", "i4"),
-                     ("start", "f8"), ("sent", "f8"), ("arrived", "f8")])  # fmt: skip
+_TYPES = "iiqiddd"  # of a packed row's numbers: struct and numpy use the same letters
+_ROW = Struct(f"={_TYPES}")
+_COLUMNS = np.dtype(list(zip(("src", "dst", "nbytes", "word", "start", "sent", "arrived"), _TYPES, strict=True)))
 
 
 class Trace:
@@ -107,24 +107,23 @@ class Trace:
 
     def bytes_sent(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
         """Bytes sent by `rank`, or over `link=(src, dst)`, or by all."""
-        return int(self._columns()["nbytes"][self._chosen(rank, link)].sum())
+        return int(self._chosen(rank, link)["nbytes"].sum())
 
     def messages(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
         """Messages sent by `rank`, or over `link=(src, dst)`, or by all."""
-        return int(self._chosen(rank, link).sum())
+        return len(self._chosen(rank, link))
 
     def _chosen(self, rank, link) -> np.ndarray:
-        """For each message whether it counts."""
+        """The messages that count."""
         for r in ([] if rank is None else [rank]) + list(link or []):
             if not 0 <= r < self.n:
                 raise ValueError(f"rank {r} is not in this trace of {self.n} ranks, 0 to {self.n - 1}")
         rows = self._columns()
-        found = np.ones(len(rows), bool)
         if rank is not None:
-            found &= rows["src"] == rank
+            rows = rows[rows["src"] == rank]
         if link is not None:
-            found &= (rows["src"] == link[0]) & (rows["dst"] == link[1])
-        return found
+            rows = rows[(rows["src"] == link[0]) & (rows["dst"] == link[1])]
+        return rows
 
     def to_chrome(self, path: str) -> None:
         """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there."""

@@ -37,7 +37,7 @@ class Wires:
         self._routes = Routes(cluster)
         self._sent = [0] * n if cluster.sigma else None  # messages of each rank, which jitter counts
         self._channels: dict[str, Channel] = {}
-        self._streams = [0] * n  # of each rank
+        self._streams = [0] * n  # how many each rank has
         self._dead: dict[int, str] = {}
         self._told: set[tuple[Stream, int]] = set()  # deaths that a wildcard receive has heard of
 
@@ -132,7 +132,7 @@ class Wires:
             self._ready(send, receive, time)
 
     def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
-        """Both sides are there at time `ready`: at once if the clock is there and nothing is before, or never."""
+        """Both sides are there at time `ready`. What nothing can come before is done at once, else the clock calls."""
         clock, start = self.clock, self._routes.start(send.pair, ready)
         if (start <= clock.reached and not clock.due()) or self._apart(send, receive):
             self._transfer(send, receive, start)

@@ -75,7 +75,7 @@ class World:
                 run.start(rank, program, *arguments)
             del copies
             run.clock.run()
-        run.trace.sort()
+        run.trace.sort()  # not every transfer waits until the clock has come to it
         self.time = max(f.time for f in run.clock.fibers)
         if run.clock.error is not None:
             raise run.clock.error from run.cause()
