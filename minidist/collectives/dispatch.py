@@ -10,17 +10,17 @@ from torch import Tensor
 from ..comm.base import Comm, describe
 from ..split import given
 from .cost import ALGORITHMS, fastest
-from .flat import Flat, Rows
+from .flat import Flat, Rows, scratch
 
 
 def _in_place(operator: Callable) -> Callable:
-    """`operator(a, b)`, but where two meta tensors fit there is nothing to do: no values, only PyTorch's checks in
-    Python, which cost more than the message. A dispatch mode (the meter) sees the operation all the same."""
+    """`operator(a, b)` of flat tensors, but where meta tensors fit there is nothing to do: no values, only PyTorch's
+    checks in Python, which cost more than the message. A dispatch mode (the meter) sees the operation all the same."""
+    modes = torch._C._len_torch_dispatch_stack
 
     def combine(a: Tensor, b: Tensor) -> Tensor:
-        if a.is_meta and b.is_meta and a.dtype == b.dtype and a.shape == b.shape:
-            if not torch._C._len_torch_dispatch_stack():
-                return a
+        if a.is_meta and not modes() and a.numel() == b.numel() and a.dtype is b.dtype:
+            return a
         return operator(a, b)
 
     return combine
@@ -146,5 +146,5 @@ def others(comm: Comm, outs: list[Tensor], sizes: list[int] | None, mine: Tensor
     counts = given([1] * comm.size if sizes is None else sizes, None, comm.size)
     own = counts[comm.rank]
     row = mine.numel() // own if own else sum(out.shape[1:].numel() for out in outs)
-    chunks = [mine.new_empty(1).expand(count * row) for count in counts]
+    chunks = [scratch(mine, 1).expand(count * row) for count in counts]
     return [*chunks[: comm.rank], mine, *chunks[comm.rank + 1 :]]

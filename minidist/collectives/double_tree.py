@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
 from . import steps
+from .flat import scratch
 from .links import Net
 from .steps import Step, cut
 
@@ -137,7 +138,7 @@ class _Plan:
     def up(self, combine, mine: bool) -> Iterator[Step]:
         """The same backwards, combining. `mine`: the tensor may be written; if not, what comes first is kept."""
         longest = self.parts[0][0]
-        rooms = [longest.new_empty(longest.numel()) for _ in range(steps.WINDOW)]
+        rooms = [scratch(longest) for _ in range(steps.WINDOW)]
         partial: dict[tuple[int, int], Tensor] = {}
         for step, passes in groupby(reversed(self.passes), itemgetter(0)):
             ops, then = [], None
@@ -148,7 +149,7 @@ class _Plan:
                     ops.append(Send(so_far, self.real(p), "reduce"))
                     continue
                 keep = not mine and so_far is part
-                room = part.new_empty(part.numel()) if keep else rooms[step % 2][: part.numel()]
+                room = scratch(part) if keep else rooms[step % 2][: part.numel()]
                 if keep:
                     partial[t, i] = room
                 pair = (room, part) if keep else (so_far, room)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Link
 from ..split import uneven
-from .flat import put, together
+from .flat import put, scratch, together
 from .links import Net, slowest
 
 
@@ -41,7 +41,7 @@ class _Group:
         if not self.acts:
             self.comm.send(x, self.comm.rank - 1, "fold")
             return x, mine
-        received = self.comm.recv(x.new_empty(x.numel()), self.comm.rank + 1, "fold")
+        received = self.comm.recv(scratch(x), self.comm.rank + 1, "fold")
         return (combine(x, received) if mine else combine(received, x)), True
 
     def halve(self, x: Tensor, ends: list[int], combine, mine: bool, out: Tensor | None = None) -> Tensor:
@@ -51,7 +51,7 @@ class _Group:
             cut, upper = ends[low + half] - ends[low], self.v & half
             keep, give = (x[cut:], x[:cut]) if upper else (x[:cut], x[cut:])
             last = half == 1 and out is not None
-            received = out if last else keep.new_empty(keep.numel())
+            received = out if last else scratch(keep)
             peer = self.rank(self.v ^ half)
             self.comm.sendrecv(give, peer, received, peer, label="reduce-scatter")
             x, mine = combine(keep, received) if mine and not last else combine(received, keep), True

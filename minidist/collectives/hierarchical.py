@@ -21,6 +21,7 @@ from ..comm.base import Comm, Recv, Send
 from ..split import uneven
 from . import naive
 from .algorithms import FLAT, having
+from .flat import scratch
 from .links import Net, slowest
 from .nodes import Bundled, Nodes, by_links, of_size
 
@@ -106,7 +107,7 @@ class Hierarchical:
         outer, (group, shards) = self.between("reduce"), self._shards(comm, flat)
         home, done = group.nodes.node[root], shards[group.inner.rank]
         if comm.rank != root:
-            done = done.new_empty(done.numel())
+            done = scratch(done)
         self.within.reduce_scatter(group.inner, shards, done, combine)
         if group.outer is not None:
             outer.reduce(group.outer, done, home, combine)
@@ -119,14 +120,14 @@ class Hierarchical:
         outer, group = self.between("reduce_scatter"), self.groups(comm)
         nodes, bundled = group.nodes, Bundled(group.nodes, chunks, True)
         bundles = group.padded(bundled.bundle)
-        mine = out.new_empty(bundles[group.inner.rank].numel())
+        mine = scratch(out, bundles[group.inner.rank].numel())
         self.within.reduce_scatter(group.inner, bundles, mine, combine)
         p, k = nodes.place[comm.rank], nodes.node[comm.rank]
         if group.outer is None:
             comm.recv(out, nodes.bundles[p % nodes.shards][k][0], "reduce-scatter")
             return
         parts, ranks = bundled.part[p], nodes.bundles[p][k]
-        part = out.new_empty(parts[k].numel())
+        part = scratch(out, parts[k].numel())
         shards = list(mine.split([part.numel() for part in parts]))
         outer.reduce_scatter(group.outer, shards, part, combine)
         done = part.split([chunks[r].numel() for r in ranks])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
 from . import steps
-from .flat import put
+from .flat import put, scratch
 from .links import Net, worst
 from .steps import Step, cut
 
@@ -52,7 +52,7 @@ def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Itera
     """As in ring.py: chunk i sets out from rank i+1, and each rank on its way adds its own."""
     n, r = comm.size, comm.rank
     longest = max(chunk.numel() for chunk in chunks)
-    rooms = [out.new_empty(longest) for _ in range(min(2, n - 1))]
+    rooms = [scratch(out, longest) for _ in range(min(2, n - 1))]
     partial = cut(chunks[(r - 1) % n], PIECES)
     for step in range(n - 1):
         own = chunks[(r - 2 - step) % n]
@@ -101,7 +101,7 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Up the chain, combined on the way; `flat` of the other ranks stays as it was, four pieces more in memory."""
     n, v = comm.size, (comm.rank - root) % comm.size
     parts = _cut(comm, flat, n)  # combining is a hop more
-    rooms = [flat.new_empty(parts[0].numel()) for _ in range(2 * steps.WINDOW if v < n - 1 else 0)]
+    rooms = [scratch(flat, parts[0].numel()) for _ in range(2 * steps.WINDOW if v < n - 1 else 0)]
 
     def chain() -> Iterator[Step]:
         for i in range(len(parts) + steps.WINDOW):

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..split import uneven
 from . import naive
+from .flat import scratch
 from .links import Net, slowest
 
 
@@ -40,7 +41,7 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
         out.copy_(chunks[0])
         return
     sizes = {chunk.numel() for chunk in chunks}
-    buffers = [out.new_empty(max(sizes)) for _ in range(min(2, n - 2))]
+    buffers = [scratch(out, max(sizes)) for _ in range(min(2, n - 2))]
     room = {size: [buffer[:size] for buffer in buffers] for size in sizes}
     partial = chunks[(r - 1) % n]
     for step in range(n - 2):
@@ -56,7 +57,7 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
     """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished."""
     n, r = comm.size, comm.rank
     sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
-    buffer = chunks[r].new_empty(max(sizes))
+    buffer = scratch(chunks[r], max(sizes))
     room = {size: buffer[:size] for size in sizes}
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
@@ -92,7 +93,7 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
     chunks = _chunks(comm, flat)
-    done = [chunk if comm.rank == root else chunk.new_empty(chunk.numel() if i == comm.rank else 0)
+    done = [chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)
             for i, chunk in enumerate(chunks)]  # fmt: skip
     reduce_scatter(comm, chunks, done[comm.rank], combine)
     naive.gather(comm, done, root)

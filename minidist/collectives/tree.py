@@ -14,7 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
-from .flat import together
+from .flat import scratch, together
 from .links import Net, slowest
 
 
@@ -48,7 +48,7 @@ def _reduce(comm: Comm, flat: Tensor, root: int, combine, mine: bool) -> None:
     v, children = _place(comm, root)
     partial, room = flat, None
     for distance in children:
-        room = flat.new_empty(flat.numel()) if room is None else room
+        room = scratch(flat) if room is None else room
         comm.recv(room, (comm.rank + distance) % comm.size, "reduce")
         if mine:
             partial = combine(partial, room)
@@ -101,7 +101,7 @@ def scatter(comm: Comm, chunks: list[Tensor], root: int) -> None:
         receives = []
         for first, end in _runs(comm.rank, _below(v, n), n):
             lengths = [chunk.numel() for chunk in chunks[first:end]]
-            room = chunks[comm.rank].new_empty(sum(lengths))
+            room = scratch(chunks[comm.rank], sum(lengths))
             receives.append(Recv(room, (root + _parent(v)) % n, "scatter"))
             chunks[first:end] = room.split(lengths)
         comm.batch(receives).wait()

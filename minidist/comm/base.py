@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from .host import Host
 
 ANY = -1
+_DENSE = torch.strided
 
 
 class Deadlock(RuntimeError):
@@ -50,7 +52,8 @@ class Link(NamedTuple):
     beta: float
 
 
-class Send(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Send:
     """One operation of a `batch`: the values of `x` go to rank `dst`."""
 
     x: Tensor
@@ -58,7 +61,8 @@ class Send(NamedTuple):
     label: str | None = None
 
 
-class Recv(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Recv:
     """One operation of a `batch`: `x` is filled from rank `src` (or `ANY`)."""
 
     x: Tensor
@@ -135,19 +139,23 @@ class Comm(ABC):
 
         Raises ValueError for a rank that does not exist; then nothing has been posted.
         """
-        for op in ops:
-            self._check(op)
+        self._check(ops)
         return self._post(ops)
 
-    def _check(self, op: Send | Recv) -> None:
-        x, peer, sending = op[0], op[1], isinstance(op, Send)
-        if isinstance(x, Tensor) and x.layout is torch.strided and 0 <= peer < self.size and peer != self.rank:
-            if sending or x.is_contiguous() or 0 not in x.stride():
-                return  # nearly always; the rest finds what is wrong, if anything is
+    def _check(self, ops: Sequence[Send | Recv]) -> None:
+        for op in ops:
+            x, sending = op.x, isinstance(op, Send)
+            peer = op.dst if sending else op.src
+            if not (isinstance(x, Tensor) and x.layout is _DENSE and -1 < peer < self.size and peer != self.rank
+                    and (sending or x.is_contiguous() or 0 not in x.stride())):  # fmt: skip
+                self._refuse(x, peer, sending)
+
+    def _refuse(self, x: Any, peer: int, sending: bool) -> None:
+        """Say what is wrong with an operation, if anything is."""
         verb = f"send to rank {peer}" if sending else f"receive from rank {peer}"
         if not isinstance(x, Tensor):
             raise TypeError(f"rank {self.rank} can only {verb} a tensor, not {type(x).__name__}")
-        if x.layout is not torch.strided:
+        if x.layout is not _DENSE:
             raise ValueError(f"rank {self.rank} can only {verb} a dense tensor, not a {x.layout} one")
         if not sending and x.numel() and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True)):
             why = "was expanded: several of its elements are one place in memory"
@@ -171,21 +179,20 @@ class Comm(ABC):
 
     def send(self, x: Tensor, dst: int, label: str | None = None) -> None:
         """Send `x` to rank `dst`; `x` may be changed afterwards."""
-        self._do(Send(x, dst, label))
+        self._do((Send(x, dst, label),))
 
     def recv(self, x: Tensor, src: int, label: str | None = None) -> Tensor:
         """Receive into `x` from rank `src` and return it."""
-        self._do(Recv(x, src, label))
+        self._do((Recv(x, src, label),))
         return x
 
     def sendrecv(self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None) -> Tensor:
         """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring."""
-        self._do(Send(x, dst, label), Recv(into, src, label))
+        self._do((Send(x, dst, label), Recv(into, src, label)))
         return into
 
-    def _do(self, *ops: Send | Recv) -> None:
-        for op in ops:
-            self._check(op)
+    def _do(self, ops: Sequence[Send | Recv]) -> None:
+        self._check(ops)
         work = self._post(ops, waited=True)
         del ops  # thousands may wait, each with what it holds
         work.wait()
@@ -227,24 +234,3 @@ class Comm(ABC):
 def describe(x: Tensor) -> str:
     """`(2, 3) float32`, as error messages name a tensor."""
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
-
-
-class Side(NamedTuple):
-    """What one side of a transfer says of it, in the checked header of the message."""
-
-    rank: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    label: str | None
-    where: str
-
-    def __str__(self) -> str:
-        label = f" labelled {self.label!r}" if self.label else ""
-        at = f"\n    at {self.where}" if self.where else ""
-        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{label}{at}"
-
-
-def mismatch(sender: Side, receiver: Side) -> str | None:
-    """What is wrong between the two sides, naming both; None if they agree."""
-    what = f"rank {sender.rank} sends {sender}\n  but rank {receiver.rank} receives {receiver}"
-    return None if sender[1:4] == receiver[1:4] else what

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from minidist.comm import ANY, Comm, Deadlock, Link, PeerLost, RankMissing, Recv, Send, Trace, World, launch
-from minidist.comm.base import Side, describe, mismatch
+from minidist.comm.base import describe
+from minidist.comm.header import Side, mismatch
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
           torch.int8, torch.uint8, torch.uint16, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn]

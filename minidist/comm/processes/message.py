@@ -7,7 +7,8 @@ import time
 
 import torch
 
-from ..base import ANY, Recv, Send, Side, Work, describe, mismatch
+from ..base import ANY, Recv, Send, Work, describe
+from ..header import Side, mismatch
 from ..program import caller, located
 from .rings import packed
 

@@ -11,7 +11,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ..base import ANY, PeerLost, RankMissing, Send, Work, describe, mismatch
+from ..base import ANY, PeerLost, RankMissing, Send, Work, describe
+from ..header import mismatch
 from ..processes.message import says, settled, side
 from ..processes.rings import HEADER, packed
 from ..trace import lane_of

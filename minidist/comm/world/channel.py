@@ -104,13 +104,17 @@ class Stream(Fifo):
 
     def __init__(self, channel: Channel, rank: int, ranks: Sequence[int]):
         super().__init__()
-        self.channel, self.rank, self.ranks = channel, rank, ranks
-        self.pairs: dict[int, Pair] = {}
+        self.channel, self.rank, self.ranks, self.pairs = channel, rank, ranks, _Pairs(channel, rank, ranks)
 
-    def pair(self, peer: int) -> Pair:
-        """That to rank d (`peer` = d), or from rank s (`peer` = ~s)."""
-        found = self.pairs.get(peer)
-        if found is None:
-            ranks = (self.rank, self.ranks[peer]) if peer >= 0 else (self.ranks[~peer], self.rank)
-            found = self.pairs[peer] = self.channel.pair(*ranks)
-        return found
+
+class _Pairs(dict):
+    """Those of a stream, looked up in the channel when they are first asked for."""
+
+    __slots__ = ("_channel", "_rank", "_ranks")
+
+    def __init__(self, channel: Channel, rank: int, ranks: Sequence[int]):
+        self._channel, self._rank, self._ranks = channel, rank, ranks
+
+    def __missing__(self, peer: int) -> Pair:
+        ends = (self._rank, self._ranks[peer]) if peer >= 0 else (self._ranks[~peer], self._rank)
+        return self.setdefault(peer, self._channel.pair(*ends))

@@ -2,13 +2,12 @@
 
 The problem: ranks in one process must run the same way every time, in an order that makes sense.
 The idea: only the fiber that holds the baton runs, and it gives the baton up only when it must wait.
-Whatever happens at a time (a transfer that may start) is an event in a heap; an event is acted upon
-once no fiber can do anything earlier. The baton goes directly from fiber to fiber (no scheduler
-thread), so a switch costs one thread hand-over, the same for 8 ranks and for 1,024.
+Whatever happens at a time (a transfer that may start) is an event; it is acted upon once no fiber can do anything
+earlier. The baton goes directly from fiber to fiber, without a scheduler: one hand-over of threads for any n.
 
-Invariant (conservative discrete-event simulation, Chandy and Misra 1979): when an event at time t is
-acted upon, every runnable fiber is at t or later and no event is earlier. So a run is the same bit
-for bit every time. Each rank has its own random numbers, which come with the baton.
+Invariant (conservative discrete-event simulation, Chandy and Misra 1979): when an event at time t is acted upon, every
+runnable fiber is at t or later and no event is earlier. So a run is the same bit for bit every time. Each rank has its
+own random numbers, which come with the baton.
 """
 
 from __future__ import annotations
@@ -47,6 +46,16 @@ class Fiber:
         self.steady = 0  # how deep it is in code that draws no random numbers
 
 
+class Moment:
+    """What is to come at a time: fibers that can run then, and events (order, act, args)."""
+
+    __slots__ = ("events", "fibers")
+
+    def __init__(self):
+        self.events: list[tuple] = []
+        self.fibers: deque[Fiber] = deque()
+
+
 class Clock:
     """Runs fibers one at a time. `current` is the one that runs."""
 
@@ -55,11 +64,9 @@ class Clock:
         self.current: Fiber
         self.ending = False
         self.error: BaseException | None = None
-        # What is to come: a heap of times and, at each, runnable fibers and events. Ranks in step share
-        # their times, so the heap stays small however many they are.
-        self._times: list[float] = []
-        self._fibers: dict[float, deque[Fiber]] = {}
-        self._events: dict[float, list[tuple]] = {}  # (order, act, args)
+        self._moments: dict[float, Moment] = {}
+        self._times: list[float] = []  # theirs, a heap. Ranks in step share them: it stays small however many they are
+        self._now = Moment()  # the one that the run has reached
         self._finished = threading.Lock()
         self._finished.acquire()
         self._generators = Generators(device, map(seed_of, range(n)))
@@ -78,18 +85,16 @@ class Clock:
 
     def at(self, time: float, order: tuple, act: Callable, *args) -> None:
         """Call `act(time, *args)` once no fiber can do anything earlier; ties go by `order`."""
-        if time not in self._events:
-            self._at(time)
-        self._events[time].append((order, act, args))
+        (self._moments.get(time) or self._at(time)).events.append((order, act, args))
 
-    def _at(self, time: float) -> None:
-        """Make room for what is to come at a time that has none yet."""
+    def _at(self, time: float) -> Moment:
+        """A moment at which nothing has been to come yet."""
         heappush(self._times, time)
-        self._events[time], self._fibers[time] = [], deque()
+        return self._moments.setdefault(time, Moment())
 
     def due(self) -> bool:
         """Whether an event is to be acted upon at the time that the run has reached."""
-        return bool(self._events.get(self.reached))
+        return bool(self._now.events)
 
     def wake(self, fiber: Fiber, time: float) -> None:
         """Make a blocked fiber runnable, not before `time`."""
@@ -97,9 +102,7 @@ class Clock:
             time = fiber.time
         else:
             fiber.time = time
-        if time not in self._events:
-            self._at(time)
-        self._fibers[time].append(fiber)
+        (self._moments.get(time) or self._at(time)).fibers.append(fiber)
 
     def block(self, waits) -> None:
         """The running fiber gives up the baton until another wakes it."""
@@ -214,10 +217,11 @@ class Clock:
                 if not self._times:
                     break
             self.reached = time = self._times[0]
-            if self._fibers[time]:
-                return self._fibers[time].popleft()
-            if self._events[time]:
-                events, self._events[time] = sorted(self._events[time], key=itemgetter(0)), []
+            self._now = now = self._moments[time]
+            if now.fibers:
+                return now.fibers.popleft()
+            if now.events:
+                events, now.events = sorted(now.events, key=itemgetter(0)), []
                 try:
                     for _, act, args in events:
                         act(time, *args)
@@ -226,7 +230,7 @@ class Clock:
                     return None
             else:
                 heappop(self._times)
-                del self._fibers[time], self._events[time]
+                del self._moments[time]
         stuck = [f for f in self.fibers if not f.over and not f.idle]
         if stuck:
             self.fail(Deadlock(self._report(stuck)))

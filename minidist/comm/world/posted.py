@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..base import ANY, PeerLost, Side, Work, describe
+from ..base import ANY, PeerLost, Work, describe
+from ..header import Side
 from ..program import line_of, located
 from .clock import Clock, Ended
 

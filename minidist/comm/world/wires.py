@@ -20,8 +20,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ..base import ANY, PeerLost, Recv, Send, mismatch
+from ..base import ANY, PeerLost, Recv, Send
 from ..cluster import Cluster
+from ..header import mismatch
 from ..trace import Trace
 from .channel import Channel, Stream
 from .clock import Clock
@@ -51,14 +52,11 @@ class Wires:
         """Queue `ops` of a stream's rank."""
         posted, pairs = [], stream.pairs
         for op in ops:
-            x, peer, label = op
             if isinstance(op, Send):
-                posted.append(Op(work, x, label, True, pairs.get(peer) or stream.pair(peer)))
-            elif peer == ANY:
-                posted.append(Op(work, x, label, False, None))
+                posted.append(Op(work, op.x, op.label, True, pairs[op.dst]))
             else:
-                posted.append(Op(work, x, label, False, pairs.get(~peer) or stream.pair(~peer)))
-        work.ops = tuple(posted)
+                posted.append(Op(work, op.x, op.label, False, None if op.src == ANY else pairs[~op.src]))
+        work.ops = posted
         if not posted:
             return
         if stream.first is None:
@@ -68,33 +66,39 @@ class Wires:
             stream.put(work)
 
     def _activate(self, work: WorldWork, time: float) -> None:
-        simple = self.rendezvous and not self._dead
+        meets = self.rendezvous and not self._dead
         for op in work.ops:
             op.time = time
-            if simple and op.pair is not None:
+            if meets and op.pair is not None:
                 self._meet(op)
-            elif self._dead and (error := self._forsaken(op)):
-                self._over(op, time, time, error)
-            elif op.pair is None:
-                stream = work.stream
-                stream.channel.anys[stream.rank].put(op)
-                self._listen(stream.rank, stream.channel)
-            elif op.sending and not self.rendezvous:
-                self._ready(op, None, time)
             else:
-                self._meet(op)
+                self._begin(op, time)
+
+    def _begin(self, op: Op, time: float) -> None:
+        """What need not meet anyone, or cannot."""
+        if self._dead and (error := self._forsaken(op)):
+            self._over(op, time, time, error)
+        elif op.pair is None:
+            stream = op.work.stream
+            stream.channel.anys[stream.rank].put(op)
+            self._listen(stream.rank, stream.channel)
+        elif op.sending and not self.rendezvous:
+            self._ready(op, None, time)
+        else:
+            self._meet(op)
 
     def _meet(self, op: Op) -> None:
         """Match with the oldest of the other side; wait for it if there is none."""
         pair, sending = op.pair, op.sending
         other = pair.first
-        if other is not None and other.sending is not sending:
-            pair.take()
-            self._match(op, other) if sending else self._match(other, op)
-            return
-        pair.put(op)
-        if sending and (channel := op.work.stream.channel).anys:
-            self._listen(pair.dst, channel)
+        if other is None or other.sending is sending:
+            pair.put(op)
+            if sending and (channel := op.work.stream.channel).anys:
+                self._listen(pair.dst, channel)
+        elif sending:
+            self._match(op, pair.take())
+        else:
+            self._match(pair.take(), op)
 
     def _listen(self, dst: int, channel: Channel) -> None:
         """Let the oldest wildcard receive of `dst` choose, at the time of the earliest message there is."""
@@ -113,15 +117,9 @@ class Wires:
     def _match(self, send: Op, receive: Op) -> None:
         receive.work.heard = send.pair.src
         x, y = send.x, receive.x
-        if x.dtype != y.dtype or x.shape != y.shape or send.label != receive.label:
-            error = ValueError(mismatch(send.says(), receive.says()))
-        elif x.is_meta is not y.is_meta:
-            error = ValueError(f"rank {send.owner} sends a {x.device} tensor, "
-                               f"but rank {receive.owner} receives into a {y.device} one")  # fmt: skip
-        else:
-            error = None
         time = send.time if send.time > receive.time else receive.time
-        if error:
+        if x.dtype is not y.dtype or x.shape != y.shape or send.label != receive.label or x.is_meta is not y.is_meta:
+            error = self._unlike(send, receive)
             self._over(send, time, time, error)
             self._over(receive, time, time, error)
         elif send.payload is not None:  # it has left already
@@ -130,6 +128,14 @@ class Wires:
             self._over(receive, time, time)
         else:
             self._ready(send, receive, time)
+
+    @staticmethod
+    def _unlike(send: Op, receive: Op) -> ValueError:
+        return ValueError(
+            mismatch(send.says(), receive.says())
+            or f"rank {send.owner} sends a {send.x.device} tensor, "
+               f"but rank {receive.owner} receives into a {receive.x.device} one"
+        )  # fmt: skip
 
     def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
         """Both sides are there at time `ready`. What nothing can come before is done at once, else the clock calls."""

@@ -106,26 +106,29 @@ def test_bytes_take_their_time(n):
 
 
 def while_computing(comm, how):
-    """Seconds that are left to wait for 40 ms of messages after 0.4 s without a look at them."""
-    x, y = torch.ones(40_000), torch.empty(40_000)
-    barrier(comm)
-    if how == "lane":
-        work = comm.stream(lambda lane: lane.sendrecv(x, 1 - lane.rank, y, 1 - lane.rank))
-    else:
-        send, work = comm.isend(x, 1 - comm.rank), comm.irecv(y, 1 - comm.rank)
-    time.sleep(0.4)
-    used, start = time.process_time(), time.perf_counter()
-    work.wait()
-    left = time.perf_counter() - start
-    if how != "lane":
-        send.wait()
-    return left, used, y.sum().item()
+    """Seconds that are left to wait for 40 ms of messages after 0.2 s without a look at them, at best: another program
+    may keep the processor for itself now and then."""
+    x, y, left = torch.ones(40_000), torch.empty(40_000), []
+    for _ in range(5):
+        barrier(comm)
+        y.zero_()
+        if how == "lane":
+            works = [comm.stream(lambda lane: lane.sendrecv(x, 1 - lane.rank, y, 1 - lane.rank))]
+        else:
+            works = [comm.irecv(y, 1 - comm.rank), comm.isend(x, 1 - comm.rank)]
+        time.sleep(0.2)
+        start = time.perf_counter()
+        works[0].wait()
+        left.append(time.perf_counter() - start)
+        for work in works[1:]:
+            work.wait()
+        assert y.sum().item() == 40_000
+    return min(left)
 
 
 @pytest.mark.parametrize("how", ["lane", "main"])
 def test_messages_travel_while_the_rank_computes(how):
-    for left, _, total in launch(while_computing, 2, how, rate=RATE):
-        assert left < 0.02 and total == 40_000
+    assert max(launch(while_computing, 2, how, rate=RATE)) < 0.02
 
 
 def idle(comm):
