@@ -1,6 +1,8 @@
 """Graders of the exercises.
 
 `check.all_reduce(yours)` prints a line if the answer is right, and raises `Wrong`, with a message that teaches, if not.
+In a notebook, importing this package starts the server of `launch` in the background, so that the first answer is not
+waited for either.
 
     exam, compare     how to write an examination, and say what a wrong tensor looks like
     guard, examinee   an answer runs in fresh processes, and is judged outside of them
@@ -23,6 +25,7 @@
     notebook, regrade a whole notebook, without nbgrader (`python -m minidist.check NOTEBOOK`) and with it
 """
 
+from ..comm.launch import prepare
 from .buckets.assign import assign_buckets, bucketed
 from .buckets.norm import sync_backward, sync_statistics
 from .buckets.overlap import accumulate_overlapped, overlapped
@@ -135,3 +138,5 @@ __all__ = ["Case", "Exam", "Outcome", "Packed", "Wrong", "accumulate", "accumula
            "load_box", "newest", "predict_survive", "save_every", "save_parts",
            "ddp_ring", "gather_single", "later", "mean_hook", "predict_capstone", "reduce_single",
            "attention", "bias_gelu", "flatten", "fused", "normalizer", "predict_operators", "roofline"]  # fmt: skip
+
+prepare()

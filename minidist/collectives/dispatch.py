@@ -60,7 +60,7 @@ def chosen(comm: Comm, verb: str, algorithm, nbytes: int) -> Callable:
             names = ", ".join(map(repr, [*have, "auto", "native"]))
             raise ValueError(f"{verb} has the algorithms {names}, not {name!r}")
         return _steady(comm, have[name])
-    return getattr(name, verb)
+    return _steady(comm, getattr(name, verb)) if getattr(name, "steady", False) else getattr(name, verb)
 
 
 def _steady(comm: Comm, run: Callable) -> Callable:

@@ -11,6 +11,8 @@ first 2r ranks are pairs of which one folds all it has into the other, which act
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from torch import Tensor
@@ -44,7 +46,7 @@ class _Group:
         received = self.comm.recv(scratch(x), self.comm.rank + 1, "fold")
         return (combine(x, received) if mine else combine(received, x)), True
 
-    def halve(self, x: Tensor, ends: list[int], combine, mine: bool, out: Tensor | None = None) -> Tensor:
+    def halve(self, x: Tensor, ends: Sequence[int], combine, mine: bool, out: Tensor | None = None) -> Tensor:
         """This actor's part of `x`, finished; part v is x[ends[v]:ends[v+1]]. In `out`, if that is given."""
         low, half = 0, self.p // 2
         while half:
@@ -58,7 +60,7 @@ class _Group:
             low, half = low + upper, half // 2
         return x
 
-    def double(self, x: Tensor, ends: list[int]) -> None:
+    def double(self, x: Tensor, ends: Sequence[int]) -> None:
         """All of `x` from the actors, each of which has its own part."""
         size = 1
         while size < self.p:
@@ -75,10 +77,16 @@ class _Group:
             self.comm.recv(x, self.comm.rank - 1, "unfold")
 
 
+@lru_cache(maxsize=64)
+def _ends(total: int, p: int) -> tuple[int, ...]:
+    """Where p equal parts begin and end; the same for all ranks of a World, which need not each count to p."""
+    return 0, *accumulate(uneven(total, p))
+
+
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """`flat`, combined over all ranks, on every rank, bit for bit the same; half of it more in memory."""
     group = _Group(comm)
-    ends = [0, *accumulate(uneven(flat.numel(), group.p))]
+    ends = _ends(flat.numel(), group.p)
     group.fold(flat, combine, True)
     if group.acts:
         group.halve(flat, ends, combine, True)

@@ -13,7 +13,7 @@ not have own empty shards. Mikami et al. 2018, as a torus of two dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -49,6 +49,7 @@ class Hierarchical:
     inner: str = "ring"
     outer: str = "ring"
     size: int | None = None
+    steady: ClassVar[bool] = True  # it draws no random numbers
 
     def __post_init__(self):
         inner, outer = having("reduce_scatter", "all_gather"), having("all_reduce")

@@ -3,8 +3,9 @@
     results = launch(program, 4, *args)     # program(comm, *args) in 4 processes
 
 The program travels by cloudpickle, so functions and classes defined in a cell work, without an
-`if __name__ == "__main__"`. A server with torch loaded is started once (about 2 s) and forks the ranks
-from then on (about 0.1 s). Nothing is left behind, whatever happens: see server.py and supervisor.py.
+`if __name__ == "__main__"`. A server with torch loaded is started once (some seconds; `prepare` does it in the
+background) and forks the ranks from then on (about 0.1 s). Nothing is left behind, whatever happens: see server.py
+and supervisor.py.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            _hand_over(theirs.fileno())
+            _tell([theirs.fileno()])
         try:
             outcomes, unread = _follow(ours, pickle.dumps(request), n)
         except BaseException:
@@ -87,26 +88,35 @@ def _check_rate(rate: float | None, transport: str, timeout: float) -> None:
                          f"within the timeout of {timeout:g} s")  # fmt: skip
 
 
-def _hand_over(fd: int) -> None:
-    """Give one end of a socket pair to the server; to a new one if it has died."""
+def prepare() -> None:
+    """In a notebook, start the server, if there is none yet, and have it load what is loaded here, while the notebook
+    goes on. Elsewhere nothing: who imports a module there wants no process."""
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
+        _tell([])
+
+
+def _tell(fds: list[int]) -> None:
+    """Give the server the names of what it should have loaded, and one end of a socket pair for a launch; a new server
+    if it has died."""
+    loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
+    message = " ".join(loaded).encode() + b"\n"
     try:
-        socket.send_fds(_server(os.getpid())[0], [b"l"], [fd])
+        socket.send_fds(_server(os.getpid())[0], [message], fds)
     except ConnectionError:
         _server.cache_clear()
-        socket.send_fds(_server(os.getpid())[0], [b"l"], [fd])
+        socket.send_fds(_server(os.getpid())[0], [message], fds)
 
 
 @functools.cache
 def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
-    """The connection to this process's server, started at the first call; it ends with this process."""
+    """The connection to this process's server, and the server, started at the first call; it ends with this process."""
     ours, theirs = socket.socketpair()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
     # In huge pages the server is forked faster: there are fewer of them to map.
     environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ | {"PYTHONPATH": path}
     with theirs:
-        command = [sys.executable, "-P", "-m", "minidist.comm.processes.server", str(theirs.fileno()), *loaded]
+        command = [sys.executable, "-P", "-m", "minidist.comm.processes.server", str(theirs.fileno())]
         server = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, env=environ)  # fmt: skip
     return ours, server

@@ -14,9 +14,11 @@
     stages     when a pipeline's stages worked, from a run     stacked    bars made of parts
     roofline, roof   what bounds operators, as a table and as a picture        bound     of one
 
-This package presents: it may import everything, and nothing else in minidist imports it.
+This package presents: it may import everything, and nothing else in minidist imports it. In a notebook, importing it
+starts the server of `launch` in the background: what takes seconds is over when a lesson comes to its first processes.
 """
 
+from minidist.comm.launch import prepare
 from minidist.study import line, memory
 from minidist.study.arrows import messages
 from minidist.study.boxes import boxes
@@ -44,3 +46,5 @@ __all__ = [
     "holdings", "line", "measure", "memory", "memory_timeline", "mesh", "messages", "published", "roof", "roofline",
     "schedule", "source", "stacked", "stages", "table", "timeline", "traffic", "tree", "viewer",
 ]  # fmt: skip
+
+prepare()

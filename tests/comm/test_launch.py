@@ -312,13 +312,22 @@ def test_a_killed_supervisor():
     assert until(lambda: not left())
 
 
-def test_a_killed_server_is_replaced():
+def has(comm, name):
+    return name in sys.modules
+
+
+def test_a_killed_server_is_replaced_and_loads_what_is_loaded_here(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("minidist.study")]:
+        monkeypatch.delitem(sys.modules, name)
     launch(pid, 1)
     server = _server(os.getpid())[1]
     server.kill()
     server.wait()
-    assert len(launch(pid, 2)) == 2
+    assert launch(has, 2, "minidist.study.line") == [False, False]
     assert _server(os.getpid())[1].pid != server.pid
+    for name in ("minidist.nowhere", "minidist.study.line"):  # the first cannot be loaded there
+        monkeypatch.setitem(sys.modules, name, None)
+    assert launch(has, 2, "minidist.study.line") == [True, True] and launch(has, 1, "minidist.nowhere") == [False]
 
 
 def test_what_a_rank_starts_ends_with_it():

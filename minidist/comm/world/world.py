@@ -24,6 +24,7 @@ from ..cluster.hardware import ends
 from ..program import caller, copied, named, never_received, own_random, refuse_shared, seed_of, whole
 from ..trace import Results, Trace
 from .clock import Clock, Ended
+from .garbage import aside
 from .meter import Meter, NoMeter
 from .posted import Job, WorldWork
 from .wires import Wires
@@ -70,7 +71,7 @@ class World:
         copies = [copied(args, kwargs) for _ in range(self.n)]
         run = _Run(self)
         self.trace = run.trace
-        with own_random(self.seed), run.meter, run.clock:
+        with own_random(self.seed), aside(self.n), run.meter, run.clock:
             for rank, arguments in enumerate(copies):
                 run.start(rank, program, *arguments)
             del copies
