@@ -57,6 +57,7 @@ class Trace:
     def __init__(self, n: int):
         self.n = n
         self._rows, self._words = bytearray(), Words()  # a word: (label, lane)
+        self._sorted = True  # else they are to be put in order when they are looked at
         self.spans, self.memory, self.host = Spans(), {}, {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
@@ -72,9 +73,16 @@ class Trace:
 
     def sort(self) -> None:
         """Put the messages into the order in which they started; of those that started together, by their ranks."""
-        rows = self._columns()
-        order = np.lexsort((rows["dst"], rows["src"], rows["start"]))
-        self._rows = bytearray(rows.view(f"V{_ROW.size}")[order])  # as bytes, a tenth of the time
+        self._sorted = False  # a second for two million, which nobody may look at
+
+    def _ordered(self) -> bytearray:
+        """The rows, in order if that was asked for."""
+        if not self._sorted:
+            self._sorted = True
+            rows = self._columns()
+            order = np.lexsort((rows["dst"], rows["src"], rows["start"]))
+            self._rows = bytearray(rows.view(f"V{_ROW.size}")[order])  # as bytes, a tenth of the time
+        return self._rows
 
     def since(self, origin: float) -> None:
         """Count all times from `origin`, seconds, and put messages and spans into the order in which they started."""
@@ -96,9 +104,9 @@ class Trace:
         return len(self._rows) // _ROW.size
 
     def __iter__(self) -> Iterator[Message]:
-        words = list(self._words)
-        for at in range(0, len(self._rows), _ROW.size):
-            src, dst, nbytes, word, start, sent, arrived = _ROW.unpack_from(self._rows, at)
+        rows, words = self._ordered(), list(self._words)
+        for at in range(0, len(rows), _ROW.size):
+            src, dst, nbytes, word, start, sent, arrived = _ROW.unpack_from(rows, at)
             yield Message(src, dst, nbytes, start, sent, arrived, *words[word])
 
     def __eq__(self, other) -> bool:

@@ -27,7 +27,7 @@ from ..trace import Trace
 from .channel import Channel, Stream
 from .clock import Clock
 from .posted import Op, WorldWork
-from .routes import Routes
+from .routes import Routes, occupy, starts
 
 
 class Wires:
@@ -139,7 +139,7 @@ class Wires:
 
     def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
         """Both sides are there at time `ready`. What nothing can come before is done at once, else the clock calls."""
-        clock, start = self.clock, self._routes.start(send.pair, ready)
+        clock, start = self.clock, starts(send.pair, ready)
         if (start <= clock.reached and not clock.due()) or self._apart(send, receive):
             self._transfer(send, receive, start)
         else:
@@ -156,7 +156,7 @@ class Wires:
 
     def _start(self, now: float, order: tuple, send: Op, receive: Op | None) -> None:
         """Start the transfer if all its wires are free; else look again when they may be."""
-        start = self._routes.start(send.pair, now)
+        start = starts(send.pair, now)
         if start > now:
             self.clock.at(start, order, self._start, order, send, receive)
         else:
@@ -168,7 +168,7 @@ class Wires:
         if self._sent:
             factor = self.cluster.noise("message", src, self._sent[src])
             self._sent[src] += 1
-        sent = self._routes.occupy(pair, nbytes, start, factor)
+        sent = occupy(pair, nbytes, start, factor)
         arrived = sent + pair.alpha * factor
         self.trace.add(src, pair.dst, nbytes, start, sent, arrived, send.label, send.work.stream.channel.lane)
         if receive is None:
