@@ -21,11 +21,7 @@ import traceback
 
 def serve(fd: int) -> None:
     """For every message, the names of modules: load those; and fork a supervisor for the socket that comes with it."""
-    import torch._dynamo  # noqa: F401  the first optimizer imports it, 0.9 s
-
-    import minidist.comm.processes.supervisor  # noqa: F401
-
-    _load([])
+    _load(["minidist.comm.processes.supervisor", "torch._dynamo"])  # the latter by the first optimizer, 0.9 s
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     listener = socket.socket(fileno=fd)
     while True:
@@ -48,7 +44,7 @@ def _load(modules: list[str]) -> None:
     for name in missing:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    if missing or not gc.get_freeze_count():
+    if missing:
         gc.collect()
         gc.freeze()
 
