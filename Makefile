@@ -29,7 +29,7 @@ test: lint unit alone nbval
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 
-# One thread a process: two workers share the cores already.
+# One thread a process, here and in notebooks: two workers share the cores already.
 unit: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not alone"
 
@@ -37,7 +37,7 @@ alone: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m alone
 
 nbval: $(VENV)/.test
-	$(if $(NOTEBOOKS)$(SOLUTIONS),$(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
+	$(if $(NOTEBOOKS)$(SOLUTIONS),OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
 		--nbval-cell-timeout 120 -n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
 
 build: $(VENV)/.test

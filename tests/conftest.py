@@ -16,6 +16,8 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_finish():
-    """What has been imported and collected stays: the collector need not look at it again, test after test."""
+    """What has been imported and collected stays: the collector need not look at it again, test after test. What a test
+    leaves seldom needs it, so it comes seldom, too: a twelfth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)

@@ -8,7 +8,7 @@ import ast
 import contextlib
 import linecache
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jupytext
@@ -75,6 +75,7 @@ def assignment(folder):
     return found
 
 
+@cache
 def definitions(source):
     """The imports, functions and classes of a cell: what a picture draws is not needed here."""
     kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -104,7 +105,10 @@ def stub(source):
 def run(source, where, names):
     """Run a cell's text; `where` is the name under which messages show its lines."""
     linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
-    exec(compile(source, where, "exec"), names)
+    exec(compiled(source, where), names)
+
+
+compiled = cache(partial(compile, mode="exec"))  # each planted answer needs the cells anew
 
 
 @cache
