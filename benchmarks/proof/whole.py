@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .capstone_items import ddp_and_fsdp, every_call
+from .foundation import fresh_clone
 from .whole_items import grids, kills, planner, regrid, text, two_hosts
 from .world import lessons_of
 
@@ -14,6 +15,11 @@ def lessons() -> tuple[str, bool]:
     return lessons_of(LESSONS)
 
 
+def make_test() -> tuple[str, bool]:
+    """Item 8, its second half: all of it, in a fresh clone."""
+    return fresh_clone(minutes=15)
+
+
 ITEMS = {
     "1 every grid": grids,
     "2 prose": text,
@@ -23,5 +29,6 @@ ITEMS = {
     "6 two hosts": two_hosts,
     "7a DDP and FSDP2": ddp_and_fsdp,
     "7b every collective": every_call,
-    "8 lessons": lessons,
+    "8a lessons": lessons,
+    "8b make test": make_test,
 }
