@@ -60,7 +60,10 @@ def inside(name: str) -> list[int]:
 def remove(names: list[str]) -> None:
     """End what runs in these namespaces, and delete them; their links go with them."""
     for name in names:
-        while pids := inside(name):  # again: one may have started another
+        without = 0
+        while without < 2:  # one may have started another, and has no words for a moment, while that begins
+            pids = inside(name)
+            without = 0 if pids else without + 1
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
