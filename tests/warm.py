@@ -94,12 +94,15 @@ def serve(fd: int) -> None:
         __import__(name)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)  # as in conftest.py
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what is forked is reaped by the system
     listener = socket.socket(fileno=fd)
     while True:
         if sys.stdin in select.select([sys.stdin, listener], [], [])[0]:  # whoever started this is gone
             return
         _, fds, _, _ = socket.recv_fds(listener, 1, 1)
+        if not fds:  # it has closed its end
+            return
         with socket.socket(fileno=fds[0]) as one:
             request = pickle.loads(one.recv(1 << 16, socket.MSG_WAITALL))
             _, fds, _, _ = socket.recv_fds(one, 1, 16)
