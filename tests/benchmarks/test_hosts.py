@@ -72,6 +72,15 @@ def test_a_process_that_has_yet_to_enter_is_ended(possible):
     assert late.wait(timeout=30) == -signal.SIGKILL
 
 
+def test_a_process_that_one_look_misses_is_ended(possible, monkeypatch):
+    """In the middle of exec it has no words."""
+    looks, inside = [], module.inside
+    monkeypatch.setattr(module, "inside", lambda name: looks.append(name) or (inside(name) if len(looks) > 1 else []))
+    with hosts(100) as names:
+        late = subprocess.Popen(["ip", "netns", "exec", names[0], "sleep", "600"])
+    assert late.wait(timeout=30) == -signal.SIGKILL and looks.count(names[0]) >= 4
+
+
 WAITS = """
 import subprocess, sys, time
 from benchmarks.hosts import hosts
