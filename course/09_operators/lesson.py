@@ -294,7 +294,9 @@ assert steps["tiles"].flops > steps["written out"].flops and steps["tiles"].seco
 study.roof(steps, H100, torch.bfloat16, title="Attention in bf16, 16 heads, T = 4,096, forward and backward")
 
 # %% [markdown]
-# Both are bound by memory. But tiles have four times the FLOPs a byte, and take less than a quarter of the time.
+# Both are bound by memory. But tiles have four times the FLOPs a byte, and take less than a quarter of the time. (Here
+# k and v are read again for each tile of 64 queries. Larger tiles, or a cache that keeps k and v, move the dots to the
+# right.)
 #
 # ## Step 6: the optimizer over one flat buffer
 #
@@ -416,7 +418,8 @@ study.roofline(profile)
 
 # %% [markdown]
 # Two thirds, in the rows that say "compute". The other third does almost nothing but move bytes: that is what a
-# compiler can win here. (With causal attention the meter counts all scores.)
+# compiler can win here. (With causal attention the meter counts all scores. Of PyTorch's flash attention it counts each
+# input read once, the least that there can be: so it says "compute" where our tiles of 64 were bound by memory.)
 #
 # Above single devices a graph poses two more questions. What runs *beside* what? Messages under computation, as in
 # lesson 05. And which device holds which part of each tensor? Mesh-TensorFlow lets you name the split of every

@@ -490,7 +490,9 @@ study.table(rows, ["updates that forward k has seen", *range(6)])
 #
 # How fast is it? The paper says: **about 40 TFLOP/s on one V100, with a model of 10 B**. Our V100 multiplies at its
 # data sheet's 125, so ours is an upper bound. 32 layers of 17,700 × 17,700; each gradient goes down while backward
-# runs. **Predict** by `step_time`, a formula, then run. Which of the two is the GPU waiting for?
+# runs. A step: forward; then backward and, beside it, 2Ψ bytes down the link (12 GB/s), the longer of the two; then the
+# host's Adam, 88 bytes a parameter with its conversions, at the 153.6 GB/s of the host's memory; then 2Ψ bytes up.
+# **Predict**: is the GPU waiting for the link, or for the host's memory? `step_time` says it to the layer; then run.
 
 # %%
 LAYERS, H = 32, 17_700
@@ -515,6 +517,8 @@ def tflops(tokens, mode, moved):
     update, back = update_seconds(BIG, moved, 153.6e9), (2 - 1 / LAYERS) * product
     return 6 * BIG * tokens / 1e12 / step_time(product, back, update, 2 * BIG, LAYERS, 5.7e-6, 1 / 12e9, mode, True)
 
+assert round(update_seconds(BIG, 76, 153.6e9), 1) == 5.7 and round(2 * BIG / 12e9, 1) == 1.7
+
 fine, modes = range(512, 8193, 256), ("exact", "delayed")
 lines = {mode + word: (fine, [tflops(t, mode, moved) for t in fine])
          for word, moved in (("", 76), (", Adam in one pass", 28)) for mode in modes}
@@ -527,12 +531,14 @@ for mode in modes:
     assert all(world.trace.memory[0].peak < 32e9 for world in worlds[mode])
     assert all(abs(speed / tflops(t, mode, 76) - 1) < 0.03 for t, speed in zip(*points[mode]))
 display(study.timeline({mode: worlds[mode][1].trace for mode in modes}, memory=False,
-                       title="Four steps of 8,192 tokens: the GPU, and the host on a lane beside it"))
+                       title="Four steps of 8,192 tokens: GPU, host's Adam (lane 1), gradients going down (lane 2)"))
 study.curves(lines, points=points, xlabel="tokens in a step", ylabel="TFLOP/s of one V100",
              title="10 B parameters on one GPU: the host decides")
 
 # %% [markdown]
-# 40 TFLOP/s is within reach, given some thousands of tokens a step: the host's work is the same for any batch.
+# (In the first 2 s the masters are made and go down.) The GPU waits for the host's memory: Adam takes 5.7 s there, the
+# link 1.7 s each way. 40 TFLOP/s is within reach, given some thousands of tokens a step: the host's work is the same
+# for any batch.
 # PyTorch's Adam goes over memory many times, 76 bytes a parameter; in one pass it would be 28. That is why the authors
 # wrote their own.
 #
@@ -592,5 +598,5 @@ study.curves({"3Ψ over 2Ψ": (speeds, [1.5] * len(speeds))}, points={"forward a
 #
 # - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020.
 #   Sections 5 and 7.
-# - J. Ren et al. *ZeRO-Offload: democratizing billion-scale model training.* USENIX ATC, 2021. Sections 4 and 6.
+# - J. Ren et al. *ZeRO-Offload: democratizing billion-scale model training.* USENIX ATC, 2021. Sections 3 to 6.
 # - Y. Zhao et al. *PyTorch FSDP: experiences on scaling fully sharded data parallel.* VLDB, 2023. Sections 3, 4.

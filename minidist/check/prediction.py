@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..comm.base import Comm
 from .exam import Case, Exam, ask
 from .wrong import Wrong
@@ -28,6 +30,8 @@ class Prediction(Exam):
                 raise Wrong(f"{name} is not set yet.")
             if isinstance(got, bool) or not isinstance(got, int | float):
                 raise Wrong(f"{name} should be a number, such as 3 or 2.5e-6.")
+            if abs(got) > sys.float_info.max:  # an int that no float holds, or infinity
+                raise Wrong(f"{name} is {self._off(got, self.values[name])}.")
             if not close(got, self.values[name]):
                 slip = next((text for value, text in self.slips.get(name, {}).items() if close(got, value)), "")
                 raise Wrong(f"{name} = {got:g} is {self._off(got, self.values[name])}. {slip}".rstrip())

@@ -27,7 +27,8 @@ def test_right_numbers(capsys):
     ({"naive_nbytes": 32e6}, "itself"), ({"naive_nbytes": 56e6}, "receives"), ({"seconds": 0.00014}, "α"),
     ({"seconds": 7e-5}, "β"), ({"seconds": None}, "not set yet"), ({"messages": "14"}, "a number"),
     ({"messages": True}, "a number"), ({"nbytes": 7.2e6}, "too large"), ({"seconds": -1}, "not above zero"),
-    ({"seconds": float("nan")}, "not above zero"),
+    ({"seconds": float("nan")}, "not above zero"), ({"messages": 10**400}, "too large"),
+    ({"seconds": float("inf")}, "too large"), ({"nbytes": -(10**400)}, "not above zero"),
 ])
 def test_wrong_numbers(numbers, says):
     with pytest.raises(Wrong, match=says):

@@ -7,7 +7,7 @@ parameters come up (2Ψ). In mode "exact" the device waits; "delayed", it comput
     device  F0 B0 │g0↓│ F1 B1 │↑θ1 g1↓│ F2 B2 │↑θ2 g2↓│      θk: after k updates. The first and the second
     host          │ update 0  │       │ update 1  │          forward use θ0, the third θ1, and so on
 
-Sources: Ren et al. 2021, "ZeRO-Offload", sections 3, 4.1 and 4.2; Rajbhandari et al. 2021, "ZeRO-Infinity", 5.2.
+Sources: Ren et al. 2021, "ZeRO-Offload", sections 3, 4 and 5.2; Rajbhandari et al. 2021, "ZeRO-Infinity", 5.2.
 Cost of a step with D seconds down and U up, an update of H and C of computing: C + D + H + U, delayed
 max(C, H) + D + U (`offload_cost`). Invariants: exact is the plain optimizer, bit for bit; delayed, gradient k is taken
 at θ(k−1) and makes θ(k+1) from θk; between two steps no parameter changes.

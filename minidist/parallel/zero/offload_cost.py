@@ -7,7 +7,7 @@ backward, they have arrived after F + A, A = max(B + D/P, B/P + D): the longer o
 Then a step takes F + A + H + U; delayed, max(max(F + B, H) + U, F + A), as the link serves both ways at once; B is
 at least A − 2D/P, as backward waits while two are on their way.
 
-Source: Ren et al. 2021, "ZeRO-Offload", sections 3.3 (bytes), 4.1 and 4.2 (what overlaps what).
+Source: Ren et al. 2021, "ZeRO-Offload", sections 3.3 (bytes), 4.1, 4.2 (what overlaps what) and 5.2 (delayed).
 """
 
 from __future__ import annotations

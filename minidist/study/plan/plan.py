@@ -96,7 +96,8 @@ class Plan:
                 value = getattr(one.grid, decision)
                 if value != chosen and (value not in by_value or rank(one) < rank(by_value[value])):
                     by_value[value] = one
-            found += [Rival(decision, value, one, why(one, self.best)) for value, one in by_value.items()]
+            ordered = sorted(by_value.items(), key=lambda item: 0 if isinstance(item[0], str) else item[0])
+            found += [Rival(decision, value, one, why(one, self.best)) for value, one in ordered]
         return found
 
 

@@ -43,6 +43,8 @@ def test_rivals_say_why(large):
         assert rival.why.startswith("too large by" if rival.estimate.over else "slower by")
         fit = [one for one in large.estimates if getattr(one.grid, decision) == value and not one.over]
         assert not fit or rival.estimate.step.total == min(one.step.total for one in fit)
+    stages = [value for decision, value in found if decision == "pipeline"]
+    assert stages == sorted(stages) and 1 in stages
 
 
 def test_too_large_by_how_much():
