@@ -14,6 +14,7 @@ masks) + 24 that they split (queries, keys, values, the MLP's inside). 5: softma
 
 from __future__ import annotations
 
+from minidist.split import uneven
 from minidist.study.memory.items import divided
 from minidist.study.memory.transformer import RECOMPUTE, Transformer
 
@@ -67,8 +68,10 @@ def output_activations(model: Transformer, batch: int, tensor: int = 1) -> int:
 
 
 def logits(tokens: int, vocab: int, tensor: int = 1, bytes_each: int = 4) -> int:
-    """Logits of `tokens` tokens in fp32, split over the vocabulary: 4·V·tokens/t. Their gradient takes as much."""
-    return divided(tokens * vocab * bytes_each, tensor, "bytes")
+    """Logits of `tokens` tokens in fp32, split over the vocabulary: 4·V·tokens/t. Their gradient takes as much.
+
+    Where `tensor` does not divide the vocabulary the first part is meant, which is the largest."""
+    return tokens * uneven(vocab, tensor)[0] * bytes_each
 
 
 def rough(model: Transformer, batch: int, tokens: int | None = None) -> int:

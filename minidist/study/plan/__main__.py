@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.published:
             print("\n\n".join(errors_table(errors(name)).text for name in TABLES))
         else:
-            print(text(plan(given.model, given.cluster, given.batch), int(given.tokens), given.rate))
+            print(text(plan(given.model, given.cluster, given.batch), given.tokens, given.rate))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import gcd
 
 from minidist.comm.cluster import Cluster
 from minidist.comm.cluster.presets import nic
@@ -47,7 +48,9 @@ def cluster_of(word: str) -> Cluster:
     nodes, devices = int(found[2]), int(found[3] or 8)
     if not 1 <= devices <= 8:
         raise ValueError(f"these machines have 1 to 8 devices a node, not {devices}")
-    return replace(MACHINES[found[1]](nodes), devices=devices)
+    whole = MACHINES[found[1]](nodes)
+    links = {name: replace(level, share=gcd(level.share, devices)) for name, level in whole.links.items()}
+    return replace(whole, devices=devices, links=links)  # an odd number of devices: each has a card of its own
 
 
 def jean_zay(nodes: int) -> Cluster:

@@ -7,6 +7,7 @@ many bytes, or slower by so many seconds, most of them in one part of the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,7 @@ DECISIONS = "tensor", "pipeline", "interleave", "zero", "recompute", "micro_batc
 class Cost:
     """Of a run over `tokens` tokens: steps, days, GPU-hours, and money at `rate` a GPU-hour."""
 
-    tokens: int
+    tokens: float
     steps: float
     days: float
     gpu_hours: float
@@ -79,8 +80,13 @@ class Plan:
     def tokens_per_second(self) -> float:
         return self.batch * self.model.context / self.seconds
 
-    def cost(self, tokens: int, rate: float) -> Cost:
-        """Of a run over `tokens` tokens, at `rate` a GPU-hour, whatever the currency. No stops are counted."""
+    def cost(self, tokens: float, rate: float) -> Cost:
+        """Of a run over `tokens` tokens, at `rate` a GPU-hour, whatever the currency. No stops are counted.
+
+        Raises ValueError for less than one token, or a rate that is no amount of money.
+        """
+        if not (1 <= tokens < math.inf and 0 <= rate < math.inf):
+            raise ValueError(f"a run has at least 1 token at a rate of at least 0, not {tokens:g} at {rate:g}")
         seconds = tokens / self.tokens_per_second
         hours = seconds / 3600 * self.gpus
         return Cost(tokens, tokens / (self.batch * self.model.context), seconds / 86400, hours, rate)

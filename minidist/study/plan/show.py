@@ -34,10 +34,10 @@ def time_table(found: Plan) -> Table:
     return table([*rows, ("step", step.total, "100%")], ["time", "seconds", "of the step"])
 
 
-def cost_table(found: Plan, tokens: int, rate: float) -> Table:
+def cost_table(found: Plan, tokens: float, rate: float) -> Table:
     """What the run costs. `rate`: money a GPU-hour."""
     cost = found.cost(tokens, rate)
-    rows = [("tokens", f"{cost.tokens:,}"), ("tokens a second", f"{found.tokens_per_second:,.0f}"),
+    rows = [("tokens", f"{cost.tokens:,.0f}"), ("tokens a second", f"{found.tokens_per_second:,.0f}"),
             ("steps", f"{cost.steps:,.0f}"), ("days", f"{cost.days:.1f}"), ("GPU-hours", f"{cost.gpu_hours:,.0f}"),
             (f"money, at {rate:g} a GPU-hour", f"{cost.money:,.0f}"), ("MFU", f"{found.mfu:.1%}")]  # fmt: skip
     return table(rows, ["the run", ""])
@@ -50,7 +50,7 @@ def rivals_table(found: Plan) -> Table:
     return table(rows, ["with", "the best grid", "seconds", "loses"])
 
 
-def text(found: Plan, tokens: int, rate: float) -> str:
+def text(found: Plan, tokens: float, rate: float) -> str:
     """All of it."""
     head = f"{found.cluster.summary()}\nbatch {found.batch:,} × {found.model.context:,} tokens, " \
            f"{len(found.estimates):,} grids; η = {found.machine.accelerator.efficiency:g} of the data sheet\n" \

@@ -64,6 +64,7 @@ def test_ends():
     assert memory.output_activations(MT_NLG, 3, tensor=t) == 4 * s * 3 * h * (h + V) // h // t
     assert memory.logits(1000, 50, tensor=5) == 40_000 and memory.logits(10, 3, bytes_each=2) == 60
     assert memory.logits(1, 64000 * 5120) == 1_310_720_000
+    assert memory.logits(10, 50, tensor=3) == 10 * 17 * 4  # the first part has 17 of the vocabulary, the others less
 
 
 def test_activations_of_zero():

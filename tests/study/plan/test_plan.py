@@ -33,6 +33,18 @@ def test_cost(large):
     assert cost.steps == pytest.approx(300e9 / (1536 * 2048))
     assert cost.gpu_hours == pytest.approx(cost.steps * large.seconds * 1024 / 3600)
     assert cost.money == 2.5 * cost.gpu_hours and cost.days == pytest.approx(cost.gpu_hours / 1024 / 24)
+    for tokens, rate in ((0, 2), (-5, 2), (float("nan"), 2), (float("inf"), 2), (1e9, -1), (1e9, float("nan"))):
+        with pytest.raises(ValueError, match="at least 1 token at a rate of at least 0, not"):
+            large.cost(tokens, rate)
+
+
+@pytest.mark.parametrize("word", ["h100:1x1", "v100:1x1", "h100:1x3", "v100:1x7", "a100:3x6", "h200:2x5"])
+def test_odd_numbers_of_devices(word):
+    cluster = cluster_of(word)
+    found = plan("gpt2-124m", cluster, 6 * cluster.size)
+    ways = {one.grid.tensor for one in found.estimates}
+    assert ways == {t for t in (1, 2, 3, 6) if cluster.devices % t == 0}  # of 12 heads and 50,257 words
+    assert all(0 < one.step.total < float("inf") for one in found.estimates)
 
 
 def test_rivals_say_why(large):
