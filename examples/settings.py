@@ -1,8 +1,9 @@
-"""Flags, and a TOML file of them: what stands on the command line comes before what stands in the file."""
+"""Flags, their ranges, and a TOML file of them: what stands on the command line comes before what is in the file."""
 
 import argparse
+import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def settings(flags: argparse.ArgumentParser, words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -22,6 +23,20 @@ def settings(flags: argparse.ArgumentParser, words: Sequence[str] | None = None)
     except (OSError, tomllib.TOMLDecodeError) as error:
         flags.error(f"{file}: {error}")
     return flags.parse_args(words, flags.parse_args(said))
+
+
+def at_least(low: float, kind: type = int, below: float = math.inf) -> Callable[[str], float]:
+    """For a flag's `type`: a number of this kind, from `low` to `below`, which it may not be. Nor is it NaN."""
+
+    def number(word: str) -> float:
+        value = kind(word)
+        if not low <= value < below:
+            limit = "" if below == math.inf else f" and below {below:g}"
+            raise argparse.ArgumentTypeError(f"at least {low:g}{limit}, not {word}")
+        return value
+
+    number.__name__ = kind.__name__  # as argparse calls it where the word is no number
+    return number
 
 
 def leaves(table: dict) -> list[tuple[str, object]]:

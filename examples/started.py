@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-from settings import settings
+from settings import at_least, settings
 
 from minidist.comm import World, from_env, launch
 
@@ -13,7 +13,7 @@ from minidist.comm import World, from_env, launch
 def parser(about: str) -> argparse.ArgumentParser:
     """With the flags of every script."""
     flags = argparse.ArgumentParser(description=about.splitlines()[0])
-    flags.add_argument("--ranks", type=int, help="number of ranks (4); torchrun says it itself")
+    flags.add_argument("--ranks", type=at_least(1), help="number of ranks (4); torchrun says it itself")
     flags.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
     flags.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
     flags.add_argument("--dtype", choices=["float64", "float32"], default="float64")
@@ -23,13 +23,13 @@ def parser(about: str) -> argparse.ArgumentParser:
 
 def of_a_gpt(flags: argparse.ArgumentParser) -> None:
     """The flags of a small GPT that learns a text."""
-    flags.add_argument("--steps", type=int, default=100)
-    flags.add_argument("--batch", type=int, default=8, help="pieces of text in a step")
-    flags.add_argument("--context", type=int, default=32, help="bytes of a piece")
-    flags.add_argument("--layers", type=int, default=2)
-    flags.add_argument("--hidden", type=int, default=32)
-    flags.add_argument("--heads", type=int, default=4)
-    flags.add_argument("--lr", type=float, default=0.01)
+    flags.add_argument("--steps", type=at_least(0), default=100)
+    flags.add_argument("--batch", type=at_least(1), default=8, help="pieces of text in a step")
+    flags.add_argument("--context", type=at_least(1), default=32, help="bytes of a piece")
+    flags.add_argument("--layers", type=at_least(1), default=2)
+    flags.add_argument("--hidden", type=at_least(1), default=32)
+    flags.add_argument("--heads", type=at_least(1), default=4)
+    flags.add_argument("--lr", type=at_least(0, float), default=0.01)
 
 
 def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:

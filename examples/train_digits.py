@@ -10,6 +10,7 @@
 import hashlib
 
 import torch
+from settings import at_least
 from started import parsed, parser, run
 from torch.nn.functional import cross_entropy
 
@@ -63,9 +64,9 @@ def digest(model):
 
 def main():
     flags = parser(__doc__)
-    flags.add_argument("--epochs", type=int, default=12)
-    flags.add_argument("--batch", type=int, default=120, help="samples of a step, all ranks together")
-    flags.add_argument("--lr", type=float, default=0.1)
+    flags.add_argument("--epochs", type=at_least(0), default=12)
+    flags.add_argument("--batch", type=at_least(1), default=120, help="samples of a step, all ranks together")
+    flags.add_argument("--lr", type=at_least(0, float), default=0.1)
     flags.add_argument("--keep-last", action="store_true", help="train on the last, smaller batch too, with weights")
     args = parsed(flags)
     task = digits(getattr(torch, args.dtype))

@@ -156,11 +156,11 @@ class Training:
         """What the model writes after `prompt`. The same on all ranks, which draw the same numbers."""
         written, random = self.tokens.encode(prompt), torch.Generator().manual_seed(self.args.seed)
         for _ in range(count):
-            seen = written[-self.args.context :]
+            seen = (written or [self.tokens.end])[-self.args.context :]
             x = torch.tensor([seen + [self.tokens.end] * (self.args.context - len(seen))])  # what follows is not seen
             logits = self.engine.logits(x.to(self.comm.device))[0, len(seen) - 1].double().cpu()
-            logits /= self.args.temperature
-            written.append(int(torch.multinomial(logits.softmax(-1), 1, generator=random)))
+            warm = (logits / self.args.temperature).softmax(-1) if self.args.temperature else None
+            written.append(int(logits.argmax() if warm is None else torch.multinomial(warm, 1, generator=random)))
             if written[-1] == self.tokens.end:
                 break
         return self.tokens.decode(written)
@@ -188,7 +188,10 @@ def program(comm, args) -> dict:
 
 
 def main():
-    args = parsed(flags_of(parser(__doc__)))
+    flags = flags_of(parser(__doc__))
+    args = parsed(flags)
+    if args.chunks > 1 and args.schedule != "interleaved":
+        flags.error(f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage")
     with Stop(args.folder) if args.folder else contextlib.nullcontext():
         return same_losses(run(args, program, args))
 

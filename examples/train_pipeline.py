@@ -9,6 +9,7 @@ and, as the projection to the vocabulary, in the last: tied, their gradients are
 """
 
 import torch
+from settings import at_least
 from started import of_a_gpt, parsed, parser, run, same_losses
 
 from minidist.collectives import all_gather, broadcast_
@@ -48,7 +49,7 @@ def program(comm, x, y, shape, schedule, micro_batches, lr):
 def main():
     flags = parser(__doc__)
     flags.add_argument("--schedule", choices=[*SCHEDULES], default="1f1b")
-    flags.add_argument("--micro-batches", type=int, default=4, help="of a step; they divide the batch")
+    flags.add_argument("--micro-batches", type=at_least(1), default=4, help="of a step; they divide the batch")
     of_a_gpt(flags)
     args = parsed(flags)
     if args.batch % args.micro_batches:

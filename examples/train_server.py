@@ -9,6 +9,7 @@ prints the same accuracies, to rounding; the other modes' workers do not wait, a
 """
 
 import torch
+from settings import at_least
 from started import parsed, parser, run
 from torch.nn.functional import cross_entropy
 
@@ -54,13 +55,14 @@ def parts(length, batch, epochs, worker, workers):
 
 def main():
     flags = parser(__doc__)
-    flags.add_argument("--servers", type=int, default=1)
+    flags.add_argument("--servers", type=at_least(1), default=1)
     flags.add_argument("--mode", choices=["sync", "async", "ssp"], default="sync")
-    flags.add_argument("--bound", type=int, help="steps that a worker may be ahead, of --mode ssp")
-    flags.add_argument("--epochs", type=int, default=8)
-    flags.add_argument("--batch", type=int, default=120, help="samples of a step, all workers together")
-    flags.add_argument("--lr", type=float, default=0.1)
-    flags.add_argument("--momentum", type=float, default=0.9, help="stale gradients want less: 0 for the other modes")
+    flags.add_argument("--bound", type=at_least(0), help="steps that a worker may be ahead, of --mode ssp")
+    flags.add_argument("--epochs", type=at_least(0), default=8)
+    flags.add_argument("--batch", type=at_least(1), default=120, help="samples of a step, all workers together")
+    flags.add_argument("--lr", type=at_least(0, float), default=0.1)
+    flags.add_argument("--momentum", type=at_least(0, float, below=1), default=0.9,
+                       help="stale gradients want less: 0 for the other modes")
     args = parsed(flags)
     if not 1 <= args.servers < args.ranks and args.runner != "torchrun":
         flags.error(f"{args.servers} servers among {args.ranks} ranks: at least 1 is a server and 1 a worker")

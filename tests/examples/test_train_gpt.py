@@ -109,3 +109,27 @@ def test_a_file_of_flags(tmp_path, capsys):
         with pytest.raises(SystemExit):
             run_here(SCRIPT, ["--config", str(file)])
         assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "says"), [
+    ("--steps -1", "--steps: at least 0, not -1"), ("--save-every 0", "--save-every: at least 1, not 0"),
+    ("--lr nan", "--lr: at least 0, not nan"), ("--dropout 1", "--dropout: at least 0 and below 1, not 1"),
+    ("--ranks 0", "--ranks: at least 1, not 0"), ("--temperature -1", "--temperature: at least 0, not -1"),
+    ("--algorithm rign", "invalid choice: 'rign'"), ("--steps 2.5", "--steps: invalid int value: '2.5'"),
+    ("--chunks 3", "--chunks 3 is for --schedule interleaved; one_f_one_b has 1 chunk on a stage"),
+])  # fmt: skip
+def test_flags_out_of_range(flags, says, capsys):
+    with pytest.raises(SystemExit):
+        run_here(SCRIPT, flags.split())
+    assert says in capsys.readouterr().err
+
+
+def test_a_sample_of_the_likeliest_tokens_from_nothing(tmp_path):
+    """Without a prompt it begins as documents do; at temperature 0 nothing is drawn."""
+    (tmp_path / "texts").mkdir()
+    for i in range(40):
+        (tmp_path / "texts" / f"{i}.txt").write_text("abc" * 4)
+    flags = ["--ranks", "1", "--steps", "60", "--lr", "0.02", "--layers", "1", "--hidden", "16", "--heads", "2",
+             "--context", "8", "--text", str(tmp_path / "texts"), "--sample", "5", "--prompt", ""]  # fmt: skip
+    found = results(SCRIPT, {t: [*flags, "--temperature", t] for t in ("0", "1e-9")}, tmp_path)
+    assert found["0"]["sample"] == found["1e-9"]["sample"] == "abcab"
