@@ -46,6 +46,11 @@ class Training:
             self.checkpoints = Checkpoints(args.folder, comm, args.keep, self.mesh.grid.sizes)
             found = self.checkpoints.latest()
             common = self.checkpoints.common(found) if found else {}
+        self.shape = shape_of(args)
+        other = {name: value for name, value in common.get("shape", {}).items() if value != self.shape[name]}
+        if other:
+            asked_for = {name: self.shape[name] for name in other}
+            raise ValueError(f"the run in {args.folder} has a model of {other}, not of {asked_for}")
         self.read(common.get("tokenizer"))
         self.build()
         if found:
@@ -95,8 +100,8 @@ class Training:
 
     def save(self, wait: bool = False) -> None:
         """Beside the run, unless told to wait."""
-        common = {"seen": self.seen, "tokenizer": self.tokens.state(), "rate": self.rate.state_dict(),
-                  "scaler": self.engine.scaler.state_dict()}  # fmt: skip
+        common = {"shape": self.shape, "seen": self.seen, "tokenizer": self.tokens.state(),
+                  "rate": self.rate.state_dict(), "scaler": self.engine.scaler.state_dict()}  # fmt: skip
         if self.checkpoints and self.saved != self.step:
             kept = self.engine.compression and self.engine.compression.state_dict()
             own = {"random": random_state(), "compression": kept}
@@ -164,6 +169,13 @@ class Training:
             if written[-1] == self.tokens.end:
                 break
         return self.tokens.decode(written)
+
+
+def shape_of(args) -> dict:
+    """What makes another model, some of it without another shape of any parameter."""
+    return {"layers": args.layers, "hidden": args.hidden, "heads": args.heads, "kv-heads": args.kv_heads or args.heads,
+            "ffn": args.ffn or 4 * args.hidden, "mlp": args.mlp, "positions": args.positions, "tied": args.tied,
+            "vocab": args.vocab}  # fmt: skip
 
 
 class Silent:

@@ -57,6 +57,10 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path):
     assert [line["loss"] for line in lines] == again["losses"]
     assert lines[0].keys() == {"step", "loss", "rate", "tokens/s", "MFU", "GB"}
     assert any((folder / "events").iterdir())
+    others = (("--layers 1", "'layers': 2}, not of {'layers': 1}"), ("--heads 2", "'heads': 4, 'kv-heads': 4}"))
+    for flags, says in others:
+        with pytest.raises(ValueError, match=says):  # fewer layers, or other heads, would fit what is saved
+            run_here(SCRIPT, [*kept, "--ranks", "1", *flags.split()])
 
 
 def test_what_a_compression_keeps_back_is_saved(tmp_path):
