@@ -343,7 +343,8 @@ study.timeline({name: trace for name, (trace, _) in runs.items()}, ranks=[0, 1],
 
 # %% [markdown]
 # (mm is a matrix product; where a row is empty, its GPU waits.) Above four bursts of messages, below eight of half the
-# length. Computing takes a little less below: the norms see a quarter of the tokens.
+# length, and in backward short ones for gradients of biases and norms. Computing takes a little less below: the norms
+# see a quarter of the tokens.
 #
 # ## Predict, then run
 #

@@ -3,7 +3,7 @@
 #
 # A language model ends in a softmax over all its words. Say there are 64,000 words, and 8 ranks hold 8,000 each.
 # Every rank has its own part of the logits, in float32, and the loss needs them all.
-# **How many bytes must a rank send for the loss of one token?**
+# **How many bytes must a rank send for the loss of one token**, all of them in one collective?
 
 # %%
 guess = 224_000  # bytes: 7/8 of 64,000 logits of 4 bytes. Change this number
@@ -461,7 +461,7 @@ study.bars({place: round(mib) for place, mib in peaks.items()}, unit="MiB", titl
 # ## On processes, and on a cluster
 #
 # The same `train` in three processes. The messages are the formula's: for each of 40 steps an all-reduce of the
-# looked-up rows, one of their gradient, and an all-gather of three numbers a token: 4 + 4 + 2.
+# looked-up rows, one of the gradient of the projection's input, and an all-gather of three numbers a token: 4 + 4 + 2.
 
 # %%
 real = launch(train, 3, stream, vocab)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 13 · Pipelines
 #
-# A model of 8 layers lies on 4 GPUs, two layers on each. A batch goes through all four, and back. One GPU alone,
-# were it large enough, would take 1.6 s for this step.
-# **How many times as fast are the four?** No layer is computed twice, and the links are fast.
+# A model of 8 layers lies on 4 GPUs, two layers on each. A batch goes through all four, and back, in 8
+# pieces (micro-batches). One GPU alone, were it large enough, would take 1.6 s for this step.
+# **How many times as fast can the four be?** No layer is computed twice, and the links are fast.
 
 # %%
 guess = 4.0  # times as fast as one: change this number
@@ -347,6 +347,7 @@ print(f"bubble {waits(h1, spans_h1):.1%} instead of {waits(world, spans):.1%}")
 study.stages({"1F1B": spans, "ZB-H1": spans_h1}, title="Zero bubble: weights' gradients fill the gaps")
 
 # %% [markdown]
+# (On rank 0 W is longer than I: nobody waits for the gradient of its input, and what the positions need comes in W.)
 # ZB-H1 keeps at most S micro-batches, but on every stage. It waits for $(S-1)(T_F + T_I - T_W)$: a third of 1F1B's
 # bubble if all three are alike. ZB-H2 keeps 2S − 1 and waits for $(S-1)(T_F + T_I - 2T_W)$: not at all, if they are.
 # On real GPUs W is shorter than F. Here are the paper's published rates, and what our simulator makes of the times that
@@ -443,7 +444,7 @@ study.curves({"bubble alone": (Ms, ideal)}, points={"run": (Ms, small)}, yunit="
 # GPUs are then 2.2 times as fast as one.
 #
 # **When layers are few.** 5 equal layers on 4 stages: one stage has two, and the others wait for it. Even without a
-# bubble they are busy for 5 of 8 slots.
+# bubble the four together are busy for 5 of 8 slots.
 #
 # ## The library's version
 #

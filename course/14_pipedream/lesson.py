@@ -61,6 +61,7 @@ study.table([(f"stage {s}", *row.values()) for s, row in enumerate(late)], ["sta
 #
 # What the paper calls a minibatch is one of our micro-batches: each has an update of its own. What does it gain? Here
 # are 32 of them, with a flush after every 8, and without any. Below are ten, so that you can follow the numbers.
+# (In the picture an update takes a quarter of a slot. In what is printed it takes none: it would be 39, not 41.5.)
 
 # %%
 flushed, stream = simulate(lists(one_f_one_b, 4, 8)), simulate(lists(pipedream, 4, 32))
@@ -366,7 +367,7 @@ learned = {(rule, rate): torch.stack(World(4).run(learn, rule, rate, data)[3])
            for rate in (0.36, 0.1) for rule in ("flush", *RULES)}
 
 def smooth(losses, width=20):
-    """The median of five seeds, of the mean over the last micro-batches."""
+    """The mean, over the last micro-batches, of the median of five seeds."""
     return losses.nan_to_num(9).median(1).values.unfold(0, width, 1).mean(1).clamp(max=4).tolist()
 
 shown = {rule: (range(20, 161), smooth(learned[rule, 0.36])) for rule in ("flush", "stash", "vertical", "no stash")}

@@ -53,7 +53,7 @@ def groups(sizes):
 check.groups(groups)
 
 # %% [markdown] nbgrader={"grade_id": "groups_target"}
-# **Target:** on two nodes of four, with tensor innermost, no tensor group crosses. Which axis does?
+# **Target:** on two nodes of eight, with tensor innermost, no tensor group crosses. Which axis does?
 
 # %%
 nodes = Cluster.dgx_h100(nodes=2)

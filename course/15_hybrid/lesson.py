@@ -339,14 +339,16 @@ assert all(abs(e) < 0.07 for key, e in errors.items() if key != ("data between n
 assert -0.15 < errors["data between nodes", 1] < -0.12
 assert min((took, place) for (place, b), (took, _) in ran.items() if b == 4)[1] == "data between nodes"
 assert max((took, place) for (place, b), (took, _) in ran.items() if b == 1)[1] == "data between nodes"
+planned = {b: sorted(PLACES, key=lambda place: small(PLACES[place], b).total) for b in SIZES}
+assert planned[1][-1] == "tensor between nodes" and planned[4][0] == "pipeline between nodes"
 study.curves(lines, points=points, xlabel="tokens in a step, on each data rank", yunit="ms", ylabel="a step",
              title="Three places for the same arithmetic")
 
 # %% [markdown]
-# Five of six points within 7 %; of data between nodes, with few tokens, the planner says 14 % too little. Look where
-# the lines cross. With 4,096 tokens the worst place is **data** between nodes, with 16,384 **tensor**. That one
-# waits in the bubble, too: slower layers make a slower fill. And at the right end, pipeline and data are within the
-# planner's error of each other: it names the wrong one. Do not believe a plan's last 5 %.
+# Five of six points within 7 %; of data between nodes, with few tokens, the planner says 14 % too little. So it
+# names the wrong place twice. With 4,096 tokens the worst is **data** between nodes; by the lines it is tensor, by a
+# hair. With 16,384 the worst is **tensor**, which waits in the bubble, too: slower layers make a slower fill. The best
+# is data, a little before pipeline; by the lines it is pipeline. Do not believe a plan's last 5 %.
 
 # %%
 best, worst = (f(took for (_, b), (took, _) in ran.items() if b == 4) for f in (min, max))
@@ -386,13 +388,16 @@ said = {place: predicted(BLOOM.model, BLOOM.cluster, BLOOM.kernels, machine, BLO
         for place, order in PLACES.items()}
 seconds = said["pipeline between nodes"]
 assert nbytes["tensor"] > 20 * max(nbytes["pipeline"], nbytes["data"]) and seconds.pipeline > seconds.tensor
+assert 28 < nbytes["tensor"] / nbytes["pipeline"] < 30 and 24 < nbytes["tensor"] / nbytes["data"] < 26
+assert seconds.data < seconds.tensor < 1.12 * seconds.data
 levels = Grid(dp=8, pp=12, tp=4).levels(BLOOM.cluster)
 study.table([(name, ", ".join(levels[axis]), f"{nbytes[name] / 1e9:.0f}", f"{getattr(seconds, name):.1f}")
              for axis, name in names.items()], ["axis", "links", "GB a GPU sends", "seconds, predicted"],
             title="BLOOM, one step")
 
 # %% [markdown]
-# Twenty-five times the bytes, and less time: tensor has NVLink for itself. Now turn the grid.
+# Tensor sends nearly thirty times what pipeline sends, in less time, and some twenty-five times what data sends, in
+# hardly more: it never leaves NVLink. Now turn the grid.
 
 # %%
 assert abs(seconds.total / BLOOM.seconds - 1) < 0.03 and 3.5 * said["tensor between nodes"].total > 8 * seconds.total
@@ -495,6 +500,6 @@ study.table([("4 processes", "below 1e-12", "below 1e-10")], ["pp 2 × tp 2", "l
 #
 # - D. Narayanan et al. *Efficient large-scale language model training on GPU clusters using Megatron-LM.* SC, 2021.
 #   Sections 2 and 3.
-# - T. Le Scao et al. *BLOOM: a 176B-parameter open-access multilingual language model.* 2022. Section 3.3.
+# - T. Le Scao et al. *BLOOM: a 176B-parameter open-access multilingual language model.* 2022. Section 3.4.
 # - S. Smith et al. *Using DeepSpeed and Megatron to train Megatron-Turing NLG 530B.* 2022. Section 2.
 # - S. Rajbhandari et al. *ZeRO: memory optimizations toward training trillion parameter models.* SC, 2020.

@@ -1,5 +1,6 @@
 """What is left behind: processes, files, descriptors."""
 
+import contextlib
 import os
 import tempfile
 import time
@@ -19,10 +20,21 @@ def until(condition, seconds=5.0):
     return True
 
 
+def lives(pid):
+    """Whether this process runs, and is no zombie. It may end while it is looked at."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def left():
     """The processes under this one, but for the server itself and what pytest has."""
-    ours = [c for c in psutil.Process().children() if "minidist.comm.processes.server" in " ".join(c.cmdline())]
-    return [p for server in ours for p in server.children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+            if "minidist.comm.processes.server" in " ".join(child.cmdline()):
+                found += [p for p in child.children(recursive=True) if lives(p.pid)]
+    return found
 
 
 def files():

@@ -15,7 +15,7 @@ import torch
 
 from minidist.comm import Deadlock, PeerLost, RankMissing, launch
 from minidist.comm.launch import _server
-from tests.comm.children import descriptors, files, left, until
+from tests.comm.children import descriptors, files, left, lives, until
 from tests.repository.files import ROOT
 
 
@@ -334,10 +334,8 @@ def test_what_a_rank_starts_ends_with_it():
     def program(comm):
         return subprocess.Popen(["sleep", "60"]).pid
 
-    import psutil
-
     children = launch(program, 2)
-    assert until(lambda: not any(psutil.pid_exists(c) and psutil.Process(c).status() != "zombie" for c in children))
+    assert until(lambda: not any(map(lives, children)))
 
 
 # --- what ranks print ---
