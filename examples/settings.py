@@ -20,7 +20,7 @@ def settings(flags: argparse.ArgumentParser, words: Sequence[str] | None = None)
     try:
         with open(file, "rb") as f:
             said = [word for key, value in leaves(tomllib.load(f)) for word in spelled(flags, file, key, value)]
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         flags.error(f"{file}: {error}")
     return flags.parse_args(words, flags.parse_args(said))
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
         flags.error(f"start with: torchrun --nproc-per-node 4 examples/{flags.prog}")
     if started and (args.runner != "torchrun" or args.ranks not in (None, int(os.environ["WORLD_SIZE"]))):
         flags.error(f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks")
+    if args.json and not args.json.parent.is_dir():
+        flags.error(f"--json {args.json}: there is no folder {args.json.parent}")
     args.ranks = args.ranks or 4
     return args
 
@@ -59,5 +62,9 @@ def run(args: argparse.Namespace, program, *given) -> dict[int, dict]:
 
 
 def same_losses(results: dict[int, dict]) -> int | str:
-    """The exit status: 0 where all ranks that ran here report the same losses."""
+    """The exit status: 0 where all ranks that ran here report the same losses, and no loss is NaN or infinite."""
+    for result in results.values():
+        for step, loss in enumerate(result["losses"], 1):
+            if not math.isfinite(loss):
+                return f"the loss of step {step} is {loss}: the run diverged"
     return 0 if len({tuple(result["losses"]) for result in results.values()}) == 1 else "the ranks' losses differ"

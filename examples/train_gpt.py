@@ -39,8 +39,12 @@ class Training:
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
         self.peak = args.peak * 1e12 if args.peak else peak(comm.device, dtype)
-        dp = args.dp or comm.size // (args.pp * args.tp)
+        dp = args.dp or max(1, comm.size // (args.pp * args.tp))
         self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
+        self.least = dp * args.micro_batches  # samples of a batch
+        if args.batch < self.least:
+            raise ValueError(f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
+                             f"on each of {dp} data ranks")  # fmt: skip
         self.checkpoints, found, common = None, None, {}
         if args.folder:
             self.checkpoints = Checkpoints(args.folder, comm, args.keep, self.mesh.grid.sizes)
@@ -154,7 +158,7 @@ class Training:
 
     def evaluate(self) -> float:
         """Loss on text kept apart: the same samples each time."""
-        x, y, mine = self.rows(self.apart, 0, min(self.apart.epoch, self.args.batch * 4))
+        x, y, mine = self.rows(self.apart, 0, max(self.least, min(self.apart.epoch, self.args.batch * 4)))
         return self.engine.evaluate(x, y, mine).item()
 
     def sample(self, prompt: str, count: int) -> str:
@@ -204,6 +208,8 @@ def main():
     args = parsed(flags)
     if args.chunks > 1 and args.schedule != "interleaved":
         flags.error(f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage")
+    if args.folder and args.folder.exists() and not args.folder.is_dir():
+        flags.error(f"--folder {args.folder} is not a folder")
     with Stop(args.folder) if args.folder else contextlib.nullcontext():
         return same_losses(run(args, program, args))
 

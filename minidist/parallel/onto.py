@@ -111,4 +111,4 @@ def averaged(module: nn.ModuleList, some: list[dict], tied: Mapping[str, Tensor]
 
 def seed_(mesh, seed: int) -> None:
     """Random numbers: the same on all tensor ranks, others for each stage and each data rank."""
-    seed_group_(mesh.tp, (seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank)
+    seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank) % 2**63)

@@ -50,7 +50,7 @@ class Samples:
 
     def __call__(self, seen: int, count: int) -> tuple[Tensor, Tensor]:
         """x and y, (count, length): y is x one token later."""
-        starts = torch.stack([self._start(k) for k in range(seen, seen + count)])
+        starts = torch.tensor([int(self._start(k)) for k in range(seen, seen + count)], dtype=torch.long)
         pieces = self.tokens[starts[:, None] + torch.arange(self.length + 1)].long()
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
 

@@ -18,7 +18,8 @@ def run_here(script, arguments):
     printed, path = io.StringIO(), f"{FOLDER}/{script}"
     here = mock.patch.object(sys, "path", [FOLDER, *sys.path]), mock.patch.object(sys, "argv", [path, *arguments])
     with here[0], here[1], contextlib.redirect_stdout(printed):
-        assert runpy.run_path(path)["main"]() == 0
+        said = runpy.run_path(path)["main"]()
+    assert said == 0, said
     return printed.getvalue()
 
 

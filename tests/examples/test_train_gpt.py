@@ -128,6 +128,26 @@ def test_flags_out_of_range(flags, says, capsys):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("flags", "says"), [
+    ("--ranks 4 --batch 2", "a batch of 2 samples does not make 1 micro-batches on each of 4 data ranks"),
+    ("--ranks 2 --pp 3", "2 ranks are not 3×1×1 = 3"),
+])  # fmt: skip
+def test_what_a_grid_cannot_do(flags, says):
+    with pytest.raises(ValueError, match=says):
+        run_here(SCRIPT, flags.split())
+
+
+def test_little_text_large_seeds_and_losses_that_are_none(tmp_path):
+    """2 samples are kept apart, for 3 ranks; a date is a seed; NaN is not called a difference of ranks."""
+    (tmp_path / "small.txt").write_text("a short text. " * 50)
+    small = ["--ranks", "3", "--layers", "1", "--hidden", "16", "--heads", "2", "--context", "16", "--steps", "2",
+             "--text", str(tmp_path / "small.txt"), "--batch", "3", "--seed", "20261123"]  # fmt: skip
+    found = results(SCRIPT, {"small": small}, tmp_path)["small"]
+    assert 0 < found["loss apart"] < 10
+    with pytest.raises(AssertionError, match=r"the loss of step 2 is (nan|inf): the run diverged"):
+        run_here(SCRIPT, [*small, "--lr", "1e30", "--warm-up", "0"])
+
+
 def test_a_sample_of_the_likeliest_tokens_from_nothing(tmp_path):
     """Without a prompt it begins as documents do; at temperature 0 nothing is drawn."""
     (tmp_path / "texts").mkdir()

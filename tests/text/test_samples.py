@@ -31,6 +31,7 @@ def test_a_sample_is_the_same_in_every_batch_and_across_epochs():
     assert torch.equal(torch.cat([again(seen, 8)[0] for seen in range(0, 40, 8)]), whole)
     assert torch.equal(again(33, 5)[0], whole[33:38]) and torch.equal(again(2, 1)[0], whole[2:3])
     assert not torch.equal(Samples(TEXT, 7, seed=4)(0, 40)[0], whole)
+    assert [part.shape for part in again(3, 0)] == [(0, 7), (0, 7)]
 
 
 def test_split():

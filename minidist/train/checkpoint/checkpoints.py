@@ -71,8 +71,8 @@ class Checkpoints:
 
         What several ranks have, one of them writes. wait: return when it is on the disk; else when this rank's part is
         copied, and what goes wrong later is raised by the next `save` or `wait`, on every rank.
-        Raises ValueError for a state that cannot be saved, or that ranks describe differently; SaveError where a disk
-        fails: then the checkpoints that were there are there.
+        Raises ValueError for a state that cannot be saved, that ranks describe differently, and for two tensors of one
+        name; SaveError where a disk fails: then the checkpoints that were there are there.
         """
         self.wait()
         if not isinstance(step, int) or step < 0:
@@ -81,7 +81,7 @@ class Checkpoints:
         if self.comm.rank == 0:
             mine += nested.pieces(COMMON, common)
         serial = max((manifest.serial(path) for path in manifest.every(self.folder)), default=0) + 1
-        values = {shares.Row.of(one): one.values for one in mine}
+        values = shares.distinct(mine)
         every = told(self.comm, [step, serial, list(values)])
         steps, serials, tables = zip(*every, strict=True)
         if len(set(steps)) > 1:
@@ -107,7 +107,11 @@ class Checkpoints:
         """Remove what is older than the last k, what was never finished, and what was refused."""
         good = [path for path in manifest.finished(self.folder) if path not in self.refused]
         for path in manifest.every(self.folder):
-            if path not in good[-self.keep :] and manifest.serial(path) < manifest.serial(newest):
+            if path in good[-self.keep :] or manifest.serial(path) >= manifest.serial(newest):
+                continue
+            if path.is_symlink():  # what it leads to is not ours to remove
+                path.unlink()
+            else:
                 (path / manifest.NAME).unlink(missing_ok=True)  # first: from now on it is none
                 shutil.rmtree(path)
 
@@ -146,8 +150,11 @@ class Checkpoints:
         return nested.read(found, COMMON)
 
     def own(self, found: Saved) -> Any:
-        """What this rank saved as its `own`; None if that was on another grid, where it was not this rank's."""
-        return nested.read(found, f"own/{self.comm.rank}") if found.grid == self.grid else None
+        """What this rank saved as its `own`; None if that was on another grid, where it was not this rank's.
+
+        The same axes in another order are another grid: ranks stand elsewhere."""
+        same = list(found.grid.items()) == list(self.grid.items())
+        return nested.read(found, f"own/{self.comm.rank}") if same else None
 
 
 class SaveError(OSError):

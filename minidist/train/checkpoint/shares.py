@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from .boxes import Box, missing
 from .format import CODES, code
 from .manifest import file_of, key
@@ -40,6 +42,16 @@ class Row(NamedTuple):
     @property
     def key(self) -> str:
         return key(self.name, self.whole, self.box)
+
+
+def distinct(pieces: Iterable[Piece]) -> dict[Row, Tensor]:
+    """Each piece's values. ValueError where two pieces have a name and a place in common, but not their memory."""
+    found: dict[Row, Tensor] = {}
+    for one in pieces:
+        row = Row.of(one)
+        if found.setdefault(row, one.values).data_ptr() != one.values.data_ptr():
+            raise ValueError(f"two tensors are named {row.key!r}: one of them would be lost")
+    return found
 
 
 def rows(told: Iterable) -> list[Row]:
@@ -74,6 +86,10 @@ def _check(holders: dict[Row, list[int]]) -> None:
         if (same.dtype, same.whole) != (one.dtype, one.whole):
             raise ValueError(f"{one.name} is {same.whole} {same.dtype} on rank {holders[same][0]}, "
                              f"and {one.whole} {one.dtype} on rank {ranks[0]}")  # fmt: skip
+    keys = {one.key: one for one in holders}
+    if len(keys) < len(holders):
+        lost = next(one for one in holders if keys[one.key] is not one)
+        raise ValueError(f"{lost.name} and {keys[lost.key].name} both have a piece called {lost.key!r}")
     for name, there in boxes.items():
         holes = missing(Box.of(first[name].whole), there)
         if holes:

@@ -71,7 +71,7 @@ def test_ranks_own_states_belong_to_a_grid(tmp_path):
     grid = {"dp": 2, "tp": 2}
     World(4).run(saves, tmp_path, (1,), grid=grid)
     assert [own for *_, own in World(4).run(newest, tmp_path, grid=grid)] == [{"rank": r} for r in range(4)]
-    for n, grid in ((4, {"dp": 4, "tp": 1}), (2, {"dp": 2, "tp": 1}), (4, None)):
+    for n, grid in ((4, {"dp": 4, "tp": 1}), (2, {"dp": 2, "tp": 1}), (4, None), (4, {"tp": 2, "dp": 2})):
         assert World(n).run(newest, tmp_path, grid=grid)[0] == (1, [1.0, 2.0, 3.0, 4.0], {"epoch": 0.1}, None)
 
 
@@ -199,6 +199,8 @@ def mistakes(comm, folder, what):
         checkpoints.save(10 + comm.rank)
     if what == "hole":
         checkpoints.save(1, [piece("w", torch.ones(2), (6,), (2 * comm.rank,))])
+    if what == "two":  # the weights of a model and of its teacher, say
+        checkpoints.save(1, [piece("w", torch.ones(2)), piece("w", torch.zeros(2))])
     if what == "state":
         checkpoints.save(1, common={"optimizer": torch.optim.SGD})
 
@@ -206,9 +208,21 @@ def mistakes(comm, folder, what):
 @pytest.mark.parametrize(("what", "words"), [
     ("keep", "at least 1 checkpoint is kept, not 0"), ("grid", "has 4 ranks, the Comm 2"),
     ("step", "a step is a whole number from 0 on, not -1"), ("steps", r"the ranks save the steps \[10, 11\]"),
-    ("hole", r"w is \(6,\), and no rank has \[4:6\] of it"), ("state", "optimizer is a type: a checkpoint holds"),
+    ("hole", r"w is \(6,\), and no rank has \[4:6\] of it"), ("two", "two tensors are named 'w': one of"),
+    ("state", "optimizer is a type: a checkpoint holds"),
 ])  # fmt: skip
 def test_mistakes(tmp_path, what, words):
     with pytest.raises(ValueError, match=words):
         World(2).run(mistakes, tmp_path, what)
     assert os.listdir(tmp_path) == []
+
+
+def test_what_a_link_leads_to_stays(tmp_path):
+    """Somebody else's checkpoint, lent to this run: the last k go on, and it is still there."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    new.mkdir()
+    World(2).run(saves, old, (5,))
+    (new / "000001-step-5").symlink_to(old / "000001-step-5")
+    assert World(2).run(newest, new)[0][0] == 5
+    assert World(2).run(saves, new, (6, 7), keep=1)[0] == ["000003-step-7"]
+    assert World(2).run(newest, old)[0][0] == 5

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidist.train.checkpoint import piece
-from minidist.train.checkpoint.shares import Row, owners, tensors
+from minidist.train.checkpoint.shares import Row, distinct, owners, tensors
 
 
 def table(*pieces):
@@ -56,6 +56,17 @@ def test_the_same_piece_twice_on_a_rank():
 def test_what_does_not_fit_together(one, other, words):
     with pytest.raises(ValueError, match=words):
         owners([table(one), table(other)])
+
+
+def test_two_of_one_name():
+    """One in a part and one whose name says the same; twice the same memory is one."""
+    halves = table(part("w", 0, 2, 4), part("w", 2, 2, 4))
+    with pytest.raises(ValueError, match=r"both have a piece called 'w\[0:2, 0:2\]'"):
+        owners([[*halves, *table(piece(halves[0].key, torch.zeros(2)))]])
+    x = torch.ones(2)
+    assert len(distinct([piece("w", x), piece("w", x)])) == 1
+    with pytest.raises(ValueError, match="two tensors are named 'w'"):
+        distinct([piece("w", x), piece("w", x.clone())])
 
 
 def test_a_dtype_that_cannot_be_saved():
