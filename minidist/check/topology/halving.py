@@ -28,7 +28,7 @@ class HalvingDoubling(Exam):
     processes = tuple(Case(n, f"{n} real processes, {words(s)}", s) for n, s in ((4, (12,)), (2, (5,)), (4, (3, 3))))
 
     def draw(self, case, rng):
-        shape = case.given or (int(torch.randint(1, 3000, (), generator=rng)),)
+        shape = case.given or (int(torch.randint(100, 3000, (), generator=rng)),)
         dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
         return [(whole(shape, dtype, rng),) for _ in range(case.n)]
 

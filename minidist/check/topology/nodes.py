@@ -31,7 +31,7 @@ class Hierarchical(Exam):
 
     def draw(self, case, rng):
         per_node, shape = case.given
-        shape = shape or (int(torch.randint(1, 3000, (), generator=rng)),)
+        shape = shape or (int(torch.randint(100, 3000, (), generator=rng)),)
         dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
         return [(whole(shape, dtype, rng), per_node) for _ in range(case.n)]
 
