@@ -40,7 +40,7 @@ class TreeBroadcast(ByteClock):
     cases = (*(Case(n, f"n = {n}, root {root}, {words(s)}", (s, root))
                for n, s, root in [*((n, SHAPES[0], root) for n in RANKS for root in dict.fromkeys((0, n - 1, n // 2))),
                                   *((n, s, root) for s in SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8)))]),
-             *(Case(n, f"n = {n}, root and length drawn at random", ((100, 400), None)) for n in (6, 11, 12)))  # fmt: skip
+             *(Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None)) for n in (6, 11, 12)))  # fmt: skip
     processes = tuple(Case(n, f"{n} real processes, root {root}, {words(s)}", (s, root))
                       for n, root, s in ((3, 1, (7,)), (2, 1, (5,)), (5, 2, (3, 5))))  # fmt: skip
 
