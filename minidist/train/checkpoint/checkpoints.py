@@ -104,16 +104,18 @@ class Checkpoints:
             work.wait()
 
     def _tidy(self, newest: Path) -> None:
-        """Remove what is older than the last k, what was never finished, and what was refused."""
+        """Remove what is older than the last k, and what was never finished.
+
+        What `latest` refused stays, and counts for nothing: it may be whole to another version, or on another day.
+        """
         good = [path for path in manifest.finished(self.folder) if path not in self.refused]
         for path in manifest.every(self.folder):
-            if path in good[-self.keep :] or manifest.serial(path) >= manifest.serial(newest):
+            if path in self.refused or path in good[-self.keep :] or manifest.serial(path) >= manifest.serial(newest):
                 continue
-            if path.is_symlink():  # what it leads to is not ours to remove
-                path.unlink()
-            else:
-                (path / manifest.NAME).unlink(missing_ok=True)  # first: from now on it is none
-                shutil.rmtree(path)
+            try:
+                _remove(path)
+            except OSError as error:  # the new one is saved all the same
+                warnings.warn(f"this checkpoint could not be removed: {error}", stacklevel=2)
 
     def latest(self) -> Saved | None:
         """The newest checkpoint that is whole, to the last byte; None if none was ever finished.
@@ -155,6 +157,14 @@ class Checkpoints:
         The same axes in another order are another grid: ranks stand elsewhere."""
         same = list(found.grid.items()) == list(self.grid.items())
         return nested.read(found, f"own/{self.comm.rank}") if same else None
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():  # what it leads to is not ours to remove
+        path.unlink()
+    else:
+        (path / manifest.NAME).unlink(missing_ok=True)  # first: from now on it is none
+        shutil.rmtree(path)
 
 
 class SaveError(OSError):

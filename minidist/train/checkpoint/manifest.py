@@ -93,16 +93,27 @@ def read(folder: Path) -> Manifest:
 
 
 def _check(found: Manifest) -> None:
-    """ValueError for files elsewhere, dtypes that there are not, and tensors with holes."""
-    for file in found.files:
-        if not FILE.fullmatch(file):
-            raise ValueError(f"{file!r} is no file of a checkpoint")
+    """ValueError for files elsewhere, dtypes and counts that there are not, and tensors with holes."""
+    if not _counts(found.step) or not _counts(*found.grid.values()) or 0 in found.grid.values():
+        raise ValueError(f"step {found.step!r} of the grid {found.grid}")
+    for file, (nbytes, _) in found.files.items():
+        if not FILE.fullmatch(file) or not _counts(nbytes):
+            raise ValueError(f"{file!r} of {nbytes!r} bytes is no file of a checkpoint")
     for name, tensor in found.tensors.items():
         if tensor["dtype"] not in CODES or not {file for file, _ in found.boxes(name)} <= found.files.keys():
             raise ValueError(f"{name} has a dtype or a file that is not known: {tensor}")
-        holes = missing(Box.of(tensor["shape"]), (box for _, box in found.boxes(name)))
+        whole = Box.of(tensor["shape"])
+        for _, box in found.boxes(name):
+            if not _counts(*whole.size, *box.first, *box.size) or missing(box, [whole]):
+                raise ValueError(f"{name}, {whole.size}, has no part {box}")
+        holes = missing(whole, (box for _, box in found.boxes(name)))
         if holes:
             raise ValueError(f"{name} has no {holes[0]}")
+
+
+def _counts(*numbers: Any) -> bool:
+    """Whether these are whole numbers, from 0 on; true and 2.0 are none."""
+    return all(type(number) is int and number >= 0 for number in numbers)
 
 
 def verify(folder: Path, files: dict[str, disk.Sum]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .manifest import Refused
 from .piece import Piece, piece
 from .places import Place
 from .saved import Saved
@@ -46,7 +47,10 @@ def pieces(name: str, value: Any, place: Place | None = None) -> list[Piece]:
 
 
 def read(saved: Saved, name: str, place: Place | None = None, like: Tensor | None = None) -> Any:
-    """The state that was saved as `name`. place, like: the parameter's, here. Raises ValueError for one not there."""
+    """The state that was saved as `name`. place, like: the parameter's, here.
+
+    Raises ValueError for one that is not there, Refused for what `pieces` does not write.
+    """
 
     def find(key: str, split: bool) -> Tensor:
         if not split or place is None:
@@ -55,4 +59,7 @@ def read(saved: Saved, name: str, place: Place | None = None, like: Tensor | Non
         saved.read(place.pieces(x, key))
         return x
 
-    return decode(json.loads(bytes(saved.whole(name).tolist())), find)
+    try:
+        return decode(json.loads(bytes(saved.whole(name).tolist())), find)
+    except (UnicodeDecodeError, json.JSONDecodeError, TypeError, LookupError, RecursionError) as error:
+        raise Refused(f"{name} in {saved.path} is no state that was saved: {error!r}") from error

@@ -120,7 +120,7 @@ def test_none_is_good(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:this checkpoint is passed over")
 def test_a_refused_one_does_not_count(tmp_path):
-    """It is removed in place of a good one."""
+    """It stays, besides as many good ones as are kept: another version, or another day, may read it."""
     def program(comm):
         checkpoints = Checkpoints(tmp_path, comm, keep=2)
         step = checkpoints.latest().step
@@ -129,7 +129,16 @@ def test_a_refused_one_does_not_count(tmp_path):
     World(2).run(saves, tmp_path, (10, 20))
     DAMAGE["no file"](tmp_path / "000002-step-20")
     World(2).run(program)
-    assert sorted(os.listdir(tmp_path)) == ["000001-step-10", "000003-step-20"]
+    assert sorted(os.listdir(tmp_path)) == ["000001-step-10", "000002-step-20", "000003-step-20"]
+
+
+def test_an_old_one_that_cannot_be_removed(tmp_path, monkeypatch):
+    """The new one is saved; that is not called a failure."""
+    World(2).run(saves, tmp_path, (10,))
+    monkeypatch.setattr(shutil, "rmtree", lambda path: os.rmdir(path))
+    with pytest.warns(UserWarning, match="could not be removed: .*not empty: .*000001-step-10"):
+        World(2).run(saves, tmp_path, (20,), keep=1)
+    assert [path.name for path in manifest.finished(tmp_path)] == ["000002-step-20"]
 
 
 def test_the_unfinished_and_the_foreign(tmp_path):

@@ -53,10 +53,17 @@ def test_a_truncation_is_refused(tmp_path):
     (b"[]", "is not a minidist checkpoint's"), (b'{"weight_map": {}}', "is not a minidist checkpoint's"),
     (b"\x80\x04\x95pickle", "cannot be read"), (b"[" * 9000, "cannot be read"),
     (signed(version=2), "has version 2, this is version 1"), (signed(files=[]), "is no manifest"),
-    (signed(files={"../../secret": SUM}), "'../../secret' is no file of a checkpoint"),
+    (signed(files={"../../secret": SUM}), "secret' of 3 bytes is no file of a checkpoint"),
     (signed(files={"rank-00000.pt": SUM}), "is no file of a checkpoint"), (signed(files={FILE: [3]}), "is no manifest"),
     (signed(files={}), "is no manifest"), (signed(tensors={"w": W | {"dtype": "F33"}}), "is no manifest"),
     (signed(tensors={"w": W | {"shape": [5, 2]}}), r"w has no \[4:5, 0:2\]"), (signed(tensors=[]), "is no manifest"),
+    (signed(tensors={"w": W | {"shape": [4.0, 2]}}), r"w, \(4.0, 2\), has no part \[0:1, 0:2\]"),
+    (signed(tensors={"w": W | {"shape": [3, 2]}}), r"w, \(3, 2\), has no part \[1:4, 0:2\]"),
+    (signed(tensors={"w": W | {"pieces": [[FILE, [4, 0], [-4, 2]]]}}), r"has no part \[4:0, 0:2\]"),
+    (signed(tensors={"w": W | {"pieces": [[FILE, [0], [4]]]}}), "is no manifest"),
+    (signed(files={FILE: [-3, SUM.sha256]}), "of -3 bytes is no file"), (signed(grid=None), "is no manifest"),
+    (signed(grid={"dp": 0}), "step 3 of the grid {'dp': 0}"), (signed(grid=[1]), "is no manifest"),
+    *((signed(step=step), f"step {step!r} of the grid") for step in (-1, True, "x", 2.0, float("nan"))),
 ])  # fmt: skip
 def test_others_are_refused(tmp_path, content, words):
     (tmp_path / manifest.NAME).write_bytes(content)

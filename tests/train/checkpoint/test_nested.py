@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from minidist.train.checkpoint import Saved, nested
+from minidist.train.checkpoint import Refused, Saved, nested
 from minidist.train.checkpoint.boxes import Box
+from minidist.train.checkpoint.piece import piece
 from minidist.train.checkpoint.places import Place
 from tests.train.checkpoint.test_saved import alone
 
@@ -35,3 +36,11 @@ def test_what_nobody_could_put_together():
     with pytest.raises(ValueError, match=r"o/w/rows is \(3,\) and belongs to a part \(3, 2\) of w, which is \(4, 2\)"):
         nested.pieces("o/w", rows, SPLIT)
     assert nested.pieces("o/w", rows, ENTIRE)[1].whole == (3,)
+
+
+@pytest.mark.parametrize("text", [b'["dict"]', b'["dict", [1]]', b'["dict", [[["list", []], 1]]]', b"{", b"\xff",
+                                  b'["tensor"]', b'[["a"], 1]', b"[" * 10**5])  # fmt: skip
+def test_what_was_never_written(tmp_path, text):
+    found = Saved(alone(tmp_path, [piece("state", torch.frombuffer(bytearray(text), dtype=torch.uint8))]))
+    with pytest.raises(Refused, match=r"state in .* is no state that was saved: "):
+        nested.read(found, "state")
