@@ -10,9 +10,11 @@ was, on this grid or another. With a folder Ctrl-C saves and ends; a second one,
 """
 
 import contextlib
+import os
 import time
 
 import torch
+from alone import alone
 from gpt_flags import COMPRESSIONS, flags_of
 from logs import Log, lines
 from started import parsed, parser, run, same_losses
@@ -50,15 +52,20 @@ class Training:
             self.checkpoints = Checkpoints(args.folder, comm, args.keep, self.mesh.grid.sizes)
             found = self.checkpoints.latest()
             common = self.checkpoints.common(found) if found else {}
-        self.shape = shape_of(args)
+            if found and not (isinstance(common, dict) and "seen" in common):
+                raise ValueError(f"{found.path} was saved by another program")
+        self.shape, self.flags = shape_of(args), flags_that_train(args)
         other = {name: value for name, value in common.get("shape", {}).items() if value != self.shape[name]}
         if other:
             asked_for = {name: self.shape[name] for name in other}
             raise ValueError(f"the run in {args.folder} has a model of {other}, not of {asked_for}")
+        before = common.get("flags", {})
+        self.changed = {name: value for name, value in before.items() if value != self.flags[name]}
         self.read(common.get("tokenizer"))
         self.build()
         if found:
             self.resume(found, common)
+        self.plan_rate()
 
     def read(self, state: str | None) -> None:
         """The text, its tokens, and which of them are kept apart; state: of the tokenizer of a run that goes on."""
@@ -82,19 +89,27 @@ class Training:
             sequence_parallel=args.sequence_parallel, recompute=args.recompute, amp=args.amp,
             half=getattr(torch, args.half), zero=args.zero, seed=args.seed,
             compression=COMPRESSIONS[args.compression]() if args.compression else None)  # fmt: skip
+
+    def plan_rate(self) -> None:
+        """The learning rate: of a step's number, and of the flags as they are now."""
+        args, groups = self.args, self.engine.optimizer.param_groups
+        for group in groups:
+            group["initial_lr"] = args.lr
         factor = warm_up(args.warm_up, cosine(max(1, args.steps - args.warm_up), args.floor))
-        self.rate = torch.optim.lr_scheduler.LambdaLR(self.engine.optimizer, factor)
+        self.rate = torch.optim.lr_scheduler.LambdaLR(self.engine.optimizer, factor, last_epoch=self.step - 1)
 
     def resume(self, found, common: dict) -> None:
         """Go on where a run was: bit for bit on the same grid, to rounding on another.
 
         There a compression has kept nothing back yet: what ranks keep is not split again.
         """
+        decays = [group["weight_decay"] for group in self.engine.optimizer.param_groups]
         self.engine.load(found)
+        for group, decay in zip(self.engine.optimizer.param_groups, decays, strict=True):
+            group["weight_decay"] = decay  # as the flags are now
         self.step = self.saved = found.step
         self.seen = common["seen"]
         self.losses = [line["loss"] for line in lines(self.args.folder / "log.jsonl") if line["step"] <= self.step]
-        self.rate.load_state_dict(common["rate"])
         self.engine.scaler.load_state_dict(common["scaler"])
         own = self.checkpoints.own(found)
         if own is not None:  # the same grid
@@ -104,8 +119,8 @@ class Training:
 
     def save(self, wait: bool = False) -> None:
         """Beside the run, unless told to wait."""
-        common = {"shape": self.shape, "seen": self.seen, "tokenizer": self.tokens.state(),
-                  "rate": self.rate.state_dict(), "scaler": self.engine.scaler.state_dict()}  # fmt: skip
+        common = {"shape": self.shape, "flags": self.flags, "seen": self.seen, "tokenizer": self.tokens.state(),
+                  "scaler": self.engine.scaler.state_dict()}  # fmt: skip
         if self.checkpoints and self.saved != self.step:
             kept = self.engine.compression and self.engine.compression.state_dict()
             own = {"random": random_state(), "compression": kept}
@@ -168,7 +183,7 @@ class Training:
             seen = (written or [self.tokens.end])[-self.args.context :]
             x = torch.tensor([seen + [self.tokens.end] * (self.args.context - len(seen))])  # what follows is not seen
             logits = self.engine.logits(x.to(self.comm.device))[0, len(seen) - 1].double().cpu()
-            warm = (logits / self.args.temperature).softmax(-1) if self.args.temperature else None
+            warm = ((logits - logits.max()) / self.args.temperature).softmax(-1) if self.args.temperature else None
             written.append(int(logits.argmax() if warm is None else torch.multinomial(warm, 1, generator=random)))
             if written[-1] == self.tokens.end:
                 break
@@ -180,6 +195,13 @@ def shape_of(args) -> dict:
     return {"layers": args.layers, "hidden": args.hidden, "heads": args.heads, "kv-heads": args.kv_heads or args.heads,
             "ffn": args.ffn or 4 * args.hidden, "mlp": args.mlp, "positions": args.positions, "tied": args.tied,
             "vocab": args.vocab}  # fmt: skip
+
+
+def flags_that_train(args) -> dict:
+    """What may be otherwise than it was when a run goes on. The cosine ends with the steps."""
+    names = ("text", "apart", "context", "batch", "micro_batches", "seed", "steps", "lr", "warm_up", "floor", "decay",
+             "clip", "dropout", "dtype", "amp", "half", "compression")  # fmt: skip
+    return {name.replace("_", "-"): getattr(args, name) for name in names}
 
 
 class Silent:
@@ -200,6 +222,8 @@ def program(comm, args) -> dict:
     with Log(args.folder, args.steps, training.step) as log:
         log.say(f"{training.mesh.grid}; {training.parameters:,} parameters, {training.samples.epoch:,} samples an epoch"
                 + (f"; goes on at step {training.step}" if training.step else ""))  # fmt: skip
+        for name, value in training.changed.items():
+            log.say(f"--{name} is {training.flags[name]} from here on, it was {value}")
         return training.train(log)
 
 
@@ -210,7 +234,11 @@ def main():
         flags.error(f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage")
     if args.folder and args.folder.exists() and not args.folder.is_dir():
         flags.error(f"--folder {args.folder} is not a folder")
-    with Stop(args.folder) if args.folder else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if args.folder:
+            if os.environ.get("RANK", "0") == "0":
+                stack.enter_context(alone(args.folder))
+            stack.enter_context(Stop(args.folder))
         return same_losses(run(args, program, args))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,8 @@ import time
 
 import pytest
 
-from minidist.train.checkpoint import manifest
+from minidist.comm import World
+from minidist.train.checkpoint import Checkpoints, Saved, manifest, nested
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
 from tests.repository.files import ROOT
 
@@ -61,6 +63,41 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path):
     for flags, says in others:
         with pytest.raises(ValueError, match=says):  # fewer layers, or other heads, would fit what is saved
             run_here(SCRIPT, [*kept, "--ranks", "1", *flags.split()])
+
+
+def test_flags_that_changed(tmp_path):
+    """They are what the run goes on with, and it says so; the same flags, and nothing is said."""
+    folder = tmp_path / "run"
+    kept = [*SHORT, "--ranks", "2", "--zero", "1", "--folder", str(folder)]
+    runs = {"first": [*kept, "--steps", "3"], "same": [*kept, "--steps", "3"],
+            "other": [*kept, "--lr", "0.5", "--decay", "0"]}  # fmt: skip
+    found = results(SCRIPT, runs, tmp_path)
+    assert "from here on" not in found["same"]["printed"]
+    for words in ("--steps is 6 from here on, it was 3", "--lr is 0.5 from here on, it was 0.01",
+                  "--decay is 0.0 from here on, it was 0.1"):  # fmt: skip
+        assert words in found["other"]["printed"]
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    whole = results(SCRIPT, {"whole": [*SHORT, "--ranks", "1", "--folder", str(tmp_path / "w")]}, tmp_path)["whole"]
+    rates = [json.loads(line)["rate"] for line in (tmp_path / "w" / "log.jsonl").read_text().splitlines()]
+    assert [line["rate"] for line in lines[3:]] == pytest.approx([50 * rate for rate in rates[3:]])
+    assert lines[0]["loss"] == pytest.approx(whole["losses"][0], rel=1e-12)
+    saved = Saved(manifest.finished(folder)[-1])
+    assert {g["weight_decay"] for g in nested.read(saved, "optimizer.options")["groups"]} == {0.0}
+
+
+def test_one_run_at_a_time(tmp_path):
+    alone = runpy.run_path(f"{FOLDER}/alone.py")["alone"]
+    with alone(tmp_path), pytest.raises(ValueError, match=f"is in use by process {os.getpid()} on .*: one run at"):
+        with alone(tmp_path, wait=0.1):
+            pass
+    with alone(tmp_path, wait=0):
+        assert (tmp_path / "lock").read_text().startswith("process")
+
+
+def test_checkpoints_of_another_program(tmp_path):
+    World(1).run(lambda comm: Checkpoints(tmp_path, comm).save(1, common={"mine": 1}))
+    with pytest.raises(ValueError, match="000001-step-1 was saved by another program"):
+        run_here(SCRIPT, [*SHORT, "--ranks", "2", "--folder", str(tmp_path)])
 
 
 def test_what_a_compression_keeps_back_is_saved(tmp_path):
@@ -155,5 +192,5 @@ def test_a_sample_of_the_likeliest_tokens_from_nothing(tmp_path):
         (tmp_path / "texts" / f"{i}.txt").write_text("abc" * 4)
     flags = ["--ranks", "1", "--steps", "60", "--lr", "0.02", "--layers", "1", "--hidden", "16", "--heads", "2",
              "--context", "8", "--text", str(tmp_path / "texts"), "--sample", "5", "--prompt", ""]  # fmt: skip
-    found = results(SCRIPT, {t: [*flags, "--temperature", t] for t in ("0", "1e-9")}, tmp_path)
-    assert found["0"]["sample"] == found["1e-9"]["sample"] == "abcab"
+    found = results(SCRIPT, {t: [*flags, "--temperature", t] for t in ("0", "1e-9", "1e-320")}, tmp_path)
+    assert found["0"]["sample"] == found["1e-9"]["sample"] == found["1e-320"]["sample"] == "abcab"
