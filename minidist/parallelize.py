@@ -42,7 +42,7 @@ def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimi
     amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
     `train.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `onto.refuse`.
     """
-    parts, shape = sequence(model), Shape(mesh.pp.size, 1, chunks, place).checked()
+    parts, shape = sequence(model), Shape(mesh.pp.size, micro_batches, chunks, place).checked()
     onto.refuse(model, shape, recompute, amp, zero, compression)
     cuts = partition(cost(parts), shape.S * shape.v)  # of the serial model, so the same on all ranks
     whole, rename = dict(model.named_parameters()), partial(gpt.serial_name, parts=len(parts))

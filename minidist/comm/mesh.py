@@ -44,8 +44,8 @@ class Grid:
             raise ValueError(f"the order of a mesh names its {len(AXES)} axes once, {', '.join(AXES)}, "
                              f"not these {len(self.order)}: {', '.join(self.order)}")  # fmt: skip
         for axis, size in self.sizes.items():
-            if size < 1:
-                raise ValueError(f"an axis has at least 1 rank, and {axis} = {size}")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"an axis has a whole number of ranks, at least 1, and {axis} = {size!r}")
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -48,7 +48,7 @@ class Pipeline:
 
     peak: the most micro-batches whose forward was done and their backward not, in the last step (with v chunks each
     chunk counts).  spans: (action, start, end) in seconds of the last step, without the waiting.
-    Raises ValueError for chunks of another number than on other ranks, and for ties that do not match.
+    Raises ValueError for chunks of another number than on other ranks, for ties that do not match, and for ahead < 0.
     """
 
     def __init__(self, chunks: nn.Module | Sequence[nn.Module], comm: Comm, schedule: Schedule = one_f_one_b,
@@ -64,6 +64,8 @@ class Pipeline:
                 raise ValueError(f"rank 0 has {everyone[0][0]} chunks of the model, rank {rank} has {v}")
         self.ties = Ties(comm, tied or {}, [names for _, names in everyone])
         self._shape = Shape(comm.size, 1, self.v, place).checked()
+        if ahead < 0:
+            raise ValueError(f"at least 0 receives are posted ahead, not {ahead}")
         self._post, self._plans = Post(comm, self._shape, ahead), {}
         self.last = comm.size * self.v - 1  # part of the model
         self.first_stage, self.last_stage = (self._shape.stage(part) == self.stage for part in (0, self.last))
@@ -138,7 +140,7 @@ class Pipeline:
     def _plan(self, M: int) -> Plan:
         """This stage's list and messages for M micro-batches, checked the first time."""
         if M not in self._plans:
-            every, shape = lists(self.schedule, self.comm.size, M), self._shape._replace(M=M).checked()
+            shape, every = self._shape._replace(M=M).checked(), lists(self.schedule, self.comm.size, M)
             self.check(every, shape)
             self._plans[M] = plan(every, shape, self.stage)
         return self._plans[M]

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     def checked(self) -> Shape:
         """Itself. ValueError for a pipeline that cannot be."""
         S, M, v, place = self
-        if min(S, M, v) < 1:
+        if not all(isinstance(k, int) and k > 0 for k in (S, M, v)):
             raise ValueError(f"a pipeline has at least 1 stage, micro-batch and chunk, not {S}, {M} and {v}")
         if place not in PLACES or (place == "V" and v != 2):
             raise ValueError(f'parts are placed as a "loop", or as a "V" of 2 chunks, not as {place!r} of {v}')

@@ -64,7 +64,7 @@ def states(params: int, optimizer: str = "adam", precision: str = "fp16", zero: 
     papers do.
     Raises ValueError for an unknown optimizer, precision or stage of ZeRO, or a rank beyond `data`.
     """
-    per, moments = _known(precision, PRECISIONS, "precision"), _known(optimizer, MOMENTS, "optimizer")
+    per, moments = known(precision, PRECISIONS, "precision"), known(optimizer, MOMENTS, "optimizer")
     moments *= 1 if optimizer == "adam 8-bit" else per.moment
     if zero not in range(4):
         raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {zero}")
@@ -111,7 +111,8 @@ def per_parameter(optimizer: str = "adam", precision: str = "fp16") -> dict[str,
     return {f.name.replace("_", " "): getattr(one, f.name) for f in fields(one)}
 
 
-def _known(name: str, table: dict, what: str):
+def known(name: str, table: dict, what: str):
+    """What the table has of that name. ValueError, which lists its names, where it has none."""
     if name not in table:
         raise ValueError(f"{what} {name!r} is none of {', '.join(map(repr, table))}")
     return table[name]

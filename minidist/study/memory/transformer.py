@@ -24,7 +24,8 @@ class Transformer:
 
     ffn: width of the MLP, 4H if not given. gated: it has a third matrix (SwiGLU). bias: linear layers have
     biases and norms too; False with RMSNorm. positions: learned, T·H parameters. kv_heads: heads of keys and
-    values where they are fewer. Raises ValueError where `heads` does not divide `hidden`.
+    values where they are fewer. Raises ValueError for less than 1 of anything, and where `heads` does not divide
+    `hidden`, or `kv_heads` not `heads`.
     """
 
     layers: int
@@ -40,8 +41,13 @@ class Transformer:
     kv_heads: int | None = None
 
     def __post_init__(self):
+        for name in ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}")
         if self.hidden % self.heads:
             raise ValueError(f"{self.heads} heads do not split hidden = {self.hidden}: it is not a multiple")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"{self.kv_heads} heads of keys and values do not serve {self.heads} heads alike")
 
     @property
     def width(self) -> int:

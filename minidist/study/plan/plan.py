@@ -18,6 +18,7 @@ from minidist.comm.cluster import Cluster
 from minidist.study.memory.cost import mfu
 from minidist.study.memory.grid import Grid
 from minidist.study.memory.items import GB
+from minidist.study.memory.states import PRECISIONS, known
 from minidist.study.memory.transformer import Transformer
 from minidist.study.plan.clusters import cluster_of, model_of
 from minidist.study.plan.kernels import FUSED, Kernels
@@ -123,6 +124,7 @@ def plan(model: Transformer | str, cluster: Cluster | str, batch: int, *, kernel
         raise ValueError(f"the cluster {cluster.name!r} has no device: what a step takes cannot be said")
     if batch < 1:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
+    known(precision, PRECISIONS, "precision")
     machine = Machine.of(cluster.device, accelerator, dtype, kernels.launch)
     planner = Planner(model, cluster, kernels, machine, algorithm)
     base = Grid(dropout=kernels.explicit, precision=precision)

@@ -252,7 +252,8 @@ def wrong(**changes):
     def program(comm):
         v = changes.get("v", (1, 1))[comm.rank]
         loss_fn = changes.get("loss_fn", mse)
-        pipeline = Pipeline(own(comm, layers(6), v), comm, changes.get("schedule", one_f_one_b), loss_fn)
+        pipeline = Pipeline(own(comm, layers(6), v), comm, changes.get("schedule", one_f_one_b), loss_fn,
+                            ahead=changes.get("ahead", 1))  # fmt: skip
         x, y = changes.get("x", data(6)[0]), changes.get("y", data(6)[1])
         pipeline.step(changes.get("M", (2, 2))[comm.rank], x, y)
 
@@ -274,7 +275,8 @@ def wrong(**changes):
     (dict(schedule=lambda stage, S, M: one_f_one_b(0, S, M)[:-1]), "ends without"),
     (dict(schedule=lambda stage, S, M: one_f_one_b(stage, S, M + 1)), "no micro-batch 2, only 0 to 1"),
     (dict(schedule=lambda stage, S, M: [Action("B", 0), Action("F", 0)], M=(1, 1)), "needs F0"),
-    (dict(M=(0, 0)), "0 micro-batch|micro-batch, not"),
+    (dict(M=(0, 0)), "0 micro-batch|micro-batch, not"), (dict(M=(1.5, 1.5)), "not 2, 1.5 and 1"),
+    (dict(ahead=-3), "at least 0 receives are posted ahead, not -3"),
 ])
 def test_what_cannot_be(changes, words):
     with pytest.raises(ValueError, match=words):

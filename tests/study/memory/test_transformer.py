@@ -115,3 +115,9 @@ def test_bad_input():
         memory.flops(Transformer(1, 8, 2, 5, 3), 1, recompute="half")
     with pytest.raises(ValueError, match="3 heads do not split hidden = 8"):
         Transformer(1, 8, 3, 5, 3)
+    with pytest.raises(ValueError, match="3 heads of keys and values do not serve 2 heads"):
+        Transformer(1, 8, 2, 5, 3, kv_heads=3)
+    for wrong in (dict(layers=0), dict(hidden=-8), dict(heads=0), dict(vocab=0), dict(context=-1), dict(ffn=0)):
+        name, value = next(iter(wrong.items()))
+        with pytest.raises(ValueError, match=f"at least 1 of each, and {name} = {value}"):
+            Transformer(**dict(layers=1, hidden=8, heads=2, vocab=5, context=3) | wrong)

@@ -94,6 +94,8 @@ def test_names():
 def test_bad_input():
     with pytest.raises(ValueError, match="at least 1 sequence, not 0"):
         plan(SMALL, "h100:1", 0)
+    with pytest.raises(ValueError, match="precision 'fp4' is none of 'fp32', "):
+        plan(SMALL, "h100:1", 1, precision="fp4")
     with pytest.raises(ValueError, match="has no device"):
         plan(SMALL, Cluster.uniform(4, 1e-6, 1e-9), 4)
     with pytest.raises(ValueError, match="η is known of"):
