@@ -51,9 +51,14 @@ def load(saved: Saved, model: nn.Module, optimizer: Optimizer | None = None, ren
          wholes: Mapping[str, tuple[int, ...]] | None = None) -> None:  # fmt: skip
     """Fill the model, then the optimizer, with what was saved. On all ranks; a rank reads its own parts alone.
 
-    Raises ValueError for a tensor that is missing or of another shape or dtype, and for other groups.
+    Raises ValueError for a tensor that is missing or of another shape or dtype, for other groups, and where the saved
+    model had more tensors; but not with `rename`: a stage has not all of them.
     """
     where = places(model, rename, wholes)
+    here = {f"{MODEL}/{place.name}" for place in where.values()}
+    more = {name for name in saved.names if name.startswith(f"{MODEL}/")} - here
+    if more and rename is None and here <= set(saved.names):
+        raise ValueError(f"{saved.path} has {len(more)} tensors more than the model: {', '.join(sorted(more)[:4])}")
     saved.read([one for x, place in where.items() for one in place.pieces(x, f"{MODEL}/{place.name}")])
     if optimizer is not None:
         optimizer.load_state_dict(_put_together(saved, optimizer, _placed(optimizer, where)))

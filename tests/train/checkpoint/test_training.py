@@ -151,6 +151,8 @@ def wrong(comm, folder, how):
         load(found, model, torch.optim.SGD([{"params": [p]} for p in model.parameters()]))
     elif how == "shape":
         load(found, nn.Linear(4, 2))
+    elif how == "more":
+        load(found, nn.Linear(3, 2, bias=False))
     elif how == "names":
         load(found, nn.Sequential(model))
     else:
@@ -159,6 +161,7 @@ def wrong(comm, folder, how):
 
 @pytest.mark.parametrize(("how", "words"), [
     ("groups", "has 1 groups of parameters, the optimizer 2"), ("names", "has no model/0.weight"),
+    ("more", "has 1 tensors more than the model: model/bias"),
     ("shape", r"model/weight is \(2, 4\) torch.float32 here, and \(2, 3\)"),
     ("foreign", "parameter 0 of 2 of the optimizer is none of the model's"),
 ])  # fmt: skip
