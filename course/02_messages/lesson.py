@@ -68,7 +68,8 @@ study.messages(world.trace, label="bytes", title="A sum passed along a line of r
 # %% [markdown]
 # ## What a message costs
 #
-# A message of $N$ bytes takes $\alpha + N\beta$ seconds: a fixed start, then the bytes one after another.
+# A message of $N$ bytes takes $\alpha + N\beta$ seconds: the bytes leave one after another, in $N\beta$, and arrive a
+# latency $\alpha$ later. The sender is free after $N\beta$, the receiver after $\alpha + N\beta$.
 # By default a `World` has an α of 5 µs, and the β of a 50 GB/s link. The line is the formula, the points are runs.
 
 # %%
@@ -80,7 +81,7 @@ def one_message(comm, nbytes):
 
 sizes, fine = [10**k for k in range(2, 10)], [round(10 ** (k / 8)) for k in range(16, 73)]
 formula = {"α + Nβ": (fine, [ALPHA + n * BETA for n in fine])}
-times = {"α + Nβ": (sizes, [World(2, device="meta").run(one_message, n).time for n in sizes])}
+times = {"run": (sizes, [World(2, device="meta").run(one_message, n).time for n in sizes])}
 study.curves(formula, points=times, logx=True, logy=True, xunit="B", yunit="s", xlabel="bytes in the message, N",
              ylabel="time of one message", title="Small messages all cost the same")
 
@@ -110,7 +111,8 @@ except Deadlock as why:
 # The world sees that no rank can go on, and says who waits where.
 #
 # Some systems copy a small message into a buffer, so that its send ends at once. There the same program passes
-# all its tests, until a message is too large for the buffer. `World(n, rendezvous=False)` is such a system.
+# all its tests, until a message is too large for the buffer. `World(n, rendezvous=False)` has such a buffer, and an
+# endless one: there the bug never shows.
 #
 # One could let even ranks send first and odd ranks receive first. Better: start both together and wait for both.
 # That is `sendrecv`. Now every wire works in the same step.
@@ -146,8 +148,9 @@ def draw(title, verb, chunks=3):
     return display(study.holdings(start, [x if x is None else spell(x) for x in end], title=title))
 
 # %% [markdown]
-# Four of them only move data. **Broadcast** copies the root's tensor to everyone. **Scatter** deals it out,
-# a piece to each. **Gather** collects a piece from each at the root. **All-gather** does so on every rank.
+# Four of them only move data. One rank is the **root**, here rank 0. **Broadcast** copies its tensor to everyone.
+# **Scatter** deals it out, a piece to each. **Gather** collects a piece from each at the root. **All-gather** does so
+# on every rank.
 
 # %%
 from minidist.collectives import (
@@ -216,6 +219,7 @@ study.traffic(naive, title="Naive: all through one desk")
 #
 # ## The ring, first half: scatter-reduce
 #
+# Papers on the ring call it so; it is the **reduce-scatter** from above.
 # Cut every tensor into n chunks. Each rank talks to its neighbours only, and all talk at once.
 # In step k rank r sends chunk r−k to the right, and adds what comes from the left to its chunk r−k−1 (modulo n).
 
@@ -321,20 +325,22 @@ study.curves(predicted, points=counted, yunit="B", xlabel="ranks, n", ylabel="by
 answer = World(4, device="meta").run(reduce_bytes, ring_all_reduce, 100 * MB).trace
 sent = {"your guess": guess, "naive, rank 0": naive.bytes_sent(0), "ring, each rank": answer.bytes_sent(0)}
 display(study.bars(sent, unit="B", title="100 MB on 4 ranks: bytes that the busiest rank sends"))
-study.traffic(answer, title="Ring: each wire carries as much")
+study.traffic(answer, title="Ring: all wires carry equally much")
 
 # %% [markdown]
 # **150 MB.** Nothing that is made of sends and receives can do with less: Patarasuk and Yuan proved it.
 #
 # ## The time
 #
-# Fewer bytes on the busiest wire take less time. Both runs on one axis of virtual time:
+# A rank sends one message at a time, and receives one at a time. So fewer bytes at the busiest **rank** take less time.
+# Both runs on one axis of virtual time:
 
 # %%
 study.timeline({"naive": naive, "ring": answer}, title="100 MB on 4 ranks")
 
 # %% [markdown]
 # Rank 0's desk takes $2(n-1)N\beta + n\alpha$, the ring $2(n-1)\left(\alpha + \frac{N}{n}\beta\right)$.
+# Rank 0 waits α for each of the $n-1$ messages that it receives; of those that it sends, for the last one's alone.
 # The ring saves bytes and pays in messages: $2(n-1)$ of them, one after another.
 # Before you run the cell: which is faster for 1 kB on 16 ranks, and where do the lines cross?
 
@@ -435,9 +441,9 @@ study.table(words, ["minidist", "torch.distributed", "MPI"], title="The same ver
 # %% [markdown]
 # ## The same program on processes
 #
-# So far all ranks lived in this notebook. `launch` runs the same function in four processes,
-# over shared memory, or over gloo, the library beneath torch. The sums are equal bit for bit, and the bytes are
-# the same. They are counted on our own sends: gloo's `reduce_scatter`, for one, moves as much as a whole all-reduce.
+# So far all ranks lived in this notebook. `launch` runs the same function in four processes, over shared memory, or
+# over gloo, with which torch.distributed sends between CPUs. The sums are equal bit for bit, and the bytes are the
+# same. They are counted on our own sends: gloo's `reduce_scatter`, for one, moves as much as a whole all-reduce.
 
 # %%
 def random_sum(comm, length=100_003):
@@ -460,11 +466,12 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 my_ring.py
 # ```
 #
-# ## torchdist.py, read aloud
+# ## torchdist, read aloud
 #
 # How does a Comm stand on torch.distributed? `torchrun` starts the processes and tells each its rank.
-# `from_env` reads it from the environment, or says how to start. It takes NCCL where there is a GPU for each rank,
-# and gloo elsewhere. It joins the process group, and leaves it at exit. It seeds this rank's random numbers.
+# `from_env` reads it from the environment, or says how to start. It takes NCCL (NVIDIA's library for
+# messages between GPUs) where there are GPUs, and stops if they are fewer than the ranks; without a GPU it takes gloo.
+# It joins the process group, and leaves it at exit. It seeds this rank's random numbers.
 #
 # From then on every verb comes down to one method: start these operations together.
 # Over gloo (`_post_each`) each becomes an `isend` or an `irecv` of torch. A sender sends a header, then the values.

@@ -166,7 +166,8 @@ study.messages(world.trace, clock="steps", label=None, title="A butterfly: every
 def counted(all_reduce, n=64, N=64 * 10**4):
     world = World(n, device="meta")
     world.run(lambda comm: all_reduce(comm, torch.empty(N, dtype=torch.uint8, device="meta")))
-    return world.trace.messages(n - 1), world.trace.bytes_sent(n - 1), round(world.time * 1e6, 1)
+    most = lambda count: max(map(count, range(n)))
+    return most(world.trace.messages), most(world.trace.bytes_sent), round(world.time * 1e6, 1)
 
 def library(algorithm):
     return lambda comm, x: all_reduce_(comm, x, algorithm=algorithm)
@@ -174,7 +175,7 @@ def library(algorithm):
 ways = {"ring": library("ring"), "tree": tree_all_reduce, "recursive doubling": recursive_doubling,
         "halving and doubling": library("halving_doubling")}
 study.table([(name, *counted(way)) for name, way in ways.items()],
-            ["640 kB on 64 ranks", "messages of the last rank", "bytes it sends", "time, µs"])
+            ["640 kB on 64 ranks", "messages of the busiest rank", "bytes it sends", "time, µs"])
 
 # %% [markdown]
 # ## The answer
@@ -222,6 +223,7 @@ study.curves(lines, points=points, logx=True, logy=True, xunit="B", yunit="s", x
 #
 # ## Hardware, from near to far
 #
+# HBM is the GPU's own memory, PCIe the way to the **host**: the CPU and its memory.
 # The makers' figures, both directions together where there are two. PCIe 5 has 16 lanes of 32 Gbit/s, each way, and
 # packs 128 bits into 130. From 128 GB/s that leaves:
 
@@ -245,7 +247,8 @@ study.cluster(pod, title="Eight nodes of eight H100, four nodes in a rack")
 # *oversubscribed*: here 8 ranks share one wire to the spine.
 #
 # Two shortcuts keep the host's memory out of it. **GPUDirect P2P**: a GPU writes into its neighbour's memory.
-# **GPUDirect RDMA**: the NIC reads the GPU's memory itself. Other machines draw the borders elsewhere: in a DGX GH200
+# **GPUDirect RDMA** (remote direct memory access): the NIC reads the GPU's memory itself. Other machines draw the
+# borders elsewhere: in a DGX GH200
 # 256 chips share one memory over NVLink. Huawei's Ascend has links of its own (HCCS) and a library (HCCL), Baidu's
 # Kunlun likewise. α and β differ, the questions remain.
 
@@ -368,7 +371,8 @@ reckoned = {row["quantity"]: row["value"] for row in study.published("nccl")}
 used = {"a network of 100 Gbit/s, as NCCL reckons": reckoned["NET_BW_100Gbit"] / (sold["IB EDR", "4x_port"] / 8),
         "NVLink 4, measured on 8 H200": measured("H200")[8] / sold["NVLink 4 (H100/H200/GH200)", "unidirectional"],
         "NVLink 5, measured on 8 B200": measured("B200")[8] / sold["NVLink 5 (B200)", "unidirectional"]}
-study.bars({name: round(100 * part) for name, part in used.items()}, unit="%", title="What of the wire's speed is used")
+study.bars({name: round(100 * part) for name, part in used.items()}, unit="%",
+           title="How much of the wire's speed is used")
 
 # %% [markdown]
 # The other reason is α. A chunk of N/n bytes uses its wire to one half if it is as long as the latency:
@@ -385,7 +389,7 @@ for name, where in makes.items():
     points[name] = sizes, [100 * bandwidth("all_reduce", 8, N, w.time)[1] * b for N, w in zip(sizes, worlds)]
 assert round(8 * a / b / MB) == 20  # the last one, B200
 study.curves(lines, points=points, logx=True, xunit="B", yunit="%", xlabel="bytes to reduce, N",
-             ylabel="bus bandwidth, of the wire's", title="8 GPUs: the faster the wire, the more it takes to fill it")
+             ylabel="bus bandwidth, % of the wire's", title="8 GPUs: the faster the wire, the more it takes to fill it")
 
 # %% [markdown]
 # ## One slow rank
@@ -408,7 +412,8 @@ study.timeline(World(8, cluster=where, device="meta").run(laid_out, MB, "halving
 
 # %% [markdown]
 # All take twice as long, at any n: a chain is as fast as its slowest link. What grows is the number of those who wait,
-# and the odds that there is one. If each rank is late in one step of 1,000, a step of 512 is late with a probability of
+# and the odds that there is one. If each rank is late in one step of 1,000, a step of 512 ranks is late with a
+# probability of
 # $1 - 0.999^{512}$: 40 %.
 #
 # **Noise** needs no fault. Every rank computes for a time that varies by some 10 %, and then waits for all. So a step
@@ -453,8 +458,9 @@ study.bars({name: world.time for name, world in worlds.items()}, unit="s", title
 #
 # ## The library's version
 #
-# The library's tree numbers the ranks from the root, and serves the largest part of the tree first. `"auto"` asks all
-# formulas and takes one that is least, or nearly so. Like any formula of single links it does not see what is shared.
+# The library's tree numbers the ranks from the root, and serves the largest part of the tree first. `"auto"` asks the
+# formulas of the flat algorithms, and of the hierarchical ones with a ring inside the node, and takes one that is
+# least, or nearly so. Like any formula of single links it does not see what is shared.
 
 # %%
 from minidist.collectives import tree
@@ -471,7 +477,7 @@ study.table(rows, ["auto", "1 kB", "1 MB", "1 GB"], title="What auto takes; hier
 # %%
 words = [("MPI", "mpi", "CPUs, on any network that a cluster has; PyTorch must be built for it"),
          ("Gloo", "gloo", "CPUs, over TCP; comes with PyTorch; also beside NCCL, for what lies in the host's memory"),
-         ("NCCL", "nccl", "NVIDIA's GPUs; uses NVLink and GPUDirect; chooses ring or double tree by a cost model")]
+         ("NCCL", "nccl", "NVIDIA's GPUs; NVLink and GPUDirect; ring, double tree, or a switch that adds (NVLS)")]
 study.table(words, ["library", "in torch.distributed", "when"], title="Who does it in practice")
 
 # %% [markdown]
@@ -504,7 +510,8 @@ study.table(rows, ["messages sent", *results], title="A tree on four ranks")
 #   bytes in each. Halving and doubling has few of both, and the double binary tree nearly so.
 # - Small tensors and many ranks: trees. Large tensors and few ranks: rings. The crossover can be predicted.
 # - Wires that are shared change the order. Reduce inside the node first; let every NIC carry its piece.
-# - Bus bandwidth can be compared with the wire. It is less than the wire's: protocol, and α.
+# - Bus bandwidth can be compared with the wire. With a ring or a tree it is less than the wire's: protocol, and
+#   α. (Where the switch adds, NVLS, it can be more.)
 # - All wait for the slowest rank. With more ranks there is more often one, and more wait.
 #
 # ## Papers

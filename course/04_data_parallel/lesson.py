@@ -92,7 +92,7 @@ plt.show()
 # %% [markdown]
 # ## Gradients, averaged
 #
-# Each rank runs forward and backward on its part. Then the naive five lines: one all-reduce for each parameter.
+# Each rank runs forward and backward on its part. Then the naive four lines: one all-reduce for each parameter.
 
 # %%
 def average(comm, model):
@@ -416,7 +416,7 @@ study.messages(world.trace, clock="steps", label=None, title="DataParallel: broa
 # ## On processes, and on a cluster
 #
 # The same `train` in four processes, its gradients coalesced. The copies are equal bit for bit there too,
-# and equal to the serial run.
+# and equal to the serial run to rounding.
 
 # %%
 def average_all(comm, model):

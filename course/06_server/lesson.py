@@ -40,7 +40,8 @@ def by_hand(comm):
         comm.send(w - mean, worker, label="pull")
     return w, mean, w - mean
 ranks = World(3).run(by_hand)
-display(study.holdings(dict(zip(["before", "pushed", "pulled"], zip(*ranks))), title="Push, mean, step, pull"))
+steps = dict(zip(["before", "pushed, and their mean", "pulled"], zip(*ranks)))
+display(study.holdings(steps, title="Push, mean, step, pull"))
 study.messages(ranks.trace, title="The server sends and receives for all")
 
 # %% [markdown]
@@ -173,7 +174,7 @@ study.bars({"your guess": guess / 1e3, "one server, one after the other": naive[
            note="computing alone", title="A step of 16 workers")
 
 # %% [markdown]
-# One server gets slower with every worker, in proportion. Only with **as many servers as workers** a step is as short
+# One server gets slower with every worker, in proportion. Only with **as many servers as workers** is a step as short
 # as the ring's, and that takes twice the machines. (Or every worker serves 1/n of the weights, too: then pushes are a
 # reduce-scatter, pulls an all-gather. That is lesson 10.)
 #
@@ -368,7 +369,8 @@ for name, bound in bounds.items():
     rows.append((name, round(always, 1), round(chance, 1), stale, None if bound == math.inf else 5 * (2 * bound + 1)))
     assert bound == math.inf or stale <= 5 * (2 * bound + 1)
 assert rows[2][1] < 1.3 * rows[0][1] and rows[2][2] > 1.4 * rows[0][2]
-study.table(rows, ["bound", "one always slow: gradients/s", "by chance: gradients/s", "stalest", "at most"])
+study.table(rows, ["bound", "one always slow: gradients/s", "by chance: gradients/s", "by chance: stalest",
+                   "stalest possible"])
 
 # %% [markdown]
 # Against **chance** a small bound does much: a pause now is made up for later. Against a worker that is **always** slow
@@ -428,7 +430,8 @@ RATES = (3, 1, 0.3, 0.12, 0.08, 0.03, 0.01)
 rows = [(d, next(rate for rate in RATES if rate < limit(d)), next(rate for rate in RATES if not grows(d, rate, 0.9)))
         for d in (0, 1, 3)]
 assert [row[2] for row in rows] == [3, 0.08, 0.03]
-study.table(rows, ["staleness", "no momentum", "momentum 0.9"], title=f"One weight: which of {RATES} converges?")
+study.table(rows, ["staleness", "no momentum", "momentum 0.9"],
+            title=f"One weight: the largest of {RATES} that converges")
 
 # %%
 from minidist.parallel.server import ParameterServer

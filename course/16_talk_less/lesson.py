@@ -231,9 +231,9 @@ assert 12 < rows[0][1] / rows[1][1] < 13
 study.table(rows, ["", "bytes of rank 0", "messages"], title="112 steps")
 
 # %% [markdown]
-# A twelfth of the bytes, four fifths of them in the first epoch, and nearly the loss of dense. With any part missing
-# the loss is above the worst of DGC. In full size (1.1 million weights, 99.9 %, five seeds)
-# `make proof NAME=talk-less` asks for half a point of accuracy.
+# A twelfth of the bytes, four fifths of them in the first epoch, and 1.7 times the loss of dense after so short a run.
+# With any part missing the loss is above the worst of DGC. In full size (1.1 million weights, 99.9 %, five seeds)
+# `make proof NAME=talk-less` checks that its accuracy is within half a point of dense's.
 #
 # **Warm-up** is seen where little travels at a high rate: 0.1 %, 4 numbers in a step. With it, 25 % in the first epoch,
 # then 6.25 %, 1.6 % and 0.4 %, as in the paper.
@@ -484,11 +484,11 @@ study.curves({name: tuple(zip(*epochs)) for name, epochs in seen.items()}, xunit
              ylabel="loss on the test set", title="Three epochs on a slow link, eight of DGC")
 
 # %% [markdown]
-# (In float64, so fp16 sends a quarter.) DGC learns least in an epoch, and its first is dear. But each of the others
-# takes 10 ms: forty of them are one of dense.
+# (In float64, so fp16 sends a quarter.) DGC learns least in an epoch, and its first is dear. But each of its later
+# epochs takes 10 ms: forty of those last as long as one of dense's.
 #
 # In a notebook, `launch(…, rate=…)` gives real processes a slow wire, too: what a rank sends leaves at so many bytes a
-# second. 16 steps, at 200 kB/s:
+# second. 16 steps, at 400 kB/s:
 
 # %%
 RATE, rows = 4e5, []

@@ -171,7 +171,7 @@ study.bars({"your guess": guess, "methods in a step": 1}, title="What a step of 
 # ## DDP in a World: predict the bytes
 #
 # Everything that a World can do, it does with PyTorch's DDP now. **Predict** what each rank sends in a step for
-# n = 2…8: 2,410 parameters in float64. And how many messages, if the gradients lie in 3 buckets?
+# n = 2…8: 2,410 parameters in float64. And how many messages, if the gradients lie in 2 buckets, on 4 ranks?
 
 # %%
 def one_step(comm, cap=25.0, own=ring):
@@ -243,9 +243,10 @@ study.bars(found, unit="s", title="A bucket of PyTorch's DDP on 16 modelled GPUs
 study.source(groupwork.begin)
 
 # %% [markdown]
-# C++ waits for the future: it has no use for Python's `wait`. A future that was given an exception raises it in Python
-# only; for C++ it holds a value that is no tensor, and DDP crashes. A callback of `then` that raises makes it fail on
-# both sides. Is it right? DDP on real processes with the lane, against gloo, PyTorch's own group for CPUs:
+# For its buckets C++ waits for the future, not for Python's `wait`; that one it calls after an allgather or a
+# broadcast, when DDP is made. A future that was given an exception raises it in Python only; for C++ it holds a value
+# that is no tensor, and DDP crashes. A callback of `then` that raises makes it fail on both sides. Is it right? DDP on
+# real processes with the lane, against gloo, PyTorch's own group for CPUs:
 
 # %%
 def on_ddp(comm, own=None):
@@ -465,11 +466,11 @@ study.source(CommGroup.allreduce)
 # Under torchrun the Comm comes from the environment. DDP and FSDP2 are as above:
 #
 # ```python
-# # train.py
+# # train.py: its imports, `ring`, `net`, the data and the training loop are as above
 # from minidist.comm import from_env
 # comm = from_env("gloo")                                        # TorchComm: any machines
 # group = process_group(comm, collectives, all_reduce_=ring)
-# model = DistributedDataParallel(net, process_group=group)
+# model = DDP(net(), process_group=group)
 # ```
 #
 # ```
