@@ -24,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     width = max((len(m.exercise) for m in marks), default=0)
     for m in marks:
-        print(f"{m.exercise:<{width}}  {0 if m.wrong else m.points:g}/{m.points:g}  {m.wrong or 'right'}")
+        said = (m.wrong or "right").encode(sys.stdout.encoding or "utf-8", "backslashreplace")  # by an answer, perhaps
+        print(f"{m.exercise:<{width}}  {0 if m.wrong else m.points:g}/{m.points:g}  {said.decode()}")
     got, of = sum(m.points for m in marks if not m.wrong), sum(m.points for m in marks)
     print(f"{'all':<{width}}  {got:g}/{of:g}")
     return int(got < of or not marks)

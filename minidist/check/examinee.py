@@ -29,7 +29,7 @@ from ..comm.trace import Trace
 from . import refuse
 from .exam import Exam
 from .explain import own_line
-from .pipes import Pipe
+from .pipes import MOST, Pipe
 from .plain import decode, encode
 
 # Of the process: seconds of computing, bytes of memory, bytes of a core dump.
@@ -177,6 +177,9 @@ def _loaded(pipe: Pipe, exam: Exam, packed: list[bytes]) -> list | None:
 def _report(pipe: Pipe, act: Callable[[], dict]) -> None:
     try:
         report = encode(act())
+        if len(report) > MOST:
+            large = f"{len(report):,} bytes, and at most {MOST:,} are looked at"
+            report = encode({"error": {"kind": "large", "text": large}})
     except BaseException as error:
         report = encode({"error": _failure(error)})
     pipe.send(report, _HOUR)
@@ -184,8 +187,17 @@ def _report(pipe: Pipe, act: Callable[[], dict]) -> None:
 
 def _failure(error: BaseException) -> dict:
     """What a message needs to know of an exception. `frame`: the answer's innermost own line."""
+    rank = getattr(error, "rank", None)
+    error = error.__cause__ if isinstance(error.__cause__, SystemExit) else error
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
     kinds = {"refused": refuse.Refused, "deadlock": Deadlock, "unwritten": NotImplementedError}
     kind = next((k for k, types in kinds.items() if isinstance(error, types)), "error")
-    return {"kind": kind, "type": type(error).__name__, "text": str(error)[:2000], "frame": own_line(frames[::-1]),
-            "rank": getattr(error, "rank", None)}  # fmt: skip
+    return {"kind": kind, "type": type(error).__name__, "text": _words(error)[:2000], "frame": own_line(frames[::-1]),
+            "rank": rank}  # fmt: skip
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as worse:
+        return f"and its words cannot be had: {type(worse).__name__}"

@@ -21,6 +21,8 @@ def explain(name: str, what: str, error: dict) -> str:
         return f"{head}your code ended the whole process, or ran out of memory or time (exit, os._exit, a crash)."
     if kind == "nonsense":
         return f"{head}your code answered for the examiner."
+    if kind == "large":
+        return f"{head}what it returns is too large: {error['text']}."
     who = f"rank {error['rank']} " if error.get("rank") is not None else ""
     if kind == "refused":
         return f"{head}{error['text']}.{place}"
@@ -46,5 +48,6 @@ def _hint(text: str) -> str:
     if waits and set(waits) == {"send"}:
         return "Every rank sends, and none is there to receive. Start both together: comm.sendrecv."
     if waits and set(waits) == {"receive"}:
-        return "Every rank waits to receive, and none sends. Who begins?"
+        return ("Every rank waits to receive, and none sends. Who begins? (What isend began before it waits, too, "
+                "until somebody takes it: start both together, comm.sendrecv.)")  # fmt: skip
     return "The ranks wait for each other in a circle: does every send meet its receive, in the same order?"

@@ -1,15 +1,17 @@
 """Plain values as bytes and back: what passes between a grader and the process of an untrusted answer.
 
-Numbers, strings, lists, tuples, dicts and tensors, nothing that could run code when it is read (pickle
-could). Layout: 8 bytes with the length of a JSON text, the text, the tensors' bytes one after the other.
+Numbers, strings, lists, tuples, dicts and tensors, nothing that could run code when it is read (pickle could); what
+is one of them and more (a Counter, a number of NumPy's) becomes the plain one. Layout: 8 bytes with the length of a
+JSON text, the text, the tensors' bytes one after the other.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -17,10 +19,14 @@ DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float16, torch.bfloat
           torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64)}  # fmt: skip
 
 
-class Other(NamedTuple):
+@dataclass(frozen=True)
+class Other:
     """Stands for a value that is not plain: only the name of its type is known."""
 
     kind: str
+
+    def __repr__(self) -> str:
+        return f"a {self.kind}"
 
 
 def encode(value) -> bytes:
@@ -33,13 +39,18 @@ def encode(value) -> bytes:
 def _to_json(value, blobs: list[bytes]):
     if isinstance(value, Tensor):
         return _tensor_to_json(value, blobs)
-    if value is None or type(value) in (bool, int, float, str):
+    if isinstance(value, numpy.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
         return value
-    if type(value) is list:
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, list):
         return [_to_json(v, blobs) for v in value]
     if isinstance(value, tuple):
         return {"tuple": [_to_json(v, blobs) for v in value]}
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {"dict": [[_to_json(k, blobs), _to_json(v, blobs)] for k, v in value.items()]}
     return {"other": type(value).__name__}
 

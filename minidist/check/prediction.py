@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from torch import Tensor
+
 from ..comm.base import Comm
 from .exam import Case, Exam, ask
 from .wrong import Wrong
@@ -22,14 +24,15 @@ class Prediction(Exam):
         return [()]
 
     def run(self, comm: Comm, *numbers):
-        return dict(zip(self.names, numbers, strict=True))
+        plain = [x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for x in numbers]
+        return dict(zip(self.names, plain, strict=True))
 
     def judge(self, case, args, outcome):
         for name, got in outcome.results[0].items():
             if got is None:
                 raise Wrong(f"{name} is not set yet.")
             if isinstance(got, bool) or not isinstance(got, int | float):
-                raise Wrong(f"{name} should be a number, such as 3 or 2.5e-6.")
+                raise Wrong(f"{name} is {got!r:.60}, and should be a number, such as 3 or 2.5e-6.")
             if abs(got) > sys.float_info.max:  # an int that no float holds, or infinity
                 raise Wrong(f"{name} is {self._off(got, self.values[name])}.")
             if not close(got, self.values[name]):

@@ -2,20 +2,24 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import cloudpickle
 import psutil
 import pytest
 import torch
 
-from minidist.check import Wrong, ask, guard
+from minidist.check import Wrong, ask, examinee, guard
 from minidist.check.exam import pack
+from minidist.check.explain import explain
+from minidist.check.plain import decode
 from minidist.comm import launch
 from tests.check.answers import Double, double
 from tests.check.examined import verdicts
@@ -75,6 +79,15 @@ def polite_exit(comm, x):
     sys.exit(0)
 
 
+class Wordless(Exception):
+    def __str__(self):
+        raise KeyError
+
+
+def without_words(comm, x):
+    raise Wordless
+
+
 def raises(comm, x):
     return [1][x.numel()]
 
@@ -97,20 +110,29 @@ def threads(comm, x):
 
 
 ENDS = [
-    (exits, "ended the whole process"), (polite_exit, "left with SystemExit"), (raises, "rank 0 raised IndexError"),
+    (exits, "ended the whole process"), (polite_exit, "rank 0 raised SystemExit: 0\n  in polite_exit"),
+    (raises, "rank 0 raised IndexError"),
     (unwritten, "double is not written yet."), (hoards, "raised RuntimeError"), (recursive, "raised RecursionError"),
     (threads, "rank 0 has another number"), (None, "double is None, not a function"), (7, "is int, not a function"),
     (lambda comm: 0, "takes 1 positional argument"), (lambda comm, x: None, "another number"),
     (lambda comm, x: "text", "another number"), (lambda comm, x: (i for i in x), "another number"),
     (in_a_process_only, "2 real processes: "), (lambda comm, x: comm.recv(x, 1 - comm.rank), "a deadlock"),
     (lambda comm, x: comm.send(x, 5), "cannot send to rank 5"),
-    (torch.nn.Linear(1, 1).forward, "would share it"),
+    (torch.nn.Linear(1, 1).forward, "would share it"), (without_words, "raised Wordless: and its words cannot be had"),
 ]
 
 
 def test_every_other_end_has_its_message():
     for (answer, text), wrong in zip(ENDS, verdicts(*[(double, answer) for answer, _ in ENDS]), strict=True):
         assert wrong and text in wrong, (answer, text, wrong)
+
+
+def test_a_result_that_is_too_large(monkeypatch):
+    said = []
+    monkeypatch.setattr(examinee, "MOST", 100)
+    examinee._report(SimpleNamespace(send=lambda data, seconds: said.append(data)), lambda: {"results": "x" * 100})
+    words = explain("double", "n = 2", decode(said[0])["error"])
+    assert re.search(r"too large: 1\d\d bytes, and at most 100 are looked at\.$", words)
 
 
 def test_what_cannot_be_sent():

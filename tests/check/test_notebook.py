@@ -73,13 +73,14 @@ def test_command_line(tmp_path, capsys):
     right.write_text(json.dumps(whole))
     changed = code("def turn(comm, x): return 0", "turn_test", 100)
     for nb, test in ((whole, code("check.shift(turn)", "turn_test", 2)), (tampered, changed)):
-        nb["cells"][3:3] = [code("def turn(comm, x):\n    return x\n", "turn"), test]
+        nb["cells"][3:3] = [code("def turn(comm, x):\n    raise ValueError('\\ud800')\n", "turn"), test]
     asked.write_text(json.dumps(whole))
     assert tampered["cells"].pop()["metadata"]["nbgrader"]["grade_id"] == "numbers_test"
     half.write_text(json.dumps(tampered))
     assert main([str(half), "--against", str(asked)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "shift    2/2  right" and "0/2  " in lines[1] and "0/3  predict" in lines[-2]
+    assert lines[0] == "shift    2/2  right" and "0/3  predict" in lines[-2]
+    assert "0/2  " in lines[1] and r"rank 0 raised ValueError: \ud800" in lines[1]
     assert lines[-1] == "all      2/7" and lines[1].startswith("turn ")
     assert main([str(right), "--against", str(right)]) == 0
     assert capsys.readouterr().out.splitlines() == ["shift    2/2  right", "numbers  3/3  right", "all      5/5"]

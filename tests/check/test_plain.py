@@ -1,5 +1,9 @@
 """Plain values survive the way to another process; anything else is named, never opened."""
 
+from collections import Counter, defaultdict, deque
+from enum import IntEnum
+
+import numpy
 import pytest
 import torch
 
@@ -40,8 +44,16 @@ class Pretends(float):
     __hash__ = float.__hash__
 
 
-def test_a_subclass_is_not_plain():
-    assert decode(encode(Pretends(1))) == Other("Pretends")
+@pytest.mark.parametrize(("value", "plain"), [
+    (Pretends(1), 1.0), (numpy.float64(2.5), 2.5), (numpy.float32(0.5), 0.5), (numpy.int64(-3), -3),
+    (numpy.bool_(True), True), (Counter("aab"), {"a": 2, "b": 1}), (defaultdict(list, {1: [2]}), {1: [2]}),
+    (deque([1]), Other("deque")), (numpy.ones(2), Other("ndarray")), (IntEnum("E", "A").A, 1),
+    ({numpy.int64(1): "x"}, {1: "x"}),
+])  # fmt: skip
+def test_a_subclass_becomes_the_plain_one(value, plain):
+    back = decode(encode(value))
+    assert type(back) is type(plain) and back == plain
+    assert not isinstance(back, tuple)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x05" + bytes(7) + b"[1, 2", encode([1]) + b"x", b"\xff" * 8,
