@@ -6,7 +6,8 @@
     torchrun … examples/train_gpt.py --config examples/train_gpt.toml
 
 All grids print the same losses, to rounding. With --folder the run saves there, and the same command goes on where it
-was, on this grid or another. With a folder Ctrl-C saves and ends; a second one, two seconds later, ends at once.
+was, on this grid or another; flags that are others now count from there on. One run at a time works in a folder. There
+Ctrl-C saves and ends; a second one, two seconds later, ends at once.
 """
 
 import contextlib
