@@ -17,8 +17,8 @@ import torch
 from minidist.check import Wrong, survive
 from minidist.check.survive import oracle
 from minidist.check.survive.boxes import any_covered, cells
-from minidist.check.survive.disk import Disk, crashed
-from minidist.check.survive.found import DAMAGE
+from minidist.check.survive.damage import DAMAGE
+from minidist.check.survive.disk import Disk, crashed, watched
 from minidist.check.survive.numbers import PredictSurvive, survive_slips
 from minidist.study.memory import run_cost
 from tests.bank.bank import solved
@@ -51,6 +51,26 @@ def by_renaming(comm, disk, step, data):
     disk.rename("m", f"{step}/manifest")
     for r in reversed(range(1, comm.size)):
         comm.send(torch.zeros(1, dtype=torch.uint8), r)
+
+
+def by_a_chain(comm, disk, step, data):
+    """The sums go down from rank to rank, and the word that all is done up again."""
+    r, n = comm.rank, comm.size
+    disk.write(f"{step}/rank-{r}", bytearray(data))
+    disk.sync(f"{step}/rank-{r}")
+    rows = torch.tensor([[len(data), crc32(data)]])
+    if r + 1 < n:
+        rows = torch.cat([rows, comm.recv(torch.empty(n - r - 1, 2, dtype=torch.int64), r + 1)])
+    if r:
+        comm.send(rows, r - 1)
+        comm.recv(torch.empty(1), r - 1)
+    else:
+        sums = {f"{step}/rank-{k}": row for k, row in enumerate(rows.tolist())}
+        disk.write("x", json.dumps({"step": step, "ranks": n, "files": sums}).encode())
+        disk.sync("x")
+        disk.rename("x", f"{step}/manifest")
+    if r + 1 < n:
+        comm.send(torch.zeros(1), r + 1)
 
 
 def by_recursion(disk, steps=None):
@@ -99,7 +119,8 @@ def number_by_number(wanted, files, read):
 
 
 @pytest.mark.parametrize(("name", "answer"), [("save_every", by_algebra), ("save_parts", by_renaming),
-                         ("newest", by_recursion), ("load_box", number_by_number)])  # fmt: skip
+                         ("save_parts", by_a_chain), ("newest", by_recursion),
+                         ("load_box", number_by_number)])  # fmt: skip
 def test_other_ways(capsys, name, answer):
     getattr(survive, name)(answer)
     assert f"{name}: right." in capsys.readouterr().out
@@ -121,24 +142,53 @@ def test_a_save_that_is_right_for_some_only(fits):
 
 
 def test_what_was_read_cannot_be_rewritten():
+    def noted(read):
+        return next(cell.cell_contents for cell in read.__closure__ if isinstance(cell.cell_contents, list))
+
     def answer(wanted, files, read):
-        log = read.__defaults__[0]
-        log[:] = [1]
+        noted(read)[:] = [1]
         return torch.zeros(wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64)
 
     def honest(wanted, files, read):
         found = number_by_number(wanted, files, read)
-        read.__defaults__[0].append("x")
+        noted(read).append("x")
         return found
 
-    for one, says in ((answer, "is zero"), (honest, "is not what `read` wrote")):
+    for one, says in ((answer, "is 0.0, and should be"), (honest, "is not what `read` wrote")):
         with pytest.raises(Wrong, match=says):
             survive.load_box(one)
 
 
-def test_numbers_beyond_floats():
-    with pytest.raises(Wrong, match="should be a number"):
-        survive.save_every(lambda *given: (10**400, 1.0))
+@pytest.mark.parametrize(("came", "says"), [(10**400, "is 1000"), ("60", "is '60'"), ({1}, "of type set"),
+                         (math.nan, "is nan"), (torch.ones(2), r"is tensor\(\[1")])  # fmt: skip
+def test_what_is_no_number_is_shown(came, says):
+    with pytest.raises(Wrong, match=f"seconds should be a number.* {says}"):
+        survive.save_every(lambda *given: (came, 1.0))
+
+
+@pytest.mark.parametrize(("step", "said"), [(torch.ones(2), {}), ("{}", {}), ({}, {}), (None, {"x": torch.ones(2)}),
+                         (None, {3: "size"}), (None, {("x", 3): {1}}), (None, {None: None})])  # fmt: skip
+def test_whatever_is_found_is_judged(step, said):
+    """And the grader does not fail itself: with `None` the disk is searched, and more is said than is found."""
+    right = solved("18_survive")["newest"]
+
+    def answer(disk):
+        found = right(disk)
+        return (found[0], found[1] | said) if step is None else (step, said)
+
+    with pytest.raises(Wrong, match="newest: nothing is wrong: "):
+        survive.newest(answer)
+
+
+@pytest.mark.parametrize("text", [b"[" * 10**5, '[" \u20ac"]'.encode("utf-16"), b"\xff", b"7"])
+def test_whatever_the_manifest_is(text):
+    def answer(comm, disk, step, data):
+        disk.write("m", text)
+        disk.sync("m")
+        disk.rename("m", f"{step}/manifest")
+
+    with pytest.raises(Wrong, match=r"/manifest is (JSON|no manifest)"):
+        survive.save_parts(answer)
 
 
 @pytest.mark.parametrize("what", sorted(DAMAGE.keys() - {"nothing is wrong", "a save was not finished"}))
@@ -183,6 +233,16 @@ def test_a_disk():
             call("x")
     with pytest.raises(TypeError, match="a str, not int"):
         disk.write(3, b"")
+
+
+def test_a_watched_disk():
+    """What it notes is in none of its attributes, and its other ranks note, too."""
+    disk, noted = watched({"a": b"1"})
+    disk.read("a")
+    disk.of(2).of(1).remove("a")
+    disk.log.clear()
+    assert noted == [[0, "read", "a", ""], [1, "remove", "a", ""]] and not disk.files
+    assert not any(value is noted for value in vars(disk).values())
 
 
 def test_the_interval_is_the_best():

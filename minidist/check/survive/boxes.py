@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ..compare import alike, whole
+from ..compare import alike, equal_to
 from ..exam import Case, Exam, ask
 from ..plain import Other
 from ..wrong import Wrong
@@ -26,35 +26,31 @@ class LoadBox(Exam):
     right = "14 pairs of grids, uneven, with replicas and with holes: right numbers, and no byte is read in vain."
     forbidden = FORBIDDEN
     cases = tuple(Case(1, f"saved on {a} × {b}, wanted on {c} × {d}{', each part twice' * (k > 1)}"
-                  f"{', a part missing' * hole}", ((7, 10), (a, b), (c, d), k, hole))
+                  f"{', a part missing' * hole}", ((a, b), (c, d), k, hole))
                   for a, b, c, d, k, hole in ((2, 1, 1, 1, 1, 0), (2, 1, 3, 1, 1, 0), (1, 1, 2, 2, 1, 0),
                   (1, 3, 1, 2, 1, 0), (2, 2, 1, 1, 1, 0), (2, 2, 3, 3, 1, 0), (3, 1, 1, 3, 1, 0), (1, 2, 4, 1, 1, 0),
                   (7, 1, 2, 1, 1, 0), (2, 2, 2, 2, 1, 0), (2, 1, 1, 2, 2, 0), (2, 2, 3, 1, 3, 0), (2, 2, 1, 1, 1, 1),
                   (3, 2, 2, 1, 2, 1)))  # fmt: skip
 
     def draw(self, case, rng):
-        shape, saved, wanted, copies, hole = case.given
-        matrix, parts, boxes = whole(shape, torch.float64, rng), cells(shape, *saved), cells(shape, *wanted)
-        lost = int(torch.randint(len(parts), (), generator=rng)) if hole else None
-        files = {f"rank-{k * len(parts) + i}": box for k in range(copies) for i, box in enumerate(parts) if i != lost}
-        return [(matrix, files, boxes)]
+        saved, wanted, copies, hole = case.given
+        one_of = lambda n: int(torch.randint(n, (), generator=rng))
+        shape = 7 + one_of(6), 10 + one_of(7)
+        parts, boxes = cells(shape, *saved), cells(shape, *wanted)
+        lost = one_of(len(parts)) if hole else None
+        files = [(f"rank-{k * len(parts) + i}", box) for k in range(copies) for i, box in enumerate(parts) if i != lost]
+        order = torch.randperm(len(files), generator=rng).tolist()
+        return [(numbers(shape, rng), dict(files[i] for i in order), boxes)]
 
     def run(self, comm: Comm, yours, matrix, files, boxes):
         found = []
         for box in boxes:
-            log: list = []
-
-            def read(name, rows, columns, log=log):
-                log.append([name, tuple(rows), tuple(columns)])
-                (top, bottom), (left, right) = files[name]
-                part = matrix[top:bottom, left:right]
-                return part[rows[0] : rows[1], columns[0] : columns[1]].clone()
-
+            read, log = reader(matrix, files)
             try:
-                value = yours(box, dict(files), read)
+                report = {"value": yours(box, dict(files), read)}
             except ValueError as error:
-                value = str(error)
-            found.append((value, log))
+                report = {"raised": str(error)}
+            found.append((report, log))
         return found
 
     def judge(self, case, args, outcome):
@@ -64,15 +60,34 @@ class LoadBox(Exam):
         for box, (got, log) in zip(boxes, outcome.results[0], strict=True):
             where = f"box {_said(box)}: "
             covered = any_covered(box, files)
-            if isinstance(got, str):
+            if "raised" in got:
                 if covered:
-                    raise Wrong(f"{where}raised ValueError: {got}. It is all there.")
+                    raise Wrong(f"{where}raised ValueError: {got['raised']}. It is all there.")
                 continue
             if not covered:
                 raise Wrong(f"{where}no file has all of it, and there is no ValueError: numbers that nobody saved "
                             "would be trained on.")  # fmt: skip
-            _values(where, got, matrix[slice(*box[0]), slice(*box[1])])
+            _values(where, got["value"], matrix[slice(*box[0]), slice(*box[1])])
             _reads(where, box, files, log)
+
+
+def numbers(shape: tuple[int, int], rng: torch.Generator) -> Tensor:
+    """Random numbers, among them zeros and -1s: no value tells that something is missing."""
+    drawn, kind = torch.randn(shape, generator=rng, dtype=torch.float64), torch.randint(6, shape, generator=rng)
+    return drawn.where(kind > 1, 0.0 - kind.double())
+
+
+def reader(matrix: Tensor, files: dict[str, Box]):
+    """`read` for an answer, and the list of what was read."""
+    log: list = []
+
+    def read(name, rows, columns):
+        log.append([name, tuple(rows), tuple(columns)])
+        (top, bottom), (left, right) = files[name]
+        part = matrix[top:bottom, left:right]
+        return part[rows[0] : rows[1], columns[0] : columns[1]].clone()
+
+    return read, log
 
 
 def _said(box: Box) -> str:
@@ -101,11 +116,13 @@ def _values(where: str, got, want: Tensor) -> None:
     except Wrong as wrong:
         raise Wrong(f"{where}{str(wrong).removeprefix('rank 0: ')}") from None
     if not got.equal(want):
-        bad = (got != want).nonzero()[0].tolist()
-        words = "It is zero: was nothing put there?" if got[tuple(bad)] == 0 else \
-            "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where " \
-            "the wanted box begins."  # fmt: skip
-        raise Wrong(f"{where}at {bad} is {got[tuple(bad)]:g}, and should be {want[tuple(bad)]:g}. {words}")
+        bad = tuple((got != want).nonzero()[0].tolist())
+        words = equal_to(got, {"It is what float32 keeps of it.": want.float().double(),
+                               "It is what a whole number keeps of it.": want.trunc()}) or (
+            "It is zero: was nothing put there?" if got[bad] == 0 else
+            "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where "
+            "the wanted box begins.")  # fmt: skip
+        raise Wrong(f"{where}at {list(bad)} is {got[bad].item()}, and should be {want[bad].item()}. {words}")
 
 
 def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:

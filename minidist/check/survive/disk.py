@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..wrong import Wrong
+
 CHANGES = ("write", "sync", "rename", "remove")
 KEPT = (0.0, 0.5, 1.0)  # of what was not synced
 
@@ -30,7 +32,7 @@ class Disk:
 
     def of(self, rank: int) -> Disk:
         """The same disk, as another rank sees it."""
-        other = Disk(self.files, rank, self.log)
+        other = type(self)(self.files, rank, self.log)
         other.begun = self.begun
         return other
 
@@ -86,6 +88,26 @@ class Disk:
         if not isinstance(name, str):
             raise TypeError(f"a file's name is a str, not {type(name).__name__}")
         self.log.append([self.rank, call, name, what])
+
+
+def watched(files: dict[str, bytes], rank: int = 0) -> tuple[Disk, list]:
+    """A disk for an answer, and a log that the disk does not hold, as an answer could rewrite its own."""
+    noted: list = []
+
+    class Watched(Disk):
+        def _note(self, call: str, name: str, what: str = "") -> None:
+            super()._note(call, name, what)
+            noted.append([self.rank, call, str(name), what])
+
+    return Watched(files, rank), noted
+
+
+def honest(log) -> list:
+    """A log as `watched` writes it; Wrong for what is none."""
+    whole = lambda one: isinstance(one, list) and [type(x) for x in one] == [int, str, str, str]
+    if not isinstance(log, list) or not all(whole(one) for one in log):
+        raise Wrong("the list of calls is not what the disk wrote.")
+    return log
 
 
 def crashed(begun: dict[str, bytes], log: list, kept: float) -> dict[str, bytes]:

@@ -12,13 +12,14 @@ import json
 import torch
 
 from ...comm.base import Comm
+from ...comm.world.world import World
 from ..exam import Case, Exam, Outcome, ask
 from ..wrong import Wrong
 from . import oracle
-from .disk import CHANGES, KEPT, Disk, crashed, said
+from .disk import CHANGES, KEPT, Disk, crashed, honest, said, watched
 from .every import FORBIDDEN
 
-BEFORE, STEP = 40, 50
+EMPTY, EAGER = "empty", "eager"  # a part that is, sends that are
 SMALL = 64  # bytes of a message that tells a size and a checksum, and more
 
 
@@ -30,40 +31,47 @@ class SaveParts(Exam):
     name = "save_parts"
     right = "n = 1…4, a power cut behind every call with all, half and none of what was not synced; 3 real processes."
     forbidden = FORBIDDEN
-    disk: Disk | None = None  # of a World, whose ranks share it
-    cases = (Case(3, "n = 3"), Case(1, "n = 1"), Case(2, "n = 2"), Case(4, "n = 4"), Case(3, "n = 3, an empty part", 1))
+    shared: tuple[Disk, list] | None = None  # of a World, whose ranks have one disk
+    cases = (Case(3, "n = 3"), Case(1, "n = 1"), Case(2, "n = 2"), Case(3, "n = 3, an empty part", EMPTY),
+             Case(4, "n = 4, and no send waits until it is received", EAGER))  # fmt: skip
     processes = (Case(3, "3 real processes"),)
 
     def draw(self, case, rng):
-        sizes = [0 if r == case.given else int(torch.randint(200, 400, (), generator=rng)) for r in range(case.n)]
-        before = oracle.checkpoint(BEFORE, [random_bytes(30, rng) for _ in range(case.n)])
+        sizes = torch.randint(200, 1500, (case.n,), generator=rng).tolist()
+        sizes = [0 if case.given == EMPTY and r == 1 else size for r, size in enumerate(sizes)]
+        old, new = (1 + torch.randperm(900, generator=rng)[:2]).sort().values.tolist()
+        before = oracle.checkpoint(old, [random_bytes(30, rng) for _ in range(case.n)])
         there = {name: data.decode("latin-1") for name, data in before.items()}
-        return [(random_bytes(size, rng).decode("latin-1"), there) for size in sizes]
+        return [(random_bytes(size, rng).decode("latin-1"), there, new, case.given == EAGER) for size in sizes]
 
     def world(self, n, args):
-        self.disk = Disk(_bytes(args[0][1]))
-        return super().world(n, args)
+        _, there, _, eager = args[0]
+        self.shared = watched(_bytes(there))
+        return World(n, rendezvous=not eager)
 
-    def run(self, comm: Comm, yours, part, there):
-        disk = self.disk.of(comm.rank) if self.disk else Disk(_bytes(there), comm.rank)
-        yours(comm, disk, STEP, part.encode("latin-1"))
-        disk.log.append([comm.rank, "returned", "", ""])
-        return disk.log
+    def run(self, comm: Comm, yours, part, there, step, eager):
+        disk, log = self.shared or watched(_bytes(there))
+        yours(comm, disk.of(comm.rank), step, part.encode("latin-1"))
+        log.append([comm.rank, "returned", "", ""])
+        return log
 
     def judge(self, case, args, outcome):
-        parts, before = [part.encode("latin-1") for part, _ in args], _bytes(args[0][1])
-        one, shared = oracle.checkpoint(STEP, parts), case not in self.processes
+        parts, (_, there, step, _) = [part.encode("latin-1") for part, *_ in args], args[0]
+        before, shared = _bytes(there), case not in self.processes
         logs = outcome.results[:1] if shared else outcome.results[::-1]  # which of several was first is not known
-        log = [entry for own in logs for entry in own]
+        log = [entry for own in logs for entry in honest(own)]
         changes = [entry for entry in log if entry[1] in CHANGES]
         _replayed(before, changes)
+        one, name = oracle.checkpoint(step, parts), f"{step}/manifest"
         for calls in range(len(changes) + 1):
             for kept in KEPT:
-                left = crashed(before, changes[:calls], kept)
-                _look(left, before, one, f"after a power cut {said(changes, calls)}")
-        _look(crashed(before, changes, 0.0), before, one, "after a power cut when all have returned", True)
+                left, when = crashed(before, changes[:calls], kept), f"after a power cut {said(changes, calls)}"
+                _old(left, before, name, when)
+                _new(left, one, name, when)
+        if name not in crashed(before, changes, 0.0):
+            raise Wrong(f"when all have returned, there is no {name}: nobody will look at the parts.")
         _who(case.n, parts, changes)
-        _when(log, shared)
+        _when(log, name, shared)
         _cost(case, outcome)
 
 
@@ -79,21 +87,27 @@ def _replayed(before: dict[str, bytes], changes: list) -> None:
         raise Wrong("a file was used that no call has written: the disk is changed by its methods alone.") from None
 
 
-def _look(left: dict[str, bytes], before: dict[str, bytes], one: dict[str, bytes], when: str, end=False) -> None:
-    """Raise Wrong unless the files that are left hold the old checkpoint, and the new one whole or not at all."""
-    for name, data in before.items():
-        if left.get(name) != data:
-            raise Wrong(f"{when}, {name} is {'gone' if name not in left else 'changed'}: it belongs to the checkpoint "
+def _old(left: dict[str, bytes], before: dict[str, bytes], name: str, when: str) -> None:
+    """Raise Wrong unless the old checkpoint is left, and no manifest of a third one."""
+    for kept, data in before.items():
+        if left.get(kept) != data:
+            raise Wrong(f"{when}, {kept} is {'gone' if kept not in left else 'changed'}: it belongs to the checkpoint "
                         "before, which must stay as it is until the new one is finished, and after.")  # fmt: skip
-    name = f"{STEP}/manifest"
+    third = next((other for other in left if other.endswith("/manifest") and other not in [name, *before]), None)
+    if third:
+        raise Wrong(f"{when}, there is {third}, and the step is {name.split('/')[0]}: who looks for checkpoints takes "
+                    "it for another one's manifest. Until the last call, call it otherwise.")  # fmt: skip
+
+
+def _new(left: dict[str, bytes], one: dict[str, bytes], name: str, when: str) -> None:
+    """Raise Wrong unless the new checkpoint is whole, or has no manifest."""
     if name not in left:
-        if end:
-            raise Wrong(f"{when}, there is no {name}: nobody will look at the parts.")
         return
     body = oracle.manifest(left[name])
     if body is None and _json(left[name]):
+        text = left[name][:99].decode(errors="replace")
         raise Wrong(f"{name} is JSON, and not of the form that was asked for: \"step\" and \"ranks\" whole numbers, "
-                    f"\"files\" {{name: [bytes, crc32]}} of whole numbers: {left[name].decode()[:99]}")  # fmt: skip
+                    f"\"files\" {{name: [bytes, crc32]}} of whole numbers: {text}")  # fmt: skip
     if body is None:
         raise Wrong(f"{when}, {name} is no manifest ({len(left[name])} bytes: {left[name][:40]!r}…). Its name must not "
                     "appear before all of its bytes are there: write under another name, sync, rename.")  # fmt: skip
@@ -108,7 +122,7 @@ def _look(left: dict[str, bytes], before: dict[str, bytes], one: dict[str, bytes
 def _json(data: bytes) -> bool:
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -139,9 +153,9 @@ def _who(n: int, parts: list[bytes], changes: list) -> None:
                         "rank 0's.")  # fmt: skip
 
 
-def _when(log: list, shared: bool) -> None:
+def _when(log: list, name: str, shared: bool) -> None:
     """Raise Wrong where a rank returned before the manifest had its name."""
-    place = [i for i, (_, call, _, what) in enumerate(log) if call == "rename" and what == f"{STEP}/manifest"]
+    place = [i for i, (_, call, _, what) in enumerate(log) if call == "rename" and what == name]
     early = [rank for i, (rank, call, *_) in enumerate(log) if call == "returned" and place and i < place[0]]
     if shared and early:
         raise Wrong(f"rank {early[0]} returned before the manifest had its name: to it the step was saved, and a power "
