@@ -124,8 +124,8 @@ study.curves({axis: ([8 * x for x in xs], [line[axis] for line in lines]) for ax
 # | `"partial"` | a norm with sequence parallel: each tensor rank saw other tokens | sum over tp |
 # | `"tied"` | the embedding, on the first stage and on the last, if those are two | sum of the two |
 #
-# In the end all kinds are averaged over dp. **Cost:** one all-reduce along dp for all of them, once a step; along tp
-# and pp no more than what the table says. About 10 lines.
+# In the end all kinds are averaged over dp, and replicas are equal bit for bit. **Cost:** one all-reduce along dp for
+# all of them, once a step; along tp and pp no more than what the table says. About 10 lines.
 #
 # <details><summary>Hint</summary>
 #

@@ -55,9 +55,18 @@ def rank_by_rank(dp, pp, tp, micro_batches, tokens, hidden, layers):
     return {axis: round(nbytes) for axis, nbytes in found.items()}
 
 
+def one_rank_times_all(dp, pp, tp, micro_batches, tokens, hidden, layers):
+    """Floats, not rounded: some of them are no whole numbers."""
+    n, activation = dp * pp * tp, 2 * tokens * hidden
+    ring = lambda size, nbytes: 2 * (size - 1) / size * nbytes
+    return {"tp": n * micro_batches * (layers / pp) * 4 * ring(tp, activation),
+            "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
+            "dp": n * ring(dp, 2 * 12 * hidden**2 * layers / (pp * tp))}  # fmt: skip
+
+
 def with_a_group_of_ends(mesh, backward, micro_batches, grads, kinds):
     """Data first, in a flat buffer of its own; then the ends, as a group, and the tensor ranks."""
-    for m in reversed(range(micro_batches)):
+    for m in range(micro_batches):
         backward(m)
     flat = torch.cat([g.flatten() for g in grads.values()])
     all_reduce_(mesh.dp, flat, "mean")
@@ -95,8 +104,8 @@ def by_sorting(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
 
 
 @pytest.mark.parametrize(("check", "answer"), [
-    (hybrid.groups, by_division), (hybrid.step_bytes, rank_by_rank), (hybrid.synchronize, with_a_group_of_ends),
-    (hybrid.clip_grid, gathered), (hybrid.best_grid, by_sorting),
+    (hybrid.groups, by_division), (hybrid.step_bytes, rank_by_rank), (hybrid.step_bytes, one_rank_times_all),
+    (hybrid.synchronize, with_a_group_of_ends), (hybrid.clip_grid, gathered), (hybrid.best_grid, by_sorting),
 ])  # fmt: skip
 def test_other_right_ways(check, answer, capsys):
     check(answer)
@@ -147,12 +156,14 @@ def test_memory_is_the_planner_s(dp, pp, tp):
 
 def test_a_norm_by_hand():
     grid, one = Grid(2, 2, 2), torch.ones(1, dtype=torch.float64)
-    own = [{name: one * 2 if kind == "tied" else one for name, kind in oracle.held(grid, r).items()} for r in range(8)]
+    kinds = [{kind: kind for kind in oracle.KINDS}] * 8
+    own = [{kind: one * 2 if kind == "tied" else one for kind in oracle.KINDS}] * 8
     want = 2 * 2 * 1 + 2 * 1 + 2 * 1 + 2 * 4  # of two stages: two parts, a bias, a norm; the tied one's parts once
-    assert oracle.norm(grid, own) == want**0.5
-    assert oracle.norm(grid, own, copies=True) == (want + 4) ** 0.5
-    assert oracle.norm(grid, own, ends_twice=True) == (want + 8) ** 0.5
-    assert oracle.norm(grid, own, replicas=True) == (2 * want) ** 0.5
+    assert oracle.norm(grid, own, kinds) == want**0.5
+    assert oracle.norm(grid, own, kinds, twice=("whole", "partial")) == (want + 4) ** 0.5
+    assert oracle.norm(grid, own, kinds, twice=("tied",)) == (want + 8) ** 0.5
+    assert oracle.norm(grid, own, kinds, without="tied") == (want - 8) ** 0.5
+    assert oracle.norm(grid, own, kinds, [4, 5]) == (2 + 1 + 1) ** 0.5
 
 
 def test_traffic_tells_what_numbers_cannot():

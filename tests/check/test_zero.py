@@ -25,7 +25,7 @@ from minidist.parallel.zero.layout import best_fit
 from minidist.parallel.zero.norm import clip_
 from minidist.split import uneven
 from minidist.study.memory.states import largest, states
-from tests.check.examined import said
+from tests.check.examined import rng, said
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -117,9 +117,9 @@ def test_another_clip(capsys):
 
 
 def test_the_rule_is_the_library_s():
-    rng = torch.Generator().manual_seed(0)
+    some = rng()
     for n in (1, 2, 3, 4, 7):
-        sizes = torch.randint(1, 1000, (30,), generator=rng).tolist()
+        sizes = torch.randint(1, 1000, (30,), generator=some).tolist()
         owner = best_fit(sizes, [0] * n)
         loads = [sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n)]
         assert max(loads) == oracle.fullest(sizes, n)
@@ -173,6 +173,13 @@ def test_memory_tells_what_numbers_cannot():
 
     assert "bytes of optimizer states" in said(Sharded(), shards_nothing, Sharded.cases[0])
     assert "bytes of them" in said(ToOwners(), never_freed, ToOwners.cases[0])
+
+
+def test_an_order_of_one_s_own_shows():
+    for seed in range(20):
+        drawn = [grads for grads, _ in Clip().draw(Clip.cases[0], rng(seed))]
+        squares = [sum(float(g.square().sum()) for g in some) for some in drawn]
+        assert len({(squares[r] + squares[r - 2] + squares[r - 1]) ** 0.5 for r in range(3)}) > 1
 
 
 def test_the_library_s_norm_passes():

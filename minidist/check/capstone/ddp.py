@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ..compare import alike, same, whole
+from ..compare import alike, equal_to, same
 from ..data_parallel.averages import near
 from ..exam import Case, Exam, Outcome, ask
-from ..messages.point import DTYPES, to_the_right, words
+from ..messages.point import to_the_right, words
 from ..messages.ring import AllReduce
 from ..wrong import Wrong
 from . import oracle
@@ -17,6 +19,11 @@ from .engine import RATE, SIZES, train
 
 ORACLE = "minidist.check.capstone.oracle"
 FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train", ORACLE)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int32, torch.int64)
+# Ranks, numbers (None: drawn) and reduction; the dtypes take turns.
+ASKED = (*((3, k, "sum") for k in (6, 7, 1, 2, 0)), (3, 7, "max"), (3, 8, "min"), (3, 5, "prod"), (2, 7, "sum"),
+         (2, 5, "max"), (4, 13, "sum"), (4, 10, "min"), (1, 4, "sum"), (1, 4, "max"), (5, 64, "sum"), (5, 13, "prod"),
+         (4, None, "sum"), (5, None, "max"))  # fmt: skip
 
 
 def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
@@ -50,37 +57,43 @@ def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[s
                         "up once, and pass that on. DDP never looks; the replicas drift apart.")  # fmt: skip
 
 
+def draw_numbers(size: int, n: int, op: str, dtype: torch.dtype, rng: torch.Generator) -> list[Tensor]:
+    """Every rank's, of both signs, with parts where the dtype has them: sums and products are exact in any order."""
+    draw = lambda low, high: torch.randint(low, high, (size,), generator=rng)
+    if op in ("max", "min") and dtype.is_floating_point:  # all digits; often all ranks have one sign
+        base, *own = (torch.randn(size, generator=rng, dtype=torch.float64) for _ in range(n + 1))
+        return [(2 * base + x).to(dtype) for x in own]
+    most = 50 if dtype == torch.bfloat16 else 10**6
+    xs = [(draw(1, 4) * (2 * draw(0, 2) - 1) if op == "prod" else draw(-most, most)).to(dtype) for _ in range(n)]
+    return [x / 4 if dtype.is_floating_point else x for x in xs]
+
+
 class DdpRing(AllReduce):
     name = "ddp_ring"
     forbidden = FORBIDDEN
-    right = ("n = 1…5, four reductions, 9 lengths and secret ones, 2(n−1) messages a rank; under PyTorch's DDP with "
-             "1 to 4 ranks, and in 3 real processes beside the backward pass.")  # fmt: skip
+    right = ("n = 1…5, four reductions, five dtypes, 9 lengths and secret ones, 2(n−1) messages a rank; under "
+             "PyTorch's DDP with 1 to 4 ranks, and in 3 real processes beside the backward pass.")  # fmt: skip
     step = 10.0
     cases = (
-        *(Case(3, f"n = 3, {words((k,))}, op = \"sum\"", (k, "sum")) for k in (6, 7, 1, 2, 0)),
-        *(Case(n, f"n = {n}, {words((k,))}, op = {op!r}", (k, op)) for n, k, op in (
-            (3, 7, "max"), (3, 8, "min"), (3, 5, "prod"), (2, 7, "sum"), (2, 5, "max"), (4, 13, "sum"), (4, 10, "min"),
-            (1, 4, "sum"), (1, 4, "max"), (5, 64, "sum"), (5, 3, "prod"))),
-        Case(4, "n = 4, a length drawn at random", (-1, "sum")),
-        Case(5, "n = 5, a length drawn at random", (-1, "max")),
+        *(Case(n, f"n = {n}, {'a drawn length' if k is None else words((k,))} of {str(dtype)[6:]}, op = {op!r}",
+               (k, op, dtype)) for (n, k, op), dtype in zip(ASKED, cycle(DTYPES))),
         *(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1)))  # fmt: skip
-    processes = (Case(2, "2 real processes, 7 numbers", (7, "max")), Case(3, "PyTorch's DDP in 3 real processes"))
+    processes = (Case(2, "2 real processes, 7 numbers", (7, "max", torch.float32)),
+                 Case(3, "PyTorch's DDP in 3 real processes"))  # fmt: skip
 
     def draw(self, case, rng):
         if case.given is None:
             return draw_training(case, rng)
-        size, op = case.given
-        size = size if size >= 0 else int(torch.randint(20, 400, (), generator=rng))
-        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
-        if op == "prod":
-            return [(torch.randint(1, 4, (size,), generator=rng).to(dtype), op) for _ in range(case.n)]
-        return [(whole((size,), dtype, rng), op) for _ in range(case.n)]
+        size, op, dtype = case.given
+        size = int(torch.randint(20, 400, (), generator=rng)) if size is None else size
+        return [(x, op) for x in draw_numbers(size, case.n, op, dtype, rng)]
 
     def run(self, comm: Comm, yours, x, op):
         if isinstance(op, Tensor):
             return train(comm, x, op, yours)
+        alias = x.detach()  # the caller's memory: `x.data = …` leaves it as it was
         yours(comm, x, op)
-        return x
+        return alias
 
     def judge(self, case, args, outcome):
         if case.given is None:
@@ -92,7 +105,7 @@ class DdpRing(AllReduce):
         (_, op), n, xs = args[0], case.n, [x for x, _ in args]
         want = oracle.combined(xs, op)
         for r, x in enumerate(outcome.results):
-            same(r, x, want, "x", lambda x, r=r: self._other(x, xs, op) or self._guess(x, xs, want, r) or mixed(x, xs))
+            same(r, x, want, "x", lambda x, r=r: self._guess(x, xs, want, r, op) or mixed(x, xs))
         if not xs[0].numel():
             return None
         to_the_right(case, outcome, 2 * (n - 1), [outcome.nbytes(r) for r in range(n)], "2(n−1)")
@@ -103,11 +116,23 @@ class DdpRing(AllReduce):
                             f"{most} at most. Whole tensors where chunks are enough?")  # fmt: skip
         return None
 
-    def _other(self, x: Tensor, xs: list[Tensor], op: str) -> str | None:
-        """Another reduction than the one asked for."""
+    def _guess(self, x: Tensor, xs: list[Tensor], want: Tensor, r: int, op: str) -> str | None:
+        """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
         others = [name for name in oracle.COMBINE if name != op]
         name = next((name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None)
-        return name and f"It is the {name}: op says {op!r}."
+        if name:
+            return f"It is the {name}: op says {op!r}."
+        if x.isnan().any():
+            return "It has nan, and no x had: numbers may be negative."
+        if (x.double() - want.double()).abs().max() <= 1e-6 * want.abs().max():
+            return "It is right but for rounding: keep x's dtype. A max or min is one of the numbers, not computed."
+        size, found = torch.stack(xs).double().abs(), x.double().abs()
+        if op in ("max", "min") and found.equal(size.amax(0) if op == "max" else size.amin(0)):
+            return f"It is the {op} by magnitude, without regard to signs."
+        if op == "sum":
+            return super()._guess(x, xs, want, r)
+        as_before = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
+        return equal_to(x, as_before) or f"The chunks of one number, of all ranks, are to be combined by {op!r}."
 
 
 def mixed(x: Tensor, xs: list[Tensor]) -> str | None:

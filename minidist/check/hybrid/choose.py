@@ -92,8 +92,9 @@ class BestGrid(Exam):
                 raise Wrong("nothing fits: it should return None.")
             return
         want = tuple(best[:3])
-        if got is None or isinstance(got, Other) or not isinstance(got, tuple | list) or len(got) != 3:
-            raise Wrong(f"it returns {got if got is None else type(got).__name__}, and should return (dp, pp, tp)"
+        three = isinstance(got, tuple | list) and not isinstance(got, Other) and len(got) == 3
+        if not three or not all(isinstance(k, int | float) for k in got):
+            raise Wrong(f"it returns {oracle.shown(got)}, and should return (dp, pp, tp), three whole numbers"
                         f"{': something fits.' if got is None else '.'}")  # fmt: skip
         if tuple(got) != want:
             self._other(tuple(got), want, table, capacity, shape)

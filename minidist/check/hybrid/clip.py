@@ -1,9 +1,12 @@
 """The exercise of lesson 15 with a bug: one norm over a grid, on which gradients are parts, copies, ends and replicas.
 
-Looked at: the norm that is returned, every gradient, one factor on all ranks, bytes along data and in all.
+Looked at: the norm that is returned, every gradient, both the same on all ranks, bytes along data and in all.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -16,78 +19,97 @@ from ..exam import Case, Exam, ask
 from ..wrong import Wrong
 from . import oracle
 
+STAGES = 8  # of the case in which the first outweighs the others
+
 
 class ClipGrid(Exam):
     name = "clip_grid"
-    right = "Grids of 1 to 8 ranks, above and below the limit: each gradient counts once; 4 real processes."
+    right = "Grids of 1 to 8 ranks, above and below the limit, zeros: each gradient counts once; 4 real processes."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(Case(d * p * t, f"dp {d} × pp {p} × tp {t}, {words}", (d, p, t, order, factor))
+    cases = tuple(Case(d * p * t, f"dp {d} × pp {p} × tp {t}, {words}", (d, p, t, order, factor))  # factor 0: zeros
                   for d, p, t, order, factor, words in (
                       (2, 2, 2, "pp dp tp", 0.5, "above the limit"), (1, 1, 1, "pp dp tp", 0.3, "one rank"),
-                      (1, 1, 3, "pp dp tp", 0.7, "copies"), (1, 3, 1, "pp dp tp", 0.6, "tied ends"),
+                      (1, 1, 3, "pp dp tp", 0.7, "copies"), (1, STAGES, 1, "pp dp tp", 0.6, "tied ends"),
                       (4, 1, 1, "pp dp tp", 0.8, "replicas"), (2, 2, 2, "tp dp pp", 1.02, "just below the limit"),
-                      (2, 1, 2, "dp pp tp", 3.0, "far below the limit")))  # fmt: skip
+                      (2, 1, 2, "dp pp tp", 0, "all gradients zero")))  # fmt: skip
     processes = (Case(4, "4 real processes, pp 2 × tp 2", (1, 2, 2, "pp dp tp", 0.5)),)
 
     def draw(self, case, rng):
         d, p, t, order, factor = case.given
-        grid, sizes, made = Grid(d, p, t, order), {}, {}
-        own = []
+        grid, made, own = Grid(d, p, t, order), {}, []
+        kinds, shapes = oracle.held(grid, rng)
         for rank in range(grid.size):
             at, grads = grid.place(rank), {}
-            for name, kind in oracle.held(grid, rank).items():
+            for name, kind in kinds[rank].items():
                 key = (name, at["tp"] if kind in ("split", "tied") else 0)  # what two ranks have under one key is equal
                 if key not in made:
-                    rows = sizes.setdefault(name, int(torch.randint(3, 9, (), generator=rng)))
-                    made[key] = torch.randn(rows, generator=rng, dtype=torch.float64) * (3 if kind == "tied" else 1)
+                    scale = 0 if not factor else 3 if kind == "tied" else 1
+                    made[key] = torch.randn(shapes[name], generator=rng, dtype=torch.float64) * scale
                 grads[name] = made[key].clone()
             own.append(grads)
-        limit = factor * oracle.norm(grid, own)
-        return [(list(case.given), grads, oracle.held(grid, rank), limit) for rank, grads in enumerate(own)]
+        if p == STAGES:
+            _outweighed(own, kinds)
+        limit = factor * oracle.norm(grid, own, kinds) or 1.0
+        return [(list(case.given), grads, kinds[rank], limit) for rank, grads in enumerate(own)]
 
     def run(self, comm: Comm, yours, given, grads, kinds, limit):
         mine = {name: g.clone() for name, g in grads.items()}
-        found = yours(Mesh(comm, *given[:4]), dict(mine), dict(kinds), limit)
-        return {"norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found, "grads": mine}
+        kept = {name: g.detach() for name, g in mine.items()}
+        found = yours(Mesh(comm, *given[:4]), mine, dict(kinds), limit)
+        return {"norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found, "grads": kept}
 
     def judge(self, case, args, outcome):
         grid, limit = Grid(*case.given[:4]), args[0][3]
-        own = [grads for _, grads, _, _ in args]
-        want = oracle.norm(grid, own)
+        own, kinds = [grads for _, grads, _, _ in args], [kinds for _, _, kinds, _ in args]
+        want = oracle.norm(grid, own, kinds)
         for r, got in enumerate(outcome.results):
-            self._norm(grid, r, got["norm"], want, own, limit)
+            self._norm(grid, r, got["norm"], want, own, kinds, limit)
         factor = min(1.0, limit / (want + 1e-6))
         for r, got in enumerate(outcome.results):
-            for name, g in own[r].items():
-                alike(r, got["grads"][name], g, f"the gradient of {name}")
-                if not near(got["grads"][name], _factor(got["grads"][name], g) * g):
-                    raise Wrong(f"rank {r}: the gradient of {name} is no multiple of what it was: clip the norm, not "
-                                "the numbers.")  # fmt: skip
+            for name, kind in kinds[r].items():
+                self._scaled(r, name, kind, oracle.counts(grid, r, kind), got["grads"].get(name), own[r][name], factor)
         for r, got in enumerate(outcome.results):
-            for name, g in own[r].items():
-                self._scaled(r, name, args[r][2][name], _factor(got["grads"][name], g), factor)
+            if got["norm"] != outcome.results[0]["norm"]:
+                raise Wrong(f"the norm is right but for rounding, and rounding differs: {outcome.results[0]['norm']!r} "
+                            f"on rank 0, {got['norm']!r} on rank {r}. Does each rank add up in an order of its own? "
+                            "Copies would drift apart.")  # fmt: skip
+        oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
         self._traffic(grid, outcome)
 
-    def _norm(self, grid: Grid, r: int, got, want: float, own, limit: float) -> None:
+    def _norm(self, grid: Grid, r: int, got, want: float, own, kinds, limit: float) -> None:
         if isinstance(got, bool) or not isinstance(got, int | float):
-            raise Wrong(f"rank {r}: it should return the norm, a number, not {'None' if got is None else 'that'}.")
-        if abs(got - want) <= 1e-5 * want:
+            raise Wrong(f"rank {r}: it should return the norm, a number, not {oracle.shown(got)}.")
+        got = oracle.real(got)
+        if abs(got - want) <= 1e-12 * want:
             return
-        text = next((words for words, x in _looks(grid, r, own, want, limit).items() if abs(got - x) <= 1e-5 * x),
-                    "Who holds a part of it, and who a copy?")  # fmt: skip
-        raise Wrong(f"rank {r} ({grid.name(r) or 'alone'}): the norm is {got:.6g}, and should be {want:.6g}. {text}")
+        looks = _looks(grid, r, own, kinds, want, limit).items()
+        text = next((words for words, x in looks if abs(got - x) <= 1e-5 * x), "Who holds a part of it, and who a "
+                    "copy?")  # fmt: skip
+        digits = 12 if abs(got - want) <= 1e-5 * want else 6
+        raise Wrong(f"rank {r} ({grid.name(r) or 'alone'}): the norm is {got:.{digits}g}, and should be "
+                    f"{want:.{digits}g}. {text}")  # fmt: skip
 
-    def _scaled(self, r: int, name: str, kind: str, scale: float, factor: float) -> None:
-        if abs(scale - factor) < 1e-6 * factor:
+    def _scaled(self, r: int, name: str, kind: str, counts: bool, got, g: Tensor, factor: float) -> None:
+        alike(r, got, g, f"the gradient of {name}")
+        if near(got, factor * g):
             return
-        text = {1.0: "Nothing was scaled: in place, g.mul_(…).", factor**2: "It was scaled twice."}
+        if not g.any():
+            raise Wrong(f"rank {r}: the gradient of {name} ({kind}) was zero, and is {got.flatten()[0]:g} …. Is a norm "
+                        "of 0 divided by, or inf multiplied with 0?")  # fmt: skip
+        scale = float((got * g).sum() / (g * g).sum())
+        if not near(got, scale * g):
+            raise Wrong(f"rank {r}: the gradient of {name} is no multiple of what it was: clip the norm, not the "
+                        "numbers.")  # fmt: skip
+        still = ("Nothing was scaled: in place, g.mul_(…)." if counts else
+                 "Who does not count a gradient must scale it all the same: copies stay equal.")  # fmt: skip
+        text = {1.0: still, factor**2: "It was scaled twice.", factor: "Nearly: is it min(1, limit / (norm + 1e-6)), "
+                "and nothing rounded?"}  # fmt: skip
         hint = next((words for x, words in text.items() if abs(scale - x) < 1e-6), "")
-        if abs(scale - 1) < 1e-6 and kind != "split":
-            hint = "Who does not count a gradient must scale it all the same: copies stay equal."
         if scale > 1:
             hint = "Gradients below the limit stay as they are: the factor is at most 1."
-        raise Wrong(f"rank {r}: the gradient of {name} ({kind}) was scaled by {scale:.6g}, and should be by "
-                    f"{factor:.6g}. {hint}".rstrip())  # fmt: skip
+        digits = 12 if abs(scale - factor) < 1e-6 else 6
+        raise Wrong(f"rank {r}: the gradient of {name} ({kind}) was scaled by {scale:.{digits}g}, and should be by "
+                    f"{factor:.{digits}g}. {hint}".rstrip())  # fmt: skip
 
     def _traffic(self, grid: Grid, outcome) -> None:
         across = [pair for pair in outcome.sent if "dp" in grid.between(*pair[:2])]
@@ -101,48 +123,46 @@ class ClipGrid(Exam):
                         f"bytes from each rank of a replica to each other is enough, {most} bytes.")  # fmt: skip
 
 
-def _looks(grid: Grid, r: int, own, want: float, limit: float) -> dict[str, float]:
+def _outweighed(own: oracle.Grads, kinds: oracle.Kinds) -> None:
+    """Each stage's square becomes less than half of the last bit of the first one's: before it they add up, after it
+    they vanish, so that an order of addition shows."""
+    large = _squares(own[0].values())
+    for grads, held in zip(own[1:], kinds[1:], strict=True):
+        small = [g for name, g in grads.items() if held[name] != "tied"]
+        scale = (0.45 * math.ulp(large) / _squares(small)) ** 0.5
+        for g in small:
+            g *= scale
+
+
+def _squares(some: Iterable[Tensor]) -> float:
+    return sum(float(g.square().sum()) for g in some)
+
+
+def _looks(grid: Grid, r: int, own, kinds, want: float, limit: float) -> dict[str, float]:
     """What a wrong norm looks like."""
-    squares = lambda ranks: sum(float(g.square().sum()) for k in ranks for g in own[k].values())
-    part = lambda **more: oracle.norm(grid, own, **more)
-    tp, pp = oracle.line_of(grid, r, "tp"), oracle.line_of(grid, r, "pp")
-    each = [squares([k]) ** 0.5 for k in range(grid.size) if grid.place(k)["dp"] == grid.place(r)["dp"]]
+    part = lambda ranks=None, **more: oracle.norm(grid, own, kinds, ranks, **more)
+    each = [_squares(own[k].values()) ** 0.5 for k in range(grid.size) if grid.place(k)["dp"] == grid.place(r)["dp"]]
+    whole, tied = ("whole", "partial"), ("tied",)
     return {
+        "Nearly: is something added up in float32? The gradients are float64.": want,
         "It is the norm after clipping: return what it was before.": min(want, limit),
         "It is the square: the root is missing.": want**2,
-        "It is the norm of this rank's gradients alone: each would scale by another factor.": squares([r]) ** 0.5,
-        "What is whole on every tensor rank was counted on each of them: one of them is enough.": part(copies=True),
-        "The tied gradient was counted on the first stage and on the last: once is enough.": part(ends_twice=True),
+        "It is the norm of this rank's gradients alone: each would scale by another factor.":
+            _squares(own[r].values()) ** 0.5,
+        "What is whole on every tensor rank was counted on each of them: one of them is enough.": part(twice=whole),
+        "The tied gradient was counted on the first stage and on the last: once is enough.": part(twice=tied),
         "Copies over tp and the tied ends were counted on every rank that holds them.":
-            part(copies=True, ends_twice=True),
-        "The data ranks were counted, too: they are replicas.": part(replicas=True),
+            part(twice=whole + tied),
+        "The data ranks were counted, too: they are replicas.": want * grid.dp**0.5,
         "Everything was counted wherever it is held: copies, ends and replicas.":
-            part(copies=True, ends_twice=True, replicas=True),
+            part(twice=whole + tied) * grid.dp**0.5,
         "That is this stage's: the other stages have gradients, too.":
-            _counted_of(grid, own, tp) ** 0.5,
-        "That is one tensor rank's: the parts of the others are missing.": _counted_of(grid, own, pp) ** 0.5,
+            part(oracle.line_of(grid, r, "tp")),
+        "That is one tensor rank's: the parts of the others are missing.": part(oracle.line_of(grid, r, "pp")),
         "It is the sum of the ranks' norms. Squares add up, norms do not.": sum(each),
-        "The tied gradient is in it nowhere.": (want**2 - sum(
-            float(g["tokens"].square().sum()) for k, g in enumerate(own)
-            if "tokens" in g and not grid.place(k)["pp"] and not grid.place(k)["dp"])) ** 0.5,
+        "The tied gradient is in it nowhere.": part(without="tied"),
         "It is an average: squares add up, they are not averaged.": want / (grid.pp * grid.tp) ** 0.5,
     }  # fmt: skip
-
-
-def _factor(got: Tensor, g: Tensor) -> float:
-    return float((got * g).sum() / (g * g).sum())
-
-
-def _counted_of(grid: Grid, own, ranks: list[int]) -> float:
-    """The sum of squares that these ranks count."""
-    total = 0.0
-    for k in ranks:
-        at = grid.place(k)
-        for name, g in own[k].items():
-            kind = oracle.held(grid, k)[name]
-            again = (kind in ("whole", "partial") and at["tp"]) or (kind == "tied" and at["pp"])
-            total += 0.0 if again else float(g.square().sum())
-    return total
 
 
 def clip_grid(yours) -> None:

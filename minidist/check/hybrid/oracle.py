@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import torch
@@ -11,9 +12,27 @@ from ...collectives import all_reduce_
 from ...comm.mesh import Grid, Mesh
 from ...comm.world.world import World
 from ..exam import Outcome
+from ..plain import Other
+from ..wrong import Wrong
 
 FORBIDDEN = ("minidist.parallel", "minidist.train", "minidist.study", "minidist.check.hybrid.oracle")
 KINDS = "split", "whole", "partial", "tied"
+Grads = list[dict[str, Tensor]]
+Kinds = list[dict[str, str]]
+
+
+def shown(value) -> str:
+    """What came instead of what was asked for, in short."""
+    text = value.kind if isinstance(value, Other) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def real(x: float) -> float:
+    """A number as a float, also a whole one that no float holds."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
 
 
 def lines(sizes: dict[str, int]) -> dict[str, list[list[int]]]:
@@ -76,15 +95,43 @@ def line_of(grid: Grid, rank: int, axis: str) -> list[int]:
     return [grid.rank(**here | {axis: k}) for k in range(grid.sizes[axis])]
 
 
-def held(grid: Grid, rank: int) -> dict[str, str]:
-    """{name: kind} of the parameters on a rank: tied ones on the first stage and on the last."""
-    s = grid.place(rank)["pp"]
-    found = {f"layer{s}.fc": "split", f"layer{s}.proj_bias": "whole", f"layer{s}.norm": "partial"}
-    return found | ({"tokens": "tied"} if s in (0, grid.pp - 1) else {})
+def held(grid: Grid, rng: torch.Generator) -> tuple[Kinds, dict[str, list[int]]]:
+    """Each rank's {name: kind}, the kinds mixed, and {name: shape}: two or three parameters of each kind on a stage,
+    tied ones on the first and on the last. Names are drawn, and do not say the kind."""
+    one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+    numbers, shapes = torch.randperm(900, generator=rng).tolist(), {}
+
+    def some(*kinds: str) -> dict[str, str]:
+        made = [(f"p{100 + numbers.pop()}", kind, k) for kind in kinds for k in range(one(2, 4))]
+        shapes.update((name, [one(3, 9), 2][: 1 + k % 2]) for name, _, k in made)
+        return {name: kind for name, kind, _ in made}
+
+    tied = some("tied")
+    stages = [some(*KINDS[:3]) | (tied if s in (0, grid.pp - 1) else {}) for s in range(grid.pp)]
+    return [dict(sorted(stages[grid.place(rank)["pp"]].items())) for rank in range(grid.size)], shapes
 
 
-def summed(grid: Grid, own: list[dict[str, Tensor]], rank: int, name: str, kind: str, *, tie: bool = True,
-           partial: bool = True, mean: bool = True, data: bool = True) -> Tensor:  # fmt: skip
+def counts(grid: Grid, rank: int, kind: str) -> bool:
+    """Whether a rank is the one of its replica that counts what several of them hold."""
+    at = grid.place(rank)
+    return not (at["tp"] if kind in ("whole", "partial") else at["pp"] if kind == "tied" else 0)
+
+
+def copies_agree(grid: Grid, found: Grads, kinds: Kinds) -> None:
+    """Raise Wrong unless what is right but for rounding is the same, bit for bit, wherever it is held."""
+    for r, grads in enumerate(found):
+        for name, kind in kinds[r].items():
+            over_tp = line_of(grid, r, "tp") if kind in ("whole", "partial") else []
+            over_pp = ends(grid, r) if kind == "tied" else []
+            for k in [*line_of(grid, r, "dp"), *over_tp, *over_pp]:
+                if not grads[name].equal(found[k][name]):
+                    raise Wrong(f"{name} ({kind}) is right but for rounding, and rounding differs: on ranks {r} and "
+                                f"{k} it is not the same bit for bit. Do the ranks add up in different orders? Copies "
+                                "would drift apart.")  # fmt: skip
+
+
+def summed(grid: Grid, own: Grads, rank: int, name: str, kind: str, *, tie: bool = True, partial: bool = True,
+           mean: bool = True, data: bool = True) -> Tensor:  # fmt: skip
     """A gradient as it should be on a rank; own[r]: of each rank, all micro-batches. The rest leaves out a part."""
     replicas = line_of(grid, rank, "dp") if data else [rank]
     total = torch.zeros_like(own[rank][name])
@@ -95,22 +142,13 @@ def summed(grid: Grid, own: list[dict[str, Tensor]], rank: int, name: str, kind:
     return total / grid.dp if mean and data else total
 
 
-def norm(grid: Grid, own: list[dict[str, Tensor]], copies: bool = False, ends_twice: bool = False,
-         replicas: bool = False) -> float:  # fmt: skip
-    """The norm of the model's gradients, each counted once; or with what is there more than once."""
-    total = 0.0
-    for rank, grads in enumerate(own):
-        at = grid.place(rank)
-        if at["dp"] and not replicas:
-            continue
-        for name, g in grads.items():
-            kind = held(grid, rank)[name]
-            if kind in ("whole", "partial") and at["tp"] and not copies:
-                continue
-            if kind == "tied" and at["pp"] and not ends_twice:
-                continue
-            total += float(g.double().square().sum())
-    return total**0.5
+def norm(grid: Grid, own: Grads, kinds: Kinds, ranks: list[int] | None = None, *, twice: tuple[str, ...] = (),
+         without: str = "") -> float:  # fmt: skip
+    """The norm of the model's gradients, each counted once. ranks: only what these count; without: a kind left out;
+    twice: kinds that are counted wherever a replica holds them."""
+    ranks = ranks or [rank for rank in range(grid.size) if not grid.place(rank)["dp"]]
+    return sum(float(own[rank][name].square().sum()) for rank in ranks for name, kind in kinds[rank].items()
+               if kind != without and (kind in twice or counts(grid, rank, kind))) ** 0.5  # fmt: skip
 
 
 def factors(gpus: int) -> list[tuple[int, int, int]]:

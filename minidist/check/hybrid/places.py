@@ -6,19 +6,18 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
 from ..wrong import Wrong
 from . import oracle
 
 FORBIDDEN = ("minidist.comm.mesh", *oracle.FORBIDDEN)
 GRIDS = ({"pp": 2, "dp": 3, "tp": 4}, {"pp": 2, "dp": 2, "tp": 2}, {"dp": 3, "tp": 2, "pp": 4},
          {"tp": 4, "pp": 1, "dp": 2}, {"pp": 1, "dp": 1, "tp": 1}, {"dp": 6}, {"pp": 3, "dp": 2, "cp": 2, "tp": 2},
-         {"tp": 2, "dp": 5})  # fmt: skip
+         {"tp": 2, "dp": 5}, {"y": 2, "ep": 3, "rows": 1, "tensor": 2, "x": 2})  # fmt: skip
 
 
 class Groups(Exam):
     name = "groups"
-    right = "Grids of 1 to 4 axes in several orders, axes of one rank: every group of every axis."
+    right = "Grids of 1 to 5 axes in several orders, with any names, axes of one rank: every group of every axis."
     forbidden = FORBIDDEN
     cases = tuple(Case(1, " × ".join(f"{a} {n}" for a, n in sizes.items()), sizes) for sizes in GRIDS)
     cases += (Case(1, "sizes that are drawn"),)
@@ -41,8 +40,7 @@ class Groups(Exam):
         if not untouched:
             raise Wrong("`sizes` was changed, and belongs to the caller.")
         if not isinstance(got, dict):
-            kind = "None" if got is None else got.kind if isinstance(got, Other) else type(got).__name__
-            raise Wrong(f"it returns {kind}, and should return a dict: for each axis its groups.")
+            raise Wrong(f"it returns {oracle.shown(got)}, and should return a dict: for each axis its groups.")
         if set(got) != set(want):
             raise Wrong(f"the axes are {', '.join(map(str, got))}, and should be {', '.join(want)}.")
         for axis, groups in want.items():
@@ -70,7 +68,7 @@ class Groups(Exam):
     def _looks(self, axis: str, found: list[list[int]], sizes: dict[str, int]) -> str:
         inside_out = oracle.lines(dict(reversed(sizes.items())))
         blocks = torch.arange(sum(map(len, found))).split(sizes[axis])
-        fixed = {a: oracle.lines({k: sizes[k] for k in ("pp", "dp", "cp", "tp") if k in sizes})[a] for a in sizes}
+        fixed = oracle.lines({k: sizes[k] for k in ("pp", "dp", "cp", "tp") if k in sizes} | sizes)
         others = [other for other in sizes if other != axis and found == oracle.lines(sizes)[other]]
         planes = sorted(sorted(r for group in oracle.lines(sizes)[o] for r in group if group[0] in line)
                         for o in sizes if o != axis for line in oracle.lines(sizes)[axis])  # fmt: skip

@@ -8,7 +8,6 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
 from ..wrong import Wrong
 from . import oracle
 
@@ -38,20 +37,20 @@ class StepBytes(Exam):
     def judge(self, case, args, outcome):
         got, want = outcome.results[0], counted(*args[0])
         if not isinstance(got, dict) or set(got) != set(want):
-            kind = "None" if got is None else got.kind if isinstance(got, Other) else type(got).__name__
-            raise Wrong(f"it returns {sorted(got) if isinstance(got, dict) else kind}, and should return a dict with "
-                        "'tp', 'pp' and 'dp'.")  # fmt: skip
+            found = list(got) if isinstance(got, dict) else got
+            raise Wrong(f"it returns {oracle.shown(found)}, and should return a dict with 'tp', 'pp' and 'dp'.")
         tokens, hidden, layers = args[0][4:]
         given = f"(tokens {tokens}, hidden {hidden}, layers {layers})"
         for axis, nbytes in want.items():
             value = got[axis]
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise Wrong(f"'{axis}' should be a number of bytes, not {value}.")
-            if value != nbytes:
+                raise Wrong(f"'{axis}' should be a number of bytes, not {oracle.shown(value)}.")
+            value = oracle.real(value)
+            if not abs(value - nbytes) < 0.5:  # divisions round
                 looks = _looks(value, axis, nbytes, args[0])
                 text = next((words for words, x in looks if abs(value - x) < 0.5), "First count one message.")
-                raise Wrong(f"{given}: {WORDS[axis]} sends {value:,.0f} bytes by yours; the trace counts {nbytes:,}. "
-                            f"{text}")  # fmt: skip
+                yours = f"{value:,.0f}" if abs(value) < 1e18 else f"{value:g}"
+                raise Wrong(f"{given}: {WORDS[axis]} sends {yours} bytes by yours; the trace counts {nbytes:,}. {text}")
 
 
 def _looks(value: float, axis: str, want: int, given: list[int]) -> list[tuple[str, float]]:

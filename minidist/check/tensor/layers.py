@@ -14,16 +14,16 @@ RANKS = (2, 3, 4, 1)
 
 class RowLinear(Through):
     name = "row_linear"
-    right = "n = 1…4, uneven parts: the serial layer, gradient by gradient, one all-reduce; then 3 real processes."
+    right = "n = 1…4, uneven parts, any shape: the serial layer, each gradient, one all-reduce; then 3 real processes."
     names = ("x", "weight", "bias")
     cases, processes = ways(RANKS), (Case(3, "3 real processes, forward and backward", (True,)),)
 
     def draw(self, case, rng):
         inputs, outputs = oracle.between(rng, 2 * case.n, 3 * case.n), oracle.between(rng, 3, 6)
-        rows = [oracle.between(rng, 2, 3) for _ in range(2)]
+        rows = [oracle.between(rng, 2, 3) for _ in range((case.n + case.given[-1]) % 4)]  # 0 to 3 dimensions
         x, weight, bias = (oracle.draw(rng, *s) for s in ((*rows, inputs), (outputs, inputs), (outputs,)))
         dy = oracle.draw(rng, *rows, outputs)
-        parts = zip(oracle.cut(x, case.n, 2), oracle.cut(weight, case.n, 1), strict=True)
+        parts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
         return [([a, b, bias], dy if case.given[-1] else None) for a, b in parts]
 
     def wants(self, case, args):
@@ -31,7 +31,7 @@ class RowLinear(Through):
         (_, _, bias), dy = args[0]
         zeros = torch.zeros(*inputs[0].shape[:-1], len(bias), dtype=bias.dtype)
         y, (x, weight, bias) = oracle.serial(F.linear, [*inputs, bias], zeros if dy is None else dy)
-        cuts = zip(oracle.cut(x, case.n, 2), oracle.cut(weight, case.n, 1), strict=True)
+        cuts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
         return [Want(y, {"x": a, "weight": b, "bias": bias}) for a, b in cuts]
 
     def looks(self, case, args, rank, name, got):

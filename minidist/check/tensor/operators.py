@@ -17,18 +17,19 @@ class Operator(Through):
     def run(self, comm, yours, inputs, dy):
         return through(lambda x: yours(x, comm), inputs, dy, beside=True)
 
-    def shape(self, rng):
-        return [oracle.between(rng, 2, 5) for _ in range(3)]
+    def drawn(self, case, rng):
+        """n + 1 tensors of 1 to 4 dimensions, by n and way."""
+        shape = [oracle.between(rng, 2, 5) for _ in range(1 + (case.n + case.given[-1]) % 4)]
+        return [oracle.whole(rng, *shape, short=case.n == 4) for _ in range(case.n + 1)]
 
 
 class CopyTo(Operator):
     name = "copy_to"
-    right = "n = 1…4: nothing forward, the sum of all gradients backward, by one all-reduce; then 3 real processes."
+    right = "n = 1…4, any shape: nothing forward, the sum of all gradients backward, one all-reduce; 3 real processes."
 
     def draw(self, case, rng):
-        shape = self.shape(rng)
-        x = oracle.whole(rng, *shape)
-        return [([x], oracle.whole(rng, *shape) if case.given[-1] else None) for _ in range(case.n)]
+        x, *dys = self.drawn(case, rng)
+        return [([x], dy if case.given[-1] else None) for dy in dys]
 
     def wants(self, case, args):
         total = sum(dy for _, dy in args) if case.given[-1] else None
@@ -46,17 +47,17 @@ class CopyTo(Operator):
         return who(got, grads, rank) or "Backward is the all-reduce of the gradients that come in."
 
     def budget(self, case, args, rank):
-        return 0, oracle.all_reduce_bytes(args[0][0][0], case.n), "nothing forward, one all-reduce of x's size backward"
+        what = "nothing forward, one all-reduce of x's size and dtype backward"
+        return 0, oracle.all_reduce_bytes(args[0][0][0], case.n), what
 
 
 class ReduceFrom(Operator):
     name = "reduce_from"
-    right = "n = 1…4: one all-reduce forward, nothing backward; then 3 real processes."
+    right = "n = 1…4, any shape: one all-reduce forward, nothing backward; then 3 real processes."
 
     def draw(self, case, rng):
-        shape = self.shape(rng)
-        dy = oracle.whole(rng, *shape) if case.given[-1] else None
-        return [([oracle.whole(rng, *shape)], dy) for _ in range(case.n)]
+        dy, *xs = self.drawn(case, rng)
+        return [([x], dy if case.given[-1] else None) for x in xs]
 
     def wants(self, case, args):
         return [Want(sum(x for (x,), _ in args), {"x": args[0][1]})] * case.n

@@ -13,9 +13,10 @@ def draw(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 
-def whole(rng: torch.Generator, *shape: int) -> Tensor:
-    """Whole numbers of ten digits: their sums are exact, and float32 rounds them."""
-    return torch.randint(10**9, 10**10, shape, generator=rng).double()
+def whole(rng: torch.Generator, *shape: int, short: bool = False) -> Tensor:
+    """Whole numbers, whose sums are exact: float64 of ten digits, which float32 rounds; float32 of six if `short`."""
+    digits = torch.randint(10**9, 10**10, shape, generator=rng)
+    return (digits // 10**4).float() if short else digits.double()
 
 
 def between(rng: torch.Generator, low: int, high: int) -> int:

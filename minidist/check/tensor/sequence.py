@@ -25,8 +25,8 @@ class SequencePair(Through):
         batch, tokens, hidden = case.n * oracle.between(rng, 1, 2), oracle.between(rng, 2, 3), oracle.between(rng, 2, 4)
         part, full = (batch, tokens, hidden), (batch, tokens * case.n, hidden)
         ins, outs = (part, full) if word == "gather" else (full, part)
-        return [([oracle.whole(rng, *ins)], oracle.whole(rng, *outs) if both else None, word)
-                for _ in range(case.n)]  # fmt: skip
+        whole = lambda shape: oracle.whole(rng, *shape, short=case.n == 4)
+        return [([whole(ins)], whole(outs) if both else None, word) for _ in range(case.n)]
 
     def run(self, comm, gather, scatter, inputs, dy, word):
         yours = gather if word == "gather" else scatter

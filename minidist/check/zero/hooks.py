@@ -22,15 +22,16 @@ class ToOwners(Exam):
     right = ("n = 1…4, up to 9 layers, two backwards: averages at the owners, None elsewhere, freed during backward; "
              "then 2 real processes.")  # fmt: skip
     forbidden = FORBIDDEN
-    cases = tuple(Case(n, f"n = {n}, {len(owner)} layers", owner) for n, owner in (
+    cases = tuple(Case(n, f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}", owner) for n, owner in (
         (3, [0, 1, 2, 0, 1, 2]), (2, [1, 0, 1, 1, 0, 0]), (4, [3, 0, 2, 1, 1, 3, 0, 2, 0]), (1, [0, 0, 0]),
         (3, [2, 2, 0, 0, 2, 0, 2])))  # fmt: skip
     processes = (Case(2, "2 real processes", [0, 1, 1, 0]),)
 
     def draw(self, case, rng):
-        model = network(1, len(case.given), rng)
-        return [(*model, list(case.given), [torch.randn(2, 16, generator=rng, dtype=torch.float64) for _ in range(2)])
-                for _ in range(case.n)]  # fmt: skip
+        values, depth = network(1, len(case.given), rng)
+        dtype = torch.float32 if case.n == 4 else torch.float64
+        xs = torch.randn(case.n, 2, 2, 16, generator=rng, dtype=torch.float64).to(dtype)  # of a rank and backward
+        return [([v.to(dtype) for v in values], depth, list(case.given), list(x)) for x in xs]
 
     def world(self, n, args):
         return timed(n)

@@ -45,7 +45,9 @@ class ShardedLinear(Exam):
 
     def run(self, comm: Comm, yours, shards, shapes, x, dy):
         shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()
-        held, start, y = now(), changes(), x
+        for shard in shards:
+            shard.grad = torch.ones_like(shard)  # what another backward left: gradients add up
+        dy, held, start, y = dy.clone(), now(), changes(), x
         for shard, shape in zip(shards, shapes, strict=True):
             y = yours(comm, y, shard, torch.Size(shape))
             if not isinstance(y, Tensor):
@@ -53,10 +55,11 @@ class ShardedLinear(Exam):
         kept, peak = now(), most(None, start)
         if not y.requires_grad:
             return {"y": y, "cut": True}
-        y.backward(dy.clone())
+        y.backward(dy)
         base = sum(held.values())
-        return {"y": y.detach(), "dx": x.grad, "grads": [s.grad for s in shards], "kept": sum(kept.values()) - base,
-                "peak": max(peak, most(None, start)) - base, "metered": bool(held)}  # fmt: skip
+        return {"y": y.detach(), "dx": x.grad, "dy": dy, "grads": [s.grad for s in shards],
+                "kept": sum(kept.values()) - base, "peak": max(peak, most(None, start)) - base,
+                "metered": bool(held)}  # fmt: skip
 
     def judge(self, case, args, outcome):
         n, shapes = case.n, args[0][1]
@@ -73,6 +76,9 @@ class ShardedLinear(Exam):
             if not near(got["dx"], dx):
                 raise Wrong(f"rank {r}: the gradient of x is wrong. It is dy · W, of this rank's own dy, with the "
                             "whole weight, and is not averaged.")  # fmt: skip
+            if not got["dy"].equal(args[r][3]):
+                raise Wrong(f"rank {r}: the gradient that came into backward was changed. Others read it, too (the "
+                            "other branch of x + f(x), for one): divide what is yours.")  # fmt: skip
             for i in range(len(shapes)):
                 self._shard(r, i, got["grads"][i], [run[2][i] for run in runs])
         for r, got in enumerate(outcome.results):
@@ -92,12 +98,13 @@ class ShardedLinear(Exam):
     def _shard(self, r: int, i: int, got, own: list[Tensor]) -> None:
         n = len(own)
         want = cut(sum(own) / n, n)[r]
-        if got is None:
-            raise Wrong(f"rank {r}: the gradient of shard {i} is None. Is it returned by backward?")
         alike(r, got, want, f"the gradient of shard {i}")
+        got = got - 1
         if near(got, want):
             return
-        looks = {"It is the sum over the ranks: divide by n.": cut(sum(own), n)[r],
+        looks = {"It is as before, nothing was added. Is it returned by backward?": 0 * want,
+                 "What shard.grad held before is gone: return the gradient, and autograd adds it.": want - 1,
+                 "It is the sum over the ranks: divide by n.": cut(sum(own), n)[r],
                  "It is that of this rank's own rows: average it over the ranks.": cut(own[r], n)[r],
                  "It is that of this rank's own rows, divided by n.": cut(own[r] / n, n)[r]}  # fmt: skip
         looks |= {f"It belongs to shard {s}: rank r owns the r-th part.": cut(sum(own) / n, n)[s] for s in range(n)}

@@ -51,6 +51,13 @@ def serial(weights: list[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor
     return y.detach(), x.grad, [w.grad for w in weights]
 
 
+def order_hidden(grads: list[list[Tensor]]) -> bool:
+    """Whether the ranks, each with its own squares first, might find the same norm bit for bit."""
+    ways = [[float(sum(square(g) for g in some)) for some in grads]
+            for square in (lambda g: (g**2).sum(), lambda g: g.norm() ** 2)]  # fmt: skip
+    return any(len({sum(way[r:] + way[:r]) ** 0.5 for r in range(len(way))}) == 1 for way in ways)
+
+
 def norm(grads: Iterable[Tensor]) -> float:
     """The norm of all these together."""
     return float(sum((g.double() ** 2).sum() for g in grads)) ** 0.5

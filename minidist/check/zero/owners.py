@@ -30,14 +30,17 @@ class Owners(Exam):
         sizes, n = case.given
         if isinstance(sizes, int):
             sizes = (8 * torch.randint(1, 1000, (sizes,), generator=rng) ** 2).tolist()
-        return [(sizes, n)]
+        return [(sizes, n, int(torch.randint(1, 4, (), generator=rng)))]
 
-    def run(self, comm: Comm, yours, sizes, n):
+    def run(self, comm: Comm, yours, sizes, n, others):
         mine = list(sizes)
-        return {"owner": yours(mine, n), "again": yours(list(sizes), n), "sizes": mine}
+        owner = yours(mine, n)
+        for k in range(others):  # of another model
+            yours([*sizes, 8 * k], n)
+        return {"owner": owner, "again": yours(list(sizes), n), "sizes": mine}
 
     def judge(self, case, args, outcome):
-        (sizes, n), got = args[0], outcome.results[0]
+        (sizes, n, _), got = args[0], outcome.results[0]
         if got["sizes"] != sizes:
             raise Wrong("`nbytes` was changed, and belongs to the caller: sort a copy.")
         owner = got["owner"]
@@ -48,7 +51,7 @@ class Owners(Exam):
             raise Wrong(f"the result is of type {kind}, and should be a list: the rank that owns each parameter.")
         self._ranks(list(owner), sizes, n)
         if list(owner) != list(got["again"]):
-            raise Wrong("asked twice, it gives two answers. All ranks call it, and must find the same owners.")
+            raise Wrong("asked again later, it gives another answer. All ranks call it, and must find the same owners.")
         self._full(list(owner), sizes, n)
 
     def _ranks(self, owner: list, sizes: list[int], n: int) -> None:

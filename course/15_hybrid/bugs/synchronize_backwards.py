@@ -1,0 +1,12 @@
+"""synchronize: the last micro-batch first"""
+
+def synchronize(mesh, backward, micro_batches, grads, kinds):
+    for m in reversed(range(micro_batches)):
+        backward(m)
+    for name, g in grads.items():
+        if kinds[name] == "partial":
+            all_reduce_(mesh.tp, g)
+        if kinds[name] == "tied" and mesh.pp.size > 1:
+            other = mesh.pp.size - 1 - mesh.pp.rank
+            g += mesh.pp.sendrecv(g, other, torch.empty_like(g), other)
+    all_reduce_(mesh.dp, list(grads.values()), "mean")
