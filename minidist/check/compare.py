@@ -42,7 +42,8 @@ def same(rank: int, got, want: Tensor, name: str, guess=None) -> None:
 
 def _number(x: Tensor) -> str:
     value = x.item()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else f"{value:.8g}"
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return str(int(value)) if whole else f"{value:.8g}"
 
 
 def alike(rank: int, got, want: Tensor, name: str) -> None:

@@ -81,6 +81,13 @@ def test_other_ways_to_do_the_rest(capsys):
                 grad = p.grad * samples if samples and p.grad is not None else torch.zeros_like(p)
                 p.grad = all_reduce_(comm, grad) / counts.sum()
 
+    def weighs_in_float32(comm, module, samples):
+        weight = samples / all_reduce_(comm, torch.tensor([samples]))  # of whole numbers: in float32, always
+        for p in module.parameters():
+            if p.requires_grad:
+                grad = p.grad * weight if samples and p.grad is not None else torch.zeros_like(p)
+                p.grad = all_reduce_(comm, grad)
+
     def scales_at_the_end(comm, module, loss_fn, micro_batches):
         for p in module.parameters():
             p.grad = None
@@ -97,9 +104,10 @@ def test_other_ways_to_do_the_rest(capsys):
     check.start_equal(one_by_one)
     check.my_batches(batches_of_parts)
     check.weighted_average_gradients(gathers_counts)
+    check.weighted_average_gradients(weighs_in_float32)
     check.accumulate(scales_at_the_end)
     check.average_hooks(tensor_hooks)
-    assert capsys.readouterr().out.count(": right.") == 5
+    assert capsys.readouterr().out.count(": right.") == 6
 
 
 def only_for(name, fits):

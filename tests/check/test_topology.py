@@ -87,10 +87,10 @@ def ring_by_hand(comm, x, per_node):
 
 
 def padded(comm, x, per_node):
-    """A multiple of g with zeros behind, and no sizes."""
+    """A multiple of n with zeros behind, and no sizes."""
     inner, outer = groups(comm, per_node)
     n = x.numel()
-    flat = torch.cat([x.view(-1), x.new_zeros(-n % per_node)])
+    flat = torch.cat([x.view(-1), x.new_zeros(-n % comm.size)])
     whole = all_gather(inner, all_reduce_(outer, reduce_scatter(inner, flat)))
     x.view(-1).copy_(whole[:n])
 

@@ -109,6 +109,9 @@ class Bucketed(Exam):
         shapes = [[(draw(2, 6), draw(2, 9)), (draw(3, 20),), ()][min(2, draw(0, 5) // 2)] for _ in range(count)]
         dtype = torch.float32 if case.n == 2 and count == 4 else torch.float64
         buckets = reversed_cut(count, cuts, rng)
+        if case != self.cases[0]:  # neither neighbours nor in reverse
+            order = torch.randperm(count, generator=rng).tolist()
+            buckets = [[order[i] for i in bucket] for bucket in buckets]
         values = [torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes]
         return [(values, [torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes], buckets)
                 for _ in range(case.n)]  # fmt: skip
@@ -117,7 +120,7 @@ class Bucketed(Exam):
         params = [v.clone().requires_grad_() for v in values]
         for p, g in zip(params, grads, strict=True):
             p.grad = g.clone()
-        yours(comm, params, buckets)
+        yours(comm, list(params), buckets)
         there = [p.grad.untyped_storage() if isinstance(p.grad, Tensor) else None for p in params]
         places = [s and s.data_ptr() for s in there]
         return {"grads": [p.grad for p in params], "values": [p.detach() for p in params], "buckets": buckets,

@@ -12,6 +12,7 @@ from ...collectives import all_reduce_
 from ...comm.base import Comm
 from ..compare import UNKNOWN, alike
 from ..data_parallel.averages import near
+from ..data_parallel.replicas import one_of
 from ..exam import Case, Exam, Outcome, ask
 from ..wrong import Wrong
 from .oracle import accumulated, buckets_hooked
@@ -21,7 +22,7 @@ from .work import FORBIDDEN, Network, clock, looks_of, network, reversed_cut, ti
 KINDS = {"chain": (1, 6, 3, False), "long": (1, 9, 5, False), "orders": (3, 2, 3, True),
          "routed": (2, 3, 3, False), "unused": (3, 2, 4, False)}  # fmt: skip
 WORDS = {"chain": "6 layers, 3 buckets", "long": "9 layers, 5 buckets",
-         "orders": "ranks whose hooks fire in different orders", "routed": "a branch that only rank 0 uses",
+         "orders": "ranks whose hooks fire in different orders", "routed": "a branch that only one rank uses",
          "unused": "a branch that no rank uses"}  # fmt: skip
 RACE = ("It is no mean of the ranks' gradients of this parameter. Did a bucket start before all its gradients were in "
         "p.grad, or did something write to it while it was sent?")  # fmt: skip
@@ -39,7 +40,11 @@ def drawn(kind: str, n: int, rng: torch.Generator) -> tuple[Network, list[list[i
         orders = [torch.randperm(branches, generator=rng).tolist() for _ in range(n)]
         orders[-1] = orders[0][::-1]
     if kind == "routed":
-        orders = [[0, 1], *[[0]] * (n - 1)]
+        user = one_of(n, rng)
+        orders = [[0, 1] if r == user else [0] for r in range(n)]
+    if kind in ("routed", "unused"):  # no clock is looked at: buckets of any positions
+        anew = torch.randperm(branches * depth, generator=rng).tolist()
+        buckets = [[anew[i] for i in bucket] for bucket in buckets]
     if kind == "unused":
         orders = [[0, 2]] * n
     return model, buckets, orders
@@ -104,7 +109,7 @@ class Overlapped(Exam):
     cases = tuple(Case(n, f"n = {n}, {WORDS[kind]}", kind) for n, kinds in
                   {3: ("chain", "orders", "routed", "unused"), 2: ("orders",), 4: ("long",), 1: ("chain",),
                    5: ("orders",)}.items() for kind in kinds)  # fmt: skip
-    processes = (Case(3, "3 real processes, a branch that only rank 0 uses", "routed"),
+    processes = (Case(3, "3 real processes, a branch that only one rank uses", "routed"),
                  Case(2, "2 real processes, 6 layers", "chain"))  # fmt: skip
 
     def draw(self, case, rng):
@@ -194,8 +199,8 @@ class AccumulateOverlapped(Exam):
                 p.grad = None
             yours(comm, params, [lambda x=x: micro(x) for x in xs], buckets)
             found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
-        return {"found": found, "called": len(called), "hooks": sum(len(p._post_accumulate_grad_hooks or ())
-                                                                    for p in params)}  # fmt: skip
+        return {"found": found, "called": len(called), "hooks": sum(
+            len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ()) for p in params)}  # fmt: skip
 
     def judge(self, case, args, outcome):
         model, n, k = Network(*args[0][:2]), case.n, case.given[1]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise, product
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from ...comm.base import Comm
 from ..compare import alike
@@ -15,7 +15,7 @@ from ..plain import Other
 from ..wrong import Wrong
 from .averages import cheap, same_gradients, untouched, usual
 from .gradients import RANKS, ReplicaExam, frozen
-from .replicas import WORDS, Model, drawn, filled, gradient, grads, samples, state, together, trainable
+from .replicas import WORDS, Model, drawn, filled, gradient, grads, one_of, samples, state, together, trainable
 
 
 class MyBatches(Exam):
@@ -29,7 +29,7 @@ class MyBatches(Exam):
 
     def draw(self, case, rng):
         length, batch = case.given
-        return [(torch.randperm(length, generator=rng), batch)] * case.n
+        return [(torch.randperm(length + 9, generator=rng)[:length], batch)] * case.n
 
     def run(self, comm: Comm, yours, order, batch):
         try:
@@ -59,7 +59,7 @@ class MyBatches(Exam):
         if "refused" not in got:
             raise Wrong(f"rank {rank}: {n} ranks cannot have equal parts of a batch of {batch}. The mean of their "
                         "gradients would not be the batch's: raise a ValueError.")  # fmt: skip
-        missing = [x for x in (batch, n) if str(x) not in got["refused"]]
+        missing = [x for x in (batch, n) if str(x) not in re.findall(r"\d+", got["refused"])]
         if missing:
             raise Wrong(f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers: a "
                         f"batch of {batch}, and {n} ranks.")  # fmt: skip
@@ -101,6 +101,11 @@ def _kind(x) -> str:
     return f"a {x.kind if isinstance(x, Other) else type(x).__name__}"
 
 
+def loss_fn(got: Tensor, want: Tensor) -> Tensor:
+    """A mean loss that nobody expects."""
+    return ((got - want).square() + 1).sqrt().mean()
+
+
 class Accumulate(ReplicaExam):
     name = "accumulate"
     right = ("n = 1…5, 1 to 4 micro-batches, 5 models, equal to the serial gradient, one average's bytes; "
@@ -114,10 +119,11 @@ class Accumulate(ReplicaExam):
 
     def draw(self, case, rng):
         kind, k = case.given
-        model = drawn(kind, rng)
+        dtype = torch.float32 if case.n == 2 else torch.float64
+        model, size, user = drawn(kind, rng, dtype), int(torch.randint(1, 4, (), generator=rng)), one_of(case.n, rng)
         stale = case == self.cases[0] or int(torch.randint(2, (), generator=rng))
-        return [(*model, [samples(2, r, rng) for _ in range(k)], self._stale(model, rng) if stale else {})
-                for r in range(case.n)]  # fmt: skip
+        return [(*model, [samples(size, r, rng, dtype, user) for _ in range(k)],
+                 self._stale(model, rng) if stale else {}) for r in range(case.n)]  # fmt: skip
 
     def _stale(self, model: Model, rng: torch.Generator) -> dict[str, Tensor]:
         """Gradients of the step before."""
@@ -135,17 +141,19 @@ class Accumulate(ReplicaExam):
                 output.register_hook(lambda grad: log.append("backward"))
 
         watching = module.register_forward_hook(watch)
-        yours(comm, module, mse_loss, micro_batches)
+        yours(comm, module, loss_fn, micro_batches)
         watching.remove()
         return {"grads": grads(module), "state": state(module), "log": log}
 
     def judge(self, case, args, outcome):
         model, n, k = Model(*args[0][:3]), case.n, case.given[1]
         parts, stale = [a[3] for a in args], [a[4] for a in args]
-        whole = gradient(model, *together([part for mine in parts for part in mine]))
+        all_ = together([part for mine in parts for part in mine])
+        whole, other = gradient(model, *all_, loss_fn), gradient(model, *all_)
         untouched([got["state"] for got in outcome.results], model.values, "The step is the optimizer's.")
         same_gradients([got["grads"] for got in outcome.results], whole, lambda r, name: self._looks(
-            r, [filled(model, mine, name) for mine in parts], [s.get(name) for s in stale], outcome.nbytes(r)))
+            r, [filled(model, mine, name, loss_fn) for mine in parts], [s.get(name) for s in stale], outcome.nbytes(r))
+            | {"It is the gradient of another loss: `loss_fn` is given.": other[name]})
         for r, got in enumerate(outcome.results):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
         self._once(outcome, n, k, model)

@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
 from .averages import cheap, same_gradients, untouched, usual
-from .replicas import WORDS, Model, drawn, filled, gradient, grads, samples, state, together, trainable
+from .replicas import WORDS, Model, drawn, filled, gradient, grads, one_of, samples, state, together, trainable
 
 RANKS = (3, 2, 4, 1, 5)
 SIZES = ((1, 2, 5), (4, 0, 2), (3, 1), (0, 2), (3, 3, 2, 2), (0, 0, 6, 1), (4,), (3, 2, 2, 2, 2), (1, 0, 5, 0, 3))
@@ -41,12 +41,12 @@ class ReplicaExam(Exam):
 
     def draw(self, case, rng):
         dtype = torch.float32 if case.n == 2 and case.given == "plain" else torch.float64
-        model = drawn(case.given, rng, dtype)
+        model, self.user = drawn(case.given, rng, dtype), one_of(case.n, rng)
         return [(*model, *self.mine(case, r, rng, dtype)) for r in range(case.n)]
 
     def mine(self, case: Case, rank: int, rng: torch.Generator, dtype: torch.dtype) -> tuple:
         """The rest of a rank's arguments, after its model."""
-        return samples(3, rank, rng, dtype)
+        return samples(3, rank, rng, dtype, self.user)
 
 
 def frozen(model: Model) -> list[Tensor]:
@@ -84,10 +84,12 @@ class WeightedAverageGradients(ReplicaExam):
                  cases[3]._replace(what="2 real processes with 0, 2 samples"))  # fmt: skip
 
     def draw(self, case, rng):
-        kind, sizes, dtype = *case.given, torch.float64
-        model = drawn(kind, rng, dtype)
+        (kind, sizes), total = case.given, sum(case.given[1])
+        dtype = torch.float32 if total & (total - 1) else torch.float64  # a weight in float32 is right, if inexact
+        model, there = drawn(kind, rng, dtype), [r for r, size in enumerate(sizes) if size]
         nan = int(sizes[0] > 0)  # else ranks without samples have None
-        return [(*model, *samples(size, r, rng, dtype), nan) for r, size in enumerate(sizes)]
+        user = there[one_of(len(there), rng)]
+        return [(*model, *samples(size, r, rng, dtype, user), nan) for r, size in enumerate(sizes)]
 
     def run(self, comm: Comm, yours, kind, width, values, x, y, nan):
         module = Model(kind, width, values).build()

@@ -77,7 +77,7 @@ class Buffers(nn.Module):
 
 
 MODELS = {"plain": Plain, "frozen": Frozen, "unused": Unused, "tied": Tied, "routed": Routed, "buffers": Buffers}
-WORDS = {"plain": "two layers", "routed": "a layer that only rank 0 uses", "frozen": "a frozen layer",
+WORDS = {"plain": "two layers", "routed": "a layer that only one rank uses", "frozen": "a frozen layer",
          "tied": "two layers with one matrix", "unused": "a layer that no rank uses",
          "buffers": "a module with buffers"}  # fmt: skip
 
@@ -119,11 +119,17 @@ def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
     return torch.randn(like.shape, generator=rng, dtype=torch.float64).to(dtype)
 
 
-def samples(count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Inputs (count, 3) and targets (count, 2) of `rank`; the first number is above zero on rank 0 only."""
+def samples(count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64,
+            user: int = 0) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Inputs (count, 3) and targets (count, 2) of `rank`; the first number is above zero on rank `user` only."""
     x = torch.randn(count, INPUTS, generator=rng, dtype=torch.float64)
-    x[:, 0] = (x[:, 0].abs() + 0.1) * (1 if rank == 0 else -1)
+    x[:, 0] = (x[:, 0].abs() + 0.1) * (1 if rank == user else -1)
     return x.to(dtype), torch.randn(count, OUTPUTS, generator=rng, dtype=torch.float64).to(dtype)
+
+
+def one_of(n: int, rng: torch.Generator) -> int:
+    """A rank; not rank 0, which is special anyhow, if there are others."""
+    return int(torch.randint(min(1, n - 1), n, (), generator=rng))
 
 
 def grads(module: nn.Module) -> dict[str, Tensor | None]:
@@ -131,17 +137,17 @@ def grads(module: nn.Module) -> dict[str, Tensor | None]:
     return {name: p.grad for name, p in module.named_parameters()}
 
 
-def gradient(model: Model, x: Tensor, y: Tensor) -> dict[str, Tensor | None]:
+def gradient(model: Model, x: Tensor, y: Tensor, loss_fn=mse_loss) -> dict[str, Tensor | None]:
     """What the serial program finds: the gradient of the mean loss of these samples. None where nothing is reached."""
     module = model.build()
     if len(x):
-        mse_loss(module(x), y).backward()
+        loss_fn(module(x), y).backward()
     return grads(module)
 
 
-def filled(model: Model, parts: list[tuple[Tensor, Tensor]], name: str) -> list[Tensor]:
+def filled(model: Model, parts: list[tuple[Tensor, Tensor]], name: str, loss_fn=mse_loss) -> list[Tensor]:
     """Each rank's own gradient of a parameter, zeros where nothing reaches it."""
-    own = [gradient(model, *part)[name] for part in parts]
+    own = [gradient(model, *part, loss_fn)[name] for part in parts]
     return [torch.zeros_like(model.values[name]) if g is None else g for g in own]
 
 

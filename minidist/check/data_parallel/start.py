@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ...comm.base import Comm
@@ -20,16 +21,18 @@ class StartEqual(ReplicaExam):
     cases, processes = cases(tuple(WORDS)), processes("buffers", "tied")
 
     def draw(self, case, rng):
-        first = drawn(case.given, rng)
-        return [tuple(first), *(tuple(drawn(case.given, rng, width=first.width)) for _ in range(case.n - 1))]
+        dtype = torch.float32 if case.n == 2 else torch.float64
+        first = drawn(case.given, rng, dtype)
+        return [tuple(first), *(tuple(drawn(case.given, rng, dtype, first.width)) for _ in range(case.n - 1))]
 
     def run(self, comm: Comm, yours, kind, width, values):
         module = Model(kind, width, values).build()
-        before = dict(state(module))
+        before = {name: (x, x.detach()) for name, x in state(module).items()}
         flags = [p.requires_grad for p in module.parameters()]
         yours(comm, module)
         after = state(module)
-        kept = after.keys() == before.keys() and all(after[name] is x for name, x in before.items())
+        kept = after.keys() == before.keys() and all(  # no `x.data = …`
+            after[name] is x and x.data_ptr() == held.data_ptr() for name, (x, held) in before.items())
         return {"state": after, "kept": kept, "flags": flags == [p.requires_grad for p in module.parameters()]}
 
     def judge(self, case, args, outcome):

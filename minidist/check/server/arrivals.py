@@ -14,9 +14,9 @@ from ..exam import Case, Exam, Outcome, ask
 from ..wrong import Wrong
 from .oracle import as_they_come
 from .replay import replayed
-from .work import FORBIDDEN, Gradient, draw_gradient, timed
+from .work import FORBIDDEN, Gradient, draw_gradient, draw_rate, timed
 
-BETA, SIZE, RATE = 1e-8, 9, 0.3
+BETA, SIZE = 1e-8, 9
 SLACK = 1.1
 
 
@@ -48,24 +48,24 @@ class Asynchronous(Exam):
         kind, steps, bound = case.given
         n, other = len(steps), lambda: torch.randn(SIZE, generator=rng, dtype=torch.float64)
         works = [draw_gradient(rng, SIZE, paces(kind, k, n, steps[k], rng)) for k in range(n)]
-        asked = self.asked(list(steps), bound)
+        asked = self.asked(list(steps), draw_rate(rng), bound)
         return [(other(), works[max(0, r - 1)], *asked) for r in range(n + 1)]
 
-    def asked(self, steps: list[int], bound: float) -> tuple:
+    def asked(self, steps: list[int], rate: float, bound: float) -> tuple:
         """The last arguments of the answer."""
-        return steps, RATE
+        return steps, rate
 
     def world(self, n, args):
         return timed(n, BETA)
 
     def run(self, comm: Comm, yours, w, work, *asked):
-        gradient = Gradient(*work)
+        gradient, held = Gradient(*work), w.detach()
         log = yours(comm, w, gradient, *asked)
-        return {"log": log if comm.rank == 0 else None, "w": w if comm.rank == 0 else None, "seen": gradient.seen}
+        return {"log": log if comm.rank == 0 else None, "w": held if comm.rank == 0 else None, "seen": gradient.seen}
 
     def judge(self, case, args, outcome):
         _, steps, bound = case.given
-        replayed(args, outcome.results, list(steps), bound, RATE)
+        replayed(args, outcome.results, list(steps), bound, args[0][3])
         self._messages(list(steps), outcome)
         self._time(case, args, outcome)
 
@@ -88,7 +88,7 @@ class Asynchronous(Exam):
                         f"{1e3 * least:.3g} ms: call gradient(w) for every gradient.")  # fmt: skip
         world = self.world(case.n, args)
         world.run(lambda comm, some: as_they_come(comm, some[comm.rank][0], Gradient(*some[comm.rank][1]),
-                                                  list(steps), RATE, bound), args)  # fmt: skip
+                                                  list(steps), some[0][3], bound), args)  # fmt: skip
         if outcome.time > SLACK * world.time:
             raise Wrong(f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
                         f"{1e3 * world.time:.3g} ms are enough. Does the server wait for one worker, while another "
@@ -105,8 +105,8 @@ class Bounded(Asynchronous):
     processes = (Case(4, "3 workers in real processes, bound 1", ("even", (4, 4, 4), 1)),
                  Case(3, "2 workers in real processes, bound 0", ("even", (3, 3), 0)))  # fmt: skip
 
-    def asked(self, steps, bound):
-        return steps[0], RATE, bound
+    def asked(self, steps, rate, bound):
+        return steps[0], rate, bound
 
 
 class Leavers(Asynchronous):
@@ -120,8 +120,8 @@ class Leavers(Asynchronous):
     processes = (Case(4, "3 workers in real processes", ("even", (6, 2, 3), 1)),
                  Case(3, "2 workers in real processes", ("even", (1, 4), 0)))  # fmt: skip
 
-    def asked(self, steps, bound):
-        return steps, RATE, bound
+    def asked(self, steps, rate, bound):
+        return steps, rate, bound
 
 
 def asynchronous(yours) -> None:

@@ -21,12 +21,13 @@ class Pieces(Exam):
         "4 parameters on 2 servers": (4, 6, 2), "7 parameters on 3 servers": (7, 9, 3),
         "30 parameters on 4 servers": (30, 50, 4), "one parameter on 3 servers": (1, 20, 3),
         "one server": (5, 9, 1), "9 servers": (6, 40, 9), "a matrix larger than all others": (5, -4, 4),
-        "shares that end where a parameter does": (4, 1, 2),
+        "shares that end where a parameter does": (4, 1, 2), "more servers than numbers": (3, 0, 7),
     }.items())  # fmt: skip
 
     def draw(self, case, rng):
         count, most, s = case.given
-        sizes = (torch.randint(1, abs(most) + 1, (count,), generator=rng) + 4).tolist()
+        low, high = (5, abs(most) + 5) if most else (1, 3)
+        sizes = torch.randint(low, high, (count,), generator=rng).tolist()
         if most < 0:
             sizes[1] = 100 + sizes[0]
         return [(sizes, s)]

@@ -11,7 +11,7 @@ from ..data_parallel.averages import near
 from ..exam import Case, Exam, Outcome, ask
 from ..wrong import Wrong
 from .oracle import in_step
-from .work import FORBIDDEN, Gradient, draw_gradient, timed
+from .work import FORBIDDEN, Gradient, draw_gradient, draw_rate, timed
 
 BETA = 1e-6  # large: the wires are what takes time, and not a split that an answer begins with
 SLACK = 1.08
@@ -53,7 +53,7 @@ class Synchronous(Exam):
 
     def draw(self, case, rng):
         n, s, size, steps = case.given
-        rate, first = 0.3, torch.randn(size, generator=rng, dtype=torch.float64)
+        rate, first = draw_rate(rng), torch.randn(size, generator=rng, dtype=torch.float64)
         other = lambda: torch.randn(size, generator=rng, dtype=torch.float64)
         return [(s, first if r < s else other(), draw_gradient(rng, size, [1e-5] * steps), steps, rate)
                 for r in range(n + s)]  # fmt: skip

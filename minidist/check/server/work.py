@@ -42,6 +42,10 @@ class Gradient:
         return self.scale * w + self.offsets[t]
 
 
+def draw_rate(rng: torch.Generator) -> float:
+    return 0.2 + 0.2 * torch.rand((), generator=rng).item()
+
+
 def draw_gradient(rng: torch.Generator, length: int, seconds: list[float]) -> tuple[float, Tensor, list[float]]:
     """The arguments of a `Gradient`."""
     scale = 0.2 + 0.6 * torch.rand((), generator=rng).item()

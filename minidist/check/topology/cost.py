@@ -6,6 +6,7 @@ A formula is compared with the clock of a World, which knows none: it only moves
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 
@@ -56,9 +57,10 @@ def number(value) -> float:
     """Raise Wrong unless an answer is a number."""
     if value is None:
         raise Wrong("it returns None. Is there a `return`?")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         kind = value.kind if isinstance(value, Other) else type(value).__name__
-        raise Wrong(f"a finite number is asked for, and this is {value if kind == 'float' else f'of type {kind}'}.")
+        shown = value if kind == "float" else "far too large" if kind == "int" else f"of type {kind}"
+        raise Wrong(f"a finite number is asked for, and this is {shown}.")
     return float(value)
 
 

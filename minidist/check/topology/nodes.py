@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 
 from ...comm.base import Comm
-from ..compare import alike, equal_to, same, who, whole
+from ..compare import alike, equal_to, same, who
 from ..exam import Case, Exam, Outcome, ask
-from ..messages.point import DTYPES, words
+from ..messages.point import DTYPES, numbers, rounded, words
 from ..wrong import Wrong
 
 NODES = ((2, 2), (1, 3), (3, 1), (1, 1), (2, 4), (3, 2), (2, 3), (4, 2))  # nodes, ranks of each
-SHAPES = ((8,), (24,), (1,), (0,), (13,), (3, 5), (1000,))
+SHAPES = ((8,), (24,), (), (0,), (13,), (3, 5), (1000,))
 SPLIT = 24  # bytes of a message of comm.split
 
 
@@ -24,20 +24,21 @@ class Hierarchical(Exam):
     right = ("1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
              "then 4 and 3 real processes.")  # fmt: skip
     forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
-    cases = tuple(Case(m * g, f"{m} node{'s' * (m > 1)} of {g}, {words(s) if s else 'a secret length'}", (g, s))
+    cases = tuple(Case(m * g, f"{m} node{'s' * (m > 1)} of {g}, {'a secret length' if s is None else words(s)}", (g, s))
                   for m, g in NODES for s in (*SHAPES, None))  # fmt: skip
     processes = tuple(Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))
                       for n, g, s in ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3))))  # fmt: skip
 
     def draw(self, case, rng):
         per_node, shape = case.given
-        shape = shape or (int(torch.randint(100, 3000, (), generator=rng)),)
+        shape = (int(torch.randint(100, 3000, (), generator=rng)),) if shape is None else shape
         dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
-        return [(whole(shape, dtype, rng), per_node) for _ in range(case.n)]
+        return [(numbers(shape, dtype, rng), per_node) for _ in range(case.n)]
 
     def run(self, comm: Comm, yours, x, per_node):
+        held = x.detach()
         yours(comm, x, per_node)
-        return x
+        return held
 
     def judge(self, case, args, outcome):
         xs, (_, per_node) = [x for x, _ in args], args[0]
@@ -56,7 +57,8 @@ class Hierarchical(Exam):
                       "are missing.": place}  # fmt: skip
         twice = {f"Node {node}'s sum counts {len(xs) // per_node} times: added up again where all hold it already?":
                  mine * (len(xs) // per_node)}  # fmt: skip
-        return equal_to(x, candidates) or equal_to(x, twice) or who(x, xs, r) or self._part(x, xs, r, per_node)
+        return equal_to(x, candidates) or equal_to(x, twice) or who(x, xs, r) or rounded(x, sum(xs)) or \
+            self._part(x, xs, r, per_node)
 
     def _part(self, x, xs: list, r: int, per_node: int) -> str | None:
         """Which piece of a node's cut is wrong, and how."""
@@ -69,11 +71,11 @@ class Hierarchical(Exam):
 
     def _cost(self, n: int, g: int, x, outcome: Outcome) -> None:
         m, split = n // g, [m for m in outcome.sent if m[2] == SPLIT]
-        piece = -(-x.numel() // g)
+        piece = -(-x.numel() // n) * m  # padded, if need be
         across, inside = ([0] * n, [0] * n)
         for src, dst, nbytes in outcome.sent:
             (inside if src // g == dst // g else across)[src] += nbytes
-        most = 2 * (m - 1) * -(-piece // m) * x.element_size()
+        most = 2 * (m - 1) * (piece // m) * x.element_size()
         within = 2 * (g - 1) * piece * x.element_size()
         worst, least = max(across), min(across)
         if worst > most:
