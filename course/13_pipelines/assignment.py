@@ -409,6 +409,7 @@ study.table(rows, ["", "time", *(f"stage {s} keeps" for s in range(4))])
 # | returns | the list of words of this stage: an F, an I and a W for each micro-batch |
 # | time | 3M + S − 1 for M ≥ S, where F, I and W take 1 each: a third of 1F1B's bubble |
 # | memory | at any time at most min(M, S) micro-batches have had their F, and not their W |
+# | order | W's in the order of the micro-batches, so that gradients are added up as in a serial loop |
 #
 # <details><summary>Hint</summary>
 #

@@ -42,7 +42,11 @@ def test_other_ways_to_accumulate(capsys):
             mean += shares[i] * part.detach()
         return mean
 
+    def last_first(loss, micros, counts):
+        return as_tensor(loss, micros[::-1], counts[::-1])
+
     assert right(capsys, "accumulate_tokens", as_tensor)
+    assert right(capsys, "accumulate_tokens", last_first)
 
 
 def test_a_mean_that_has_a_graph():

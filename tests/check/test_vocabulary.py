@@ -171,9 +171,9 @@ def test_bytes_and_messages_are_judged():
     args = LookUp().draw(case, torch.Generator().manual_seed(1))
     want = torch.cat([a[0] for a in args])[args[0][1]]
     results = [{"y": want, "rows": a[0], "tokens": a[1]} for a in args]
-    LookUp().judge(case, args, Outcome(results, [(0, 1, 160)]))
-    with pytest.raises(Wrong, match="rank 0 sends 161 bytes"):
-        LookUp().judge(case, args, Outcome(results, [(0, 1, 161)]))
+    LookUp().judge(case, args, Outcome(results, [(0, 1, 224)]))
+    with pytest.raises(Wrong, match="rank 0 sends 225 bytes"):
+        LookUp().judge(case, args, Outcome(results, [(0, 1, 225)]))
     with pytest.raises(Wrong, match="rank 1 sent messages"):
         silent(Outcome([None, None], [(1, 0, 1)]), "why")
 

@@ -38,15 +38,17 @@ class LambStep(Exam):
                               for i, k in enumerate(numbers)]  # fmt: skip
         cut = lambda some: [[x.split(uneven(len(x), case.n))[r].clone() for x in some] for r in range(case.n)]
         own = [[], *(cut(drawn("gradients")) for _ in range(steps))]
-        weights, how = cut(drawn("weights")), (0.05, (0.8, 0.97), 1e-3, decay)
+        lr, one, two = torch.rand(3, generator=rng, dtype=torch.float64).tolist()
+        weights, how = cut(drawn("weights")), (0.02 + lr / 20, (0.7 + one / 5, 0.9 + two / 20), 1e-3 * (1 + lr), decay)
         return [(weights[r], [step[r] for step in own[1:]], list(plain), *how) for r in range(case.n)]
 
     def run(self, comm: Comm, yours, weights, grads, plain, lr, betas, eps, decay):
         means, squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
-        kept, found = (list(weights), list(means), list(squares)), []
+        kept, found = (weights, means, squares), []
         for k, step in enumerate(grads):
             given = [g.clone() for g in step]
-            yours(comm, weights, given, means, squares, list(plain), k + 1, lr, tuple(betas), eps, decay)
+            mine, mine_m, mine_v = ([x.detach() for x in some] for some in kept)  # of the same memory
+            yours(comm, mine, given, mine_m, mine_v, list(plain), k + 1, lr, tuple(betas), eps, decay)
             after = {name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)}
             found.append(after | {"g": given})
         return found

@@ -14,7 +14,7 @@ from ..exam import Case, Exam, ask
 from ..wrong import Wrong
 from . import oracle
 
-SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2))
+SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3))
 
 
 class LarsStep(Exam):
@@ -29,7 +29,8 @@ class LarsStep(Exam):
 
     def draw(self, case, rng):
         steps, decay, momentum, weight, gradient = case.given
-        drawn = lambda none: [torch.randn(s, generator=rng, dtype=torch.float64) * (1 + 3 * i) * (i != none)
+        dtype = torch.float32 if (steps, decay) == (1, 0.0) else torch.float64
+        drawn = lambda none: [torch.randn(s, generator=rng, dtype=dtype) * (1 + 3 * i) * (i != none)
                               for i, s in enumerate(SHAPES)]  # fmt: skip
         grads = [[g / (1 + i) for i, g in enumerate(drawn(gradient))] for _ in range(steps)]
         rates = [0.3 * (k + 1) / steps for k in range(steps)]
@@ -37,11 +38,11 @@ class LarsStep(Exam):
 
     def run(self, comm: Comm, yours, weights, grads, rates, trust, decay, momentum):
         velocities, found = [torch.zeros_like(w) for w in weights], []
-        kept = list(weights), list(velocities)
+        mine = [w.detach() for w in weights], [v.detach() for v in velocities]  # of the same memory
         for step, lr in zip(grads, rates, strict=True):
             given = [g.clone() for g in step]
-            yours(weights, given, velocities, lr, trust, decay, momentum)
-            found.append({"w": [w.clone() for w in kept[0]], "v": [v.clone() for v in kept[1]], "g": given})
+            yours(list(mine[0]), given, list(mine[1]), lr, trust, decay, momentum)
+            found.append({"w": [w.clone() for w in weights], "v": [v.clone() for v in velocities], "g": given})
         return found
 
     def judge(self, case, args, outcome):

@@ -185,6 +185,11 @@ def terms(grads: list[Tensor], b: int) -> tuple[float, float]:
     return (n * b * big - b * small) / (n * b - b), trace
 
 
+def within(x: float) -> float:
+    """`x`, with which floats can be compared: an int may be larger than all of them."""
+    return max(min(x, 1e300), -1e300)
+
+
 def norm(own: list[list[Tensor]], copied: list[bool]) -> float:
     """The norm of the gradients of all ranks; what is copied counts once."""
     return math.sqrt(sum(float((g.double() ** 2).sum()) for r, some in enumerate(own)

@@ -26,19 +26,21 @@ class LearningRate(Exam):
     def draw(self, case, rng):
         one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
         steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
-        return [(steps, warm, (1 + float(torch.rand((), generator=rng))) * 1e-4, floor)]
+        order = torch.randperm(steps + 4, generator=rng).tolist()
+        return [((steps, warm, (1 + float(torch.rand((), generator=rng))) * 1e-4, floor), order)]
 
-    def run(self, comm: Comm, yours, *given):
-        found = [yours(t, *given) for t in range(given[0] + 4)]
-        return [x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for x in found]
+    def run(self, comm: Comm, yours, given, order):
+        found = {t: yours(t, *given) for t in order}
+        return [x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for _, x in sorted(found.items())]
 
     def judge(self, case, args, outcome):
-        given, got = args[0], outcome.results[0]
+        (given, _), got = args[0], outcome.results[0]
         want = [oracle.rate(t, *given) for t in range(given[0] + 4)]
         for t, (x, right) in enumerate(zip(got, want, strict=True)):
             if isinstance(x, bool | Other) or not isinstance(x, int | float):
                 raise Wrong(f"step {t}: it returns {x.kind if isinstance(x, Other) else x}, and should return a rate.")
             if not near(x, right):
+                x = oracle.within(x)
                 looks = {text: [slip(u, *given) for u in range(given[0] + 4)] for text, slip in _fitting(given)}
                 hint = next((text for text, line in looks.items() if all(map(near, got, line))), None)
                 raise Wrong(f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
@@ -48,7 +50,7 @@ class LearningRate(Exam):
 
 def near(x, right: float) -> bool:
     """Equal but for rounding, as rates of 1e-4 are."""
-    return isinstance(x, int | float) and math.isclose(x, right, rel_tol=1e-9, abs_tol=1e-13)
+    return isinstance(x, int | float) and math.isclose(oracle.within(x), right, rel_tol=1e-9, abs_tol=1e-13)
 
 
 def _fitting(given) -> list:

@@ -43,8 +43,9 @@ class Flatten(Exam):
 
     def draw(self, case, rng):
         shapes = [shape for shape in case.given if shape != "t"]
-        values = [torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes]
-        return [(values, "t" in case.given, torch.randn(3, 99, generator=rng, dtype=torch.float64))]
+        dtype = torch.float32 if len(shapes) == 4 else torch.float64
+        values = [torch.randn(shape, generator=rng, dtype=dtype) for shape in shapes]
+        return [(values, "t" in case.given, torch.randn(3, 99, generator=rng, dtype=dtype))]
 
     def run(self, comm: Comm, yours, values, transposed, xs):
         seen = Seen([xs])
@@ -62,7 +63,8 @@ class Flatten(Exam):
         found = {"pair": "", "knows": True, "values": seen.plain(params), "same": same, "held": held,
                  "trained": all(p.requires_grad for p in params) and not flat.requires_grad and not grads.requires_grad,
                  "places": places([p.detach() for p in params], flat), "grads": places([p.grad for p in params], grads),
-                 "shapes": [tuple(x.shape) for x in pair], "zero": not bool(seen.plain(grads).any()),
+                 "shapes": [tuple(x.shape) for x in pair], "dtypes": [str(x.dtype) for x in pair],
+                 "zero": not bool(seen.plain(grads).any()),
                  "shared": shared(flat, grads), "left": seen.left, "may_leave": seen.may_leave,
                  "old": [ref.expired() for ref in old]}  # fmt: skip
         return found | {"steps": [self._step(seen, params, flat, grads, x) for x in seen.given[0]]}
@@ -99,6 +101,9 @@ class Flatten(Exam):
 
     def _buffers(self, values, got):
         total = sum(v.numel() for v in values)
+        for dtype, name in zip(got["dtypes"], ("flat", "grads"), strict=True):
+            if dtype != str(values[0].dtype):
+                raise Wrong(f"{name} has dtype {dtype}, and should have that of the parameters, {values[0].dtype}.")
         for shape, name in zip(got["shapes"], ("flat", "grads"), strict=True):
             if shape != (total,):
                 raise Wrong(f"{name} has shape {shape}, and should have {(total,)}: all parameters' numbers, in a row.")

@@ -53,7 +53,7 @@ def _updates(stage: int, actions: list[Action], M: int) -> None:
 
 
 SHAPES = (("1f1b", 4, 8, 1), ("1f1b", 2, 5, 1), ("1f1b", 1, 3, 1), ("1f1b", 4, 2, 1), ("1f1b", 3, 12, 3),
-          ("gpipe", 3, 4, 1), ("naive", 3, 4, 1), ("last in", 2, 5, 1), ("1f1b", 6, 20, 2))  # fmt: skip
+          ("gpipe", 3, 4, 1), ("naive", 3, 4, 1), ("last in", 2, 13, 1), ("1f1b", 6, 20, 2))  # fmt: skip
 NAMES = {"1f1b": "one forward, one backward", "gpipe": "all forwards first", "naive": "one micro-batch at a time",
          "last in": "the last forward goes back first"}  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import smooth_l1_loss
 
 from ...comm.base import Comm
 from ...parallel.schedules import in_flight, parse
@@ -20,7 +20,7 @@ from .oracle import delayed, late_weights, updated
 from .orders import FORBIDDEN
 from .store import Made
 
-RATE, LAYERS = 0.25, 2
+LAYERS = 2
 
 
 class Product(nn.Module):
@@ -48,20 +48,21 @@ class RunPipeDream(RunStage):
         given = super().draw(case._replace(given=("1f1b", M)), rng)
         rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
         rows = [delayed(row) if kind == "late" else row for row in rows]
-        return [(weights, row, xs, ys) for row, (weights, _, xs, ys) in zip(rows, given, strict=True)]
+        rate = (1 + int(torch.randint(4, (), generator=rng))) / 16
+        return [(weights, row, xs, ys, rate) for row, (weights, _, xs, ys) in zip(rows, given, strict=True)]
 
     def part(self, weights):
-        linear = nn.Linear(*weights[1].shape, bias=False, dtype=torch.float64)
+        linear = nn.Linear(*weights[1].shape, bias=False)
         linear.weight = nn.Parameter(weights[1].clone())
         return nn.Sequential(Product(weights[0]), nn.Tanh(), linear)
 
-    def run(self, comm: Comm, yours, weights, order, xs, ys):
+    def run(self, comm: Comm, yours, weights, order, xs, ys, rate):
         counts = [0]
 
         def counted(down, up, part, *rest):
             with Made(list(part.parameters())) as made:
                 part.register_forward_pre_hook(lambda *_: counts.append(made.alive()))
-                yours(down, up, part, *rest, RATE)
+                yours(down, up, part, *rest, rate)
 
         return super().run(comm, counted, weights, order, xs, ys) | {"versions": max(counts)}
 
@@ -72,7 +73,7 @@ class RunPipeDream(RunStage):
             if not got["xs"]:
                 raise Wrong(f"stage {s}: an input was changed: micro-batches belong to the caller.")
         self._weights(args, [got["weights"] for got in outcome.results], int(kind == "late"))
-        self._messages(outcome, S, M)
+        self._messages(outcome, S, M, args[0][2][0].nbytes)
         for s, got in enumerate(outcome.results):
             self._memory(s, got["most"], args[s][1])
             enough = LAYERS * 2 * (2 + in_flight(parse(" ".join(args[s][1]))))
@@ -85,8 +86,8 @@ class RunPipeDream(RunStage):
 
     def _weights(self, args: list[tuple], found: list[list[Tensor]], more: int) -> None:
         """more: updates by which gradients are later than in PipeDream's own list."""
-        S, weights, xs, ys = len(args), [own[0] for own in args], args[0][2], args[-1][3]
-        want, looks = _expected(S, weights, xs, ys, more)
+        S, weights, xs, ys, rate = len(args), [own[0] for own in args], args[0][2], args[-1][3], args[0][4]
+        want, looks = _expected(S, weights, xs, ys, rate, more)
         for s in reversed(range(S)):  # the last stage first: what is wrong goes on to the stages before
             for i, (got, right) in enumerate(zip(found[s], want[s], strict=True)):
                 if near(got, right):
@@ -102,13 +103,14 @@ class RunPipeDream(RunStage):
                             f"update{'s' * (late != 1)} late. {hint}")  # fmt: skip
 
 
-def _expected(S: int, weights, xs: list[Tensor], ys: list[Tensor], more: int) -> tuple[list, dict[str, list]]:
+def _expected(S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float,
+              more: int) -> tuple[list, dict[str, list]]:  # fmt: skip
     """The last weights of each stage, and those of some mistakes."""
     own = [S - 1 - s + more for s in range(S)]
 
-    def ends(late=own, rate=RATE, **kwargs) -> list:
+    def ends(late=own, rate=rate, **kwargs) -> list:
         run = lambda used, x: (x @ used[0]).tanh() @ used[1].T
-        return late_weights(run, weights, xs, ys, mse_loss, late, rate, **kwargs)
+        return late_weights(run, weights, xs, ys, smooth_l1_loss, late, rate, **kwargs)
 
     early = "An update was made in B: make it when its U comes, which here is a forward later."
     looks = {early: ends(range(S)[::-1])} if more else {}
@@ -117,7 +119,7 @@ def _expected(S: int, weights, xs: list[Tensor], ys: list[Tensor], more: int) ->
         "All gradients are those of the weights at the start: update before the next forward.": ends([len(xs)] * S),
         "Each gradient was added to the weights that made it: it goes to the newest.": ends(onto_used=True),
         f"The loss was divided by {len(xs)}: here every micro-batch has an update of its own.":
-        ends(rate=RATE / len(xs)), "The weights climb: subtract the gradient.": ends(rate=-RATE),
+        ends(rate=rate / len(xs)), "The weights climb: subtract the gradient.": ends(rate=-rate),
         "They are those of vertical sync: each stage uses its own newest.": ends([S - 1] * S),
         "They are those of a pipeline that never has two micro-batches in flight.": ends([0] * S),
     }  # fmt: skip

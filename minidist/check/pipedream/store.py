@@ -19,7 +19,8 @@ from ..wrong import Wrong
 from .oracle import before, updated
 from .orders import FORBIDDEN
 
-SHAPE, RATE = (23, 3), 0.5  # nothing else has this shape
+SHAPE = (23, 3)  # nothing else has this shape
+LATE = ("F0", "F1", "B1", "U1", "F2", "B2", "U2", "F3", "B0", "U0", "B3", "U3")
 
 
 class Made(TorchDispatchMode):
@@ -46,40 +47,42 @@ class Made(TorchDispatchMode):
 
 class Store(Exam):
     name = "store"
-    right = "1 to 6 stages' lists: each backward has its forward's weights, no version is changed, none kept too long."
+    right = "lists of 1 to 6 stages: a backward has its forward's weights, no version is changed or kept too long."
     forbidden = FORBIDDEN
     step = 4.0
-    cases = tuple(Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every)) for s, S, M, every in
-                  ((0, 2, 4, 1), (0, 1, 3, 1), (2, 3, 4, 1), (0, 4, 9, 1), (1, 4, 8, 2), (2, 6, 14, 1)))  # fmt: skip
+    cases = (*(Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every)) for s, S, M, every in
+               ((0, 2, 4, 1), (0, 1, 3, 1), (2, 3, 4, 1), (0, 4, 9, 1), (1, 4, 8, 2), (2, 6, 14, 1))),
+             Case(1, "a list in which micro-batch 0 goes back late", None))  # fmt: skip
 
     def draw(self, case, rng):
-        s, S, M, every = case.given
-        row = updated("1f1b", s, S, M, every)
+        row = updated("1f1b", *case.given) if case.given else [*LATE]
+        rate = (1 + int(torch.randint(7, (), generator=rng))) / 8
         drawn = lambda: torch.randn(SHAPE, generator=rng, dtype=torch.float64)
-        return [(row, drawn(), [drawn() for word in row if word[0] == "U"])]
+        return [(row, drawn(), [drawn() for word in row if word[0] == "U"], rate)]
 
-    def run(self, comm: Comm, yours, row, weight, grads):
+    def run(self, comm: Comm, yours, row, weight, grads, rate):
         mine, steps, seen, counts = weight.clone(), [g.clone() for g in grads], [], []
         with Made([mine, *steps]) as made:
-            for found in walk(yours(mine), row, steps):
+            for found in walk(yours(mine), row, steps, rate):
                 seen.append(copied(found))
                 del found
                 counts.append(made.alive())
         return {"seen": seen, "counts": counts, "weight": mine, "grads": steps,
-                "changed": changed(yours, row, weight, grads)}  # fmt: skip
+                "changed": changed(yours, row, weight, grads, rate),
+                "mixed": mixed(yours, row, weight, grads, rate)}  # fmt: skip
 
     def judge(self, case, args, outcome):
-        (row, weight, grads), got = args[0], outcome.results[0]
+        (row, weight, grads, rate), got = args[0], outcome.results[0]
         made = [weight]
         for g in grads:
-            made.append(made[-1] - RATE * g)
+            made.append(made[-1] - rate * g)
         used, now = before(row, "F"), 0
         for i, (word, found) in enumerate(zip(row, got["seen"], strict=True)):
             m = int(word[1:])
             now += word[0] == "U"
             if word[0] in "FB":
                 where = f"action {i}, {word}"
-                self._handed(where, found, made, used[m], now, word[0])
+                self._handed(where, found, made, used[m], now, word[0], rate)
         if not got["weight"].equal(weight):
             raise Wrong("the tensor that was given was changed, and belongs to the caller: an update makes a new one.")
         if not all(map(torch.equal, got["grads"], grads)):
@@ -87,9 +90,13 @@ class Store(Exam):
         if got["changed"]:
             raise Wrong(f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
                         "Autograd holds this very tensor until then: make the next version elsewhere.")  # fmt: skip
+        if got["mixed"]:
+            raise Wrong(f"two stores, used in turn: {got['mixed']} of one returns other weights than its forward had. "
+                        "Each store has versions of its own.")  # fmt: skip
         self._counted(row, used, got["counts"])
 
-    def _handed(self, where: str, found, made: list[Tensor], want: int, now: int, kind: str) -> None:
+    def _handed(self, where: str, found, made: list[Tensor], want: int, now: int, kind: str,
+                rate: float) -> None:  # fmt: skip
         if isinstance(found, str):
             raise Wrong(f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}.")
         found = torch.tensor(found, dtype=torch.float64)
@@ -97,7 +104,7 @@ class Store(Exam):
             return
         step = made[0] - made[min(1, len(made) - 1)]
         looks = {f"version {k}.": w for k, w in reversed([*enumerate(made)])}
-        looks["those of an update without the rate."] = made[0] - step / RATE
+        looks["those of an update without the rate."] = made[0] - step / rate
         looks["those of an update that climbs: subtract the gradient."] = made[0] + step
         which = next((k for k, w in enumerate(made) if near(found, w)), None)
         text = next((text for text, w in looks.items() if near(found, w)), "no version that there ever was. Is a "
@@ -121,25 +128,37 @@ class Store(Exam):
                 raise Wrong(f"{text}keep versions as the tensors they are, not as a copy in another form.")
 
 
-def walk(store, row: list[str], grads: list[Tensor]):
+def walk(store, row: list[str], grads: list[Tensor], rate: float):
     """What a store returns, action by action; None for an update."""
     steps = iter(grads)
     for word in row:
         if word[0] == "U":
-            store.update(next(steps), RATE)
+            store.update(next(steps), rate)
             yield None
         else:
             yield (store.forward if word[0] == "F" else store.backward)(int(word[1:]))
 
 
-def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor]) -> str:
+def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
     """The first backward at which the tensor that its forward got is not what it was; "" if there is none."""
     held = {}
-    for word, found in zip(row, walk(yours(weight.clone()), row, [g.clone() for g in grads])):
+    for word, found in zip(row, walk(yours(weight.clone()), row, [g.clone() for g in grads], rate)):
         if word[0] == "F":
             held[word[1:]] = found, copied(found)
         elif word[0] == "B" and copied(held[word[1:]][0]) != held.pop(word[1:])[1]:
             return word
+    return ""
+
+
+def mixed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
+    """The first backward that gets other weights than its forward, where another store does the same; or ""."""
+    had, others = {}, walk(yours(-weight), row, grads, rate)
+    for word, found in zip(row, walk(yours(weight.clone()), row, grads, rate)):
+        if word[0] == "F":
+            had[word[1:]] = copied(found)
+        elif word[0] == "B" and copied(found) != had[word[1:]]:
+            return word
+        next(others)
     return ""
 
 

@@ -18,17 +18,20 @@ from ..wrong import Wrong
 from .oracle import mlp_gradients
 from .words import FORBIDDEN
 
+ANOTHER = "It is that of a call that came in between: each `later` has tensors of its own."
+
 
 class SplitBackward(Exam):
     name = "split_backward"
-    right = "7 shapes: the three gradients; two products in the first half and two in the second."
+    right = "7 shapes, float64 and float32, another call in between: the three gradients; two products in each half."
     forbidden = FORBIDDEN
     shapes = ((4, 2, 3, 2), (2, 2, 2, 2), (6, 3, 5, 2), (3, 7, 2, 4), (8, 4, 4, 4), (2, 4, 6, 3), (5, 6, 9, 2))
     cases = tuple(Case(1, f"{b} rows, {i} → {h} → {o}", (b, i, h, o)) for b, i, h, o in shapes)
 
     def draw(self, case, rng):
         b, i, h, o = case.given
-        x, w1, w2, dy = (torch.randn(shape, generator=rng, dtype=torch.float64)
+        dtype = torch.float32 if (b, i) in ((2, 2), (3, 7), (5, 6)) else torch.float64
+        x, w1, w2, dy = (torch.randn(shape, generator=rng, dtype=dtype)
                          for shape in ((b, i), (i, h), (h, o), (b, o)))  # fmt: skip
         return [(x, w1, w2, dy)]
 
@@ -41,6 +44,7 @@ class SplitBackward(Exam):
             return {"kind": "None" if found is None else type(found).__name__}
         dx, later = found
         dx = dx.clone() if isinstance(dx, Tensor) else dx  # as it is now
+        yours(*[2 * t for t in given])  # another micro-batch, whose weights wait, too
         with FlopCounterMode(display=False) as second:
             weights = later()
         return {"dx": dx, "weights": weights, "flops": [first.get_total_flops(), second.get_total_flops()],
@@ -54,7 +58,7 @@ class SplitBackward(Exam):
         if not got["kept"]:
             raise Wrong("one of the tensors that were given was changed: it belongs to the caller.")
         dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
-        active = (x @ w1 > 0).double()
+        active = (x @ w1 > 0).to(x.dtype)
         self._same(got["dx"], dx, "dx", {"The relu lets a gradient through only where h > 0.": dy @ w2.T @ w1.T})
         weights = got["weights"]
         if not (isinstance(weights, tuple | list) and len(weights) == 2):
@@ -62,9 +66,11 @@ class SplitBackward(Exam):
             raise Wrong(f"the second half returns {kind}, and should return (dw1, dw2).")
         dz = dy @ w2.T * active
         self._same(weights[0], dw1, "dw1", {"The relu lets a gradient through only where h > 0.": x.T @ (dy @ w2.T),
-                                            "It is transposed.": dw1.T, "It is dw2.": dw2})  # fmt: skip
+                                            "It is transposed.": dw1.T, "It is dw2.": dw2,
+                                            ANOTHER: 8 * dw1})  # fmt: skip
         self._same(weights[1], dw2, "dw2", {"It is made from z = x·w1: what went into w2 is h, after the relu.":
                                             (x @ w1).T @ dy, "It is transposed.": dw2.T, "It is dw1.": dw1,
+                                            ANOTHER: 4 * dw2,
                                             "It is made with dz: the gradient of what left w2 is dy.":
                                             (x @ w1).relu().T @ dz if dz.shape == dy.shape else dw2})  # fmt: skip
         self._work(got["flops"], *case.given)

@@ -16,6 +16,18 @@ def words(kind: str, stage: int, S: int, M: int) -> list[str]:
     return first + steady + [f"B{m}" for m in range(M - warm, M)]
 
 
+def any_order(S: int, M: int, rng: torch.Generator) -> list[list[str]]:
+    """Lists that come to their end: again and again one of the actions that can be done, drawn at random."""
+    left, lists = {(kind, m, s) for kind in "FB" for m in range(M) for s in range(S)}, [[] for _ in range(S)]
+    while left:
+        ready = [(kind, m, s) for kind, m, s in sorted(left) if not left & (
+            {("F", m, s - 1)} if kind == "F" else {("F", m, s), ("B", m, s + 1)})]  # fmt: skip
+        kind, m, s = ready[int(torch.randint(len(ready), (), generator=rng))]
+        left.remove((kind, m, s))
+        lists[s].append(f"{kind}{m}")
+    return lists
+
+
 def time_of(lists: list[list[str]], forward: list[float], backward: list[float]) -> float | None:
     """Seconds of a step; None if the lists hang."""
     try:

@@ -9,33 +9,42 @@ from ..exam import Case, Exam, ask
 from ..plain import Other
 from ..prediction import Prediction
 from ..wrong import Wrong
-from .oracle import time_of, words
+from .oracle import any_order, time_of, words
 from .words import FORBIDDEN
 
-KINDS = {"naive": "one micro-batch at a time", "gpipe": "all forwards first", "1f1b": "one forward, one backward"}
+KINDS = {"naive": "one micro-batch at a time", "gpipe": "all forwards first", "1f1b": "one forward, one backward",
+         "any": "in an order drawn at random"}
+LARGE = 1e300  # an int may be larger than every float
 
 
 class StepTime(Exam):
     name = "step_time"
-    right = "1 to 6 stages, three schedules, slow and fast stages, and lists that hang."
+    right = "1 to 6 stages, three schedules and orders drawn at random, slow and fast stages, and lists that hang."
     forbidden = FORBIDDEN
     step = 2.0
     cases = (*(Case(1, f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}{', stages alike' * alike}",
                     (kind, S, M, alike)) for kind, S, M, alike in
                (("gpipe", 2, 2, True), ("naive", 2, 2, True), ("1f1b", 2, 3, True), ("gpipe", 3, 4, False),
                 ("1f1b", 4, 8, False), ("1f1b", 1, 3, False), ("naive", 3, 2, False), ("1f1b", 6, 13, False),
-                ("gpipe", 4, 11, False))),
+                ("gpipe", 4, 11, False), ("any", 3, 4, False), ("any", 5, 6, False))),
              Case(1, "3 stages that wait for each other in a circle", ("upside", 3, 4, True)),
-             Case(1, "2 stages, of which one goes back before it goes forward", ("early", 2, 2, True)))  # fmt: skip
+             Case(1, "2 stages, of which one goes back before it goes forward", ("early", 2, 2, True)),
+             Case(1, "4 stages, of which one leaves a forward out", ("lost", 4, 3, True)),
+             Case(1, "3 stages, of which the last begins with the last micro-batch", ("late", 3, 2, True)))  # fmt: skip
 
     def draw(self, case, rng):
         kind, S, M, alike = case.given
-        lists = [words("gpipe" if kind == "early" else kind, stage, S, M) for stage in range(S)]
+        plain = {"early": "gpipe", "lost": "gpipe", "late": "naive"}.get(kind, kind)
+        lists = any_order(S, M, rng) if kind == "any" else [words(plain, stage, S, M) for stage in range(S)]
         if kind == "early":
             lists[1] = ["B0", "F0", "F1", "B1"]
-        low, high = 1 + torch.randint(7, (2, S), generator=rng).double()
-        forward, backward = ([1.0] * S, [2.0] * S) if alike else (low.tolist(), (low + high).tolist())
-        return [(lists, forward, backward)]
+        if kind == "lost":
+            lists[1].remove("F1")
+            lists[1].remove("B1")
+        if kind == "late":
+            lists[-1] = ["F1", "B1", "F0", "B0"]
+        drawn = (1 + torch.randint(15, (2, S), generator=rng).double()) / 2
+        return [(lists, *([[1.0] * S, [2.0] * S] if alike else drawn.tolist()))]
 
     def run(self, comm: Comm, yours, lists, forward, backward):
         try:
@@ -59,6 +68,7 @@ class StepTime(Exam):
             kind = number.kind if isinstance(number, Other) else type(number).__name__
             what = "None. Is there a `return`?" if number is None else f"something of type {kind}, and not a number."
             raise Wrong(f"it returns {what}")
+        number = max(min(number, LARGE), -LARGE)
         if not abs(number - want) <= 1e-9 * want:  # nan, too
             raise Wrong(f"{number:g}, and should be {want:g}. {self._why(number, lists, forward, backward)}\n{shown}")
 

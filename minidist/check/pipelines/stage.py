@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import mse_loss, smooth_l1_loss
 
 from ...comm.base import Comm
 from ...parallel.schedules import in_flight, parse
@@ -20,7 +20,7 @@ from .oracle import whole_gradient, words
 from .seconds import KINDS
 from .words import FORBIDDEN
 
-WIDTH, ROWS = 5, 3
+WIDTH = 5
 SAVED = 7  # the most that autograd keeps of a micro-batch: inputs and weights of 2 layers, the tanh, 2 of the loss
 
 
@@ -49,7 +49,7 @@ def noted(comm: Comm, works: list) -> Comm:
 
 def part_of(weights: list[Tensor]) -> nn.Sequential:
     """A stage: two layers."""
-    first, second = (nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64) for _ in range(2))
+    first, second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
     for layer, weight in zip((first, second), weights, strict=True):
         layer.weight = nn.Parameter(weight.clone())
     return nn.Sequential(first, nn.Tanh(), second)
@@ -57,8 +57,8 @@ def part_of(weights: list[Tensor]) -> nn.Sequential:
 
 class RunStage(Exam):
     name = "run_stage"
-    right = ("1 to 4 stages, three schedules, up to 12 micro-batches: the serial gradient, the order of the list, two "
-             "messages an edge and micro-batch; then 3 real processes.")  # fmt: skip
+    right = ("1 to 4 stages, three schedules, up to 12 micro-batches in any order: the serial gradient, the order of "
+             "the list, two messages an edge and micro-batch; then 3 real processes.")  # fmt: skip
     forbidden = FORBIDDEN
     cases = tuple(Case(S, f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}", (kind, M)) for kind, S, M in
                   (("naive", 2, 2), ("gpipe", 2, 3), ("1f1b", 2, 3), ("1f1b", 3, 4), ("1f1b", 1, 3), ("gpipe", 3, 12),
@@ -67,11 +67,19 @@ class RunStage(Exam):
 
     def draw(self, case, rng):
         kind, M = case.given
-        drawn = lambda *shape: torch.randn(shape, generator=rng, dtype=torch.float64)
+        dtype = torch.float32 if M > 9 and kind == "gpipe" else torch.float64
+        drawn = lambda *shape: torch.randn(shape, generator=rng, dtype=dtype)
+        rows, orders = 2 + M % 3, {kind: range(M) for kind in "FB"}
+        if M > 9:
+            orders["F"] = orders["B"] = torch.randperm(M, generator=rng).tolist()
+            if kind == "gpipe":
+                orders["B"] = torch.randperm(M, generator=rng).tolist()
+        named = lambda word: f"{word[0]}{orders[word[0]][int(word[1:])]}"
         weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
-        xs, ys = ([drawn(ROWS, WIDTH) for _ in range(M)] for _ in range(2))
-        blank = [torch.zeros(ROWS, WIDTH, dtype=torch.float64)] * M
-        return [(weights[s], words(kind, s, case.n, M), xs if s == 0 else blank, ys if s == case.n - 1 else blank)
+        xs, ys = ([drawn(rows, WIDTH) for _ in range(M)] for _ in range(2))
+        blank = [torch.zeros(rows, WIDTH, dtype=dtype)] * M
+        lists = [[named(word) for word in words(kind, s, case.n, M)] for s in range(case.n)]
+        return [(weights[s], lists[s], xs if s == 0 else blank, ys if s == case.n - 1 else blank)
                 for s in range(case.n)]  # fmt: skip
 
     def part(self, weights: list[Tensor]) -> nn.Sequential:
@@ -80,18 +88,20 @@ class RunStage(Exam):
 
     def run(self, comm: Comm, yours, weights, order, xs, ys):
         part, log, alive, most, works = self.part(weights), [], [0], [0], []
-        kept = [x.clone() for x in xs]
+        kept, forwards = [x.clone() for x in xs], [word for word in order if word[0] == "F"]
 
         def watch(module, inputs, output):
-            log.append("F")
+            micro = ([*forwards, "F?"][min(len(most) - 1, len(forwards))] if down.rank else
+                     next((f"F{m}" for m, x in enumerate(xs) if x.equal(inputs[0])), "F?"))[1:]  # fmt: skip
+            log.append(f"F{micro}")
             most.append(alive[0])
             if output.requires_grad:
-                output.register_hook(lambda grad: log.append("B"))
+                output.register_hook(lambda grad: log.append(f"B{micro}"))
 
         part.register_forward_hook(watch)
         down, up = (noted(comm.split([0] * comm.size), works) for _ in range(2))
         with torch.autograd.graph.saved_tensors_hooks(lambda x: Saved(x, alive), lambda saved: saved.x):
-            yours(down, up, part, list(order), xs, ys, mse_loss)
+            yours(down, up, part, list(order), xs, ys, smooth_l1_loss)
         under_way = sum(not work.done() for work in works)
         return {"under_way": under_way, "log": log, "most": max(most), "xs": all(map(torch.equal, xs, kept)),
                 "grads": [p.grad for p in part.parameters()],
@@ -100,16 +110,19 @@ class RunStage(Exam):
     def judge(self, case, args, outcome):
         S, (_, M) = case.n, case.given
         xs, ys = args[0][2], args[-1][3]
-        want = whole_gradient([part_of(weights) for weights, *_ in args], xs, ys, mse_loss)
+        want, other = (whole_gradient([part_of(weights) for weights, *_ in args], xs, ys, loss)
+                       for loss in (smooth_l1_loss, mse_loss))  # fmt: skip
         for s, got in enumerate(outcome.results):
             self._order(s, got["log"], args[s][1])
+            if len(got["weights"]) != len(want[s]):
+                raise Wrong(f"stage {s}: `part` has other parameters than before.")
             if not all(w.equal(before) for w, before in zip(got["weights"], args[s][0], strict=True)):
                 raise Wrong(f"stage {s}: the weights themselves were changed: gradients are asked for.")
             if not got["xs"]:
                 raise Wrong(f"stage {s}: the micro-batches were changed, and belong to the caller.")
         for s in reversed(range(S)):  # the last stage first: a wrong gradient goes on to the stages before
-            self._gradients(s, S, M, outcome.results[s]["grads"], want[s])
-        self._messages(outcome, S, M)
+            self._gradients(s, S, M, outcome.results[s]["grads"], want[s], other[s])
+        self._messages(outcome, S, M, xs[0].nbytes)
         for s, got in enumerate(outcome.results):
             self._memory(s, got["most"], args[s][1])
             if got["under_way"]:
@@ -117,25 +130,26 @@ class RunStage(Exam):
                             "are under way. Wait for them at the end: what they send must not change.")  # fmt: skip
 
     def _order(self, stage: int, log: list[str], order: list[str]) -> None:
-        wanted = [word[0] for word in order]
-        if log == wanted:
+        if log == order:
             return
         done = " ".join(log) or "nothing"
         text = f"stage {stage}: its list is {' '.join(order)}, and it does {done}."
-        if log.count("F") > wanted.count("F"):
+        if sum(word[0] == "F" for word in log) > sum(word[0] == "F" for word in order):
             raise Wrong(f"{text} Some forwards are run twice: keep what backward needs.")
-        if sorted(log) == sorted(wanted):
-            raise Wrong(f"{text} The order is the list's, whatever the schedule.")
+        if sorted(word[0] for word in log) == sorted(word[0] for word in order):
+            raise Wrong(f"{text} The order is the list's, whatever the schedule, and so are the "
+                        "numbers of the micro-batches.")  # fmt: skip
         raise Wrong(f"{text} Each F runs `part` once; each B runs backward from what that gave.")
 
-    def _gradients(self, stage: int, S: int, M: int, grads: list, want: list[Tensor]) -> None:
+    def _gradients(self, stage: int, S: int, M: int, grads: list, want: list[Tensor], other) -> None:
         for i, (got, right) in enumerate(zip(grads, want, strict=True)):
             if got is None:
                 raise Wrong(f"stage {stage}: the gradient of layer {i} is None: nothing has come back to it.")
             if near(got, right):
                 continue
             looks = {f"It is {M} times too large: the loss of a batch is the mean over its micro-batches.": right * M,
-                     f"It is {M} times too small: divided by M twice?": right / M}  # fmt: skip
+                     f"It is {M} times too small: divided by M twice?": right / M,
+                     "It is that of mse_loss: the loss is `loss_fn`, whatever it is.": other[i]}  # fmt: skip
             found = next((text for text, x in looks.items() if near(got, x)), None)
             hint = "is each gradient from the right used for the output of the same micro-batch?"
             if stage == S - 1:
@@ -143,13 +157,13 @@ class RunStage(Exam):
             raise Wrong(f"stage {stage}: the gradient of layer {i} is not the serial one. "
                         f"{found or f'Micro-batches mixed up? Here, {hint}'}")  # fmt: skip
 
-    def _messages(self, outcome: Outcome, S: int, M: int) -> None:
+    def _messages(self, outcome: Outcome, S: int, M: int, size: int) -> None:
         for s in range(S):
             near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
             if [r for r in outcome.receivers(s) if r not in near_by]:
                 raise Wrong(f"the gradients are right, but stage {s} sends to {ranks(outcome.receivers(s))}: its "
                             f"neighbours are {ranks(near_by)}.")  # fmt: skip
-            most, nbytes = M * len(near_by), M * len(near_by) * ROWS * WIDTH * 8
+            most, nbytes = M * len(near_by), M * len(near_by) * size
             if (outcome.messages(s), outcome.nbytes(s)) != (most, nbytes):
                 raise Wrong(f"the gradients are right, but stage {s} sends {outcome.messages(s)} messages with "
                             f"{outcome.nbytes(s)} bytes: {most} with {nbytes} are enough, an activation to the right "

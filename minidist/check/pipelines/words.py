@@ -36,13 +36,14 @@ class Lists(Exam):
 
     def draw(self, case, rng):
         S, M = case.given or [int(torch.randint(low, high, (), generator=rng)) for low, high in ((2, 13), (3, 28))]
-        return [(S, M)]
+        return [(S, M, torch.randperm(S, generator=rng).tolist())]
 
-    def run(self, comm: Comm, yours, S, M):
-        return [yours(stage, S, M) for stage in range(S)]
+    def run(self, comm: Comm, yours, S, M, order):
+        lists = {stage: yours(stage, S, M) for stage in order}  # a stage knows nothing of the others
+        return [lists[stage] for stage in range(S)]
 
     def judge(self, case, args, outcome):
-        S, M = args[0]
+        S, M, _ = args[0]
         try:
             lists = [actions(stage, words) for stage, words in enumerate(outcome.results[0])]
             for stage, action in ((s, a) for s, some in enumerate(lists) for a in some):

@@ -17,7 +17,7 @@ from ..wrong import Wrong
 from .kernels import NoKernels
 from .oracle import FORBIDDEN, SLIPS, Masters
 
-SHAPES = ((3, 4), (5,), (2, 2, 2))
+SHAPES = ((3, 4), (5,), (2, 2, 2), (3,))
 f16, bf16 = torch.float16, torch.bfloat16
 LISTS = ("weights", "masters", "momenta")
 
@@ -53,14 +53,16 @@ class MasterStep(Exam):
                 now[tensor].view(-1)[1] = value
             grads.append([None if i == none else g for i, g in enumerate(now)])
         momenta = [0.5 * size / scale * x for x in drawn()]
-        return [([w.to(dtype) for w in weights], [w + 1e-5 for w in weights], momenta, grads, scale, rate, 0.9)]
+        mu = 0.8 + 0.15 * float(torch.rand((), generator=rng))
+        return [([w.to(dtype) for w in weights], [w + 1e-5 for w in weights], momenta, grads, scale, rate, mu)]
 
     def run(self, comm: Comm, yours, weights, masters, momenta, grads, scale, lr, mu):
         kept, steps = [list(some) for some in (weights, masters, momenta)], []
         for step in grads:
             given = [None if g is None else g.clone() for g in step]
             with NoKernels():
-                told = yours(weights, masters, momenta, given, scale, lr, mu)
+                mine = [[x.detach() for x in some] for some in kept]  # of the same memory: `w.data = …` does not write
+                told = yours(*mine, given, scale, lr, mu)
             after = {name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)}
             steps.append({"told": told, "grads": given, **after})
         return steps

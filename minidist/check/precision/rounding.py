@@ -20,7 +20,10 @@ KNOWN = {(5, 10): "fp16", (8, 7): "bf16"}
 
 
 def bare(x):
-    """A number without its wrapping: a tensor of one element, or a number of numpy's, as Python has it."""
+    """A number without its wrapping: a tensor of one element, or a number of numpy's, as Python has it; inf for an int
+    that is larger than every float."""
+    if type(x) is int and abs(x) > 1e308:
+        return math.inf if x > 0 else -math.inf
     if isinstance(x, Tensor) and x.numel() == 1:
         return x.item()
     return float(x) if isinstance(x, float) else x

@@ -13,6 +13,7 @@ from ..exam import Case, Exam, Outcome, ask
 from ..plain import Other
 from ..wrong import Wrong
 from .oracle import FORBIDDEN
+from .rounding import bare
 
 FLAG = 8  # bytes of a flag, at most
 
@@ -34,18 +35,20 @@ class ShardedStep(Exam):
     def draw(self, case, rng):
         bad, empty = case.given
         out, scale = [], 2.0 ** int(torch.randint(8, 17, (), generator=rng))
+        lr = 0.1 + float(torch.rand((), generator=rng))
         for r in range(case.n):
             shapes = () if r in empty else ((3,), (2, 2))
             weights, grads = ([torch.randn(s, generator=rng) for s in shapes] for _ in range(2))
             if r in [b % case.n for b in bad]:
                 grads[1].view(-1)[2] = math.inf if r % 2 else math.nan
-            out.append((weights, [g * scale for g in grads], scale, 0.25))
+            out.append((weights, [g * scale for g in grads], scale, lr))
         return out
 
     def run(self, comm: Comm, yours, weights, grads, scale, lr):
-        kept = list(weights)
-        told = yours(comm, weights, grads, scale, lr)
-        return {"scale": told, "weights": kept}
+        mine = [w.detach() for w in weights]  # of the same memory: `w.data = …` does not write into it
+        told = yours(comm, list(mine), grads, scale, lr)
+        after = [w if (w.shape, w.dtype) == (m.shape, m.dtype) else m for w, m in zip(weights, mine, strict=True)]
+        return {"scale": bare(told), "weights": after}
 
     def judge(self, case, args, outcome):
         bad = [b % case.n for b in case.given[0]]
@@ -89,8 +92,6 @@ class ShardedStep(Exam):
         return bool(moved and moved[0])
 
     def _scale(self, rank: int, got, want: float, bad: list[int]) -> None:
-        if isinstance(got, Tensor) and got.numel() == 1:
-            got = float(got)
         if got is None or isinstance(got, Other | bool) or not isinstance(got, int | float):
             raise Wrong(f"rank {rank}: it returns {'None' if got is None else 'no number'}: return the next scale.")
         if got != want:

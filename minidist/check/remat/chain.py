@@ -15,21 +15,22 @@ from ..wrong import Wrong
 from .oracle import FORBIDDEN, alive, fewest, least, peak_of
 
 
-def attempt(fn, *args):
-    """What it returns, as a list of plain numbers; what it raises, in words."""
+def attempt(fn, *args) -> tuple:
+    """("returns", what it returns, as a list of plain numbers) or ("raises", in words)."""
     try:
         found = fn(*args)
     except ValueError as error:
-        return f"ValueError: {error}"
+        return "raises", f"ValueError: {error}"
     if not isinstance(found, list | tuple):
-        return found
+        return "returns", found
     one = lambda x: isinstance(x, np.generic) or (isinstance(x, torch.Tensor) and x.numel() == 1)
-    return [x.item() if one(x) else x for x in found]
+    return "returns", [x.item() if one(x) else x for x in found]
 
 
-def listed(found, what: str, possible: bool, why: str) -> list | None:
+def listed(attempted: tuple, what: str, possible: bool, why: str) -> list | None:
     """The list that was returned; None if it is right that there is none. Wrong otherwise."""
-    if isinstance(found, str) and found.startswith("ValueError"):
+    how, found = attempted
+    if how == "raises":
         if possible:
             raise Wrong(f"it can be done, and here is a {found[:80]}")
         return None
@@ -97,14 +98,14 @@ class BestPlan(Exam):
              Case(1, "10 layers by hand", ([9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9], 45)),
              Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
              *(Case(1, f"{n} layers drawn at random, {share:.0%} of what all need", (n, share))
-               for n, share in ((1, 1.0), (5, 0.5), (8, 0.4), (8, 0.7), (12, 0.6), (12, 0.3), (40, 0.5), (6, 0.1))))
+               for n, share in ((1, 1.0), (5, 0.5), (8, 0.4), (12, 0.7), (14, 0.6), (14, 0.4), (40, 0.5), (6, 0.1))))
 
     def draw(self, case, rng):
         if len(case.given) == 3:
             return [case.given]
         n, share = case.given
         drawn = lambda high: [1 + int(v) for v in torch.randint(high, (n,), generator=rng)]
-        memories = drawn(40)
+        memories = drawn(40 if n > 20 else 900)  # few sums are alike: exchanging two layers does not lead to the best
         costs = [m + c for m, c in zip(memories, drawn(6))]  # nearly alike: rules of thumb go wrong
         return [(costs, memories, max(int(share * sum(memories)), 1 if share < 0.2 else max(memories)))]
 

@@ -34,8 +34,13 @@ class _Graph(torch.autograd.Function):
 
 
 def mean_loss(w: Tensor, micro: Tensor) -> Tensor:
-    """The mean of ½(w·x − 1)² over the rows; nan where there is none."""
-    return (micro @ w - 1).square().mean() / 2
+    """The mean of ½(w·x − 1)² over the tokens; nan where there is none."""
+    return (micro[micro.any(1)] @ w - 1).square().mean() / 2
+
+
+def count(micro: Tensor) -> int:
+    """The tokens that count: rows of zeros are padding."""
+    return int(micro.any(1).sum())
 
 
 class AccumulateTokens(Exam):
@@ -50,7 +55,9 @@ class AccumulateTokens(Exam):
     def draw(self, case, rng):
         drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
         sizes = case.given or [3, *torch.randint(20, (5,), generator=rng).tolist()]
-        return [(drawn(5), drawn(5), [drawn(n, 5) for n in sizes])]
+        padding = [4, *torch.randint(5, (len(sizes),), generator=rng).tolist()]
+        return [(drawn(5), drawn(5), [torch.cat([drawn(n, 5), torch.zeros(more, 5, dtype=torch.float64)])
+                                      for n, more in zip(sizes, padding)])]  # fmt: skip
 
     def run(self, comm: Comm, yours, w, before, micros):
         w, calls, graphs = w.clone().requires_grad_(), [], []
@@ -60,11 +67,11 @@ class AccumulateTokens(Exam):
             index = next((i for i, m in enumerate(micros) if m is micro), -1)
             calls.append((index, sum(graph.expired() for graph in graphs)))
             saved = torch.ones(1, dtype=w.dtype)
-            if len(micro):
+            if count(micro):
                 graphs.append(StorageWeakRef(saved.untyped_storage()))
             return _Graph.apply(mean_loss(w, micro), saved)
 
-        mean = yours(loss, list(micros), [len(m) for m in micros])
+        mean = yours(loss, list(micros), [count(m) for m in micros])
         graph = isinstance(mean, Tensor) and mean.requires_grad
         mean = mean.item() if isinstance(mean, Tensor) and mean.numel() == 1 else mean
         return {"grad": w.grad, "mean": mean, "calls": calls, "graph": graph}
@@ -72,16 +79,17 @@ class AccumulateTokens(Exam):
     def judge(self, case, args, outcome):
         (w, before, micros), got = args[0], outcome.results[0]
         self._calls(got["calls"], micros)
-        grads = [torch.func.grad(mean_loss)(w, m) if len(m) else torch.zeros_like(w) for m in micros]
-        losses = [float(mean_loss(w, m)) if len(m) else 0.0 for m in micros]
-        total = sum(len(m) for m in micros)
-        share = [len(m) / total for m in micros]
+        grads = [torch.func.grad(mean_loss)(w, m) if count(m) else torch.zeros_like(w) for m in micros]
+        losses = [float(mean_loss(w, m)) if count(m) else 0.0 for m in micros]
+        total = sum(map(count, micros))
+        share = [count(m) / total for m in micros]
         mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
         self._gradient(got["grad"], before, mix(grads, share), grads, micros)
         if isinstance(got["mean"], Other | None) or not isinstance(got["mean"], int | float):
             raise Wrong(f"it returns {got['mean']}, and should return the mean loss of all tokens, a number.")
         if got["graph"]:
             raise Wrong("the mean that it returns has a graph, which keeps activations alive: detach it, or .item().")
+        got["mean"] = max(min(got["mean"], 1e300), -1e300)  # an int may be larger than every float
         if not math.isclose(got["mean"], mix(losses, share), rel_tol=1e-9):
             equal = mix(losses, [1 / len(micros)] * len(micros))
             hint = "That is the mean of the micro-batches' means. " if math.isclose(got["mean"], equal) else ""
@@ -90,12 +98,12 @@ class AccumulateTokens(Exam):
                         f"{mix(losses, share):.6g}. {hint}Weigh the losses as you weigh the gradients.")  # fmt: skip
 
     def _calls(self, calls, micros) -> None:
-        wanted = [i for i, m in enumerate(micros) if len(m)]
-        seen = [i for i, _ in calls if i < 0 or len(micros[i])]
-        if seen != wanted:
-            raise Wrong(f"`loss` is called once for each micro-batch, in order ({wanted}), and was called for {seen}.")
+        wanted = [i for i, m in enumerate(micros) if count(m)]
+        seen = [i for i, _ in calls if i < 0 or count(micros[i])]
+        if sorted(seen) != wanted:
+            raise Wrong(f"`loss` is called once for each micro-batch ({wanted}), and was called for {seen}.")
         for nth, (index, gone) in enumerate(calls):
-            before = sum(len(micros[i]) > 0 for i, _ in calls[:nth])
+            before = sum(count(micros[i]) > 0 for i, _ in calls[:nth])
             if gone < before:
                 raise Wrong(f"when `loss` is called for micro-batch {index}, {gone} of the {before} graphs before it "
                             f"{'is' if gone == 1 else 'are'} gone: the others hold all that they saved, as in one "
@@ -107,7 +115,7 @@ class AccumulateTokens(Exam):
             raise Wrong("after it, .grad is None: `backward` adds to it.")
         if near(grad - before, want):
             return
-        k, sizes = len(grads), [len(m) for m in micros]
+        k, sizes, rows = len(grads), [count(m) for m in micros], [len(m) for m in micros]
         mix = lambda weights: sum(g * w for g, w in zip(grads, weights))
         total = sum(sizes)
         looks = {"It is nan: a micro-batch without tokens has the mean 0/0. Leave it out.": None,
@@ -123,6 +131,8 @@ class AccumulateTokens(Exam):
                  mix([1 / n / total if n else 0 for n in sizes]),
                  "The weights are divided by the largest micro-batch: divide by all tokens.":
                  mix([n / max(sizes) for n in sizes]),
+                 "They are weighed by the rows of the micro-batches: `counts` has the tokens that count.":
+                 mix([n / sum(rows) for n in rows]),
                  "Only the last micro-batch is in it.": mix([0] * (k - 1) + [sizes[-1] / total])}  # fmt: skip
         found = [text for text, x in looks.items() if x is not None and near(grad - before, x)]
         if grad.isnan().any():

@@ -41,17 +41,18 @@ class SignAverage(Exam):
     processes = (Case(3, "3 real processes, 3 steps", (3, 12)),)
 
     def draw(self, case, rng):
-        steps, size = case.given
         """Rank r's first gradient is 0 at place r."""
+        steps, size = case.given
         grads = torch.randn(case.n, steps, size, generator=rng, dtype=torch.float64)
         grads[range(case.n), 0, range(case.n)] = 0
         return [([g.clone() for g in of * (r + 1)],) for r, of in enumerate(grads)]
 
     def run(self, comm: Comm, yours, grads):
         error, steps = torch.zeros_like(grads[0]), []
+        mine_error = error.detach()  # the same memory: `error.data = …` does not write into it
         for g in grads:
             mine = g.clone()
-            steps.append({"mean": yours(comm, mine, error), "g": mine, "error": error.clone()})
+            steps.append({"mean": yours(comm, mine, mine_error), "g": mine, "error": error.clone()})
         return steps
 
     def judge(self, case, args, outcome):

@@ -1,6 +1,7 @@
 """The exercises of lesson 12, Vocabulary parallel, about rows: the look-up, its gradient, the projection's backward.
 
-Numbers are whole, so that every sum is exact; the last tokens, the first and the repeated ones are always there.
+Numbers are whole, of both signs, with so many digits that every sum is exact, but not in a shorter dtype. The last
+tokens, the first and the repeated ones are always there.
 """
 
 from __future__ import annotations
@@ -9,29 +10,38 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ..compare import same, unchanged, who, whole
+from ..compare import same, unchanged, who
 from ..data_parallel.averages import near, ring_bytes
 from ..exam import Case, ask
 from .oracle import VocabularyExam, cut, drawn_tokens, few_bytes, silent
 
+F32, F64 = torch.float32, torch.float64
 WIDE = "Do whole rows travel, or more than one all-reduce?"
 
 
-def looks_like(got: Tensor, looks: dict[str, Tensor]) -> str | None:
+def drawn(shape, dtype: torch.dtype, rng: torch.Generator, share: float = 1.0) -> Tensor:
+    """Random whole numbers. share: of the digits, where they are multiplied."""
+    most = 2 ** int(share * (40 if dtype == torch.float64 else 20))
+    return torch.randint(-most, most, tuple(shape), generator=rng).to(dtype)
+
+
+def looks_like(got: Tensor, looks: dict[str, Tensor], want: Tensor) -> str | None:
     """The first sentence whose tensor `got` is, but for rounding."""
-    return next((text for text, x in looks.items() if near(got, x)), None)
+    rounded = "It is right but for rounding: was it of another dtype on its way?"
+    return next((text for text, x in looks.items() if near(got, x)),
+                rounded if near(got.float(), want.float()) else None)  # fmt: skip
 
 
 class LookUp(VocabularyExam):
     name = "look_up"
-    right = "n = 1…4, uneven parts, repeated tokens, one all-reduce's bytes; then 3 real processes."
-    given = ((3, 40, (5,)), (2, 41, (2, 3)), (4, 42, (6,)), (3, 39, (2, 4)), (1, 5, (4,)))
-    cases = tuple(Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s)) for n, v, s in given)
-    processes = (Case(3, "3 real processes", (40, (5,))),)
+    right = "n = 1…4, uneven parts, repeated tokens, two dtypes, one all-reduce's bytes; then 3 real processes."
+    given = ((3, 40, (5,), F64), (2, 41, (2, 3), F32), (4, 42, (2, 1, 3), F64), (3, 39, (2, 4), F64), (1, 5, (4,), F32))
+    cases = tuple(Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in given)
+    processes = (Case(3, "3 real processes", (40, (5,), F64)),)
 
     def draw(self, case, rng):
-        vocab, shape = case.given
-        rows = cut(whole((vocab, 3), torch.float64, rng), case.n)
+        vocab, shape, dtype = case.given
+        rows = cut(drawn((vocab, case.n + 1), dtype, rng), case.n)
         tokens = drawn_tokens(vocab, case.n, shape, rng)
         return [(rows[r], tokens, vocab) for r in range(case.n)]
 
@@ -46,7 +56,8 @@ class LookUp(VocabularyExam):
             unchanged(r, got["rows"], parts[r], "rows")
             unchanged(r, got["tokens"], tokens, "tokens")
             looks = self._looks(parts, tokens, r)
-            same(r, got["y"], want, "the result", lambda y, r=r, looks=looks: looks_like(y, looks) or who(y, own, r))
+            same(r, got["y"], want, "the result", lambda y, r=r, looks=looks:
+                 looks_like(y, looks, want) or who(y, own, r))  # fmt: skip
         few_bytes(outcome, case.n, ring_bytes([want], case.n), WIDE)
 
     def _own(self, parts: list[Tensor], tokens: Tensor, rank: int, mask: bool = True, low: int = 0,
@@ -79,6 +90,8 @@ class LookUp(VocabularyExam):
                       self._own(parts, tokens, r, True, low, high) for r in everyone)  # fmt: skip
         nearest = torch.stack([self._own(parts, tokens, r, False) for r in everyone])
         looks[f"{text}And the sum is asked for, not the largest."] = nearest.amax(0)
+        looks["The sum is asked for, not the largest: zeros are larger than numbers below zero."] = torch.stack(
+            masked).amax(0)  # fmt: skip
         total = torch.cat(parts)
         size = len(total) // n
         floors = [tokens - r * size for r in everyone]
@@ -92,23 +105,23 @@ class LookUp(VocabularyExam):
 
 class LookUpGradient(VocabularyExam):
     name = "look_up_gradient"
-    right = "n = 1…4, uneven parts, tokens that repeat, no message; then 3 real processes."
-    given = ((3, 11, (7,)), (2, 9, (2, 4)), (4, 14, (12,)), (3, 13, (5,)), (1, 4, (6,)))
-    cases = tuple(Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s)) for n, v, s in given)
-    processes = (Case(3, "3 real processes", (11, (7,))),)
+    right = "n = 1…4, uneven parts, tokens that repeat, two dtypes, no message; then 3 real processes."
+    given = ((3, 11, (7,), F64), (2, 9, (2, 4), F32), (4, 14, (2, 3, 2), F64), (3, 13, (5,), F64), (1, 4, (6,), F32))
+    cases = tuple(Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in given)
+    processes = (Case(3, "3 real processes", (11, (7,), F64)),)
 
     def draw(self, case, rng):
-        vocab, shape = case.given
+        vocab, shape, dtype = case.given
         tokens = drawn_tokens(vocab, case.n, shape, rng)
-        return [(whole((*shape, 3), torch.float64, rng), tokens, vocab)] * case.n
+        return [(drawn((*shape, case.n + 1), dtype, rng), tokens, vocab)] * case.n
 
     def run(self, comm: Comm, yours, grad, tokens, vocab):
         return {"rows": yours(comm, grad, tokens, vocab), "grad": grad, "tokens": tokens}
 
     def judge(self, case, args, outcome):
         grad, tokens, vocab = args[0]
-        flat, at = grad.view(-1, 3), tokens.reshape(-1)
-        zeros = grad.new_zeros(vocab, 3)
+        flat, at = grad.flatten(0, -2), tokens.reshape(-1)
+        zeros = grad.new_zeros(vocab, flat.shape[1])
         parts = cut(zeros.index_add(0, at, flat), case.n)
         once = cut(zeros.index_put((at,), flat), case.n)
         for r, got in enumerate(outcome.results):
@@ -120,14 +133,14 @@ class LookUpGradient(VocabularyExam):
                      "It is zero.": torch.zeros_like(parts[r]), **self._astray(grad, tokens, len(parts[r]), case, r)}
             unchanged(r, got["grad"], grad, "grad")
             unchanged(r, got["tokens"], tokens, "tokens")
-            same(r, got["rows"], parts[r], "the gradient", lambda y, looks=looks: looks_like(y, looks))
+            same(r, got["rows"], parts[r], "the gradient", lambda y, r=r, looks=looks: looks_like(y, looks, parts[r]))
         silent(outcome, "every rank has the gradients of all tokens already.")
 
     def _astray(self, grad: Tensor, tokens: Tensor, size: int, case: Case, rank: int) -> dict[str, Tensor]:
         """Gradients that went to rows which are not theirs."""
-        at, flat = tokens.reshape(-1), grad.view(-1, 3)
+        at, flat = tokens.reshape(-1), grad.flatten(0, -2)
         parts = cut(torch.arange(case.given[0]), case.n)
-        local, zeros = at - parts[rank][0], grad.new_zeros(size, 3)
+        local, zeros = at - parts[rank][0], grad.new_zeros(size, flat.shape[1])
         here = (local >= 0) & (local < size)
         text = "Gradients of other ranks' tokens are in it: leave them out. "
         return {f"{text}(They went to row 0.)": zeros.index_add(0, local * here, flat),
@@ -138,15 +151,16 @@ class LookUpGradient(VocabularyExam):
 
 class ProjectBackward(VocabularyExam):
     name = "project_backward"
-    right = "n = 1…4, uneven and even parts, dx whole on every rank, one all-reduce's bytes; then 3 real processes."
-    given = ((3, 39, 4), (2, 21, 5), (4, 42, 3), (1, 6, 2))
-    cases = tuple(Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t)) for n, v, t in given)
-    processes = (Case(3, "3 real processes", (40, 4)),)
+    right = "n = 1…4, uneven and even parts, two dtypes, dx whole, one all-reduce's bytes; then 3 real processes."
+    given = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
+    cases = tuple(Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t, dtype)) for n, v, t, dtype in given)
+    processes = (Case(3, "3 real processes", (40, 4, F64)),)
 
     def draw(self, case, rng):
-        vocab, tokens = case.given
-        dlogits, x, rows = (torch.randint(1, 999, shape, generator=rng).double()
-                            for shape in ((tokens, vocab), (tokens, 3), (vocab, 3)))  # fmt: skip
+        vocab, tokens, dtype = case.given
+        hidden = case.n + 1
+        dlogits, x, rows = (drawn(shape, dtype, rng, 0.4)
+                            for shape in ((tokens, vocab), (tokens, hidden), (vocab, hidden)))  # fmt: skip
         return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n), strict=True)]
 
     def run(self, comm: Comm, yours, dlogits, x, rows):
@@ -160,7 +174,7 @@ class ProjectBackward(VocabularyExam):
             dlogits, x, _ = args[r]
             for after, before, name in zip(got["given"], args[r], ("dlogits", "x", "rows"), strict=True):
                 unchanged(r, after, before, name)
-            same(r, got["dx"], sum(partial), "dx", lambda y, r=r: who(y, partial, r))
+            same(r, got["dx"], sum(partial), "dx", lambda y, r=r: looks_like(y, {}, sum(partial)) or who(y, partial, r))
             right = dlogits.T @ x
             mixed = sum(d.T @ x for d, *_ in args) if n > 1 and self._even(args) else torch.zeros_like(right)
             looks = {f"It is {n} times too large: a rank's rows have all their gradient here, nothing is to be added.":
@@ -168,7 +182,7 @@ class ProjectBackward(VocabularyExam):
                      "It is divided by the number of ranks: nothing is to be averaged.": right / n,
                      "It is a sum over ranks: but their rows are different words'. A rank's rows have all their "
                      "gradient here.": mixed}  # fmt: skip
-            same(r, got["drows"], right, "drows", lambda y, looks=looks: looks_like(y, looks))
+            same(r, got["drows"], right, "drows", lambda y, looks=looks, right=right: looks_like(y, looks, right))
         few_bytes(outcome, n, ring_bytes([partial[0]], n), WIDE)
 
     def _even(self, args) -> bool:
