@@ -87,6 +87,8 @@ def test_a_rank_that_dies_is_told_to_the_others():
         if comm.rank == 2:
             comm.isend(torch.ones(8 << 20), 1)
             die("kill")
+        if comm.rank == 1:
+            time.sleep(0.5)  # so long that the sender, waiting for room, is dead
         call, length = [(comm.recv, 1), (comm.recv, 8 << 20), None, (comm.send, 8 << 20)][comm.rank]
         with pytest.raises(PeerLost) as caught:
             call(torch.ones(length), 2)

@@ -108,6 +108,8 @@ def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple
     from ..torchdist import TorchComm
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    # A rank whose program ends at once must not be missed by those who are still connecting.
+    os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     # Forming the group takes a while however short the program's own waits may be.
     dist.init_process_group("gloo", store=dist.FileStore(f"{store}/ranks", n), rank=rank, world_size=n,
                             timeout=timedelta(seconds=max(timeout, 30)))  # fmt: skip

@@ -112,7 +112,7 @@ class TorchComm(Comm):
 
 
 def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = None, timeout: float = 1800.0) -> Comm:
-    """The Comm of a process that torchrun started: NCCL where there is a GPU for each local rank, else gloo.
+    """The Comm of a process that torchrun started: NCCL where there are GPUs, else gloo.
 
     backend: "nccl" or "gloo" to insist.  seed: of each rank's random numbers, as in a World.
     Raises RuntimeError outside torchrun, and where a restart would hang; ValueError when there are more local ranks
