@@ -1,5 +1,6 @@
 # make lab      JupyterLab on the course
 # make test     everything, as the maintainers run it
+# make gpu      the tests for GPUs, on a machine that has some
 # make build    the notebooks, from their text in course/
 # make bench    ours beside PyTorch's own
 # make proof NAME=foundation   what one capability must show, in full size
@@ -18,7 +19,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test lint unit alone nbval build bench proof
+.PHONY: lab test lint unit alone nbval gpu build bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
@@ -39,6 +40,9 @@ alone: $(VENV)/.test
 nbval: $(VENV)/.test
 	$(if $(NOTEBOOKS)$(SOLUTIONS),OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
 		--nbval-cell-timeout 120 -n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
+
+gpu: $(VENV)/.test
+	$(BIN)/python -m pytest -q tests/gpu tests/train/fuse/gpu
 
 build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)

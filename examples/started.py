@@ -17,6 +17,7 @@ def parser(about: str) -> argparse.ArgumentParser:
     flags.add_argument("--ranks", type=at_least(1), help="number of ranks (4); torchrun says it itself")
     flags.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
     flags.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
+    flags.add_argument("--backend", choices=["gloo", "nccl"], help="under torchrun; nccl where there are GPUs")
     flags.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     flags.add_argument("--json", type=Path, metavar="FILE", help="write the results of rank 0 there")
     return flags
@@ -50,7 +51,7 @@ def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
 def run(args: argparse.Namespace, program, *given) -> dict[int, dict]:
     """The results of the ranks that ran here: all, or under torchrun one. Rank 0's are written to --json."""
     if args.runner == "torchrun":
-        comm = from_env()
+        comm = from_env(args.backend)
         results = {comm.rank: program(comm, *given)}
     elif args.runner == "world":
         results = dict(enumerate(World(args.ranks).run(program, *given)))

@@ -1,12 +1,18 @@
 """The surroundings of all tests."""
 
 import gc
+import os
 import signal
 
 
-def pytest_configure():
-    """Ctrl-C works, also under a shell that started `make test` in the background and told it to ignore SIGINT."""
+def pytest_configure(config):
+    """Ctrl-C works, also under a shell that started `make test` in the background and told it to ignore SIGINT.
+
+    GPUs are hidden unless tests/gpu was asked for: NCCL would want one for each rank.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not any("tests/gpu" in word for word in config.args):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_ignore_collect(collection_path, config):

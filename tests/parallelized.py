@@ -59,15 +59,15 @@ def train(comm, grid, shape, options, steps=STEPS, clip=CLIP):
     engine = parallelize(gpt(**shape, device="meta"), mesh, adam, **options)
     losses = []
     for step in range(steps):
-        x, y = (mine(mesh, both) for both in data(step))
+        x, y = (mine(mesh, both).to(comm.device) for both in data(step))
         weight = None if BATCH % mesh.dp.size == 0 else len(x)
         losses.append(engine.step(x, y, max_norm=clip, weight=weight).item())
     return losses, held(engine)
 
 
 def held(engine):
-    return [(piece.name.removeprefix("model/"), piece.first, piece.values.clone()) for piece in engine.pieces()
-            if piece.name.startswith("model/")]  # fmt: skip
+    return [(piece.name.removeprefix("model/"), piece.first, piece.values.to("cpu", copy=True))
+            for piece in engine.pieces() if piece.name.startswith("model/")]  # fmt: skip
 
 
 def gaps(results, losses, params):
