@@ -60,8 +60,8 @@ class Training:
         if other:
             asked_for = {name: self.shape[name] for name in other}
             raise ValueError(f"the run in {args.folder} has a model of {other}, not of {asked_for}")
-        before = common.get("flags", {})
-        self.changed = {name: value for name, value in before.items() if value != self.flags[name]}
+        before = self.flags | common.get("flags", {})
+        self.changed = {name: before[name] for name, value in self.flags.items() if before[name] != value}
         self.read(common.get("tokenizer"))
         self.build()
         if found:

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -73,4 +74,5 @@ if __name__ == "__main__":
     parser.add_argument("items", nargs="*", help="only items whose title begins so")
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # NCCL would want a GPU for each rank
     sys.exit(0 if show(args.name, args.items, args.again) else 1)

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .plain import Other
+from .plain import kind_of
 from .wrong import Wrong
 
 UNKNOWN = "It looks like no usual mistake."
@@ -51,7 +51,7 @@ def alike(rank: int, got, want: Tensor, name: str) -> None:
     if got is None:
         raise Wrong(f"rank {rank}: {name} is None. Is there a `return`?")
     if not isinstance(got, Tensor):
-        kind = got.kind if isinstance(got, Other) else type(got).__name__
+        kind = kind_of(got)
         raise Wrong(f"rank {rank}: {name} is of type {kind}, and should be a tensor.")
     for what, is_, should in (("shape", tuple(got.shape), tuple(want.shape)), ("dtype", got.dtype, want.dtype)):
         if is_ != should:

@@ -29,6 +29,25 @@ class Other:
         return f"a {self.kind}"
 
 
+def kind_of(value) -> str:
+    """The name of a value's type, as where it came from."""
+    return value.kind if isinstance(value, Other) else "None" if value is None else type(value).__name__
+
+
+def shown(value) -> str:
+    """What came instead of what was asked for, in short."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def real(x: float) -> float:
+    """A number as a float, also a whole one that no float holds."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
+
+
 def encode(value) -> bytes:
     """`value` as bytes; what is not plain becomes `Other`."""
     blobs: list[bytes] = []

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..comm.base import Comm
 from .exam import Case, Exam, ask
+from .plain import shown
 from .wrong import Wrong
 
 
@@ -32,7 +33,7 @@ class Prediction(Exam):
             if got is None:
                 raise Wrong(f"{name} is not set yet.")
             if isinstance(got, bool) or not isinstance(got, int | float):
-                raise Wrong(f"{name} is {got!r:.60}, and should be a number, such as 3 or 2.5e-6.")
+                raise Wrong(f"{name} is {shown(got)}, and should be a number, such as 3 or 2.5e-6.")
             if abs(got) > sys.float_info.max:  # an int that no float holds, or infinity
                 raise Wrong(f"{name} is {self._off(got, self.values[name])}.")
             if not close(got, self.values[name]):

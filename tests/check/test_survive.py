@@ -159,7 +159,7 @@ def test_what_was_read_cannot_be_rewritten():
             survive.load_box(one)
 
 
-@pytest.mark.parametrize(("came", "says"), [(10**400, "is 1000"), ("60", "is '60'"), ({1}, "of type set"),
+@pytest.mark.parametrize(("came", "says"), [(10**400, "is 1000"), ("60", "is '60'"), ({1}, "is a set"),
                          (math.nan, "is nan"), (torch.ones(2), r"is tensor\(\[1")])  # fmt: skip
 def test_what_is_no_number_is_shown(came, says):
     with pytest.raises(Wrong, match=f"seconds should be a number.* {says}"):

@@ -9,7 +9,7 @@ from ...comm.base import Comm
 from ..compare import UNKNOWN, alike, unchanged
 from ..data_parallel.averages import near, ring_bytes
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .oracle import fill
 from .work import FORBIDDEN, looks_of, reversed_cut
@@ -77,7 +77,7 @@ def _lists(buckets) -> list[list[int]]:
 
 
 def _kind(x) -> str:
-    return f"a {x.kind if isinstance(x, Other) else type(x).__name__}"
+    return f"a {kind_of(x)}"
 
 
 def _rooms(buckets: list[list[int]], sizes: list[int], room: int, first: int, shown: str) -> None:

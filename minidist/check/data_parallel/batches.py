@@ -11,7 +11,7 @@ from torch import Tensor
 from ...comm.base import Comm
 from ..compare import alike
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .averages import cheap, same_gradients, untouched, usual
 from .gradients import RANKS, ReplicaExam, frozen
@@ -98,7 +98,7 @@ class MyBatches(Exam):
 
 
 def _kind(x) -> str:
-    return f"a {x.kind if isinstance(x, Other) else type(x).__name__}"
+    return f"a {kind_of(x)}"
 
 
 def loss_fn(got: Tensor, want: Tensor) -> Tensor:

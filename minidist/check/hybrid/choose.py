@@ -6,7 +6,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import shown
 from ..wrong import Wrong
 from . import oracle
 
@@ -92,9 +92,9 @@ class BestGrid(Exam):
                 raise Wrong("nothing fits: it should return None.")
             return
         want = tuple(best[:3])
-        three = isinstance(got, tuple | list) and not isinstance(got, Other) and len(got) == 3
+        three = isinstance(got, tuple | list) and len(got) == 3
         if not three or not all(isinstance(k, int | float) for k in got):
-            raise Wrong(f"it returns {oracle.shown(got)}, and should return (dp, pp, tp), three whole numbers"
+            raise Wrong(f"it returns {shown(got)}, and should return (dp, pp, tp), three whole numbers"
                         f"{': something fits.' if got is None else '.'}")  # fmt: skip
         if tuple(got) != want:
             self._other(tuple(got), want, table, capacity, shape)

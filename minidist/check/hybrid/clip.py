@@ -16,6 +16,7 @@ from ...comm.mesh import Grid, Mesh
 from ..compare import alike
 from ..data_parallel.averages import near
 from ..exam import Case, Exam, ask
+from ..plain import real, shown
 from ..wrong import Wrong
 from . import oracle
 
@@ -78,8 +79,8 @@ class ClipGrid(Exam):
 
     def _norm(self, grid: Grid, r: int, got, want: float, own, kinds, limit: float) -> None:
         if isinstance(got, bool) or not isinstance(got, int | float):
-            raise Wrong(f"rank {r}: it should return the norm, a number, not {oracle.shown(got)}.")
-        got = oracle.real(got)
+            raise Wrong(f"rank {r}: it should return the norm, a number, not {shown(got)}.")
+        got = real(got)
         if abs(got - want) <= 1e-12 * want:
             return
         looks = _looks(grid, r, own, kinds, want, limit).items()

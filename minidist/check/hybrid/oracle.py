@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import product
 
 import torch
@@ -12,27 +11,12 @@ from ...collectives import all_reduce_
 from ...comm.mesh import Grid, Mesh
 from ...comm.world.world import World
 from ..exam import Outcome
-from ..plain import Other
 from ..wrong import Wrong
 
 FORBIDDEN = ("minidist.parallel", "minidist.train", "minidist.study", "minidist.check.hybrid.oracle")
 KINDS = "split", "whole", "partial", "tied"
 Grads = list[dict[str, Tensor]]
 Kinds = list[dict[str, str]]
-
-
-def shown(value) -> str:
-    """What came instead of what was asked for, in short."""
-    text = value.kind if isinstance(value, Other) else repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def real(x: float) -> float:
-    """A number as a float, also a whole one that no float holds."""
-    try:
-        return float(x)
-    except OverflowError:
-        return math.inf if x > 0 else -math.inf
 
 
 def lines(sizes: dict[str, int]) -> dict[str, list[list[int]]]:

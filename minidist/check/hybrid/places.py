@@ -6,6 +6,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
+from ..plain import shown
 from ..wrong import Wrong
 from . import oracle
 
@@ -40,7 +41,7 @@ class Groups(Exam):
         if not untouched:
             raise Wrong("`sizes` was changed, and belongs to the caller.")
         if not isinstance(got, dict):
-            raise Wrong(f"it returns {oracle.shown(got)}, and should return a dict: for each axis its groups.")
+            raise Wrong(f"it returns {shown(got)}, and should return a dict: for each axis its groups.")
         if set(got) != set(want):
             raise Wrong(f"the axes are {', '.join(map(str, got))}, and should be {', '.join(want)}.")
         for axis, groups in want.items():

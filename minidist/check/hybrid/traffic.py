@@ -8,6 +8,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
+from ..plain import real, shown
 from ..wrong import Wrong
 from . import oracle
 
@@ -38,14 +39,14 @@ class StepBytes(Exam):
         got, want = outcome.results[0], counted(*args[0])
         if not isinstance(got, dict) or set(got) != set(want):
             found = list(got) if isinstance(got, dict) else got
-            raise Wrong(f"it returns {oracle.shown(found)}, and should return a dict with 'tp', 'pp' and 'dp'.")
+            raise Wrong(f"it returns {shown(found)}, and should return a dict with 'tp', 'pp' and 'dp'.")
         tokens, hidden, layers = args[0][4:]
         given = f"(tokens {tokens}, hidden {hidden}, layers {layers})"
         for axis, nbytes in want.items():
             value = got[axis]
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise Wrong(f"'{axis}' should be a number of bytes, not {oracle.shown(value)}.")
-            value = oracle.real(value)
+                raise Wrong(f"'{axis}' should be a number of bytes, not {shown(value)}.")
+            value = real(value)
             if not abs(value - nbytes) < 0.5:  # divisions round
                 looks = _looks(value, axis, nbytes, args[0])
                 text = next((words for words, x in looks if abs(value - x) < 0.5), "First count one message.")

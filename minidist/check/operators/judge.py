@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..data_parallel.averages import near
-from ..plain import Other
+from ..plain import Other, kind_of
 from ..wrong import Wrong
 
 FORBIDDEN = ("minidist.study", "minidist.train", "minidist.parallel", "minidist.check.operators.oracle",
@@ -19,7 +19,7 @@ def number(got) -> bool:
 
 def kind(got) -> str:
     """Of what type it is, in words."""
-    return "None" if got is None else got.kind if isinstance(got, Other) else type(got).__name__
+    return kind_of(got)
 
 
 def close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str) -> None:

@@ -13,7 +13,7 @@ from ..exam import Case, Exam, ask
 from ..pipelines.orders import in_time, keeps
 from ..pipelines.words import FORBIDDEN as BEFORE
 from ..pipelines.words import Lists, in_order, said
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .oracle import before, updated
 
@@ -106,7 +106,7 @@ def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: s
     if got is None:
         raise Wrong(f"{whose}: it returns None. Is there a `return`?")
     if not isinstance(got, list | tuple) or not all(type(n) is int for n in got):
-        kind = got.kind if isinstance(got, Other) else type(got).__name__
+        kind = kind_of(got)
         raise Wrong(f"{whose}: here is a {kind}, and should be a list of whole numbers, one for each micro-batch.")
     if list(got) != want:
         hint = next((text for text, some in looks.items() if some == list(got)), "")

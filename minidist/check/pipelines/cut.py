@@ -10,7 +10,7 @@ import torch
 from ...comm.base import Comm
 from ...parallel.pipeline import partition
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .words import FORBIDDEN
 
@@ -63,7 +63,7 @@ class Cut(Exam):
 
     def _parts(self, parts, L: int, S: int) -> None:
         if not isinstance(parts, list | tuple):
-            kind = parts.kind if isinstance(parts, Other) else type(parts).__name__
+            kind = kind_of(parts)
             raise Wrong(f"it returns {'None. Is there a `return`?' if parts is None else f'a {kind}, not a list.'}")
         good = [isinstance(p, list | tuple) and len(p) == 2 and all(type(i) is int for i in p) for p in parts]
         if not all(good):

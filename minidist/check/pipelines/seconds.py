@@ -6,7 +6,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..prediction import Prediction
 from ..wrong import Wrong
 from .oracle import any_order, time_of, words
@@ -65,7 +65,7 @@ class StepTime(Exam):
             raise Wrong(f"it raises ValueError ({got['refused']}), but these lists come to their end.\n{shown}")
         number = got["time"]
         if isinstance(number, bool) or not isinstance(number, int | float):
-            kind = number.kind if isinstance(number, Other) else type(number).__name__
+            kind = kind_of(number)
             what = "None. Is there a `return`?" if number is None else f"something of type {kind}, and not a number."
             raise Wrong(f"it returns {what}")
         number = max(min(number, LARGE), -LARGE)

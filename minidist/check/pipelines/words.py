@@ -9,7 +9,7 @@ import torch
 from ...comm.base import Comm
 from ...parallel.schedules import Action, ScheduleError, validate
 from ..exam import Case, Exam
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 
 FORBIDDEN = ("minidist.parallel", "torch.distributed.pipelining",
@@ -69,7 +69,7 @@ def actions(stage: int, words) -> list[Action]:
     """The actions of a stage's words. Wrong for what is no list of words."""
     if words is None:
         raise Wrong(f"stage {stage}: it returns None. Is there a `return`?")
-    if isinstance(words, Other) or not isinstance(words, list | tuple):
+    if not isinstance(words, list | tuple):
         raise Wrong(f"stage {stage}: it returns {_kind(words)}, and should return a list of words, such as "
                     '["F0", "B0"].')  # fmt: skip
     for word in words:
@@ -82,7 +82,7 @@ def actions(stage: int, words) -> list[Action]:
 
 
 def _kind(x) -> str:
-    name = x.kind if isinstance(x, Other) else type(x).__name__
+    name = kind_of(x)
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .kernels import NoKernels
 from .oracle import FORBIDDEN, SLIPS, Masters
@@ -88,7 +88,7 @@ class MasterStep(Exam):
         if isinstance(told, Tensor) and told.numel() == 1:
             told = bool(told)
         if not isinstance(told, bool):
-            kind = told.kind if isinstance(told, Other) else type(told).__name__
+            kind = kind_of(told)
             raise Wrong(f"{where}it returns something of type {kind}, and should return True or False.")
         if told and not stepped:
             raise Wrong(f"{where}it says that it stepped, but a gradient is inf or nan.")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .oracle import FORBIDDEN, looks_like, rounded
 
@@ -61,7 +61,7 @@ class RoundTo(Exam):
             if y is None:
                 raise Wrong(f"{where}it returns None. Is there a `return`?")
             if isinstance(y, bool) or not isinstance(y, int | float):
-                kind = y.kind if isinstance(y, Other) else type(y).__name__
+                kind = kind_of(y)
                 raise Wrong(f"{where}it returns something of type {kind}, and should return a float.")
         for x, y in zip(numbers, got, strict=True):
             want = rounded(x, exponent, fraction)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import Other, kind_of
 from ..wrong import Wrong
 from .kernels import NoKernels
 from .oracle import COUNTING, FORBIDDEN, scales
@@ -120,7 +120,7 @@ class Scaler(Exam):
     def _scaled(self, scale: float, scaled: list, loss: Tensor, half: Tensor) -> None:
         for x, given in zip(scaled, (loss, half), strict=True):
             if not isinstance(x, Tensor):
-                kind = x.kind if isinstance(x, Other) else type(x).__name__
+                kind = kind_of(x)
                 what = "None. Is there a `return`?" if x is None else f"something of type {kind}."
                 raise Wrong(f"scaled(loss) returns {what} It should return a tensor: backward begins there.")
             want = given.float() * scale
@@ -165,7 +165,7 @@ def plain(x) -> bool:
     """Whether JSON could hold it."""
     if isinstance(x, dict):
         return all(isinstance(k, str) and plain(v) for k, v in x.items())
-    if isinstance(x, list | tuple) and not isinstance(x, Other):
+    if isinstance(x, list | tuple):
         return all(map(plain, x))
     return x is None or isinstance(x, int | float | str)
 

@@ -6,7 +6,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from .oracle import owners
 from .work import FORBIDDEN
@@ -50,16 +50,16 @@ class Pieces(Exam):
 def _checked(pieces, s: int, params: int) -> list[list[tuple[int, int, int]]]:
     if pieces is None:
         raise Wrong("the result is None. Is there a `return`?")
-    if not isinstance(pieces, list | tuple) or isinstance(pieces, Other):
-        kind = pieces.kind if isinstance(pieces, Other) else type(pieces).__name__
+    if not isinstance(pieces, list | tuple):
+        kind = kind_of(pieces)
         raise Wrong(f"the result is of type {kind}, and should be a list with a list for each server.")
     if len(pieces) != s:
         raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
     for server, some in enumerate(pieces):
-        if not isinstance(some, list | tuple) or isinstance(some, Other):
+        if not isinstance(some, list | tuple):
             raise Wrong(f"server {server} should have a list of pieces, and has something else.")
         for piece in some:
-            if not isinstance(piece, list | tuple) or isinstance(piece, Other) or [type(i) for i in piece] != [int] * 3:
+            if not isinstance(piece, list | tuple) or [type(i) for i in piece] != [int] * 3:
                 raise Wrong(f"server {server}: a piece is (param, first, end), three integers. Yours is {piece}.")
             if not 0 <= piece[0] < params:
                 raise Wrong(f"server {server}: there are parameters 0 to {params - 1}, and no {piece[0]}.")

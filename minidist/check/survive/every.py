@@ -6,7 +6,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import shown
 from ..wrong import Wrong
 from . import oracle
 
@@ -33,8 +33,7 @@ class SaveEvery(Exam):
             raise Wrong("two numbers are asked for, (seconds between saves, share of the time lost).")
         for name, mine, want in zip(("seconds", "lost"), got, oracle.interval(*args[0]), strict=True):
             if isinstance(mine, bool) or not isinstance(mine, int | float) or not abs(mine) < 1e300:
-                came = f"of type {mine.kind}" if isinstance(mine, Other) else f"{mine!r:.60}"
-                raise Wrong(f"{name} should be a number, an int or float, and is {came}.")
+                raise Wrong(f"{name} should be a number, an int or float, and is {shown(mine)}.")
             if not _close(mine, want):
                 slip = next((text for text, value in _slips(name, *args[0]).items() if _close(mine, value)), "")
                 slip = slip or "Check the units: all in seconds."

@@ -12,7 +12,7 @@ from ...comm.base import Comm
 from ..compare import alike
 from ..data_parallel.averages import near, ring_bytes
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from . import oracle
 from .sparse import FORBIDDEN
@@ -152,7 +152,7 @@ class NextPeriod(Exam):
             shown = f"F = {[round(x, 3) for x in losses]}, periods {periods}, τ₀ = {tau_0}, γ = {gamma}:"
             want = oracle.period(losses, periods, tau_0, gamma)
             if type(answer) is not int:
-                kind = answer.kind if isinstance(answer, Other) else type(answer).__name__
+                kind = kind_of(answer)
                 raise Wrong(f"{shown} the result is of type {kind}, and should be an int, {want}.")
             if answer != want:
                 wrong = [text for slip, text in PERIODS.items()

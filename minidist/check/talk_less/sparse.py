@@ -12,7 +12,7 @@ from ...comm.base import Comm
 from ..compare import alike, unchanged
 from ..data_parallel.averages import near
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from . import oracle
 
@@ -97,8 +97,8 @@ class Compress(Exam):
 
 def _dense(found, k: int, size: int, t: int) -> Tensor:
     """What was sent, as a dense vector."""
-    if found is None or isinstance(found, Other) or not isinstance(found, tuple | list) or len(found) != 2:
-        kind = "None" if found is None else found.kind if isinstance(found, Other) else type(found).__name__
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        kind = kind_of(found)
         raise Wrong(f"in step {t + 1} the result is {kind}, and should be two tensors: values, places.")
     values, places = found
     alike(0, values, torch.zeros(k, dtype=torch.float64), "values")

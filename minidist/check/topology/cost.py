@@ -14,7 +14,7 @@ from ...collectives import all_reduce_
 from ...comm.base import Comm
 from ...comm.world.world import World
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..prediction import ALL, HALF, Prediction, close
 from ..wrong import Wrong
 
@@ -58,7 +58,7 @@ def number(value) -> float:
     if value is None:
         raise Wrong("it returns None. Is there a `return`?")
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        kind = value.kind if isinstance(value, Other) else type(value).__name__
+        kind = kind_of(value)
         shown = value if kind == "float" else "far too large" if kind == "int" else f"of type {kind}"
         raise Wrong(f"a finite number is asked for, and this is {shown}.")
     return float(value)

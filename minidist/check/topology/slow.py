@@ -12,7 +12,7 @@ from ...comm.cluster import Cluster
 from ...comm.trace import Message, Trace
 from ...comm.world.world import World
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 
 NOISE = 0.05  # spread of the times of messages
@@ -80,7 +80,7 @@ class FindSlow(Exam):
         if got is None:
             raise Wrong("it returns None. Is there a `return`?")
         if isinstance(got, bool) or not isinstance(got, int):
-            kind = got.kind if isinstance(got, Other) else type(got).__name__
+            kind = kind_of(got)
             raise Wrong(f"the number of a rank is asked for, an int, and this is of type {kind}.")
         if not 0 <= got < n:
             raise Wrong(f"there is no rank {got}: there are {n} ranks, 0 to {n - 1}.")

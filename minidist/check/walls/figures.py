@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ..compare import UNKNOWN
 from ..exam import Exam
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 
 SLACK = 1e-9
@@ -77,7 +77,7 @@ def _listed(names) -> str:
 
 def kind(x) -> str:
     """`a list`, `an int`: the type in words."""
-    word = x.kind if isinstance(x, Other) else type(x).__name__
+    word = kind_of(x)
     return f"{'an' if word[0] in 'aeiouAEIOU' else 'a'} {word}"
 
 

@@ -11,7 +11,7 @@ from ...comm.base import Comm
 from ..compare import alike
 from ..data_parallel.averages import near
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import real, shown
 from ..wrong import Wrong
 from . import oracle
 from .work import FORBIDDEN
@@ -41,8 +41,8 @@ class Clip(Exam):
         mine = [g.clone() for g in grads]
         aliases = [g.detach() for g in mine]  # the optimizer's memory: `g.data = …` leaves it as it was
         found = yours(comm, mine, limit)
-        number = float(found) if isinstance(found, float | int | torch.Tensor) else Other(type(found).__name__)
-        return {"norm": None if found is None else number, "grads": aliases}
+        found = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
+        return {"norm": found, "grads": aliases}
 
     def judge(self, case, args, outcome):
         limit, n = args[0][1], case.n
@@ -68,8 +68,9 @@ class Clip(Exam):
                         f"bytes from each rank to each other is enough, {most} bytes.")  # fmt: skip
 
     def _norm(self, r: int, got, want: float, each: list[float], limit: float) -> None:
-        if got is None or isinstance(got, Other):
-            raise Wrong(f"rank {r}: it returns {'None' if got is None else got.kind}, and should return the norm.")
+        if isinstance(got, bool) or not isinstance(got, int | float):
+            raise Wrong(f"rank {r}: it returns {shown(got)}, and should return the norm, a number.")
+        got = real(got)
         if abs(got - want) <= 1e-9 * want:
             return
         looks = {"It is right to six digits: something rounds it, to float32 perhaps. Keep the gradients' dtype.": want,

@@ -9,7 +9,7 @@ import torch
 
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
-from ..plain import Other
+from ..plain import kind_of
 from ..wrong import Wrong
 from . import oracle
 from .work import FORBIDDEN
@@ -47,7 +47,7 @@ class Owners(Exam):
         if owner is None:
             raise Wrong("the result is None. Is there a `return`?")
         if not isinstance(owner, list | tuple):
-            kind = owner.kind if isinstance(owner, Other) else type(owner).__name__
+            kind = kind_of(owner)
             raise Wrong(f"the result is of type {kind}, and should be a list: the rank that owns each parameter.")
         self._ranks(list(owner), sizes, n)
         if list(owner) != list(got["again"]):
