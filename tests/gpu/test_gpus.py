@@ -46,7 +46,7 @@ def test_half_precision(device, level):
     shape = parallelized.SHAPE | dict(dtype=torch.float32)
     [(losses, _)] = World(1, device=device).run(parallelized.train, dict(dp=1), shape, dict(amp=level), STEPS)
     whole, _ = parallelized.serial(shape, STEPS)
-    assert all(abs(a - b) < 0.03 for a, b in zip(losses, whole, strict=True)), (losses, whole)
+    assert all(0 < abs(a - b) < 0.03 for a, b in zip(losses, whole, strict=True)), (losses, whole)  # not in 32 bits
 
 
 def collectives(backend):
