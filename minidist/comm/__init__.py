@@ -9,7 +9,7 @@
     mesh        ranks as a grid, a Comm for each axis
 """
 
-from .base import ANY, Comm, Deadlock, Link, PeerLost, RankMissing, Recv, Send, Work
+from .base import ANY, Comm, CommError, Deadlock, Link, Mismatch, PeerLost, RankMissing, Recv, Send, Work
 from .cluster import Cluster, Device, Level
 from .launch import launch
 from .mesh import Mesh
@@ -17,6 +17,6 @@ from .torchdist import TorchComm, from_env
 from .trace import Message, Results, Span, Trace
 from .world.world import World
 
-__all__ = ["ANY", "Cluster", "Comm", "Deadlock", "Device", "Level", "Link", "Mesh", "Message", "PeerLost",
-           "RankMissing", "Recv", "Results", "Send", "Span", "TorchComm", "Trace", "Work", "World", "from_env",
-           "launch"]  # fmt: skip
+__all__ = ["ANY", "Cluster", "Comm", "CommError", "Deadlock", "Device", "Level", "Link", "Mesh", "Message", "Mismatch",
+           "PeerLost", "RankMissing", "Recv", "Results", "Send", "Span", "TorchComm", "Trace", "Work", "World",
+           "from_env", "launch"]  # fmt: skip

@@ -26,7 +26,11 @@ ANY = -1
 _DENSE = torch.strided
 
 
-class Deadlock(RuntimeError):
+class CommError(Exception):
+    """The ranks disagree, or one of them is gone: whoever wants to go on after either catches this."""
+
+
+class Deadlock(CommError, RuntimeError):
     """No rank can go on. The message names each waiting rank, what it waits for, and its line."""
 
 
@@ -34,7 +38,11 @@ class RankMissing(Deadlock, TimeoutError):
     """A rank did not come within the timeout. The message says who is missing and where it is instead."""
 
 
-class PeerLost(ConnectionError):
+class Mismatch(CommError, ValueError):
+    """The two sides of a transfer say different things of it. The message names both, with their lines."""
+
+
+class PeerLost(CommError, ConnectionError):
     """The other side of a transfer is dead. `rank` is its rank in the Comm that was used."""
 
     def __init__(self, rank: int, why: str = "it ended before the message was passed on"):

@@ -5,7 +5,21 @@ import pickle
 import pytest
 import torch
 
-from minidist.comm import ANY, Comm, Deadlock, Link, PeerLost, RankMissing, Recv, Send, Trace, World, launch
+from minidist.comm import (
+    ANY,
+    Comm,
+    CommError,
+    Deadlock,
+    Link,
+    Mismatch,
+    PeerLost,
+    RankMissing,
+    Recv,
+    Send,
+    Trace,
+    World,
+    launch,
+)
 from minidist.comm.base import describe
 from minidist.comm.header import Side, mismatch
 
@@ -545,12 +559,29 @@ def test_arguments_of_a_run(run_fast, n, kwargs, words):
 
 
 def test_errors_can_be_pickled():
-    for error in (PeerLost(2), PeerLost(1, "why"), Deadlock("x"), RankMissing("y")):
+    for error in (PeerLost(2), PeerLost(1, "why"), Deadlock("x"), RankMissing("y"), Mismatch("z")):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == str(error)
     assert pickle.loads(pickle.dumps(PeerLost(2))).rank == 2
     assert issubclass(RankMissing, TimeoutError) and issubclass(RankMissing, Deadlock)
     assert str(PeerLost(2, "it is late")) == "rank 2 is lost: it is late"
+
+
+def test_one_class_is_caught_where_ranks_disagree_or_one_is_gone(run_fast):
+    """Each stays what it was besides."""
+    theirs = {Deadlock: RuntimeError, RankMissing: TimeoutError, PeerLost: ConnectionError, Mismatch: ValueError}
+    assert all(issubclass(error, CommError) and issubclass(error, kind) for error, kind in theirs.items())
+
+    def unlike(comm):
+        comm.send(torch.ones(2), 1) if comm.rank == 0 else comm.recv(torch.ones(3), 0)
+
+    def gone(comm):
+        if comm.rank == 1:
+            comm.recv(torch.ones(1), 0)
+
+    for program in (unlike, gone):
+        with pytest.raises(CommError):
+            run_fast(program, 2)
 
 
 def test_describe_and_mismatch():

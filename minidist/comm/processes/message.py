@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from ..base import ANY, Recv, Send, Work, describe
+from ..base import ANY, Mismatch, Recv, Send, Work, describe
 from ..header import Side, mismatch
 from ..program import caller, located
 from .rings import packed
@@ -73,12 +73,12 @@ class Message:
         self.work.error = self.work.error or error
         self.work.parts -= 1
 
-    def mismatch(self, header: tuple) -> ValueError | None:
+    def mismatch(self, header: tuple) -> Mismatch | None:
         """What is wrong with a message that has come for this receive."""
         sent, expected = header[3], self.said
         if sent[:3] == expected[:3]:
             return None
-        return ValueError(mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected)))
+        return Mismatch(mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected)))
 
     def __str__(self) -> str:
         verb, to = ("send", "to") if self.sending else ("receive", "from")

@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ..base import ANY, PeerLost, RankMissing, Send, Work, describe
+from ..base import ANY, Mismatch, PeerLost, RankMissing, Send, Work, describe
 from ..header import mismatch
 from ..processes.message import says, settled, side
 from ..processes.rings import HEADER, packed
@@ -122,11 +122,11 @@ class TorchWork(Work):
         finally:
             self._posted = True
 
-    def _differs(self, src: int, said: tuple, sent: tuple) -> ValueError | None:
+    def _differs(self, src: int, said: tuple, sent: tuple) -> Mismatch | None:
         if sent[:3] == said[:3]:
             return None
         ranks = self._comm.ranks
-        return ValueError(mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said)))
+        return Mismatch(mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said)))
 
     def _finish(self, work, op) -> None:
         """Wait for a work of torch. NCCL's values (op None) are waited for by the GPU, not by us."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..base import ANY, PeerLost, Recv, Send
+from ..base import ANY, Mismatch, PeerLost, Recv, Send
 from ..cluster import Cluster
 from ..header import mismatch
 from ..trace import Trace
@@ -130,8 +130,8 @@ class Wires:
             self._ready(send, receive, time)
 
     @staticmethod
-    def _unlike(send: Op, receive: Op) -> ValueError:
-        return ValueError(
+    def _unlike(send: Op, receive: Op) -> Mismatch:
+        return Mismatch(
             mismatch(send.says(), receive.says())
             or f"rank {send.owner} sends a {send.x.device} tensor, "
                f"but rank {receive.owner} receives into a {receive.x.device} one"
