@@ -7,7 +7,8 @@ import pytest
 from minidist.comm import World, launch
 
 
-def in_world(program, n, *args, on_failure="end", seed=0, **kwargs):
+def in_world(program, n, *args, on_failure="end", seed=0, timeout=None, **kwargs):
+    """`timeout` is for the other two: in a World nobody waits for long."""
     return World(n, on_failure=on_failure, seed=seed).run(program, *args, **kwargs)
 
 
