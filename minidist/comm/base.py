@@ -4,9 +4,10 @@ A technique is handed a `Comm` and never asks what lies behind it: ranks of a `W
 clock, processes over shared memory, or any torch.distributed group. Every transport implements one
 primitive, `_post(ops)`: start these sends and receives together. All else is written here, once.
 
-Invariants: messages between two ranks arrive in the order in which they were sent; there are no
-tags (NCCL has none); a label travels in the checked header, is compared, and is never used to match.
-Source of the names: MPI 4.1, chapter 3 (point to point), chapter 7 (communicators).
+Invariants, in every world: from one rank to another, sends and receives match in the order in which they were posted,
+and nothing else orders them: neither what either rank does with a third one, nor the order in which it waits. There
+are no tags (NCCL has none); a label travels in the checked header, is compared, and is never used to match.
+Source of the rule and the names: MPI 4.1, chapter 3 (point to point; 3.5, order), chapter 7 (communicators).
 """
 
 from __future__ import annotations
@@ -143,8 +144,10 @@ class Comm(ABC):
         """Seconds: virtual in a World, of the machine's monotonic clock elsewhere."""
 
     def batch(self, ops: Sequence[Send | Recv]) -> Work:
-        """Start `ops` together, as two-way traffic must (ungrouped, NCCL hangs on it).
+        """Start `ops` together: what `isend` and `irecv` do for one of them, under one Work.
 
+        What is posted is there for its other side at once, in a batch or not. Only an NCCL stream, used directly,
+        wants two-way traffic in one group; `World(n, ordered=True)` shows what hangs there.
         Raises ValueError for a rank that does not exist; then nothing has been posted.
         """
         self._check(ops)
@@ -174,14 +177,19 @@ class Comm(ABC):
             raise ValueError(f"rank {self.rank} cannot {verb}, itself: copy the tensor instead")
 
     def isend(self, x: Tensor, dst: int, label: str | None = None) -> Work:
-        """Start sending `x` (any shape) to rank `dst`. Leave `x` alone until the Work is done."""
+        """Start sending `x` (any shape) to rank `dst`. Leave `x` alone until the Work is done.
+
+        It meets the receives that `dst` posts from this rank, in the order of posting. Works may be waited for in any
+        order, and other operations, blocking ones too, pass one that nobody has met yet.
+        """
         return self.batch([Send(x, dst, label)])
 
     def irecv(self, x: Tensor, src: int, label: str | None = None) -> Work:
-        """Start receiving into `x` from rank `src`; shape and dtype must be the sender's.
+        """Start receiving into `x` from rank `src`; shape and dtype must be the sender's. Order: see `isend`.
 
         `src=ANY`: the first message from any rank, `Work.source` says whose (NCCL has no such receive: ValueError). A
         death fails one of them, on each Comm, with PeerLost; the next hears the others (as ULFM; gloo tells nothing).
+        A receive that was posted before it has the first choice, one that was posted after it the last.
         """
         return self.batch([Recv(x, src, label)])
 

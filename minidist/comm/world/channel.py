@@ -72,7 +72,7 @@ class Channel:
         self.lane, self._routes = lane_of(name), routes
         self.streams: dict[int, Stream] = {}
         self.pairs: dict[tuple[int, int], Pair] = {}  # by (src, dst)
-        self.anys: dict[int, Fifo] = defaultdict(Fifo)  # by dst: wildcard receives
+        self.anys: dict[int, Fifo] = defaultdict(Fifo)  # by dst: wildcard receives, and named ones behind a wildcard
 
     def stream(self, rank: int, ranks: Sequence[int]) -> Stream:
         """That of `rank`, in the group `ranks`."""
@@ -95,7 +95,8 @@ class Channel:
 
 
 class Stream(Fifo):
-    """What one rank posts on one channel: batches (each a WorldWork), of which the first has been started.
+    """Where one rank posts on one channel. In an ordered World it holds the batches (each a WorldWork) that have not
+    finished, of which the first has been started.
 
     `ranks`: the group's.  `pairs`: by d those to rank d of the group, by ~s those from rank s.
     """

@@ -67,6 +67,7 @@ class Clock:
         self._moments: dict[float, Moment] = {}
         self._times: list[float] = []  # theirs, a heap. Ranks in step share them: it stays small however many they are
         self._now = Moment()  # the one that the run has reached
+        self._acting = False  # whether its events are being acted upon: some of them may be still to come
         self._finished = threading.Lock()
         self._finished.acquire()
         self._generators = Generators(device, map(seed_of, range(n)))
@@ -94,7 +95,7 @@ class Clock:
 
     def due(self) -> bool:
         """Whether an event is to be acted upon at the time that the run has reached."""
-        return bool(self._now.events)
+        return self._acting or bool(self._now.events)
 
     def wake(self, fiber: Fiber, time: float) -> None:
         """Make a blocked fiber runnable, not before `time`."""
@@ -222,12 +223,14 @@ class Clock:
                 return now.fibers.popleft()
             if now.events:
                 events, now.events = sorted(now.events, key=itemgetter(0)), []
+                self._acting = True
                 try:
                     for _, act, args in events:
                         act(time, *args)
                 except Exception as error:  # of no rank: not to be raised where the baton happens to be
                     self.fail(error)
                     return None
+                self._acting = False
             else:
                 heappop(self._times)
                 del self._moments[time]
@@ -245,6 +248,7 @@ class Clock:
             who = f"rank {f.rank}" + ("" if f.name == "main" else f", {f.name},")
             place = line_of(f.thread) or "the end of its program" + f.waits.posted_at()
             rows.append(f"  {who} waits for {f.waits}\n    at {place}")
+            rows += [f"    {line}" for line in f.waits.queued()]
         if ended:
             rows.append(f"  ended already: rank {', '.join(map(str, ended))}")
         return "\n".join(rows)

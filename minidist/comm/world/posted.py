@@ -80,6 +80,11 @@ class WorldWork(Work):
         """The line of the program that posted it."""
         return located(self.where[0].co_filename, self.where[1]) if self.where else line_of(self.fiber.thread)
 
+    def queued(self) -> list[str]:
+        """What this rank has posted on the same stream of an ordered World, and why it has not started."""
+        batches = list(self.stream or ())
+        return [f"posted, but not started before the {batches[0]} is over: {work}" for work in batches[1:]]
+
     def __str__(self) -> str:
         return " and ".join(str(op) for op in self.ops if not op.done) or self.what
 

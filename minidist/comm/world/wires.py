@@ -1,9 +1,13 @@
 """The wires of a World: which messages match, when they start, when they arrive.
 
-A rank's operations on one channel start in posting order, batch by batch, as on an NCCL stream; the
-operations of one batch start in any order. A transfer is ready once both sides are at the head of
-their streams (rendezvous), or once the sender is (eager). It starts when the sender's port out, the
-receiver's port in and every shared wire between them are free, in the order of readiness; the ports are
+What a rank posts is there for its other side at once. From one rank to another, sends and receives match in the
+order in which they were posted, and nothing else orders them (MPI 4.1, section 3.5: messages do not overtake). A
+wildcard receive takes the earliest message that no receive before it takes; named ones behind it match after it.
+With `ordered`, a rank's operations on one channel start batch by batch, each when the former is finished, as on an
+NCCL stream without groups; those of one batch start together.
+
+A transfer is ready once both sides are there (rendezvous), or once the sender is (eager). It starts when the sender's
+port out, the receiver's port in and every shared wire between them are free, in the order of readiness; the ports are
 busy for N·β seconds, shared wires for N times their own β, and it arrives α later. The sender is done
 when its port is free again, the receiver on arrival.
 
@@ -33,8 +37,10 @@ from .routes import Routes, occupy, starts
 class Wires:
     """All messages of a run. Ranks here are ranks of the World."""
 
-    def __init__(self, clock: Clock, trace: Trace, n: int, cluster: Cluster, rendezvous: bool):
-        self.clock, self.trace, self.cluster, self.rendezvous = clock, trace, cluster, rendezvous
+    def __init__(self, clock: Clock, trace: Trace, n: int, cluster: Cluster, rendezvous: bool, ordered: bool,
+                 unwaited: Sequence[dict[WorldWork, None]]):  # fmt: skip
+        self.clock, self.trace, self.cluster, self.rendezvous, self.ordered = clock, trace, cluster, rendezvous, ordered
+        self._unwaited = unwaited  # by rank: what it has posted and has not waited for
         self._routes = Routes(cluster)
         self._sent = [0] * n if cluster.sigma else None  # messages of each rank, which jitter counts
         self._channels: dict[str, Channel] = {}
@@ -49,7 +55,7 @@ class Wires:
         return channel.stream(rank, ranks)
 
     def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork) -> None:
-        """Queue `ops` of a stream's rank."""
+        """Post `ops` of a stream's rank."""
         posted, pairs = [], stream.pairs
         for op in ops:
             if isinstance(op, Send):
@@ -59,31 +65,37 @@ class Wires:
         work.ops = posted
         if not posted:
             return
-        if stream.first is None:
-            stream.first = work
-            self._activate(work, work.posted)
-        else:
+        if self.ordered:
+            before = stream.first
             stream.put(work)
+            if before is not None:
+                return
+        self._activate(work, work.posted)
 
     def _activate(self, work: WorldWork, time: float) -> None:
-        meets = self.rendezvous and not self._dead
+        plain = self.rendezvous and not self._dead and not work.stream.channel.anys
         for op in work.ops:
             op.time = time
-            if meets and op.pair is not None:
+            if plain and op.pair is not None:
                 self._meet(op)
             else:
                 self._begin(op, time)
 
     def _begin(self, op: Op, time: float) -> None:
-        """What need not meet anyone, or cannot."""
+        """What need not meet anyone, or cannot, or not yet."""
+        stream = op.work.stream
         if self._dead and (error := self._forsaken(op)):
             self._over(op, time, time, error)
+        elif op.sending:
+            if self.rendezvous:
+                self._meet(op)
+            else:
+                self._ready(op, None, time)
         elif op.pair is None:
-            stream = op.work.stream
             stream.channel.anys[stream.rank].put(op)
             self._listen(stream.rank, stream.channel)
-        elif op.sending and not self.rendezvous:
-            self._ready(op, None, time)
+        elif stream.rank in stream.channel.anys and stream.channel.anys[stream.rank].first is not None:
+            stream.channel.anys[stream.rank].put(op)  # a wildcard receive comes first
         else:
             self._meet(op)
 
@@ -112,7 +124,19 @@ class Wires:
             send, receive = offers[0].pair.take(), anys.take()
             receive.pair = send.pair
             self._match(send, receive)
-            self._listen(dst, channel)
+            self._release(now, dst, channel)
+
+    def _release(self, now: float, dst: int, channel: Channel) -> None:
+        """The first wildcard receive of `dst` is over: the named ones behind it may match, then the next wildcard."""
+        anys = channel.anys[dst]
+        while anys.first is not None and anys.first.pair is not None:
+            op = anys.take()
+            op.time = max(op.time, now)
+            if self._dead and (error := self._forsaken(op)):
+                self._over(op, op.time, op.time, error)
+            else:
+                self._meet(op)
+        self._listen(dst, channel)
 
     def _match(self, send: Op, receive: Op) -> None:
         receive.work.heard = send.pair.src
@@ -151,8 +175,10 @@ class Wires:
         clock: both ranks have one stream, on it one message each way, and do nothing else until it is there."""
         if receive is None or send.work.unwaited is not None or receive.work.unwaited is not None:
             return False
-        pair, streams = send.pair, self._streams
-        return streams[pair.src] == 1 == streams[pair.dst] and not pair.shared
+        pair, streams, unwaited = send.pair, self._streams, self._unwaited
+        if pair.shared or unwaited[pair.src] or unwaited[pair.dst]:
+            return False
+        return streams[pair.src] == 1 == streams[pair.dst]
 
     def _start(self, now: float, order: tuple, send: Op, receive: Op | None) -> None:
         """Start the transfer if all its wires are free; else look again when they may be."""
@@ -183,11 +209,11 @@ class Wires:
             self._over(receive, start, arrived)
 
     def _over(self, op: Op, started: float, ended: float, error: BaseException | None = None) -> None:
-        """The next batch of the stream may start once all operations of this one have."""
+        """With `ordered`, the next batch of the stream may start once all operations of this one have."""
         if op.done:
             return
         op.done, work = True, op.work
-        if work.finish(ended, error):
+        if work.finish(ended, error) and self.ordered:
             stream = work.stream
             if stream.first is work:  # else its rank is dead
                 stream.take()
@@ -224,6 +250,8 @@ class Wires:
                     if op.payload is None and (error := self._forsaken(op)):
                         queue.keep([other for other in queue if other is not op])
                         self._over(op, now, now, error)
+            for dst in list(channel.anys):
+                self._release(now, dst, channel)
 
 
 _unseen = torch._C._DisableTorchDispatch  # no meter charges what wires do to the rank in whose thread it happens

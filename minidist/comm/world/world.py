@@ -7,7 +7,9 @@
     World(64, cluster=Cluster.dgx_h100(nodes=8))
 
 Without a cluster every link is alike: a message of N bytes takes alpha + N·beta seconds. Sends are rendezvous
-by default: what would hang on an NCCL stream is a `Deadlock` here, raised at once.
+by default: "everyone sends, then receives" is a `Deadlock` here, raised at once. What is posted (`isend`, `irecv`)
+matches as in MPI, in whatever order a rank posts it or waits for it; with `ordered` it starts in posting order, and
+what would hang on an NCCL stream without groups is a `Deadlock`, too.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class World:
     meter: charge what ranks compute to the clock, by the cluster's device, and follow their memory (the trace's
     `memory`); None: if the cluster has a device. Without a device computing takes no time.
     rendezvous: a send starts only when its receive is posted (False: it leaves at once).
+    ordered: what a rank posts on one channel starts when all that it posted before has finished, and what belongs
+    together must be a `batch`: an NCCL stream without groups. False: all that is posted may match at once, as in MPI.
     seed: of each rank's random numbers.  device: "cpu", "meta" (no data, any size) or "cuda".
     on_failure: "end" the other ranks when one raises, or "continue"; a rank that waits for a dead one
     then gets PeerLost, and the dead one's result is its exception.
@@ -46,7 +50,7 @@ class World:
 
     def __init__(self, n: int, alpha: float | None = None, beta: float | None = None, rendezvous: bool = True,
                  seed: int = 0, device: str = "cpu", on_failure: str = "end",
-                 cluster: Cluster | None = None, meter: bool | None = None):  # fmt: skip
+                 cluster: Cluster | None = None, meter: bool | None = None, ordered: bool = False):  # fmt: skip
         check_runner(n, on_failure)
         if cluster is None:
             alpha, beta = 5e-6 if alpha is None else alpha, 1 / 50e9 if beta is None else beta
@@ -56,7 +60,7 @@ class World:
         if n > cluster.size:
             raise ValueError(f"{n} ranks do not fit on the cluster {cluster.name!r}, which has room for {cluster.size}")
         self.n, self.alpha, self.beta, self.cluster, self.rendezvous = n, alpha, beta, cluster, rendezvous
-        self.seed, self.device, self.on_failure = seed, torch.device(device), on_failure
+        self.ordered, self.seed, self.device, self.on_failure = ordered, seed, torch.device(device), on_failure
         self.meter = cluster.device is not None if meter is None else meter
         self.time, self.trace = 0.0, Trace(n)
 
@@ -92,12 +96,12 @@ class _Run:
         self.world, self.n = world, world.n
         self.clock = Clock(world.n, lambda rank: seed_of(world.seed, rank), world.device)
         self.trace = Trace(world.n)
-        self.wires = Wires(self.clock, self.trace, world.n, world.cluster, world.rendezvous)
+        self.open: list[dict[WorldWork, None]] = [{} for _ in range(world.n)]  # posted, not yet waited for
+        self.wires = Wires(self.clock, self.trace, world.n, world.cluster, world.rendezvous, world.ordered, self.open)
         self.meter = (Meter if world.meter else NoMeter)(self.clock, self.trace, world.cluster, world.device.type)
         self.steady = _Steady(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
-        self.open: list[dict[WorldWork, None]] = [{} for _ in range(world.n)]  # posted, not yet waited for
         self.alike: dict[str, dict] = {}  # by channel: what ranks keep that is the same for all of them
 
     def start(self, rank: int, program: Callable, args: tuple, kwargs: dict) -> None:

@@ -118,18 +118,101 @@ def test_wires_are_granted_in_the_order_of_readiness():
     assert world(4).run(program) == [11.0, 13.0, 12.0, 1.0]
 
 
-def test_outside_a_batch_operations_start_in_posting_order():
-    def program(comm):
-        peer = 1 - comm.rank
-        works = [comm.isend(nbytes(4), peer), comm.irecv(nbytes(4), peer)]
-        return [w.wait() for w in works]
+def posts_first(comm):
+    """An exchange whose two sides are posted one by one, the send first."""
+    peer = 1 - comm.rank
+    works = [comm.isend(nbytes(4), peer), comm.irecv(nbytes(4), peer)]
+    for w in works:
+        w.wait()
+    return comm.now()
 
+
+def test_posted_one_by_one_or_in_a_batch():
+    assert world(2).run(posts_first) == [3.0, 3.0]
+
+
+def test_in_an_ordered_world_operations_start_in_posting_order():
     with pytest.raises(Deadlock) as caught:
-        world(2).run(program)
-    text = str(caught.value)
+        world(2, ordered=True).run(posts_first)
+    rows = [row.strip() for row in str(caught.value).splitlines()]
+    assert rows[0] == "no rank can go on (2 wait for each other):" and len(rows) == 7
     for rank in (0, 1):
-        assert f"rank {rank} waits for send of (4,) uint8 to rank {1 - rank}\n    at test_wires.py:" in text
-    assert text.count("return [w.wait() for w in works]") == 2
+        waits, place, queued = rows[3 * rank + 1 : 3 * rank + 4]
+        sends = f"send of (4,) uint8 to rank {1 - rank}"
+        assert waits == f"rank {rank} waits for {sends}"
+        assert place.startswith("at test_wires.py:") and place.endswith("w.wait()")
+        receive = f"receive of (4,) uint8 from rank {1 - rank}"
+        assert queued == f"posted, but not started before the {sends} is over: {receive}"
+
+
+def test_blocking_sends_wait_for_their_receives_in_either_mode():
+    def program(comm):
+        comm.send(nbytes(4), (comm.rank + 1) % comm.size)
+        comm.recv(nbytes(4), (comm.rank - 1) % comm.size)
+
+    for ordered in (False, True):
+        with pytest.raises(Deadlock) as caught:
+            world(3, ordered=ordered).run(program)
+        rows = str(caught.value).splitlines()
+        assert rows[1::2] == [f"  rank {r} waits for send of (4,) uint8 to rank {(r + 1) % 3}" for r in range(3)]
+
+
+def test_a_blocking_operation_passes_what_is_posted():
+    """Rank 0's wire out is held by 8 bytes for rank 2, whose receive was there first, not by the 4 that wait."""
+
+    def program(comm):
+        if comm.rank == 0:
+            posted = comm.isend(nbytes(4), 1)
+            comm.send(nbytes(8), 2)  # 0 to 2, there at 4
+            posted.wait()
+        elif comm.rank == 1:
+            comm.recv(nbytes(4), 2)  # from 4 on: 4 to 5, there at 7
+            comm.recv(nbytes(4), 0)  # 7 to 8, there at 10
+        else:
+            comm.recv(nbytes(8), 0)
+            comm.send(nbytes(4), 1)
+        return comm.now()
+
+    assert world(3).run(program) == [8.0, 10.0, 5.0]
+    with pytest.raises(Deadlock):
+        world(3, ordered=True).run(program)
+
+
+def test_posted_messages_hold_the_wire_one_after_the_other():
+    """In posting order to one rank, whatever their sizes; to another rank in the order of readiness."""
+
+    def program(comm):
+        if comm.rank == 0:
+            works = [comm.isend(nbytes(k), 1) for k in (8, 4, 16)] + [comm.isend(nbytes(4), 2)]
+            ends = []
+            for work in reversed(works):
+                work.wait()
+                ends.append(work.time)
+            return ends[::-1]
+        works = [comm.irecv(nbytes(k), 0) for k in ((8, 4, 16), (4,))[comm.rank - 1]]
+        for work in works:
+            work.wait()
+        return [work.time for work in works]
+
+    assert world(3).run(program) == [[2, 3, 7, 8], [4, 5, 9], [10]]
+
+
+def test_a_message_that_waits_for_its_wire_goes_before_one_that_is_ready_later():
+    """At 10 rank 0's wire in is free again, and a wildcard receive finds a message at the same time."""
+
+    def program(comm):
+        if comm.rank == 0:
+            works = [comm.irecv(nbytes(k), r) for k, r in ((40, 1), (4, 2))] + [comm.irecv(nbytes(4), ANY)]
+            for work in works:
+                work.wait()
+            return [work.time for work in works]
+        if comm.rank == 3:
+            comm.recv(nbytes(32), 4)  # 0 to 8, there at 10
+        if comm.rank == 4:
+            return comm.send(nbytes(32), 3)
+        comm.send(nbytes({1: 40, 2: 4, 3: 4}[comm.rank]), 0)
+
+    assert world(5).run(program)[0] == [12, 13, 14]
 
 
 def test_one_side_in_the_other_order_is_enough():
@@ -140,10 +223,11 @@ def test_one_side_in_the_other_order_is_enough():
             work.wait()
         return comm.now()
 
-    assert world(2).run(program) == [3.0, 3.0]  # an operation has started once its wire is its own: both at 0
+    for ordered in (False, True):
+        assert world(2, ordered=ordered).run(program) == [3.0, 3.0]  # started once its wire is its own: both at 0
 
 
-def test_a_later_batch_starts_when_all_of_the_former_has_started():
+def test_a_later_batch_of_an_ordered_world_starts_when_all_of_the_former_has_started():
     """Rank 0: batch (to 1, to 2), then to 3. Rank 2 comes at 3, so 3 gets nothing before, though it is ready."""
 
     def program(comm):
@@ -160,10 +244,14 @@ def test_a_later_batch_starts_when_all_of_the_former_has_started():
                 comm.send(nbytes(4), 2)
         return comm.now()
 
-    w = world(4)
+    w = world(4, ordered=True)
     assert w.run(program) == [8.0, 4.0, 9.0, 10.0]
     starts = {(m.src, m.dst): m.start for m in w.trace}
     assert starts == {(0, 1): 0, (1, 2): 3, (0, 2): 6, (0, 3): 7}
+    w = world(4)
+    assert w.run(program) == [7.0, 4.0, 9.0, 4.0]  # to 3 as soon as the wire is free
+    starts = {(m.src, m.dst): m.start for m in w.trace}
+    assert starts == {(0, 1): 0, (0, 3): 1, (1, 2): 3, (0, 2): 6}
 
 
 def test_eager_sends_leave_at_once():
