@@ -8,6 +8,7 @@ Integers, versions, labels and all other text must be the same.
 import math
 import re
 
+pytest_plugins = ["tests.reaper"]
 FLOAT = re.compile(r"(?<![\w.])([-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+))(?!\d|\.\d)")
 RELATIVE, ABSOLUTE = 1e-3, 1e-9  # a virtual clock counts microseconds: 5e-06 is not 6e-06
 

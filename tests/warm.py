@@ -64,8 +64,9 @@ class Warm:
     def kernel(self, cmd: list[str], independent=False, **kwargs) -> Forked:
         """In place of jupyter_client's launch_kernel."""
         at = cmd.index("-m")
-        kwargs["env"] = kwargs["env"] | {"JPY_PARENT_PID": str(self.process.pid)}  # with which it ends
-        return self.fork(cmd[1:at], cmd[at + 1:], start_new_session=True, **kwargs)
+        # It ends with its parent. JPY_PARENT_PID would come too late: it was read when the kernel's modules were.
+        ends = f"--IPKernelApp.parent_handle={self.process.pid}"
+        return self.fork(cmd[1:at], [*cmd[at + 1:], ends], start_new_session=True, **kwargs)
 
     def fork(self, flags: list[str], argv: list[str], pass_fds=(), cwd=None, env=None, start_new_session=False,
              **streams) -> Forked:  # fmt: skip

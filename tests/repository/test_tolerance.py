@@ -1,6 +1,7 @@
 """The comparison of notebook outputs: floats may move a little, nothing else may."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -51,7 +52,7 @@ def nbval(folder, source, outputs):
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", "/dev/null",
                f"--rootdir={folder}"]  # fmt: skip
     return subprocess.run([*command, "--nbval", "--nbval-current-env", "one.ipynb"], cwd=folder, capture_output=True,
-                          text=True, timeout=120)
+                          env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, timeout=120)
 
 
 def test_nbval_uses_it(tmp_path):

@@ -53,9 +53,18 @@ def serial(weights: list[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor
 
 def order_hidden(grads: list[list[Tensor]]) -> bool:
     """Whether the ranks, each with its own squares first, might find the same norm bit for bit."""
-    ways = [[float(sum(square(g) for g in some)) for some in grads]
-            for square in (lambda g: (g**2).sum(), lambda g: g.norm() ** 2)]  # fmt: skip
-    return any(len({sum(way[r:] + way[:r]) ** 0.5 for r in range(len(way))}) == 1 for way in ways)
+    ways = [[total(float(square(g)) for g in some) for some in grads]
+            for square in (lambda g: (g**2).sum(), lambda g: g.norm() ** 2) for total in (added, sum)]  # fmt: skip
+    return any(len({added(way[r:] + way[:r]) ** 0.5 for r in range(len(way))}) == 1 for way in ways)
+
+
+def added(numbers: Iterable[float]) -> float:
+    """Added one after the other, as ranks do. Python's own `sum` hides the order: from 3.12 on it carries what rounding
+    has lost."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
 
 
 def norm(grads: Iterable[Tensor]) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import selectors
 import shutil
 import signal
@@ -58,8 +59,9 @@ class _Rank:
         """The line at which the rank's main thread stood when it was asked."""
         self.stack.seek(0)
         threads = self.stack.read().decode(errors="replace").strip().split("\n\n")
-        parts = [line.split('"') for line in threads[-1].splitlines() if line.lstrip().startswith("File ")]
-        found = outside([(part[1], int(part[2].split()[2])) for part in parts])
+        # From 3.12 on, a class that is called may stand between as `File "__init__", line ???`, which is in no file.
+        frames = re.findall(r'^ *File "(.*)", line (\d+) in ', threads[-1], re.MULTILINE)
+        found = outside([(filename, int(line)) for filename, line in frames])
         return located(*found) if found else "(it does not answer)"
 
     def reap(self) -> str:
