@@ -28,7 +28,7 @@ import torch
 
 from .base import PeerLost, RankMissing
 from .processes.packing import dumps_program
-from .program import located, named, never_received, outside, refuse_shared, whole
+from .program import located, named, never_received, outside, refuse_changed, refuse_shared, whole
 from .trace import Results, Trace
 from .world.world import check_runner
 
@@ -44,7 +44,8 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
     transport: "shm" (ring buffers in shared memory) or "gloo" (torch.distributed's sockets).
     rate: a really slow link: what a rank sends leaves at so many bytes per second, also while it computes ("shm").
     Raises the first failing rank's exception, with its own lines; PeerLost if its process died;
-    RankMissing, saying who is missing and where it is instead. What ranks print comes in rank order.
+    RankMissing, saying who is missing and where it is instead; ValueError for a program that has changed a value of the
+    notebook which it reaches otherwise than as an argument. What ranks print comes in rank order.
     """
     check_runner(n, on_failure)
     if transport not in ("shm", "gloo"):
@@ -163,6 +164,8 @@ def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
         raise errors[min(errors, key=lambda r: _blame(outcomes[r], errors[r]))]
     if unread and not errors:
         raise never_received(unread)
+    if not errors:
+        refuse_changed(sorted({words for outcome in outcomes for words in outcome["changed"]}))
     trace = Trace(n)
     for outcome in outcomes:
         trace.merge(outcome.get("trace") or Trace(n))

@@ -3,7 +3,8 @@
 Ranks share nothing. In a World they are threads, under `launch` processes: without care a module of
 the notebook would be one object in the first and n objects in the second. So arguments are copied for
 each rank, and a program that reaches a module, a parameter or an optimizer of the notebook by another
-way is refused.
+way is refused. Other values of the notebook, tensors and lists among them, a program may read; a run after which one of
+them is not what it was is refused, too.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import contextlib
 import copy
 import dis
 import functools
+import itertools
 import linecache
+import operator
 import os
+import pickle
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 
 import numpy as np
 import torch
@@ -29,6 +34,11 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMM = os.path.join(_PACKAGE, "comm") + os.sep
 _INSTALLED = (_PACKAGE, os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
               os.path.dirname(threading.__file__) + os.sep, "<frozen ")  # fmt: skip
+
+MANY = 100_000  # entries of a container that are compared before and after a run, in a few milliseconds
+SMALL = 1 << 18  # bytes of an array or a tensor whose values are compared: a thousand of them take 0.2 s at most
+_PLAIN = (int, float, complex, bool, str, bytes, NoneType, frozenset)
+_SEEDED = (random.random.__self__, torch.default_generator)  # every rank has its own state of these
 
 
 def copied(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -86,6 +96,97 @@ def refuse_shared(program, *args) -> None:
             )
 
 
+class Unchanged:
+    """What `program`, and the functions among `args`, reach of the notebook, as it is now. Raises as `refuse_shared`.
+
+    A World has one such object for a run, each process one for its own copies, so that all say the same.
+    """
+
+    def __init__(self, program, *args):
+        refuse_shared(program, *args)
+        self._before: list[tuple[str, object, dict | list]] = []
+        seen: set[int] = set()
+        for name, value in reachable(program, *(arg for arg in args if isinstance(arg, FunctionType))):
+            if id(value) not in seen:
+                seen.add(id(value))
+                entries = _entries(value)
+                if entries is not None:
+                    self._before.append((name, value, entries))
+
+    def changed(self) -> list[str]:
+        """What is no longer as it was, each by its name and its kind."""
+        found = set()
+        for name, value, before in self._before:
+            after = _entries(value)
+            if isinstance(before, dict):
+                kind = "global or outer name" if isinstance(value, FunctionType) else "attribute"
+                missing = object()
+                keys = before | after
+                found |= {(key, kind) for key in keys if not _same(before.get(key, missing), after.get(key, missing))}
+            elif len(before) != len(after) or not all(map(_same, before, after)):
+                found.add((name or "itself", type(value).__name__))
+        return [f"{name!r} ({kind})" for name, kind in sorted(found)]
+
+
+def refuse_changed(changed: Iterable[str]) -> None:
+    """Raise ValueError if a program has changed anything; `changed`: as `Unchanged` names it."""
+    names = ", ".join(changed)
+    if names:
+        raise ValueError(
+            f"the program changed {names} of the notebook: the ranks of a World share it, processes do not, so the "
+            "results would differ. Return it instead: run and launch give back each rank's result. Or pass it as an "
+            "argument: each rank gets its own copy."
+        )
+
+
+def _same(a, b) -> bool:
+    """Whether an entry is what it was: the same object, or an equal number or string."""
+    return a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and a == b)
+
+
+def _entries(value) -> dict | list | None:
+    """What is compared of a value before and after a run; None for what is not followed.
+
+    Of a function what its names mean, of an object its attributes, by name. Of a container its entries, unless they are
+    too many: then their number. Of a tensor how often it was changed, and its values: messages change them uncounted.
+    """
+    if isinstance(value, torch.Tensor):
+        return [value.is_inference() or value._version, _hash_of(value)]
+    if isinstance(value, np.ndarray):
+        return [hash(value.tobytes()) if value.nbytes <= SMALL else None]
+    if isinstance(value, dict | list | set | deque | bytearray):
+        if len(value) > MANY:
+            return [len(value)]
+        if isinstance(value, set):
+            return [frozenset(value)]
+        return [*value, *value.values()] if isinstance(value, dict) else list(value)
+    if isinstance(value, torch.Generator | np.random.Generator | random.Random):
+        return None if any(map(functools.partial(operator.is_, value), _SEEDED)) else [pickle.dumps(_state(value))]
+    if isinstance(value, ModuleType | MethodType) or not (isinstance(value, SimpleNamespace) or users(value)):
+        return None
+    if isinstance(value, FunctionType):
+        return dict(_reached_by_function(value))
+    attributes = getattr(value, "__dict__", {})
+    return {key: x for key, x in attributes.items() if not key.startswith("__")}
+
+
+def _hash_of(x: torch.Tensor) -> int | None:
+    """A number for the values of a small tensor on the CPU; None for any other."""
+    if type(x) is not torch.Tensor or x.device.type != "cpu" or x.layout is not torch.strided:
+        return None
+    storage = x.untyped_storage()
+    if storage.nbytes() > SMALL:
+        return None
+    return hash(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes())
+
+
+def _state(generator: torch.Generator | np.random.Generator | random.Random):
+    """Where a random generator is in its sequence."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state().tolist() if isinstance(generator, torch.Generator) else generator.getstate()
+
+
 def reachable(*values) -> Iterator[tuple[str, object]]:
     """(name, object) of `values` and of all that they reach, a thousand objects at most."""
     seen: set[int] = set()
@@ -99,15 +200,20 @@ def reachable(*values) -> Iterator[tuple[str, object]]:
 
 
 def _reached(name: str, value) -> list[tuple[str, object]]:
-    """What the user's functions, objects and containers reach by name. Installed code is not searched."""
-    if isinstance(value, list | tuple | set | frozenset):
-        return [(name, v) for v in value]
+    """What the user's functions, objects and containers reach by name. Installed code is not searched.
+
+    Numbers and strings in a container reach nothing: there may be many, and they have no name.
+    """
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return [(name, v) for v in itertools.islice(value, MANY) if type(v) not in _PLAIN]
     if isinstance(value, dict):
-        return [(name, v) for v in value.values()]
+        return [(name, v) for v in itertools.islice(value.values(), MANY) if type(v) not in _PLAIN]
     if isinstance(value, functools.partial):
         return [(name, v) for v in (value.func, *value.args, *value.keywords.values())]
     if isinstance(value, MethodType):
         return [(type(value.__self__).__name__, value.__self__), ("", value.__func__)]
+    if isinstance(value, SimpleNamespace):
+        return list(vars(value).items())
     if isinstance(value, ModuleType) or not users(value):
         return []
     if isinstance(value, FunctionType):
@@ -126,6 +232,7 @@ def _reached_by_function(function: FunctionType) -> list[tuple[str, object]]:
     return [*found, *zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
 
 
+@functools.lru_cache(maxsize=1024)
 def _global_names(code: CodeType) -> set[str]:
     """Names that a function, or a function within it, looks up outside; an attribute's name is none of them."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
@@ -137,6 +244,8 @@ def users(value) -> bool:
     if isinstance(value, FunctionType):
         return not value.__code__.co_filename.startswith(_INSTALLED)
     module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
+    if module is sys.modules.get("__main__"):  # of a rank, another file than where the user's classes come from
+        return True
     file = getattr(module, "__file__", None)
     builtin = module is not None and module.__name__ in sys.builtin_module_names
     return not builtin and not (file or "").startswith(_INSTALLED)

@@ -310,12 +310,14 @@ def over_data_ranks(zero, micro_batches, schedule):
     def program(comm):
         ours = engine(Mesh(comm, **grid), SHAPE | dict(tied=False), zero=zero, micro_batches=micro_batches,
                       schedule=schedule)  # fmt: skip
+        starts = []
         for step in range(2):  # the first one tells the layouts and finds the buckets
             ours.step(*(mine(ours.mesh, both) for both in data(step)))
             starts.append(len(world.trace))
+        return starts
 
-    grid, starts, world = dict(dp=2, pp=2), [], World(4)
-    world.run(program)
+    grid, world = dict(dp=2, pp=2), World(4)
+    starts = [start for rank in world.run(program) for start in rank]
     sent = [m.nbytes for m in list(world.trace)[sorted(starts)[3] :] if Grid(**grid).between(m.src, m.dst) == "dp"]
     return sum(sent), sum(p.nbytes for p in gpt(**SHAPE | dict(tied=False)).parameters())
 

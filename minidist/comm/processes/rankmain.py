@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from ..base import Comm, RankMissing
-from ..program import seed_all, seed_of
+from ..program import Unchanged, seed_all, seed_of
 from ..trace import Trace
 from .endpoint import Endpoint
 from .heap import keep_freed_memory
@@ -87,12 +87,14 @@ def _run(rank: int, request: dict, rings, store: str) -> dict:
     start = time.monotonic()
     try:
         program, args, kwargs = pickle.loads(request["payload"])
+        reached = Unchanged(program, *args, *kwargs.values())
         comm, flush = _connect(rank, request, rings, store, trace)
         start = time.monotonic()
         value = program(comm, *args, **kwargs)
         flush()
         end = time.monotonic()
-        return {"ok": True, "value": _result(value), "trace": trace, "span": (start, end)}
+        return {"ok": True, "value": _result(value), "trace": trace, "span": (start, end),
+                "changed": reached.changed()}  # fmt: skip
     except BaseException as error:
         return _failure(error, trace)
 

@@ -23,7 +23,7 @@ from ..base import Comm, Deadlock, Link, Recv, Send, Work
 from ..charge.charge import ModelledHost
 from ..cluster import Cluster
 from ..cluster.hardware import ends
-from ..program import caller, copied, named, never_received, own_random, refuse_shared, seed_of, whole
+from ..program import Unchanged, caller, copied, named, never_received, own_random, refuse_changed, seed_of, whole
 from ..trace import Results, Trace
 from .clock import Clock, Ended
 from .garbage import aside
@@ -68,10 +68,11 @@ class World:
         """Run `program(comm, *args, **kwargs)` on each rank; each gets its own copy of the arguments.
 
         Returns the ranks' results in rank order, with `.time` and `.trace`. Raises the first exception
-        of a rank (its `rank` attribute names it), or Deadlock; nothing is left running either way.
+        of a rank (its `rank` attribute names it), or Deadlock; nothing is left running either way. ValueError for
+        a program that has changed a value of the notebook which it reaches otherwise than as an argument.
         """
         program, args, kwargs = whole(program, args, kwargs)
-        refuse_shared(program, *args, *kwargs.values())
+        reached = Unchanged(program, *args, *kwargs.values())
         copies = [copied(args, kwargs) for _ in range(self.n)]
         run = _Run(self)
         self.trace = run.trace
@@ -86,6 +87,8 @@ class World:
             raise run.clock.error from run.cause()
         if self.on_failure == "end" and run.wires.unread():
             raise never_received(run.wires.unread())
+        if not run.failed:
+            refuse_changed(reached.changed())
         return Results(run.results, self.trace, self.time)
 
 
@@ -102,6 +105,7 @@ class _Run:
         self.steady = _Steady(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
+        self.failed = False  # whether a rank has raised
         self.alike: dict[str, dict] = {}  # by channel: what ranks keep that is the same for all of them
 
     def start(self, rank: int, program: Callable, args: tuple, kwargs: dict) -> None:
@@ -120,6 +124,7 @@ class _Run:
             raise
         except BaseException as error:
             error = named(error, rank, self.n)
+            self.failed = True
             if self.world.on_failure == "end":
                 self.clock.fail(error)
             else:
