@@ -15,7 +15,8 @@ from minidist.comm import launch
 
 ASLEEP = "import time; time.sleep(600)"
 # The child of a child that has ended, in a session of its own: nobody's tree shows it.
-LOST = f"import os, subprocess, sys; print(subprocess.Popen([sys.executable, '-c', '{ASLEEP}'], stdout=subprocess.DEVNULL).pid)"
+BEGUN = f"subprocess.Popen([sys.executable, '-c', '{ASLEEP}'], stdout=subprocess.DEVNULL)"
+LOST = f"import os, subprocess, sys; print({BEGUN}.pid)"
 
 
 def tell(*pids):
