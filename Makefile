@@ -10,7 +10,7 @@ JOBS ?= 2
 LAB_FLAGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+PIP := $(BIN)/python -m pip install -c constraints.txt
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 SOLUTIONS = $(sort $(wildcard solutions/*/*.ipynb))
 # Jupyter refuses to start as root unless told that this is meant.
@@ -55,16 +55,32 @@ bench: $(VENV)/.course
 proof: $(VENV)/.test
 	$(BIN)/python -m benchmarks.proof $(NAME)
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+comma := ,
+# The versions of Python that pyproject.toml names. Checked first: pip would say it in a hundred lines, in a broken folder.
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+NEEDS = minidist needs Python 3.11, 3.12 or 3.13
+ANOTHER = Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12
 
-# The stamps are as old as the last install. The second line lets matplotlib look for its fonts here, not in a lesson.
+$(BIN)/python:
+	@$(PYTHON) -c "$(FITS)" || { echo "$(NEEDS), and $(PYTHON) is $$($(PYTHON) --version 2>&1). $(ANOTHER)" >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) && touch $(VENV)/.unfinished || { rm -rf $(VENV); exit 1; }
+
+# $(call install,EXTRAS): into $(VENV), with what pip does to be seen. One that was made for it goes again if that fails.
+# The second step lets matplotlib look for its fonts here, not in a lesson.
+define install
+	@$(BIN)/python -c "$(FITS)" || { echo "$(NEEDS), and $(VENV) has $$($(BIN)/python --version). Remove it: rm -r $(VENV)" >&2; \
+		exit 1; }
+	@echo "Installing the packages that constraints.txt pins into $(VENV): about ten minutes the first time"
+	@$(PIP) -e ".[$(1)]" && $(BIN)/python -c "import matplotlib.pyplot" && rm -f $(VENV)/.unfinished || { \
+		test ! -e $(VENV)/.unfinished || { rm -rf $(VENV); echo "The installation failed; $(VENV) is removed" >&2; }; exit 1; }
+endef
+
+# The stamps are as old as the last install.
 $(VENV)/.course: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e ".[course]"
-	$(BIN)/python -c "import matplotlib.pyplot"
+	$(call install,course)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e ".[course,teach,test,train]"
-	$(BIN)/python -c "import matplotlib.pyplot"
+	$(call install,course$(comma)teach$(comma)test$(comma)train)
 	@touch $(VENV)/.course $@

@@ -15,8 +15,10 @@ from minidist.comm import launch
 
 ASLEEP = "import time; time.sleep(600)"
 # The child of a child that has ended, in a session of its own: nobody's tree shows it.
-BEGUN = f"subprocess.Popen([sys.executable, '-c', '{ASLEEP}'], stdout=subprocess.DEVNULL)"
-LOST = f"import os, subprocess, sys; print({BEGUN}.pid)"
+LOST = f"""
+import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", "{ASLEEP}"], stdout=subprocess.DEVNULL).pid)
+"""
 
 
 def tell(*pids):

@@ -1,8 +1,8 @@
 """Nothing that the tests start outlives them, however they end.
 
-Kernels, servers, browsers and ranks run in sessions of their own. When pytest is killed, no signal reaches them all,
-and nothing that it had yet to do is done. What they share is their environment: pytest writes its mark there, and a
-process beside it waits for its end, then kills whoever bears the mark. A worker of xdist adds a mark of its own.
+Kernels, servers, browsers and ranks run in sessions of their own: when pytest is killed, no signal reaches them all.
+What they share is their environment. So pytest writes its mark there, and a process beside it waits for its end, then
+kills whoever bears the mark. A worker of xdist adds a mark of its own to that.
 """
 
 import contextlib

@@ -27,6 +27,7 @@ from ..cluster.hardware import ends
 from ..lanes import ThreadLane
 from ..program import seed_all, seed_of
 from ..trace import Trace
+from .interface import name_interface
 from .native import Native
 from .torchwork import TorchWork
 
@@ -115,8 +116,8 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
     """The Comm of a process that torchrun started: NCCL where there are GPUs, else gloo.
 
     backend: "nccl" or "gloo" to insist.  seed: of each rank's random numbers, as in a World.
-    Raises RuntimeError outside torchrun, and where a restart would hang; ValueError when there are more local ranks
-    than GPUs.
+    Raises RuntimeError outside torchrun, where a restart would hang, and where other hosts would find no interface of
+    this one; ValueError when there are more local ranks than GPUs.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise RuntimeError("RANK and WORLD_SIZE are not set: start with `torchrun --nproc-per-node 4 …`, "
@@ -130,6 +131,8 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
     if backend == "nccl":
         torch.cuda.set_device(local)
     if not dist.is_initialized():
+        if int(os.environ["WORLD_SIZE"]) > ranks_here:
+            name_interface(os.environ.get("MASTER_ADDR", "localhost"))
         backends = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
         dist.init_process_group(backends, timeout=timedelta(seconds=timeout))
         atexit.register(close)
