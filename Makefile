@@ -2,12 +2,14 @@
 # make test     everything, as the maintainers run it
 # make gpu      the tests for GPUs, on a machine that has some
 # make build    the notebooks, from their text in course/
+# make portable   the notebooks, as other processors and two threads compute them
 # make bench    ours beside PyTorch's own
 # make proof NAME=foundation   what one capability must show, in full size
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 LAB_FLAGS ?=
+THREADS ?= 1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -c constraints.txt
@@ -19,7 +21,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test lint unit alone nbval gpu build bench proof
+.PHONY: lab test lint unit alone nbval portable portable-sse portable-avx2 portable-threads gpu build bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
@@ -38,8 +40,20 @@ alone: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m alone
 
 nbval: $(VENV)/.test
-	$(if $(NOTEBOOKS)$(SOLUTIONS),OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
+	$(if $(NOTEBOOKS)$(SOLUTIONS),OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -q -p tests.warm --nbval --nbval-current-env \
 		--nbval-cell-timeout 120 -n $(JOBS) --dist loadfile $(NOTEBOOKS) $(SOLUTIONS),@echo "no notebooks yet")
+
+# Each of PyTorch, MKL and oneDNN chooses its own instructions, and sums in the order that these suggest.
+portable: portable-sse portable-avx2 portable-threads
+
+portable-sse:
+	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) nbval
+
+portable-avx2:
+	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) nbval
+
+portable-threads:
+	$(MAKE) nbval THREADS=2
 
 gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/gpu tests/train/fuse/gpu

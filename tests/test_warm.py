@@ -29,6 +29,8 @@ def test_a_forked_command(tmp_path, monkeypatch):
     assert json.loads(told[0] + "}") == {"a": 1}
     assert told[2] == f"{os.path.realpath(tmp_path)} ['x'] True {{'A': 'b'}} False True\n"
     assert shell.wait(30) is None and shell.poll() == 0
+    for end in (shell.terminate, shell.kill, lambda: shell.send_signal(15)):
+        end()  # of one that has ended, as with Popen: nothing happens
     plain = one.popen()([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE)
     assert isinstance(plain, subprocess.Popen) and plain.communicate()[0] == b"1\n"
     one.process.stdin.close()

@@ -36,6 +36,17 @@ class Forked(psutil.Process):
     def poll(self) -> int | None:
         return None if self.is_running() else 0
 
+    def send_signal(self, signum: int) -> None:
+        """Nothing, as with Popen, if it has ended: between a look and a signal it may."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            super().send_signal(signum)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
 
 class Warm:
     """Forks what is asked of it, and ends with whoever started it. `asks`: the socket of one that runs already."""

@@ -591,7 +591,7 @@ found = {word: [World(4).run(digits_net, task, seed, sync)[0] for seed in range(
 assert max(found["each rank its own"]) < min(found["synchronized"])
 serial_net = [World(1).run(digits_net, task, seed, False)[0] for seed in range(3)]
 assert all(abs(a - b) < 0.01 for a, b in zip(serial_net, found["synchronized"]))
-rows = [(name, *(f"{a:.2f}" for a in some)) for name, some in (found | {"1 rank, batch of 8": serial_net}).items()]
+rows = [(name, *(f"{a:.1f}" for a in some)) for name, some in (found | {"1 rank, batch of 8": serial_net}).items()]
 study.table(rows, ["batch norm", *(f"seed {s}" for s in range(3))], title="Accuracy on the test set, 2 samples a rank")
 
 # %% [markdown]

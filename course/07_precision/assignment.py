@@ -62,7 +62,7 @@ check.round_to(round_to)
 # %% [markdown] nbgrader={"grade_id": "round_to_target"}
 # **Target:** your columns for fp16 and bf16 are torch's. The last one, an fp8 of 4 and 3 bits, is yours alone.
 
-# %%
+# %% tags=["exact-numbers"]
 numbers = [0.1, 1 + 2**-11, 1 + 3 * 2**-11, 2.0**-25, 3 * 2.0**-25, 65519.0, 65520.0, 300.0]
 rows = [(f"{x:.8g}", *(f"{v:.8g}" for v in (round_to(x, 5, 10), torch.tensor(x).half().item(), round_to(x, 8, 7),
          torch.tensor(x).bfloat16().item(), round_to(x, 4, 3)))) for x in numbers]

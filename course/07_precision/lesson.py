@@ -32,7 +32,7 @@ from minidist.tasks import digits
 F, f32, f16, bf16 = nn.functional, torch.float32, torch.float16, torch.bfloat16
 torch.set_num_threads(1)  # the networks are small
 
-# %%
+# %% tags=["exact-numbers"]
 six = {"1 + 2⁻⁹": 1 + 2**-9, "1 + 2⁻¹²": 1 + 2**-12, "2049": 2049.0, "70,000": 7e4, "10⁻⁸": 1e-8, "10⁻⁴⁰": 1e-40}
 rows = [(name, *(f"{torch.tensor(x).to(d).item():.8g}" for d in (f32, f16, bf16))) for name, x in six.items()]
 display(study.table(rows, ["number", "fp32", "fp16", "bf16"], title="Range and rounding"))

@@ -395,7 +395,7 @@ check.reversible_backward(reversible_backward)
 # **Target:** the inputs come back through 50 blocks. The first roundings are amplified on the way; fp64 has digits to
 # spare.
 
-# %%
+# %% tags=["exact-numbers"]
 class Shift(nn.Module):
     """A neighbour's number, weighed and cut off."""
 

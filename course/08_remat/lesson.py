@@ -438,7 +438,7 @@ study.curves({"kept": (Bs, [a for a, _ in kept]), "reversible": (Bs, [a for a, _
 # Exact? (x + f) − f is x on paper, not on a computer: each block adds a rounding, and the way back amplifies those of
 # the blocks after it. With `bits`, sums are of multiples of 2^−bits, and exact.
 
-# %%
+# %% tags=["exact-numbers"]
 shift = lambda x: (0.3 * x.roll(1, -1)).clamp(-1, 1)  # of the neighbour; no sums, so every machine rounds alike
 
 def back(blocks, dtype, bits=None):

@@ -424,7 +424,7 @@ study.curves({k: (ns, v) for k, v in lines.items()}, points={k: (ns, v) for k, v
 # Back to GPT-3's layer: H = 12,288, 96 heads, bf16, 2,048 tokens, on two DGX H100. Its GPUs wait for four all-reduces
 # of 50 MB. Predict their time: $4\,(2(n-1)\alpha + 2\frac{n-1}{n}N\beta)$, with α and β of the ring's slowest link.
 
-# %%
+# %% tags=["exact-numbers"]
 ns = [1, 2, 4, 8, 16]
 traces = {n: run(n) for n in ns}
 times = [traces[n][1] for n in ns]

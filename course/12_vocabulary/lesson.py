@@ -329,7 +329,7 @@ large = (10_000 * logits.sign() + logits).half()
 loss, grad = World(3).run(half, large)[0]
 expected = F.cross_entropy(large.double(), targets)
 assert loss.dtype == torch.float32 and grad.dtype == torch.float16 and math.isclose(loss, expected, rel_tol=1e-6)
-study.table([("float16 logits, split", f"{loss:.3f}"), ("float64, on one rank", f"{expected:.3f}"),
+study.table([("float16 logits, split", f"{loss:.2f}"), ("float64, on one rank", f"{expected:.2f}"),
              ("exp(10000) in float16", str(float(torch.tensor(1e4).half().exp())))], ["", "loss"])
 
 # %% [markdown]

@@ -371,20 +371,30 @@ def smooth(losses, width=20):
     return losses.nan_to_num(9).median(1).values.unfold(0, width, 1).mean(1).clamp(max=4).tolist()
 
 shown = {rule: (range(20, 161), smooth(learned[rule, 0.36])) for rule in ("flush", "stash", "vertical", "no stash")}
+last = {rule: y[-1] for rule, (_, y) in shown.items()}
+assert last["flush"] + 0.3 < last["stash"] < 1.7 < 2.1 < last["vertical"] and 2.2 < last["no stash"] < 2.4
+assert max(shown["no stash"][1]) == 4 > 3 > max(shown["vertical"][1])
 study.curves(shown, xlabel="micro-batches", ylabel="loss, median of five seeds (4 is 4 or more)",
-             title="Learning rate 0.36")
+             title="Learning rate 0.36", words="With a flush it learns. With stashing it learns, too, but later. "
+             "Vertical sync stays near 2.3. Without stashing the loss bursts, and then stays at 2.3.")
 
 # %% [markdown]
 # To know nothing is a loss of ln 10 = 2.30. The same rate, the same batches, the same start; here is every seed, and
-# a smaller rate.
+# a smaller rate. At 0.36 the training is chaotic: another processor adds in another order, and that alone moves some
+# of these losses by a quarter. So they are drawn, not printed; who is ahead of whom stays the same.
 
 # %%
 end = {key: losses[-40:].mean(0).nan_to_num(9) for key, losses in learned.items()}
 assert end["stash", 0.36].max() < 2 < 2.2 < end["no stash", 0.36].min() and end["vertical", 0.36].min() > 2.1
+assert (end["flush", 0.36] < end["stash", 0.36]).all() and end["no stash", 0.36].max() < 2.4
 assert end["stash", 0.1].max() < min(end[key].min() for key in (("flush", 0.1), ("vertical", 0.1), ("stash", 0.36)))
 assert end["no stash", 0.1].min() < end["stash", 0.1].median() < end["no stash", 0.1].max()
-rows = [(rate, rule, *(f"{loss:.2f}" for loss in losses)) for (rule, rate), losses in end.items()]
-study.table(rows, ["rate", "rule", *(f"seed {s}" for s in SEEDS)], title="Loss of the last 40 micro-batches")
+display(study.curves({}, points={rule: (SEEDS, losses) for (rule, rate), losses in end.items() if rate == 0.36},
+                     xlabel="seed", ylabel="loss of the last 40 micro-batches", title="Learning rate 0.36, every seed",
+                     words="With every seed the flush is ahead of stashing, which stays below 2. Without stashing "
+                     "all seeds are at 2.3; with vertical sync all are near it, or above."))
+rows = [(rule, *(f"{loss:.2f}" for loss in losses)) for (rule, rate), losses in end.items() if rate == 0.1]
+study.table(rows, ["rule", *(f"seed {s}" for s in SEEDS)], title="Learning rate 0.1: loss of the last 40 micro-batches")
 
 # %% [markdown]
 # - **No stashing:** at 0.36 the loss bursts, and what is left knows nothing, with every seed. At 0.1 nobody could tell

@@ -353,7 +353,7 @@ study.curves(spike, xlabel="step", ylabel="update, over the rate", title="Gradie
 # may not survive it. With 0.95 they are 1.1 times as long at most. Now the schedule, for 2 trillion tokens. (The peak
 # is that of large models: GPT-3 with 125 M parameters had 6e-4.)
 
-# %%
+# %% tags=["exact-numbers"]
 steps = 2_000_000_000_000 // 4_000_000
 shape = warm_up(warm_up_steps(steps, 0.004), then=cosine(steps - 2_000, floor=0.1))
 at = range(0, steps + 1, 1000)

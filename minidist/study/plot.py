@@ -28,11 +28,13 @@ def curves(
     yunit: str | None = None,
     logx: bool = False,
     logy: bool = False,
+    words: str = "",
 ) -> Picture:
     """Draw predicted `lines` and measured `points`, each `{"name": (x, y)}`, on one plot.
 
     Points named like a line take its colour. xunit, yunit: "s" and "B" get prefixes (µs, kB), any
-    other unit is set behind the numbers.
+    other unit is set behind the numbers. words: what the picture shows, instead of the values in its
+    text; for trainings whose losses another processor's rounding makes others.
     Errors: ValueError for nothing to draw, x and y of different length, an empty or infinite curve,
     a value below or at 0 on a logarithmic axis.
     """
@@ -53,7 +55,7 @@ def curves(
         style = dict(transform=fig.dpi_scale_trans, fontsize=line.SMALL, color=line.MUTED)
         fig.text(line.MARGIN, 3.05 + 0.17, ylabel, **style)
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), handlelength=2.0, borderaxespad=0.2)
-        return Picture(fig, _curves_text(title, xlabel, ylabel, both, dots, xunit, yunit))
+        return Picture(fig, _curves_text(title, xlabel, ylabel, both, dots, xunit, yunit, words))
 
 
 def _draw(ax, both: list, dots: list) -> None:
@@ -100,16 +102,19 @@ def _whole_ticks(ax, curves: list) -> None:
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
-def _curves_text(title, xlabel, ylabel, both, dots, xunit, yunit) -> str:
+def _curves_text(title, xlabel, ylabel, both, dots, xunit, yunit, words) -> str:
     out = [title] * bool(title) + [f"{ylabel or 'y'} against {xlabel or 'x'}"]
     for kind, sets in (("line", both), ("points", dots)):
         for name, x, y in sets:
+            if words:
+                out.append(f"  {kind} {name}")
+                continue
             pairs = [f"{measure(a, xunit)}: {measure(b, yunit)}" for a, b in zip(x, y, strict=True)]
             if len(pairs) > MOST_LISTED:
                 step = (len(pairs) - 1) / (MOST_LISTED - 1)
                 pairs = [pairs[round(i * step)] for i in range(MOST_LISTED)]
             out.append(f"  {kind} {name}: " + "; ".join(pairs))
-    return "\n".join(out)
+    return "\n".join(out + [f"  {words}"] * bool(words))
 
 
 def bars(

@@ -37,6 +37,13 @@ def test_curves_take_tensors_and_list_twelve_points_at_most():
     assert made.text.count(";") == 11
 
 
+def test_curves_that_differ_from_processor_to_processor_are_described_in_words():
+    lines = {"ring": (range(3), [2.0, 1.5, 1.1]), "tree": (range(3), [2.0, 1.8, 1.7])}
+    made = curves(lines, points={"ring": ([2], [1.2])}, ylabel="loss", xlabel="step", words="The ring is ahead.")
+    assert made.text == "loss against step\n  line ring\n  line tree\n  points ring\n  The ring is ahead."
+    assert made.png == curves(lines, points={"ring": ([2], [1.2])}, ylabel="loss", xlabel="step").png
+
+
 @pytest.mark.parametrize(("x", "whole"), [(range(4), True), ([0.0, 1.5, 3.0], False)])
 def test_stages_and_ranks_are_marked_with_whole_numbers(x, whole):
     ax = Figure(figsize=(8, 3)).add_subplot()
