@@ -22,13 +22,12 @@ from .models import GPT, sequence
 from .parallel import gpt, onto
 from .parallel.engine import Engine, Stages
 from .parallel.pipeline import by_parameters, partition
-from .parallel.schedules import one_f_one_b
 from .parallel.schedules.flow import Shape
 from .parallel.vocab import vocab_cross_entropy
 
 
 def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimizer], *, micro_batches: int = 1,
-                schedule=one_f_one_b, chunks: int = 1, place: str = "loop", ahead: int = 1, cost=by_parameters,
+                schedule="1f1b", chunks: int = 1, place: str = "loop", ahead: int = 1, cost=by_parameters,
                 sequence_parallel: bool = False, recompute: str = "none", amp: str = "O0",
                 half: torch.dtype = torch.bfloat16, zero: int = 0, compression=None,
                 seed: int = 0) -> Engine:  # fmt: skip
@@ -36,14 +35,19 @@ def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimi
 
     model: on the device "meta", which costs nothing: each rank makes the initial values of its part, by `seed`. Or with
     values, of which each rank takes its part. It stays as it is.  optimizer: makes one of groups of parameters.
-    micro_batches: of a step, for each data rank.  schedule, chunks (v), place, ahead: as for `Pipeline`.  cost: of the
-    parts, as for `partition`.  sequence_parallel: tp divides the tokens of a sample.
+    micro_batches: of a step, for each data rank.  schedule: a function, as for `Pipeline`, or the word for one, "1f1b",
+    "gpipe", …: see `onto.SCHEDULES`.  chunks (v), place, ahead: as for `Pipeline`.  cost: of the parts, as for
+    `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
     `train.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `onto.refuse`.
     """
+    if not isinstance(mesh, Mesh):
+        raise ValueError(f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}")
+    onto.known(model, optimizer, cost, sequence_parallel, seed)
     parts, shape = sequence(model), Shape(mesh.pp.size, micro_batches, chunks, place).checked()
-    onto.refuse(model, shape, recompute, amp, zero, compression)
+    schedule = onto.schedule_of(schedule, shape)
+    onto.refuse(model, shape, recompute, amp, half, zero, compression)
     cuts = partition(cost(parts), shape.S * shape.v)  # of the serial model, so the same on all ranks
     whole, rename = dict(model.named_parameters()), partial(gpt.serial_name, parts=len(parts))
     # 1 tensor, 2 vocabulary: no values yet
@@ -59,7 +63,7 @@ def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimi
     module = onto.shard(module, mesh.dp, zero, amp, half)
     tied = gpt.tied(module, rename) if model.head is None and mesh.pp.size > 1 else {}
     groups = onto.groups(module, rename, whole)
-    made, data = onto.averaged(module, groups, tied, mesh.dp, zero, amp, optimizer, compression)
+    made, data = onto.averaged(module, groups, tied, mesh.dp, zero, amp, onto.makes_one(optimizer), compression)
     onto.seed_(mesh, seed)
     loss = partial(vocab_cross_entropy, comm=mesh.tp, vocab=model.tokens.num_embeddings)
     pipeline = Stages(list(module), mesh.pp, schedule, loss, recompute == "stage", tied, place, ahead, scaler=scaler,

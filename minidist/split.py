@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from .arguments import whole
+
 
 def uneven(total: int, n: int) -> list[int]:
     """Sizes of `n` parts of `total`, as equal as can be: `uneven(10, 4) == [3, 3, 2, 2]`. Parts may be empty."""
+    n, total = _checked(n, total)
     if n < 1 or total < 0:
         raise ValueError(f"{total} rows do not split over {n} ranks")
     return [total // n + (i < total % n) for i in range(n)]
@@ -17,6 +20,7 @@ def uneven(total: int, n: int) -> list[int]:
 
 def even(total: int, n: int, what: str = "rows") -> list[int]:
     """Sizes of `n` equal parts; ValueError if `n` does not divide `total`."""
+    n, total = _checked(n, total)
     if n < 1 or total % n:
         raise ValueError(f"{total} {what} do not split over {n} ranks: {total} is not a multiple of {n}")
     return [total // n] * n
@@ -26,12 +30,20 @@ def given(sizes: list[int] | None, total: int | None, n: int) -> list[int]:
     """The caller's `sizes`, checked against `total` and `n`; without any, equal parts."""
     if sizes is None:
         return even(total, n)
-    sizes = list(sizes)
+    try:
+        sizes = list(sizes)
+    except TypeError:
+        raise ValueError(f"sizes are a list, a number of rows for each of {n} ranks, not {sizes!r}") from None
     if len(sizes) != n:
         raise ValueError(f"{len(sizes)} sizes were given for {n} ranks")
-    if min(sizes) < 0 or (total is not None and sum(sizes) != total):
+    sizes = [whole(size, f"each of the sizes {sizes} is a number of rows, at least 0", 0) for size in sizes]
+    if total is not None and sum(sizes) != total:
         raise ValueError(f"the sizes {sizes} add up to {sum(sizes)}, not to {total} rows")
     return sizes
+
+
+def _checked(n: int, total: int) -> tuple[int, int]:
+    return whole(n, "rows are split over a whole number of ranks"), whole(total, "a whole number of rows is split")
 
 
 def bounds(sizes: list[int]) -> list[tuple[int, int]]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..comm.base import Comm, describe
+from ..arguments import choice, whole
+from ..comm.base import Comm, describe, expanded
 from ..split import given
 from .cost import ALGORITHMS, fastest
 from .flat import Flat, Rows, scratch
@@ -25,6 +26,10 @@ def _in_place(operator: Callable) -> Callable:
 
     return combine
 
+
+# What torch moves, but does not compute with.
+UNCOMPUTED = {torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
+              torch.float8_e8m0fnu, torch.float4_e2m1fn_x2, torch.uint16, torch.uint32, torch.uint64}  # fmt: skip
 
 # combine(a, b): a becomes the combination, and is returned
 OPS = {
@@ -60,6 +65,8 @@ def chosen(comm: Comm, verb: str, algorithm, nbytes: int) -> Callable:
             names = ", ".join(map(repr, [*have, "auto", "native"]))
             raise ValueError(f"{verb} has the algorithms {names}, not {name!r}")
         return _steady(comm, have[name])
+    if not hasattr(name, verb):
+        raise ValueError(f"an algorithm is a name or an object with a function {verb}, not {name!r}")
     return _steady(comm, getattr(name, verb)) if getattr(name, "steady", False) else getattr(name, verb)
 
 
@@ -74,14 +81,27 @@ def _steady(comm: Comm, run: Callable) -> Callable:
 
 
 def check_root(comm: Comm, root: int) -> None:
-    if not 0 <= root < comm.size:
+    if not 0 <= whole(root, "the root of a collective is a rank, a whole number") < comm.size:
         raise ValueError(f"root rank {root} does not exist: there are {comm.size} ranks, 0 to {comm.size - 1}")
 
 
+def check_tensor(x: Tensor) -> Tensor:
+    """`x`, which a collective can lay out: a dense tensor."""
+    if not isinstance(x, Tensor):
+        how = ": torch.from_numpy(x) makes one of an array" if hasattr(x, "__array__") else ""
+        raise TypeError(f"a collective takes a tensor, or a list of tensors, not {type(x).__name__}{how}")
+    if x.layout is not torch.strided or x.is_quantized:
+        what = "quantized" if x.is_quantized else str(x.layout).removeprefix("torch.")
+        way = "x.dequantize()" if x.is_quantized else "x.to_dense()"
+        raise ValueError(f"a collective takes dense tensors, not a {what} one of {tuple(x.shape)}: {way} makes one")
+    return x
+
+
 def check_op(xs: list[Tensor], op: str) -> None:
-    if op not in OPS:
-        raise ValueError(f"op is one of {', '.join(map(repr, OPS))}, not {op!r}")
+    choice(op, "op", OPS)
     for x in xs:
+        if check_tensor(x).dtype in UNCOMPUTED or (x.is_complex() and op in ("min", "max")):
+            raise ValueError(f"torch computes no {op} of {x.dtype} tensors: reduce a copy of another dtype")
         if op == "mean" and not (x.is_floating_point() or x.is_complex()):
             raise ValueError(f"the mean of {x.dtype} tensors is not {x.dtype}: reduce a floating-point copy")
 
@@ -104,17 +124,22 @@ def mean(x: Tensor, op: str, n: int) -> None:
         x.div_(n)
 
 
-def flats(x: Tensor | list[Tensor], op: str = "sum") -> list[Flat]:
-    """One flat buffer for each dtype among the tensors."""
+def flats(x: Tensor | list[Tensor], op: str | None = None) -> list[Flat]:
+    """One flat buffer for each dtype among the tensors, which are written to; `op`: what combines them, if anything."""
     xs = list(x) if isinstance(x, list | tuple) else [x]
-    check_op(xs, op)
+    for t in xs:
+        if 0 in check_tensor(t).stride() and expanded(t):
+            raise ValueError(f"a collective in place cannot write into {describe(t)}, which was expanded: several of "
+                             "its elements are one place in memory; x.clone() has room for each")  # fmt: skip
+    if op is not None:
+        check_op(xs, op)
     return [Flat([t for t in xs if t.dtype == dtype]) for dtype in dict.fromkeys(t.dtype for t in xs)]
 
 
 def by_dtype(xs: list[Tensor], run: Callable[[list[Tensor]], list]) -> list:
     """`run` on the tensors of each dtype together; the results in the order of `xs`."""
     results: dict[int, Tensor] = {}
-    for dtype in dict.fromkeys(x.dtype for x in xs):
+    for dtype in dict.fromkeys(check_tensor(x).dtype for x in xs):
         some = [i for i, x in enumerate(xs) if x.dtype == dtype]
         results.update(zip(some, run([xs[i] for i in some]), strict=True))
     return [results[i] for i in range(len(xs))]
@@ -122,6 +147,7 @@ def by_dtype(xs: list[Tensor], run: Callable[[list[Tensor]], list]) -> list:
 
 def height(x: Tensor) -> int:
     """Rows of `x`; a number has one."""
+    check_tensor(x)
     return x.shape[0] if x.ndim else 1
 
 

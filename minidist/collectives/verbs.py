@@ -55,6 +55,7 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
 def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum", algorithm=None):
     """`x` combined over all ranks, in place on rank `root`; the others keep theirs. Returns `x`."""
     check_root(comm, root)
+    check_op([], op)
     for flat in flats(x, op):
         if run := native(comm, algorithm):
             run.reduce(flat.buffer, root, op)
@@ -71,6 +72,7 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
 
     Ring: 2(n−1) messages and 2(n−1)/n·N bytes a rank.
     """
+    check_op([], op)
     for flat in flats(x, op):
         if run := native(comm, algorithm):
             run.all_reduce(flat.buffer, op)
@@ -151,7 +153,7 @@ def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=No
         raise ValueError(f"rank {root} is the root of this scatter: it must give x")
     several = isinstance(x if comm.rank == root else out, list | tuple)
     xs = (list(x) if several else [x]) if comm.rank == root else None
-    split = [given(sizes, height(t), comm.size) for t in xs] if xs else None
+    split = None if xs is None else [given(sizes, height(t), comm.size) for t in xs]
     if out is None:
         outs, several = _announced(comm, xs, split, root, several)
     else:

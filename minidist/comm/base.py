@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import whole
 from .host import Host
 
 ANY = -1
@@ -155,11 +156,24 @@ class Comm(ABC):
 
     def _check(self, ops: Sequence[Send | Recv]) -> None:
         for op in ops:
-            x, sending = op.x, isinstance(op, Send)
-            peer = op.dst if sending else op.src
+            sending = isinstance(op, Send)
+            if not (sending or isinstance(op, Recv)):
+                raise TypeError(f"a batch is a list of Send and Recv; {type(op).__name__} is neither")
+            x, peer = op.x, op.dst if sending else op.src
+            if type(peer) is not int:
+                peer = self._number_peer(op, sending)
+            if not (op.label is None or isinstance(op.label, str)):
+                raise TypeError(f"a label is a string, not {op.label!r}")
             if not (isinstance(x, Tensor) and x.layout is _DENSE and -1 < peer < self.size and peer != self.rank
                     and (sending or x.is_contiguous() or 0 not in x.stride())):  # fmt: skip
                 self._refuse(x, peer, sending)
+
+    def _number_peer(self, op: Send | Recv, sending: bool) -> int:
+        """The other rank of an operation, put into it as an int; ValueError for what is no whole number."""
+        verb = "sends to" if sending else "receives from"
+        peer = whole(op.dst if sending else op.src, f"rank {self.rank} {verb} a rank, a whole number")
+        setattr(op, "dst" if sending else "src", peer)
+        return peer
 
     def _refuse(self, x: Any, peer: int, sending: bool) -> None:
         """Say what is wrong with an operation, if anything is."""
@@ -168,7 +182,7 @@ class Comm(ABC):
             raise TypeError(f"rank {self.rank} can only {verb} a tensor, not {type(x).__name__}")
         if x.layout is not _DENSE:
             raise ValueError(f"rank {self.rank} can only {verb} a dense tensor, not a {x.layout} one")
-        if not sending and x.numel() and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True)):
+        if not sending and expanded(x):
             why = "was expanded: several of its elements are one place in memory"
             raise ValueError(f"rank {self.rank} cannot receive into {describe(x)}, which {why}")
         if not (0 <= peer < self.size or (peer == ANY and not sending)):
@@ -225,7 +239,11 @@ class Comm(ABC):
             if not len(colors) == len(keys) == self.size:
                 raise ValueError(f"{len(colors)} colors and {len(keys)} keys were given for {self.size} ranks")
         else:
-            rows = self._exchange([0 if color is None else 1, color or 0, self.rank if key is None else key])
+            # True and False are colors, too.
+            color = int(color) if isinstance(color, bool) else color
+            number = 0 if color is None else whole(color, "a color is a whole number, or None")
+            place = self.rank if key is None else whole(key, "the key of a rank in its group is a whole number")
+            rows = self._exchange([0 if color is None else 1, number, place])
             colors, keys = [c if joins else None for joins, c, _ in rows], [k for *_, k in rows]
         self._splits += 1  # on every rank, in a group or not: channels must have the same name everywhere
         mine = colors[self.rank]
@@ -245,6 +263,11 @@ class Comm(ABC):
         rest = [r for r in range(self.size) if r != self.rank]
         self._post([Send(rows[self.rank], r, "split") for r in rest] + [Recv(rows[r], r, "split") for r in rest]).wait()
         return [r.tolist() for r in rows]
+
+
+def expanded(x: Tensor) -> bool:
+    """Whether several elements of `x` are one place in memory, as `expand` makes it."""
+    return x.numel() > 0 and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
 
 
 def describe(x: Tensor) -> str:

@@ -47,7 +47,7 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
     RankMissing, saying who is missing and where it is instead; ValueError for a program that has changed a value of the
     notebook which it reaches otherwise than as an argument. What ranks print comes in rank order.
     """
-    check_runner(n, on_failure)
+    n = check_runner(n, on_failure)
     if transport not in ("shm", "gloo"):
         raise ValueError(f'transport is "shm" or "gloo", not {transport!r}')
     if not timeout > 0:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..arguments import whole
 from .base import Comm
 from .cluster import Cluster
 
@@ -44,8 +45,7 @@ class Grid:
             raise ValueError(f"the order of a mesh names its {len(AXES)} axes once, {', '.join(AXES)}, "
                              f"not these {len(self.order)}: {', '.join(self.order)}")  # fmt: skip
         for axis, size in self.sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"an axis has a whole number of ranks, at least 1, and {axis} = {size!r}")
+            whole(size, f"the axis {axis} of a mesh has at least 1 rank", 1)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -166,8 +166,9 @@ def _entries(value) -> dict | list | None:
         return None
     if isinstance(value, FunctionType):
         return dict(_reached_by_function(value))
+    # Methods are no state: torch.optim.Optimizer puts another `step` into a class when the first of it is made.
     attributes = getattr(value, "__dict__", {})
-    return {key: x for key, x in attributes.items() if not key.startswith("__")}
+    return {key: x for key, x in attributes.items() if not (key.startswith("__") or isinstance(x, FunctionType))}
 
 
 def _hash_of(x: torch.Tensor) -> int | None:

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minidist.arguments import choice, flags, floating, number, whole
 from minidist.models.layers import Embedding, LayerNorm, Linear
 from minidist.models.rotary import rotated
 from minidist.models.seeds import made
@@ -28,7 +29,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float):
         super().__init__()
-        self.p = p
+        self.p = number(p, "dropout is the share that becomes zero, from 0 to 1", 0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.native_dropout(x, self.p, True)[0] if self.training and self.p else x
@@ -54,7 +55,10 @@ class Attention(nn.Module):
 
     def deal(self, hidden: int, heads: int, attention: str, kv_heads: int | None, rotary: bool = False) -> None:
         """Say how many heads there are, of what size, and how they attend. ValueError where that cannot be."""
-        groups = heads if kv_heads is None else kv_heads
+        hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
+        heads = whole(heads, "attention has at least 1 head", 1)
+        groups = heads if kv_heads is None else whole(kv_heads, "attention has at least 1 head of keys and values", 1)
+        flags(rotary=rotary)
         if hidden % heads:
             raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
         if groups < 1 or heads % groups:
@@ -119,9 +123,10 @@ class MLP(nn.Module):
 
     def widen(self, hidden: int, gelu: str, ffn: int | None, gated: bool) -> None:
         """Say how many features there are, how many rows of fc each has, and what makes it of them."""
-        if ffn is not None and ffn < 1:
-            raise ValueError(f"an MLP has at least 1 feature, not {ffn}")
-        self.ffn, self.rows = 4 * hidden if ffn is None else ffn, 2 if gated else 1
+        flags(gated=gated)
+        choice(gelu, "gelu", ("tanh", "none"))
+        self.ffn = 4 * hidden if ffn is None else whole(ffn, "an MLP has at least 1 feature", 1)
+        self.rows = 2 if gated else 1
         self.act = SwiGLU() if gated else nn.GELU(gelu)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
@@ -158,6 +163,12 @@ class GPT(nn.Module):
                  dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None,
                  ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
         super().__init__()
+        layers = whole(layers, "a GPT has at least 1 layer", 1)
+        hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
+        vocab = whole(vocab, "a vocabulary has at least 1 token", 1)
+        context = whole(context, "a context has room for at least 1 token", 1)
+        flags(tied=tied, rotary=rotary)
+        floating(dtype, "the parameters of a GPT are real numbers of 16 bits or more, such as torch.float32")
         like, self.context = dict(dtype=dtype, device=device), context
         more = like | dict(kv_heads=kv_heads, ffn=ffn, gated=gated, rotary=rotary)
         self.tokens = Embedding(vocab, hidden, **like)

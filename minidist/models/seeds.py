@@ -17,6 +17,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
+from minidist import arguments
+
 BLOCK = 1 << 20
 """Numbers of one block, about; 16 rows at least."""
 
@@ -88,4 +90,5 @@ def seeded_(module: nn.Module, seed: int = 0) -> nn.Module:
 
 def made(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
     """A module that was built on the device "meta", on `device` with its initial values."""
-    return module if torch.device(device).type == "meta" else seeded_(module.to_empty(device=device), seed)
+    place, seed = arguments.device(device), arguments.whole(seed, "a seed is a whole number")
+    return module if place.type == "meta" else seeded_(module.to_empty(device=place), seed)

@@ -19,6 +19,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from ..arguments import whole
 from ..collectives import all_reduce_
 from ..comm.base import Comm
 
@@ -32,8 +33,8 @@ def assign(nbytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int,
     smaller, so that the wire has something to do early. A gradient that is larger has a bucket of its own.
     Raises ValueError for a size below 1.
     """
-    if min(bucket_bytes, first_bucket_bytes) < 1:
-        raise ValueError(f"a bucket has room for at least 1 byte, not {bucket_bytes} (the first: {first_bucket_bytes})")
+    whole(bucket_bytes, "a bucket has room for at least 1 byte", 1)
+    whole(first_bucket_bytes, "the first bucket has room for at least 1 byte", 1)
     buckets: list[list[int]] = []
     filling: dict[Hashable, tuple[list[int], int]] = {}  # by dtype: the bucket, and the bytes that still fit
     for i, (size, kind) in enumerate(zip(nbytes, kinds, strict=True)):

@@ -23,6 +23,7 @@ from ..collectives import all_reduce_, broadcast_
 from ..collectives.cost import ALGORITHMS
 from ..comm.base import Comm
 from ..split import bounds, even, uneven
+from .alike import check_alike, check_arguments
 from .backwards import Backwards
 from .compressed import CompressedBucket, Copies
 from .reducer import Reducer, share
@@ -113,6 +114,7 @@ class DataParallel(Backwards, nn.Module):
                  overlap: bool = True, broadcast_buffers: bool = True, algorithm: str | None = None,
                  compression=None):  # fmt: skip
         super().__init__()
+        check_arguments(module, comm, overlap, broadcast_buffers, compression)
         self.module, self.comm, self.weight, self.compression = module, comm, None, compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
         self._averaged = None if compression is None else Copies()
@@ -121,6 +123,7 @@ class DataParallel(Backwards, nn.Module):
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
+        check_alike(comm, module)
         broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
         self._watch(self.module.parameters())
 

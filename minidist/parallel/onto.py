@@ -18,29 +18,86 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..arguments import choice, flags, whole
 from ..comm.base import Comm
 from ..models import GPT, TransformerLayer
 from ..train.amp import LEVELS, LossScaler, Masters, autocast
+from ..train.amp.autocast import HALVES
+from ..train.compress.base import Compression
 from ..train.optim import bias_or_norm
 from ..train.remat import ATTENTION, checkpoint, selective
 from .data import DataParallel
+from .schedules import gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2, zb_v
+from .schedules.action import Schedule
 from .schedules.flow import Shape
 from .tensor import seed_group_
 from .vocab import VocabEmbedding
 from .zero import FullySharded, ShardedOptimizer
 
 RECOMPUTE = ("none", "selective", "full", "stage")
+SCHEDULES = {"1f1b": one_f_one_b} | {
+    schedule.__name__: schedule for schedule in (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
+}
 Rename = Callable[[str], str]
 Make = Callable[[list[dict]], Optimizer]
 
 
-def refuse(model: GPT, shape: Shape, recompute: str, amp: str, zero: int, compression) -> None:
+def known(model, optimizer, cost, sequence_parallel: bool, seed: int) -> None:
+    """ValueError for arguments of another kind than `parallelize` takes."""
+    if not isinstance(model, GPT):
+        raise ValueError(f"parallelize splits a GPT, made by gpt(…), not {type(model).__name__}")
+    if not callable(optimizer):
+        raise ValueError("optimizer is a function that makes one of groups of parameters, such as "
+                         f"lambda groups: AdamW(groups, lr=1e-3), not {optimizer!r}")  # fmt: skip
+    if not callable(cost):
+        raise ValueError(f"cost is a function that gives a number for each part of a model, not {cost!r}")
+    flags(sequence_parallel=sequence_parallel)
+    whole(seed, "a seed is a whole number")
+
+
+def schedule_of(schedule: str | Schedule, shape: Shape) -> Schedule:
+    """The function, where a word was given. ValueError for one that does not go with the shape's chunks and place."""
+    if not callable(schedule):
+        schedule = SCHEDULES[choice(schedule, "schedule", SCHEDULES)]
+    S, M, v, place = shape
+    if schedule is interleaved:
+        if v < 2:
+            raise ValueError("schedule='interleaved' wants at least 2 chunks on each stage, and chunks=1: "
+                             "take chunks=2, or schedule='1f1b'")  # fmt: skip
+        schedule = functools.partial(interleaved, v=v)
+    name = getattr(getattr(schedule, "func", schedule), "__name__", "of yours")
+    has = 1 + max((action.chunk for action in schedule(0, S, M)), default=0)
+    if has != v:
+        words = f"{has} chunk{'s' if has > 1 else ''} on each stage"
+        raise ValueError(f"the schedule {name} has {words}, and chunks={v}: take chunks={has}, or another schedule")
+    needed = {"interleaved": "loop", "zb_v": "V"}.get(name, place)
+    if place != needed:
+        raise ValueError(f"the schedule {name} is for place={needed!r}, not for place={place!r}")
+    return schedule
+
+
+def makes_one(optimizer: Make) -> Make:
+    """`optimizer`, with a ValueError where it makes none."""
+
+    def make(groups: list[dict]) -> Optimizer:
+        made = optimizer(groups)
+        if not isinstance(made, Optimizer):
+            raise ValueError(f"optimizer made {type(made).__name__} of the groups of parameters, not an optimizer")
+        return made
+
+    return make
+
+
+def refuse(model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype, zero: int, compression) -> None:
     """ValueError for an option that there is not, and for two that contradict each other."""
-    if zero not in range(4):
+    if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
-    if recompute not in RECOMPUTE or amp not in LEVELS:
-        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, and amp one of {', '.join(LEVELS)}, "
-                         f"not {recompute!r} and {amp!r}")  # fmt: skip
+    choice(recompute, "recompute", RECOMPUTE)
+    choice(amp, "amp", LEVELS)
+    if half not in HALVES:
+        raise ValueError(f"half is one of {', '.join(map(str, HALVES))}, not {half!r}")
+    if compression is not None and not isinstance(compression, Compression):
+        raise ValueError(f"compression is a Compression, such as train.compress.PowerSGD(2), not {compression!r}")
     wide = {p.dtype for p in model.parameters()}
     if amp != "O0" and wide != {torch.float32}:
         raise ValueError(f"amp={amp!r} starts from parameters in float32; this model has {sorted(map(str, wide))}")

@@ -49,7 +49,7 @@ WRONG = {
     "too few sizes": (lambda comm: all_gather(comm, X, sizes=[6, 6]), ("2 sizes", "3 ranks")),
     "no sizes": (lambda comm: all_gather(comm, X, sizes=[]), ("0 sizes", "3 ranks")),
     "not my size": (lambda comm: all_gather(comm, X, sizes=[6, 6, 5] if comm.rank else [5, 6, 6]), ("6 rows", "5")),
-    "negative size": (lambda comm: reduce_scatter(comm, X, sizes=[8, -1, -1]), ("-1", "6 rows")),
+    "negative size": (lambda comm: reduce_scatter(comm, X, sizes=[8, -1, -1]), ("[8, -1, -1]", "at least 0", "not -1")),
     "own rows": (lambda comm: all_to_all(comm, X, sizes=[2, 2, 2], out_sizes=[1, 1, 1]), ("2 rows", "[1, 1, 1]")),
 }
 AT_ROOT = {

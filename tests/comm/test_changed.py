@@ -136,6 +136,23 @@ def test_a_world_of_one_rank_is_no_exception(run_fast):
         run_fast(lambda comm: seen.append(1), 1)
 
 
+class Slower(torch.optim.SGD):
+    """Torch's Optimizer puts another `step` into its class when the first one is made."""
+
+    def step(self, closure=None):
+        super().step(closure)
+
+
+def test_a_class_may_be_made_for_the_first_time(run_fast):
+    def program(comm):
+        w = torch.ones(1, requires_grad=True)
+        w.sum().backward()
+        Slower([w], lr=0.5).step()
+        return w.item()
+
+    assert run_fast(program, 2) == [0.5, 0.5]
+
+
 class Settings:
     def __init__(self):
         self.rates, self.name, self.table = [0.1, float("nan")], "a", {"x": torch.ones(3), 1: np.ones(2)}

@@ -68,8 +68,8 @@ def test_one_rank_and_no_message():
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda comm: Mesh(comm, dp=2, pp=2, tp=3), r"8 ranks are not 2×2×3 = 12"),
-    (lambda comm: Mesh(comm, dp=8, tp=0), r"a whole number of ranks, at least 1, and tp = 0"),
-    (lambda comm: Mesh(comm, dp=4.0, pp=2), r"at least 1, and dp = 4\.0"),
+    (lambda comm: Mesh(comm, dp=8, tp=0), "the axis tp of a mesh has at least 1 rank, not 0"),
+    (lambda comm: Mesh(comm, dp=4.0, pp=2), r"the axis dp of a mesh has at least 1 rank, not 4\.0"),
     (lambda comm: Mesh(comm, dp=8, order="dp tp"), r"its 3 axes once, .* not these 2: dp, tp"),
     (lambda comm: Mesh(comm, dp=8).group("dp", "cp"), r"the 3 axes are pp, dp, tp, not cp"),
     (lambda comm: Grid(2, 2, 2).place(8), r"rank 8 is not in a mesh of 8 ranks"),

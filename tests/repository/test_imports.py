@@ -1,5 +1,6 @@
 """Who may import whom.
 
+    arguments  <-  all
     comm.base  <-  collectives, split  <-  parallel, train  <-  examples, course
                               models   <-  parallel (initial values belong to names)
     comm.mesh, models, parallel, train   <-  parallelize
@@ -16,14 +17,15 @@ from tests.repository.files import ROOT, repository
 
 # For each part of minidist: the modules of minidist that it may import, itself always among them.
 MAY_IMPORT = {
-    "comm": (),
-    "split": (),
-    "models": (),
+    "arguments": (),
+    "comm": ("arguments",),
+    "split": ("arguments",),
+    "models": ("arguments",),
     "tasks": ("split",),
     "text": ("models",),
-    "collectives": ("comm.base", "split"),
-    "parallel": ("comm.base", "split", "collectives", "train", "models"),
-    "train": ("comm.base", "split", "collectives", "parallel"),
+    "collectives": ("arguments", "comm.base", "split"),
+    "parallel": ("arguments", "comm.base", "split", "collectives", "train", "models"),
+    "train": ("arguments", "comm.base", "split", "collectives", "parallel"),
     "parallelize": ("comm.base", "comm.mesh", "models", "parallel", "train"),
     "study": ("",),
     "check": ("",),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 
+from ...arguments import whole
 from ..base import Link
 from . import noise
 from .hardware import LEVELS, Device, HostPart, Level, Place, Route
@@ -53,8 +54,8 @@ class Cluster(Presets):
 
     def __post_init__(self):
         for what in ("ranks", "devices", "nodes", "rack"):
-            if getattr(self, what) is not None and getattr(self, what) < 1:
-                raise ValueError(f"a cluster has at least 1 of its {what}, not {getattr(self, what)}")
+            if what != "rack" or self.rack is not None:
+                whole(getattr(self, what), f"a cluster has at least 1 of its {what}", 1)
         needed = {("device",): self.ranks, ("nvlink", "pcie"): self.devices, ("nic",): self.nodes}
         for names, count in needed.items():
             if count > 1 and not any(name in self.links for name in names):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...arguments import number, whole
 from ..base import Link
 
 # From near to far; each with the name that tables show.
@@ -59,10 +60,9 @@ class Level:
     share: int = 1
 
     def __post_init__(self):
-        if self.alpha < 0 or self.beta < 0:
-            raise ValueError(f"a link cannot take negative time: alpha is {self.alpha}, beta is {self.beta}")
-        if self.share < 1:
-            raise ValueError(f"a wire belongs to at least 1 rank, not to {self.share}")
+        number(self.alpha, "alpha is a number of seconds, at least 0", 0)
+        number(self.beta, "beta is a number of seconds a byte, at least 0", 0)
+        whole(self.share, "a wire belongs to at least 1 rank", 1)
 
 
 class HostPart(NamedTuple):
@@ -96,7 +96,7 @@ def ends(comm, dst: int, src: int | None) -> tuple[int, int]:
     """(src, dst) of `comm.link(dst, src)`; ValueError for a rank that does not exist, or one and the same."""
     src = comm.rank if src is None else src
     for rank in (src, dst):
-        if not 0 <= rank < comm.size:
+        if not 0 <= whole(rank, "a link goes from a rank to a rank, a whole number") < comm.size:
             raise ValueError(f"no link goes to rank {rank}: there are {comm.size} ranks, 0 to {comm.size - 1}")
     if src == dst:
         raise ValueError(f"no link goes from rank {src} to rank {dst}, itself")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ... import arguments
 from ..base import Comm, Deadlock, Link, Recv, Send, Work
 from ..charge.charge import ModelledHost
 from ..cluster import Cluster
@@ -45,22 +46,29 @@ class World:
     seed: of each rank's random numbers.  device: "cpu", "meta" (no data, any size) or "cuda".
     on_failure: "end" the other ranks when one raises, or "continue"; a rank that waits for a dead one
     then gets PeerLost, and the dead one's result is its exception.
-    Raises ValueError for n < 1, for more ranks than the cluster has, for a negative time, for links given twice.
+    Raises ValueError for n < 1, for more ranks than the cluster has, for a negative time, for links given twice, and
+    for what is of another kind than said here.
     """
 
     def __init__(self, n: int, alpha: float | None = None, beta: float | None = None, rendezvous: bool = True,
                  seed: int = 0, device: str = "cpu", on_failure: str = "end",
                  cluster: Cluster | None = None, meter: bool | None = None, ordered: bool = False):  # fmt: skip
-        check_runner(n, on_failure)
+        n = check_runner(n, on_failure)
+        arguments.flags(rendezvous=rendezvous, ordered=ordered)
+        if meter is not None:
+            arguments.flags(meter=meter)
         if cluster is None:
             alpha, beta = 5e-6 if alpha is None else alpha, 1 / 50e9 if beta is None else beta
             cluster = Cluster.uniform(n, alpha, beta)
         elif alpha is not None or beta is not None:
             raise ValueError(f"a cluster has links of its own, and alpha={alpha}, beta={beta} were given, too")
+        if not isinstance(cluster, Cluster):
+            raise ValueError(f"a cluster is a Cluster, such as Cluster.dgx_h100(nodes=2), not {cluster!r}")
         if n > cluster.size:
             raise ValueError(f"{n} ranks do not fit on the cluster {cluster.name!r}, which has room for {cluster.size}")
         self.n, self.alpha, self.beta, self.cluster, self.rendezvous = n, alpha, beta, cluster, rendezvous
-        self.ordered, self.seed, self.device, self.on_failure = ordered, seed, torch.device(device), on_failure
+        self.ordered, self.on_failure = ordered, on_failure
+        self.seed, self.device = check_seed(seed), arguments.device(device)
         self.meter = cluster.device is not None if meter is None else meter
         self.time, self.trace = 0.0, Trace(n)
 
@@ -234,9 +242,13 @@ class _Lane:
             work.finish(self.fiber.time, error)
 
 
-def check_runner(n: int, on_failure: str) -> None:
-    """The arguments that every runner has in common."""
-    if not isinstance(n, int) or n < 1:
-        raise ValueError(f"a run has at least 1 rank, not {n!r}")
-    if on_failure not in ("end", "continue"):
+def check_runner(n: int, on_failure: str) -> int:
+    """The arguments that every runner has in common. Returns the number of ranks."""
+    if not isinstance(on_failure, str) or on_failure not in ("end", "continue"):
         raise ValueError(f'on_failure is "end" or "continue", not {on_failure!r}')
+    return arguments.whole(n, "a run has at least 1 rank", 1)
+
+
+def check_seed(seed: int) -> int:
+    """The seed of a run, in any world."""
+    return arguments.whole(seed, "a seed is a whole number")

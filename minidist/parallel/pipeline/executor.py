@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ...arguments import whole
 from ...comm.base import Comm, describe
 from ..schedules import Action, one_f_one_b, validate
 from ..schedules.action import Schedule, lists
@@ -64,8 +65,7 @@ class Pipeline:
                 raise ValueError(f"rank 0 has {everyone[0][0]} chunks of the model, rank {rank} has {v}")
         self.ties = Ties(comm, tied or {}, [names for _, names in everyone])
         self._shape = Shape(comm.size, 1, self.v, place).checked()
-        if ahead < 0:
-            raise ValueError(f"at least 0 receives are posted ahead, not {ahead}")
+        ahead = whole(ahead, "at least 0 receives are posted ahead", 0)
         self._post, self._plans = Post(comm, self._shape, ahead), {}
         self.last = comm.size * self.v - 1  # part of the model
         self.first_stage, self.last_stage = (self._shape.stage(part) == self.stage for part in (0, self.last))

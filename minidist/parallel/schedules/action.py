@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...arguments import whole
+
 KINDS = "FBIWU"
 WORD = re.compile(rf"([{KINDS}])(\d+)(?:\.(\d+))?")
 
@@ -61,7 +63,7 @@ def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
 
 def check(stage: int, S: int, M: int) -> None:
     """What every schedule asks of its arguments."""
-    if S < 1 or M < 1:
-        raise ValueError(f"a pipeline has at least 1 stage and 1 micro-batch, not {S} and {M}")
-    if not 0 <= stage < S:
+    whole(S, "a pipeline has at least 1 stage", 1)
+    whole(M, "a step has at least 1 micro-batch", 1)
+    if not 0 <= whole(stage, f"a stage is a whole number, 0 to {S - 1}") < S:
         raise ValueError(f"there is no stage {stage} in a pipeline of {S} stages, 0 to {S - 1}")

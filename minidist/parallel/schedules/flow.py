@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...arguments import whole
 from .action import Action
 
 PLACES = ("loop", "V")
@@ -39,11 +40,12 @@ class Shape(NamedTuple):
     def checked(self) -> Shape:
         """Itself. ValueError for a pipeline that cannot be."""
         S, M, v, place = self
-        if not all(isinstance(k, int) and k > 0 for k in (S, M, v)):
-            raise ValueError(f"a pipeline has at least 1 stage, micro-batch and chunk, not {S}, {M} and {v}")
+        S = whole(S, "a pipeline has at least 1 stage", 1)
+        M = whole(M, "a step has at least 1 micro-batch", 1)
+        v = whole(v, "a stage has at least 1 chunk", 1)
         if place not in PLACES or (place == "V" and v != 2):
             raise ValueError(f'parts are placed as a "loop", or as a "V" of 2 chunks, not as {place!r} of {v}')
-        return self
+        return Shape(S, M, v, place)
 
     def part(self, stage: int, chunk: int) -> int:
         """Which part of the model a stage's chunk is."""

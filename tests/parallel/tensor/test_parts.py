@@ -106,14 +106,13 @@ def test_processes_start_alike():
 def test_a_layer_is_made_without_the_whole(sequence, monkeypatch):
     """Beside its own parameters a rank holds a block of rows of the whole, 16 of 256 numbers here."""
     monkeypatch.setattr(seeds, "BLOCK", 1)
-    own = {}
 
     def program(comm):
         layer = TensorLayer(64, 4, comm, sequence=sequence)
-        own[comm.rank] = layer, sum(p.nbytes for p in layer.parameters())
+        return layer, sum(p.nbytes for p in layer.parameters())
 
     world = World(3, cluster=Cluster.dgx_h100(), device="cpu")
-    world.run(program)
+    own = world.run(program)
     whole = sum(p.nbytes for p in TransformerLayer(64, 4).parameters())
-    for rank, (_, nbytes) in own.items():
+    for rank, (_, nbytes) in enumerate(own):
         assert nbytes <= world.trace.memory[rank].peak <= nbytes + 16 * 256 * 8 < whole
