@@ -32,8 +32,9 @@ from minidist.comm import World
 #
 # <details><summary>Hint</summary>
 #
-# If all ranks send first, none is there to receive. `comm.sendrecv(x, dst, into, src)` starts both together.
-# `torch.empty_like(x)` makes room. A rank cannot send to itself.
+# If all ranks call `send` first, they wait there, and none comes to receive. `comm.sendrecv(x, dst, into, src)` starts
+# both together; so do `isend` and `irecv`, if you wait for them afterwards. `torch.empty_like(x)` makes room. A rank
+# cannot send to itself.
 #
 # </details>
 

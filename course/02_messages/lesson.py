@@ -129,6 +129,35 @@ display(study.holdings(before, world.run(shift), title="Everyone has its left ne
 study.messages(world.trace, clock="steps", label="bytes", title="sendrecv: everyone sends and receives at once")
 
 # %% [markdown]
+# `sendrecv` does three things that one can do alone. `isend` and `irecv` **post** a message and return at once, with
+# a handle; its `wait` waits. What is posted is there for the other side, in whatever order a rank posts
+# and waits. Only this is fixed: from one rank to another, messages match in the order of posting. That is MPI's rule.
+#
+# A stream of NCCL, the library for GPUs, is stricter: it starts an operation when all that was posted before has
+# finished, unless they were posted as one group. `World(n, ordered=True)` has such streams. Below, the same
+# program is right in one World and hangs in the other: who stands before whom?
+
+# %%
+def post_both(comm):
+    mine = numbers(comm)
+    theirs = torch.empty_like(mine)
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sending = comm.isend(mine, right)
+    receiving = comm.irecv(theirs, left)
+    sending.wait()
+    receiving.wait()
+    return theirs
+
+assert all(torch.equal(x, y) for x, y in zip(World(3).run(post_both), World(3).run(shift)))
+try:
+    World(3, ordered=True).run(post_both)
+except Deadlock as why:
+    print(why)
+
+# %% [markdown]
+# There `comm.batch([Send(mine, right), Recv(theirs, left)])` posts both as a group. `sendrecv` does that, too, so it is
+# right everywhere.
+#
 # ## The collectives
 #
 # A **collective** is a pattern in which every rank takes part. We name rank 0's chunks a0, a1, …, rank 1's b0, b1, …
@@ -477,8 +506,8 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # Over gloo (`_post_each`) each becomes an `isend` or an `irecv` of torch. A sender sends a header, then the values.
 # A receiver first asks for the header; only when the two sides agree does it receive the values.
 #
-# NCCL (`_post_grouped`) is stricter: ungrouped two-way traffic hangs there, like our first program.
-# So the headers go first, over gloo, and then all values in one `batch_isend_irecv`. This is why `comm.batch` exists.
+# NCCL (`_post_grouped`) is stricter: its stream is ordered, and ungrouped two-way traffic hangs there, like
+# `post_both` in an ordered World. So the headers go over gloo, and values start in one group, `batch_isend_irecv`.
 
 # %%
 from minidist.comm.torchdist.torchwork import TorchWork

@@ -189,7 +189,8 @@ study.table(rows, ["", "predicted", "counted"])
 # ## 4 · A stage that runs its list (3 points)
 #
 # The list says what to do; the messages follow from it. Activations go to the right over one Comm, gradients to the
-# left over another: two **channels**, so that neither waits behind the other.
+# left over another: two **channels**. Here one would do, since what is posted matches in any order. On GPUs each is an
+# NCCL stream of its own, so that a gradient never stands behind an activation that nobody takes yet.
 #
 # | | |
 # |---|---|

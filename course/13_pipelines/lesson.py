@@ -122,8 +122,8 @@ def by_hand(comm, schedule, M):
     return spans
 
 # %%
-def run(program, *args, n=4):
-    world = World(n, cluster=Cluster.uniform(n, 5e-6, 1 / 450e9, H100), device="meta")
+def run(program, *args, n=4, ordered=False):
+    world = World(n, cluster=Cluster.uniform(n, 5e-6, 1 / 450e9, H100), device="meta", ordered=ordered)
     return world, world.run(program, *args)
 
 def waits(world, ranks):
@@ -208,9 +208,7 @@ study.table(rows, ["4 stages, M = 8", "bubble", *(f"stage {s} keeps" for s in ra
 # ## Break it: one queue
 #
 # The list is right. Let us run the one of 2 stages by hand, as we ran the others. Rank 0 sends the activation of
-# micro-batch 1, rank 1 sends the gradient of micro-batch 0, and each send waits until somebody receives. The operations
-# of one NCCL stream behave so, too. The validator knows it without running, if we tell it that all operations of a
-# stage stand in one queue.
+# micro-batch 1, rank 1 sends the gradient of micro-batch 0, and each send waits until somebody receives.
 
 # %%
 def my_words(stage, S, M):
@@ -219,6 +217,28 @@ def my_words(stage, S, M):
 try:
     run(by_hand, my_words, 3, n=2)
 except Deadlock as why:
+    print(why)
+
+# %% [markdown]
+# So post the send, and go on; wait for all sends at the end. What is posted matches in any order, and the list runs.
+# But on one NCCL stream operations start in the order of posting, each when the former has finished: `ordered=True`.
+# There the same program hangs. The validator knows it without running, if we tell it that all operations of a stage
+# stand in one queue.
+
+# %%
+def by_posting(comm, schedule, M):
+    works = []
+    comm.send = lambda x, dst: works.append(comm.isend(x, dst))  # go on without waiting
+    spans = by_hand(comm, schedule, M)
+    for work in works:
+        work.wait()
+    return spans
+
+_, posted = run(by_posting, my_words, 3, n=2)
+assert [" ".join(name for name, *_ in spans) for spans in posted] == ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]
+try:
+    run(by_posting, my_words, 3, n=2, ordered=True)
+except Deadlock as why:
     print(why, "\n")
 try:
     validate(actions(mine), comm="stream")
@@ -226,8 +246,9 @@ except ScheduleError as why:
     print(why)
 
 # %% [markdown]
-# Two ways out. Megatron starts each send together with the receive that comes next. `minidist` gives every edge of the
-# pipeline, and each direction, a **channel** of its own, and starts sends without waiting.
+# On a stream there are two ways out. Megatron starts each send together with the receive that comes next, as one group.
+# `minidist` posts its sends, and gives every edge of the pipeline, and each direction, a **channel** of its own: over
+# NCCL that is another stream. It also keeps apart what has no tags, once two stages share more than one edge.
 # Its `Pipeline` runs any list; here is ours, on the same stages.
 
 # %%

@@ -46,8 +46,9 @@ def _hint(text: str) -> str:
         return ("While others have finished, someone waits for a message that is never sent, or sends one that nobody "
                 "takes: a step too many, or the wrong partner?")  # fmt: skip
     if waits and set(waits) == {"send"}:
-        return "Every rank sends, and none is there to receive. Start both together: comm.sendrecv."
+        return ("Every rank waits until its message is taken, and none has posted the receive for it. Start both "
+                "together: comm.sendrecv.")  # fmt: skip
     if waits and set(waits) == {"receive"}:
-        return ("Every rank waits to receive, and none sends. Who begins? (What isend began before it waits, too, "
-                "until somebody takes it: start both together, comm.sendrecv.)")  # fmt: skip
+        return ("Every rank waits to receive, and none has sent what it waits for. Who begins? Post the send first "
+                "(comm.isend), or start both together: comm.sendrecv.")  # fmt: skip
     return "The ranks wait for each other in a circle: does every send meet its receive, in the same order?"

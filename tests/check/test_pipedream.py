@@ -123,8 +123,14 @@ def test_other_stages(capsys):
                         p -= rate * q.grad
         [work.wait() for work in works]
 
-    assert accepted(check.run_pipedream, [with_copies, with_states]) == [0, 1]
-    assert capsys.readouterr().out.count("run_pipedream: right.") == 2
+    solution = solved("14_pipedream")["run_pipedream"]
+
+    def on_one_channel(down, up, part, words, xs, ys, loss_fn, rate):
+        """What is posted matches in any order: the gradients need no channel of their own."""
+        solution(up, up, part, words, xs, ys, loss_fn, rate)
+
+    assert accepted(check.run_pipedream, [with_copies, with_states, on_one_channel]) == [0, 1, 2]
+    assert capsys.readouterr().out.count("run_pipedream: right.") == 3
 
 
 def swap(weights, numbers):

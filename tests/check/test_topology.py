@@ -112,6 +112,23 @@ def test_a_pipeline_in_batches(capsys):
     assert "pipeline: right." in capsys.readouterr().out
 
 
+def test_a_pipeline_that_posts_all_its_receives_first(capsys):
+    def pipeline(comm, x, pieces):
+        chunks = x.view(-1).tensor_split(pieces)
+        coming = [comm.irecv(piece, comm.rank - 1) for piece in chunks if comm.rank > 0]
+        leaving = []
+        for i, piece in enumerate(chunks):
+            if comm.rank > 0:
+                coming[i].wait()
+            if comm.rank < comm.size - 1:
+                leaving.append(comm.isend(piece, comm.rank + 1))
+        for work in reversed(leaving):
+            work.wait()
+
+    check.pipeline(pipeline)
+    assert "pipeline: right." in capsys.readouterr().out
+
+
 def test_other_ways_to_find_the_slow_one(capsys):
     def least_of_each(trace):
         paces = {r: [(m.sent - m.start) / m.nbytes for m in trace if r in (m.src, m.dst)] for r in range(trace.n)}

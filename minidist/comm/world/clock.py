@@ -5,6 +5,9 @@ The idea: only the fiber that holds the baton runs, and it gives the baton up on
 Whatever happens at a time (a transfer that may start) is an event; it is acted upon once no fiber can do anything
 earlier. The baton goes directly from fiber to fiber, without a scheduler: one hand-over of threads for any n.
 
+A run may stand inside a fiber of another one (a grader's World around a lesson's). Then an interrupt reaches the
+outermost run only, in the main thread; each run tells the fiber that the next one stands in.
+
 Invariant (conservative discrete-event simulation, Chandy and Misra 1979): when an event at time t is acted upon, every
 runnable fiber is at t or later and no event is earlier. So a run is the same bit for bit every time. Each rank has its
 own random numbers, which come with the baton.
@@ -68,6 +71,8 @@ class Clock:
         self._times: list[float] = []  # theirs, a heap. Ranks in step share them: it stays small however many they are
         self._now = Moment()  # the one that the run has reached
         self._acting = False  # whether its events are being acted upon: some of them may be still to come
+        self._thread = threading.current_thread()  # which waits for the run
+        self._depth = getattr(self._thread, "depth", 0)  # how many runs it stands inside of
         self._finished = threading.Lock()
         self._finished.acquire()
         self._generators = Generators(device, map(seed_of, range(n)))
@@ -79,6 +84,7 @@ class Clock:
         """A new fiber, runnable at `time`."""
         fiber = Fiber(rank, name, time)
         fiber.thread = threading.Thread(target=self._run, args=(fiber, body), name=f"rank {rank} {name}", daemon=True)
+        fiber.thread.depth, fiber.thread.closing = self._depth + 1, False
         self.fibers.append(fiber)
         self.wake(fiber, time)
         fiber.thread.start()
@@ -162,24 +168,34 @@ class Clock:
         first = self._next()
         if first is not None:
             first.baton.release()
-            self._finished.acquire()
+            while not self._finished.acquire(timeout=0.05 if self._depth else -1):
+                pass  # a fiber of another run: it can be ended only between two lines
 
     def __exit__(self, *exception) -> None:
         """Nothing is left running, also after KeyboardInterrupt."""
-        self.ending = True
-        for fiber in self.fibers:
-            self._end(fiber)
-        self._generators.__exit__()
+        self.ending = self._thread.closing = True
+        # An interrupt must be over in a second, whatever the fibers do. A run inside gives up before the one around it.
+        interrupted = exception[0] is not None
+        patience = 0.8 / 2**self._depth if interrupted else 5.0
+        try:
+            for fiber in self.fibers:
+                patience = self._end(fiber, patience)
+        finally:
+            self._thread.closing = False
+            self._generators.__exit__()
 
-    def _end(self, fiber: Fiber) -> None:
-        if fiber.thread.is_alive() and fiber.baton.locked():
+    def _end(self, fiber: Fiber, patience: float) -> float:
+        """End a fiber; the seconds that may still be spent on fibers that do not end at once."""
+        thread, step = fiber.thread, 0.05
+        if thread.is_alive() and fiber.baton.locked():
             fiber.baton.release()
-        fiber.thread.join(0.05)
-        for _ in range(100):  # it is computing (Ctrl-C): stop it at its next line
-            if not fiber.thread.is_alive():
-                break
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(fiber.thread.ident), ctypes.py_object(Ended))
-            fiber.thread.join(0.05)
+        thread.join(step)
+        while thread.is_alive() and patience > 0:  # it is computing (Ctrl-C): stop it at its next line
+            if not thread.closing:  # else it is ending a run of its own, and must not be disturbed
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended))
+            thread.join(step)
+            patience -= step
+        return patience
 
     def _run(self, fiber: Fiber, body: Callable[[], None]) -> None:
         stay(self._core)

@@ -1,8 +1,10 @@
 """One edge of a pipeline: messages of several tensors from one stage to the next, or to the one before.
 
-Every edge and direction has a channel of its own, so messages of one edge never wait behind another's: that is
-where pipelines deadlock. Sends are started and not waited for until they must be over. Receives are posted in the
-order of sending; `ahead` of them before they are needed, so that a message comes in while its receiver computes.
+Every edge and direction has a channel of its own. There are no tags: two stages that share several edges, as
+interleaved chunks do, match messages in posting order, and each edge has an order of its own. Over NCCL a channel is a
+stream, too, on which no message of another edge stands before one. Sends are started and not waited for until they
+must be over: a stage that waits for each is where pipelines deadlock. Receives are posted in the order of sending;
+`ahead` of them before they are needed, so that a message comes in while its receiver computes.
 
     Outbox  put(micro, tensors)    free(micro)    on the sending stage
     Inbox   take(micro)                           on the receiving stage

@@ -7,8 +7,8 @@ without waiting. A message passes when its send and its receive are both first i
                true circle of dependencies hangs
     channels   one for each sender, receiver and direction (activation, gradient), each a Comm of its own: a send
                never stands before a receive, and messages are taken in the order they were sent
-    stream     one for all operations of a stage, as on an NCCL stream. 1F1B hangs, unless each send is grouped with
-               the receive beside it, as in Megatron-LM. S = 2:
+    stream     one for all operations of a stage, as on an NCCL stream (`World(n, ordered=True)`). 1F1B hangs, unless
+               each send is grouped with the receive beside it, as in Megatron-LM. S = 2:
                    stage 0   send F0      send F1   receive B0     send F1 waits for a receive that stands behind
                    stage 1   receive F0   send B0   receive F1     send B0, which waits for one behind send F1
 """

@@ -1,0 +1,165 @@
+"""The stop button: an interrupt ends a World within a second, and Worlds inside its ranks with it.
+
+In a process of its own with a real SIGINT, and in a notebook's kernel.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.repository.files import ROOT
+
+# Programs that never end. `nested(3, what)` is a World in a rank of a World in a rank of a World that does `what`.
+PROGRAMS = """
+import json, os, signal, sys, threading, time
+import numpy as np
+import torch
+from minidist.comm import World
+
+def computes(comm):
+    if comm.rank == 2:
+        x = 0
+        while True:
+            x += 1
+    comm.recv(torch.ones(1), 2)
+
+def computes_with_torch(comm):
+    x = torch.ones(50, 50)
+    while True:
+        x = (x @ x).tanh()
+
+def talks(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    while True:
+        comm.sendrecv(torch.ones(1), right, torch.ones(1), left)
+
+def polls(comm):
+    if comm.rank < 2:
+        talks(comm.split([0, 0, 1]))
+    comm.split([0, 0, 1])
+    work = comm.irecv(torch.ones(1), 0)
+    while not work.done():
+        pass
+
+def insists(comm):
+    while True:
+        try:
+            computes(comm)
+        except Exception:
+            pass
+
+def in_a_lane(comm):
+    comm.stream(lambda lane: computes_with_torch(lane)).wait()
+
+def sleeps(comm):
+    time.sleep(3)
+
+def nested(depth, what):
+    def program(comm, depth):
+        if depth > 1 and comm.rank == 1:
+            World(3).run(program, depth - 1)
+        elif depth > 1:
+            comm.recv(torch.ones(1), 1)
+        else:
+            what(comm)
+    World(3).run(program, depth)
+
+def left():
+    return [t.name for t in threading.enumerate() if t.name.startswith("rank ")]
+
+def states():
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+
+def ring(comm):
+    x = torch.rand(1)
+    return comm.sendrecv(x, (comm.rank + 1) % 3, torch.empty(1), (comm.rank - 1) % 3).item()
+"""
+
+ALONE = """
+before, wanted = states(), list(World(3).run(ring))
+started = []
+
+def press():
+    time.sleep(0.5)
+    started.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+for what in sys.argv[2:]:
+    threading.Thread(target=press).start()
+    try:
+        nested(int(sys.argv[1]), globals()[what])
+    except KeyboardInterrupt:
+        took = time.monotonic() - started.pop()
+    remaining, same = left(), states() == before
+    if remaining:
+        time.sleep(3)
+    print(json.dumps([what, took, remaining, left(), same and states() == before, list(World(3).run(ring)) == wanted]))
+"""
+
+
+def interrupted(depth, *what):
+    """For each program: seconds until it was over, threads then and later, are random numbers and the next run right"""
+    run = subprocess.run([sys.executable, "-c", PROGRAMS + ALONE, str(depth), *what], capture_output=True, text=True,
+                         cwd=ROOT, timeout=60)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [row[0] for row in rows] == list(what)
+    return [row[1:] for row in rows]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_an_interrupt_ends_worlds_in_worlds_within_a_second(depth):
+    rows = interrupted(depth, "computes", "computes_with_torch", "talks", "polls", "insists", "in_a_lane")
+    assert max(row[0] for row in rows) < 1
+    assert [row[1:] for row in rows] == [[[], [], True, True]] * 6
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_call_that_cannot_be_stopped_holds_nobody_up(depth):
+    """`time.sleep` cannot be interrupted in a thread: that thread ends after it, the run within the second."""
+    [[took, remaining, later, same_numbers, right]] = interrupted(depth, "sleeps")
+    assert took < 1
+    assert remaining and later == []
+    assert same_numbers and right
+
+
+def executed(client, code, timeout=30):
+    """What a cell ends in, and what it prints."""
+    printed = []
+    reply = client.execute_interactive(code, timeout=timeout, store_history=False, output_hook=printed.append)
+    text = "".join(m["content"].get("text", "") for m in printed if m["msg_type"] == "stream")
+    return reply["content"], text
+
+
+@pytest.mark.alone
+def test_the_stop_button_of_a_notebook():
+    """The kernel answers within a second, and the notebook goes on with all that it had."""
+    manager = KernelManager()
+    manager.start_kernel(cwd=str(ROOT))
+    client = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        content, _ = executed(client, PROGRAMS + "wanted, before = list(World(3).run(ring)), states()")
+        assert content["status"] == "ok", content
+        for depth, what in ((1, "computes"), (2, "talks"), (3, "computes_with_torch"), (3, "insists")):
+            client.execute(f"nested({depth}, {what})", store_history=False)
+            time.sleep(1.0)
+            start = time.monotonic()
+            manager.interrupt_kernel()
+            while (reply := client.get_shell_msg(timeout=30))["msg_type"] != "execute_reply":
+                pass
+            took = time.monotonic() - start
+            assert reply["content"]["ename"] == "KeyboardInterrupt"
+            assert took < 1, f"{what}, {depth} deep"
+            content, text = executed(client, "print(left(), states() == before, list(World(3).run(ring)) == wanted)")
+            assert text.strip() == "[] True True", content
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
