@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -39,6 +40,22 @@ OPS = {
     "max": lambda a, b: torch.maximum(a, b, out=a),
     "prod": _in_place(Tensor.mul_),
 }
+
+
+def collective(comm: Comm, verb: str, xs, algorithm, rooted: bool = False, **options):
+    """The context of a collective: what all ranks must say of it travels in the headers of its messages.
+
+    xs: tensors, or shapes, that are the same on all ranks.  options: what else is.
+    """
+    xs = list(xs) if isinstance(xs, list) else [xs]
+    shapes = " and ".join([str(tuple(x.shape if isinstance(x, Tensor) else x)) for x in xs])
+    words = [f"{verb} of {shapes}" if xs else verb, *[f"{name} {value}" for name, value in options.items() if value is not None]]
+    name = algorithm or comm.algorithm
+    words.append(f"algorithm {name if isinstance(name, str) else type(name).__name__}")
+    text = ", ".join(words)
+    if len(text) > 120:
+        text = f"{text[:100]}… (check sum {crc32(text.encode()):08x})"
+    return comm.collective(text, rooted)
 
 
 def native(comm: Comm, algorithm: str | None):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..comm.base import Comm
-from .dispatch import OPS, check_op, chosen, mean, native, nbytes
+from .dispatch import OPS, check_op, chosen, collective, mean, native, nbytes
 from .flat import beside
 
 ANYWHERE = ("naive", "ring", "pipelined")  # algorithms that take each chunk by itself, wherever it lies
@@ -30,7 +30,8 @@ def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
         run.all_gather(chunks)
         return
     near = _near(comm, chunks, algorithm)
-    chosen(comm, "all_gather", algorithm, nbytes(near))(comm, near)
+    with collective(comm, "all_gather_", _whole(chunks), algorithm):
+        chosen(comm, "all_gather", algorithm, nbytes(near))(comm, near)
     if near is not chunks:
         for chunk, got in zip(chunks, near, strict=True):
             chunk.copy_(got)
@@ -45,7 +46,8 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], op: str = "sum", algorithm
         run.reduce_scatter(chunks, op)
     else:
         near = _near(comm, chunks, algorithm)
-        chosen(comm, "reduce_scatter", algorithm, nbytes(near))(comm, near, mine, OPS[op])
+        with collective(comm, "reduce_scatter_", _whole(chunks), algorithm, op=op):
+            chosen(comm, "reduce_scatter", algorithm, nbytes(near))(comm, near, mine, OPS[op])
     mean(mine, op, comm.size)
 
 
@@ -56,6 +58,11 @@ def _check(comm: Comm, chunks: list[Tensor]) -> None:
         if chunk.ndim != 1 or not chunk.is_contiguous() or chunk.dtype != chunks[0].dtype:
             raise ValueError(f"chunk {r} is {tuple(chunk.shape)} {chunk.dtype} with strides {chunk.stride()}: "
                              f"all are flat, contiguous and {chunks[0].dtype}, as chunk 0")  # fmt: skip
+
+
+def _whole(chunks: list[Tensor]) -> list[tuple[int]]:
+    """The shape of all chunks together; where one of them differs, its own message tells."""
+    return [(sum(chunk.numel() for chunk in chunks),)]
 
 
 def _near(comm: Comm, chunks: list[Tensor], algorithm) -> list[Tensor]:

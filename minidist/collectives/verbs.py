@@ -29,6 +29,7 @@ from .dispatch import (
     check_out,
     check_root,
     chosen,
+    collective,
     flats,
     height,
     mean,
@@ -43,12 +44,14 @@ from .flat import Flat, Rows, rows
 def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=None):
     """`x` of rank `root` on every rank, in place. Returns `x`."""
     check_root(comm, root)
-    for flat in flats(x):
-        if run := native(comm, algorithm):
-            run.broadcast(flat.buffer, root)
-        else:
-            chosen(comm, "broadcast", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root)
-        flat.restore()
+    buffers = flats(x)
+    with collective(comm, "broadcast_", x, algorithm, rooted=True, root=root):
+        for flat in buffers:
+            if run := native(comm, algorithm):
+                run.broadcast(flat.buffer, root)
+            else:
+                chosen(comm, "broadcast", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root)
+            flat.restore()
     return x
 
 
@@ -56,14 +59,16 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
     """`x` combined over all ranks, in place on rank `root`; the others keep theirs. Returns `x`."""
     check_root(comm, root)
     check_op([], op)
-    for flat in flats(x, op):
-        if run := native(comm, algorithm):
-            run.reduce(flat.buffer, root, op)
-        else:
-            chosen(comm, "reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root, OPS[op])
-        if comm.rank == root:
-            mean(flat.buffer, op, comm.size)
-            flat.restore()
+    buffers = flats(x, op)
+    with collective(comm, "reduce_", x, algorithm, rooted=True, root=root, op=op):
+        for flat in buffers:
+            if run := native(comm, algorithm):
+                run.reduce(flat.buffer, root, op)
+            else:
+                chosen(comm, "reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root, OPS[op])
+            if comm.rank == root:
+                mean(flat.buffer, op, comm.size)
+                flat.restore()
     return x
 
 
@@ -73,13 +78,15 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
     Ring: 2(n−1) messages and 2(n−1)/n·N bytes a rank.
     """
     check_op([], op)
-    for flat in flats(x, op):
-        if run := native(comm, algorithm):
-            run.all_reduce(flat.buffer, op)
-        else:
-            chosen(comm, "all_reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, OPS[op])
-        mean(flat.buffer, op, comm.size)
-        flat.restore()
+    buffers = flats(x, op)
+    with collective(comm, "all_reduce_", x, algorithm, op=op):
+        for flat in buffers:
+            if run := native(comm, algorithm):
+                run.all_reduce(flat.buffer, op)
+            else:
+                chosen(comm, "all_reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, OPS[op])
+            mean(flat.buffer, op, comm.size)
+            flat.restore()
     return x
 
 
@@ -95,12 +102,13 @@ def _reduce_scatter(comm: Comm, xs: list[Tensor], op: str, sizes, algorithm) -> 
     split = [given(sizes, height(x), comm.size) for x in xs]
     chunks = rows(xs, split)
     out = Rows(xs[0], [x.shape[1:] for x in xs], [[s[comm.rank]] for s in split])
-    if run := native(comm, algorithm):
-        chunks = [chunk.clone() for chunk in chunks]
-        run.reduce_scatter(chunks, op)
-        out.chunks[0].copy_(chunks[comm.rank])
-    else:
-        chosen(comm, "reduce_scatter", algorithm, nbytes(chunks))(comm, chunks, out.chunks[0], OPS[op])
+    with collective(comm, "reduce_scatter", xs, algorithm, op=op, sizes=sizes):
+        if run := native(comm, algorithm):
+            chunks = [chunk.clone() for chunk in chunks]
+            run.reduce_scatter(chunks, op)
+            out.chunks[0].copy_(chunks[comm.rank])
+        else:
+            chosen(comm, "reduce_scatter", algorithm, nbytes(chunks))(comm, chunks, out.chunks[0], OPS[op])
     mean(out.chunks[0], op, comm.size)
     return out.tensors()
 
@@ -117,11 +125,17 @@ def all_gather(comm: Comm, x, sizes: list[int] | None = None, algorithm=None):
 
 def _all_gather(comm: Comm, xs: list[Tensor], sizes, algorithm) -> list[Tensor]:
     out = room(comm, xs, sizes)
-    if run := native(comm, algorithm):
-        run.all_gather(out.chunks)
-    else:
-        chosen(comm, "all_gather", algorithm, nbytes(out.chunks))(comm, out.chunks)
+    with collective(comm, "all_gather", _parts(xs, sizes), algorithm, sizes=sizes):
+        if run := native(comm, algorithm):
+            run.all_gather(out.chunks)
+        else:
+            chosen(comm, "all_gather", algorithm, nbytes(out.chunks))(comm, out.chunks)
     return out.tensors()
+
+
+def _parts(xs: list[Tensor], sizes) -> list[tuple]:
+    """What ranks must say of the tensors that they give: their shapes; without the rows, where those may differ."""
+    return [tuple(x.shape) if sizes is None else ("rows", *x.shape[1:]) for x in xs]
 
 
 def gather(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, algorithm=None):
@@ -135,10 +149,11 @@ def gather(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, algorit
 def _gather(comm: Comm, xs: list[Tensor], root: int, sizes, algorithm) -> list[Tensor | None]:
     check_root(comm, root)
     out = room(comm, xs, sizes)
-    if run := native(comm, algorithm):
-        run.gather(out.chunks, root)
-    else:
-        chosen(comm, "gather", algorithm, nbytes(out.chunks))(comm, out.chunks, root)
+    with collective(comm, "gather", _parts(xs, sizes), algorithm, rooted=True, root=root, sizes=sizes):
+        if run := native(comm, algorithm):
+            run.gather(out.chunks, root)
+        else:
+            chosen(comm, "gather", algorithm, nbytes(out.chunks))(comm, out.chunks, root)
     return out.tensors() if comm.rank == root else [None] * len(xs)
 
 
@@ -154,23 +169,25 @@ def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=No
     several = isinstance(x if comm.rank == root else out, list | tuple)
     xs = (list(x) if several else [x]) if comm.rank == root else None
     split = None if xs is None else [given(sizes, height(t), comm.size) for t in xs]
-    if out is None:
-        outs, several = _announced(comm, xs, split, root, several)
-    else:
-        outs = list(out) if isinstance(out, list | tuple) else [out]
-        check_out(comm, xs, split, outs)
-    for dtype in dict.fromkeys(o.dtype for o in outs):
-        some = [i for i, o in enumerate(outs) if o.dtype == dtype]
-        mine = Flat([outs[i] for i in some])
-        chunks = others(comm, [outs[i] for i in some], sizes, mine.buffer)
-        if comm.rank == root:
-            chunks = rows([xs[i] for i in some], [split[i] for i in some])
-        if run := native(comm, algorithm):
-            run.scatter(chunks, root)
+    announced = "out is given" if out is not None else "shapes travel first"
+    with collective(comm, "scatter", [], algorithm, rooted=True, root=root, sizes=sizes, where=announced):
+        if out is None:
+            outs, several = _announced(comm, xs, split, root, several)
         else:
-            chosen(comm, "scatter", algorithm, nbytes(chunks))(comm, chunks, root)
-        mine.buffer.copy_(chunks[comm.rank])
-        mine.restore()
+            outs = list(out) if isinstance(out, list | tuple) else [out]
+            check_out(comm, xs, split, outs)
+        for dtype in dict.fromkeys(o.dtype for o in outs):
+            some = [i for i, o in enumerate(outs) if o.dtype == dtype]
+            mine = Flat([outs[i] for i in some])
+            chunks = others(comm, [outs[i] for i in some], sizes, mine.buffer)
+            if comm.rank == root:
+                chunks = rows([xs[i] for i in some], [split[i] for i in some])
+            if run := native(comm, algorithm):
+                run.scatter(chunks, root)
+            else:
+                chosen(comm, "scatter", algorithm, nbytes(chunks))(comm, chunks, root)
+            mine.buffer.copy_(chunks[comm.rank])
+            mine.restore()
     return outs if several else outs[0]
 
 
@@ -212,16 +229,18 @@ def _all_to_all(comm: Comm, xs: list[Tensor], sizes, out_sizes, algorithm) -> li
         if to[comm.rank] != source[comm.rank]:
             raise ValueError(f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}")
     out = Rows(xs[0], [x.shape[1:] for x in xs], back)
-    if run := native(comm, algorithm):
-        run.all_to_all(out.chunks, rows(xs, split))
-    else:
-        chosen(comm, "all_to_all", algorithm, nbytes(out.chunks))(comm, out.chunks, rows(xs, split))
+    with collective(comm, "all_to_all", [("rows", *x.shape[1:]) for x in xs], algorithm):
+        if run := native(comm, algorithm):
+            run.all_to_all(out.chunks, rows(xs, split))
+        else:
+            chosen(comm, "all_to_all", algorithm, nbytes(out.chunks))(comm, out.chunks, rows(xs, split))
     return out.tensors()
 
 
 def barrier(comm: Comm, algorithm=None) -> None:
     """Return once every rank has come here."""
-    if run := native(comm, algorithm):
-        run.barrier()
-    else:
-        chosen(comm, "barrier", algorithm, 1)(comm, torch.zeros(1, dtype=torch.uint8, device=comm.device))
+    with collective(comm, "barrier", [], algorithm):
+        if run := native(comm, algorithm):
+            run.barrier()
+        else:
+            chosen(comm, "barrier", algorithm, 1)(comm, torch.zeros(1, dtype=torch.uint8, device=comm.device))

@@ -13,8 +13,8 @@ Source of the rule and the names: MPI 4.1, chapter 3 (point to point; 3.5, order
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from ..arguments import whole
 from .host import Host
 
 ANY = -1
+AGREE = "(what the collective is)"  # the label of messages that carry a header only, and are not counted
 _DENSE = torch.strided
 
 
@@ -106,6 +107,7 @@ class Comm(ABC):
     algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
     native: the transport library's own collectives, or None where there are none.
     steady: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
+    call: the collective under way, (which one on this Comm, what its caller said), None outside; headers carry it.
 
     A Comm of one rank is the serial case: the same code, without a message.
     """
@@ -117,7 +119,9 @@ class Comm(ABC):
     algorithm: str = "ring"
     native: Any = None
     steady: AbstractContextManager = nullcontext()
+    call: tuple[int, str] | None = None
     _splits: int = 0
+    _calls: int = 0
 
     @abstractmethod
     def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
@@ -143,6 +147,34 @@ class Comm(ABC):
     @abstractmethod
     def now(self) -> float:
         """Seconds: virtual in a World, of the machine's monotonic clock elsewhere."""
+
+    @contextmanager
+    def collective(self, what: str, rooted: bool = False) -> Iterator[None]:
+        """Around a collective: `what` all ranks must say of it, up to 200 letters, travels in each message's header.
+
+        After one that failed, messages of it that are still to come are dropped: the next one works. rooted: who sends
+        depends on what is said, so that ranks may all send, or all receive; on processes neighbours compare it first.
+        """
+        if self.size == 1:
+            yield
+            return
+        self._calls += 1
+        outer, self.call = self.call, (self._calls, what)
+        try:
+            if rooted:
+                self._agree()
+            yield
+        except CommError:
+            self._abandon(self.call)
+            raise
+        finally:
+            self.call = outer
+
+    def _agree(self) -> None:
+        """Compare what the ranks say of the collective. Nothing is to be done where a deadlock is seen at once."""
+
+    def _abandon(self, call: tuple[int, str]) -> None:
+        """Give up what is left of a collective that failed: what it has posted takes no message any more."""
 
     def batch(self, ops: Sequence[Send | Recv]) -> Work:
         """Start `ops` together: what `isend` and `irecv` do for one of them, under one Work.
@@ -268,6 +300,12 @@ class Comm(ABC):
 def expanded(x: Tensor) -> bool:
     """Whether several elements of `x` are one place in memory, as `expand` makes it."""
     return x.numel() > 0 and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
+
+
+def agree(comm: Comm) -> None:
+    """An empty message around the ring: its header says what the collective is, and the next rank compares."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm._do((Send(torch.empty(0), right, AGREE), Recv(torch.empty(0), left, AGREE)))
 
 
 def describe(x: Tensor) -> str:

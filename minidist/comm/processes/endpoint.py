@@ -6,7 +6,9 @@ is expected yet is put aside only when something from its sender is wanted; else
 and its sender waits once the ring is full.
 
 Every wait has a timeout: `RankMissing` names the rank that did not come. Matching is by (source,
-channel), in order; shape, dtype and label are compared on arrival. Ranks here are of the whole run.
+channel), in the order of posting, in which wildcard receives have their place, as in MPI; shape, dtype, label and
+collective are compared on arrival. After a collective that failed on some ranks, messages of it that come later are
+dropped, and messages of the next one wait for its receives. Ranks here are of the whole run.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import count
 from math import inf
 
-from ..base import ANY, Deadlock, PeerLost, RankMissing, Recv, Send
+from ..base import AGREE, ANY, Deadlock, PeerLost, RankMissing, Recv, Send
+from ..header import order
 from ..trace import Trace, lane_of
 from .message import Aside, Message, ShmWork
 from .pace import Paced, Wire, keep_moving
@@ -44,6 +48,7 @@ class Endpoint:
         self._told: set[tuple[str, int]] = set()  # deaths that a wildcard receive on this channel has heard of
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
+        self._posted = count()  # receives
         self._lock, self._news, self._led = threading.RLock(), threading.Condition(), False
         if wire is not None:
             keep_moving(wire, self._due, self._move)
@@ -57,6 +62,7 @@ class Endpoint:
                 if message.sending:
                     self._out[message.peer][1].append(message)
                 else:
+                    message.place = next(self._posted)
                     self._receives[message.peer, comm.channel].append(message)
                     self._wanted[message.peer] += 1
             self._serve_aside(comm.channel)
@@ -101,54 +107,80 @@ class Endpoint:
 
     def _target(self, src: int, header: tuple) -> Message | Aside:
         """The receive that this message is for; without one, or with a wrong one, it is put aside."""
-        receive = self._receive_for(src, header)
+        receive, wanted = self._receive_for(src, header)
         if receive is not None and receive.nbytes == header[1]:
             receive.header = header
             return receive
         aside = Aside(header)
-        if receive is None:
+        if wanted:
             self._aside[src, header[0]].append(aside)
         return aside
 
-    def _receive_for(self, src: int, header: tuple) -> Message | None:
-        """Take the oldest receive for a message off its queue; fail it if it expects another shape."""
-        channel = header[0]
-        queue = self._receives[src, channel] or self._receives[ANY, channel]
-        if not queue:
-            return None
-        receive = queue.popleft()
-        self._wanted[receive.peer] -= 1
-        receive.peer = src
-        receive.work.source = receive.comm.local(src)
-        error = receive.mismatch(header) if self.checked or receive.nbytes != header[1] else None
-        if error is not None:
-            receive.finish(error)
-            receive.nbytes = -1
-        return receive
+    def _receive_for(self, src: int, header: tuple) -> tuple[Message | None, bool]:
+        """Take the oldest receive for a message off its queue; fail it if it expects another shape, and pass on to the
+        next one if that was of a collective that the sender has left. Without a receive: whether one may still want it.
+        """
+        channel, call = header[0], header[3][3]
+        while True:
+            named, anyone = self._receives[src, channel], self._receives[ANY, channel]
+            if not (named or anyone):
+                return None, True
+            queue = named if named and not (anyone and anyone[0].place < named[0].place) else anyone
+            later = order(call, queue[0].said[3])
+            if later < 0:
+                return None, False
+            receive = queue.popleft()
+            self._wanted[receive.peer] -= 1
+            receive.peer = src
+            receive.work.source = receive.comm.local(src)
+            error = receive.mismatch(header) if self.checked or receive.nbytes != header[1] else None
+            if error is not None:
+                receive.finish(error)
+                receive.nbytes = -1
+            if later == 0:
+                return receive, False
 
     def _serve_aside(self, channel: str) -> None:
         """Give what was put aside to receives that have been posted since."""
         for (src, on), queue in self._aside.items():
             while on == channel and queue and queue[0].complete:
-                receive = self._receive_for(src, queue[0].header)
-                if receive is None:
+                receive, wanted = self._receive_for(src, queue[0].header)
+                if wanted:
                     break
                 aside = queue.popleft()
-                if not receive.over:
+                if receive is not None and not receive.over:
                     aside.give(receive)
                     self._record(src, aside.header)
                     receive.finish()
 
+    def abandon(self, comm, call: tuple) -> None:
+        """A collective has failed: what it posted on `comm`, and nobody has waited for, takes no message any more."""
+        with self._lock:
+            for work in [w for w in self.open if isinstance(w, ShmWork) and any(w.of(comm, call))]:
+                self.open.pop(work)
+                for message in work.messages:
+                    if message.sending or message.over:
+                        continue
+                    if message.begun or message in self._coming.values():
+                        message.divert()
+                    else:
+                        self._receives[message.peer, comm.channel].remove(message)
+                        self._wanted[message.peer] -= 1
+                    message.over = True
+
     def _record(self, src: int, header: tuple) -> None:
         channel, nbytes, start, said = header
+        if said[2] == AGREE:
+            return
         now = time.monotonic()
         self.trace.add(src, self.rank, nbytes, start, now, now, said[2], lane_of(channel))
 
     def wait(self, work: ShmWork) -> None:
+        """Until all its messages are over; after a mismatch until its receives are. Sends still leave."""
         moved, since = -1, 0.0
-        while work.parts:
+        while work.waits():
             self.progress()
-            if work.parts:
+            if work.waits():
                 now, seen = time.monotonic(), sum(m.moved for m in work.messages)
                 if seen > moved:
                     moved, since = seen, now
@@ -163,9 +195,9 @@ class Endpoint:
         bell = self.rings.bells[self.rank]
         if self.shared:
             with self._news:
-                if self._led and work.parts:
+                if self._led and work.waits():
                     self._news.wait(seconds)
-                if self._led or not work.parts:
+                if self._led or not work.waits():
                     return
                 self._led = True
         bell.acquire(True, seconds)

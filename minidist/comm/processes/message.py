@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -13,13 +14,13 @@ from ..program import caller, located
 from .rings import packed
 
 
-def says(op: Send | Recv, checked: bool) -> tuple:
-    """What the header of a message says of this side, in types that marshal knows."""
+def says(op: Send | Recv, checked: bool, call: tuple | None = None) -> tuple:
+    """What the header of a message says of this side, in types that marshal knows. call: see `Comm.call`."""
     if op.x.is_meta:
         raise ValueError(f"a meta tensor, {describe(op.x)}, has no values to pass between processes: use a World")
     found = caller() if checked else None
     where = (_at_most(200, found[0].co_filename[::-1])[::-1], found[1]) if found else ("", 0)
-    return tuple(op.x.shape), str(op.x.dtype).removeprefix("torch."), op.label and _at_most(120, op.label), *where
+    return tuple(op.x.shape), str(op.x.dtype).removeprefix("torch."), op.label and _at_most(120, op.label), call, *where
 
 
 def _at_most(nbytes: int, text: str) -> str:
@@ -29,8 +30,8 @@ def _at_most(nbytes: int, text: str) -> str:
 
 def side(rank: int, said: tuple) -> Side:
     """The same for people: `rank` is that side's rank."""
-    shape, dtype, label, filename, line = said
-    return Side(rank, shape, getattr(torch, dtype), label, located(filename, line) if filename else "")
+    shape, dtype, label, call, filename, line = said
+    return Side(rank, shape, getattr(torch, dtype), label, call, located(filename, line) if filename else "")
 
 
 def plain(x: torch.Tensor) -> bool:
@@ -52,7 +53,7 @@ class Message:
         self.work, self.op, self.comm, self.sending = work, op, comm, isinstance(op, Send)
         peer = op.dst if self.sending else op.src
         self.peer = peer if peer == ANY else comm.ranks[peer]
-        self.said, self.moved, self.begun, self.over = says(op, checked), 0, False, False
+        self.said, self.moved, self.begun, self.over = says(op, checked, comm.call), 0, False, False
         x = op.x.detach()
         if x.device.type == "cpu" and plain(x):
             self.flat = x
@@ -67,16 +68,21 @@ class Message:
         return self.begun and self.moved >= self.nbytes
 
     def finish(self, error: BaseException | None = None) -> None:
-        if error is None and not self.sending and self.pointer != self.op.x.data_ptr():
+        if error is None and not self.sending and not self.over and self.pointer != self.op.x.data_ptr():
             self.op.x.detach().copy_(self.flat)
         self.over = True
         self.work.error = self.work.error or error
         self.work.parts -= 1
 
+    def divert(self) -> None:
+        """Nobody wants what is coming: let it come to other memory."""
+        self.flat = torch.empty_like(self.flat)
+        self.pointer = self.flat.data_ptr()
+
     def mismatch(self, header: tuple) -> Mismatch | None:
         """What is wrong with a message that has come for this receive."""
         sent, expected = header[3], self.said
-        if sent[:3] == expected[:3]:
+        if sent[:4] == expected[:4]:
             return None
         return Mismatch(mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected)))
 
@@ -117,8 +123,18 @@ class ShmWork(Work):
             self._endpoint.check_alive()
         return self.parts == 0
 
+    def waits(self) -> bool:
+        """Whether something has to come yet: all, but no sends after a mismatch."""
+        if isinstance(self.error, Mismatch):
+            return any(not message.sending and not message.over for message in self.messages)
+        return self.parts > 0
+
+    def of(self, comm, call: tuple) -> Iterator[bool]:
+        """Whether its messages belong to a collective of `comm`."""
+        return (message.comm is comm and message.said[3] == call for message in self.messages)
+
     def wait(self) -> None:
-        if self.parts:
+        if self.waits():
             self._endpoint.wait(self)
         self._endpoint.open.pop(self, None)
         self.messages = []  # they hold this work, and their tensors

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..base import Comm, Link, Recv, Send, Work
+from ..base import Comm, Link, Recv, Send, Work, agree
 from ..cluster.hardware import ends
 from ..lanes import ThreadLane
 from .endpoint import Endpoint
@@ -33,6 +33,13 @@ class ShmComm(Comm):
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
         return ShmComm(self.endpoint, [self.ranks[r] for r in ranks], ranks.index(self.rank), f"{self.channel}/{name}")
+
+    def _agree(self) -> None:
+        if self.endpoint.checked:
+            agree(self)
+
+    def _abandon(self, call: tuple[int, str]) -> None:
+        self.endpoint.abandon(self, call)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         if lane not in self._lanes:

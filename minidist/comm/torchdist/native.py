@@ -17,7 +17,10 @@ _OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "min": dist.ReduceO
 
 
 class Native:
-    """The collectives of a TorchComm's group. "mean" is a sum here; the caller divides."""
+    """The collectives of a TorchComm's group. "mean" is a sum here; the caller divides.
+
+    What the Comm has posted starts before each: over NCCL both are in one stream, in the same order on every rank.
+    """
 
     def __init__(self, comm):
         self._comm = comm
@@ -45,29 +48,35 @@ class Native:
         return [chunk for _, chunk in sorted(zip(self._places, chunks, strict=True), key=lambda pair: pair[0])]
 
     def broadcast(self, flat: Tensor, root: int) -> None:
+        self._comm.start()
         dist.broadcast(flat, group_src=self._places[root], group=self._group)
 
     def reduce(self, flat: Tensor, root: int, op: str) -> None:
+        self._comm.start()
         kept = flat.clone()  # the library may overwrite the tensors of the other ranks
         dist.reduce(flat, group_dst=self._places[root], op=_OPS[op], group=self._group)
         if self._comm.rank != root:
             flat.copy_(kept)
 
     def all_reduce(self, flat: Tensor, op: str) -> None:
+        self._comm.start()
         dist.all_reduce(flat, op=_OPS[op], group=self._group)
 
     def reduce_scatter(self, chunks: list[Tensor], op: str) -> None:
+        self._comm.start()
         padded = _padded(chunks)
         out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
         dist.reduce_scatter(out, self._arranged(padded), op=_OPS[op], group=self._group)
         mine.copy_(out[: mine.numel()])
 
     def all_gather(self, chunks: list[Tensor]) -> None:
+        self._comm.start()
         padded = _padded(chunks)
         dist.all_gather(self._arranged(padded), padded[self._comm.rank].clone(), group=self._group)
         _unpad(chunks, padded)
 
     def gather(self, chunks: list[Tensor], root: int) -> None:
+        self._comm.start()
         padded = _padded(chunks)
         into = self._arranged(padded) if self._comm.rank == root else None
         dist.gather(padded[self._comm.rank].clone(), into, group_dst=self._places[root], group=self._group)
@@ -75,6 +84,7 @@ class Native:
             _unpad(chunks, padded)
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
+        self._comm.start()
         longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)  # the root knows
         dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
         padded = _padded(chunks, int(longest))
@@ -84,6 +94,7 @@ class Native:
         mine.copy_(out[: mine.numel()])
 
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        self._comm.start()
         outputs, inputs = self._arranged(outputs), self._arranged(inputs)
         out, into = torch.cat(outputs), torch.cat(inputs)
         dist.all_to_all_single(out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group)
@@ -91,6 +102,7 @@ class Native:
             chunk.copy_(values)
 
     def barrier(self) -> None:
+        self._comm.start()
         dist.barrier(group=self._group)
 
 

@@ -4,7 +4,11 @@ A Comm is sends and receives, and all else is built on them; so this file is sho
 message is two: a header of 512 bytes (shape, dtype, label, line of the program) and the values. Without
 it gloo returns a silently wrong result when shapes differ. Over gloo, channels (lanes and groups) are
 tags. NCCL has no tags, so there they are process groups of their own, made in the same order on every
-rank; and it must be given two-way traffic in one batch, so headers go first, over gloo.
+rank; and it must be given two-way traffic in one group, so what is posted starts at the first wait or
+collective, together, after the headers, which go over gloo.
+
+Several Comms of one group have channels of their own. As in MPI, all ranks of a group make its Comms,
+in the same order: the group's store counts them.
 """
 
 from __future__ import annotations
@@ -21,22 +25,24 @@ from zlib import crc32
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_process_group_store
 
-from ..base import ANY, Comm, Link, Recv, Send, Work
+from ..base import ANY, Comm, Link, Recv, Send, Work, agree
 from ..cluster.hardware import ends
 from ..lanes import ThreadLane
 from ..program import seed_all, seed_of
 from ..trace import Trace
 from .interface import name_interface
 from .native import Native
-from .torchwork import TorchWork
+from .progress import Source, progress
+from .torchwork import TorchWork, start_together
 
 
 class TorchComm(Comm):
     """`group`: any process group (default: the world's).
 
     checked: send headers; None: if the group can carry CPU tensors.  timeout: seconds a wait may take.
-    Raises PeerLost when the other side is dead, RankMissing when it does not come in time.
+    To be made by all ranks of the group, in the same order if there are several. Raises PeerLost when the other side is dead, RankMissing when it does not come in time.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, checked: bool | None = None, timeout: float = 1800.0,
@@ -50,22 +56,31 @@ class TorchComm(Comm):
         self.device = torch.device("cuda", torch.cuda.current_device()) if self.nccl else torch.device("cpu")
         self.algorithm = "native" if self.nccl else "ring"
         self.unwaited: dict[Work, None] = {}  # of this Comm and all made from it, for `flush`
-        self.tracing = threading.Lock()
-        self._open(list(range(dist.get_world_size(self.group))), dist.get_rank(self.group), "main")
+        self.tracing, self.progress = threading.Lock(), progress()
+        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        self.counts = _get_process_group_store(self.group)
+        self.number = self.counts.add(f"minidist/comms/{rank}", 1)
+        if self.nccl and self.number > 1:
+            everyone = [dist.get_global_rank(self.group, r) for r in range(size)]
+            self.group = dist.new_group(everyone, use_local_synchronization=True)
+        self._open(list(range(size)), rank, "main" if self.number == 1 else f"main {self.number}")
 
     def _open(self, ranks: list[int], rank: int, channel: str) -> TorchComm:
         """`ranks`: this Comm's ranks in `group`."""
         self.ranks, self.rank, self.size, self.channel = ranks, rank, len(ranks), channel
         self.tag = crc32(channel.encode()) % 2**30
-        self.unread: deque[TorchWork] = deque()  # checked receives whose header has not been read, in order
-        self.reading, self.unwanted = threading.RLock(), []  # values that nobody could take, still coming in
+        self.sources: dict[int, Source] = {}  # by rank, or ANY
+        self.behind: deque = deque()  # receives that were posted behind a wildcard
+        self.wild = False  # whether a wildcard receive has not been met
+        self.posted: list[TorchWork] = []  # over NCCL: not started yet
         self.native, self._lanes = Native(self), {}
         return self
 
     def _beside(self, ranks: list[int], rank: int, name: str) -> TorchComm:
         """A Comm of some of these ranks on a channel of its own."""
         other = object.__new__(TorchComm)
-        for attribute in ("group", "nccl", "checked", "timeout", "trace", "device", "algorithm", "unwaited", "tracing"):
+        for attribute in ("group", "nccl", "checked", "timeout", "trace", "device", "algorithm", "unwaited", "tracing",
+                          "progress", "counts", "number"):  # fmt: skip
             setattr(other, attribute, getattr(self, attribute))
         if self.nccl:
             everyone = [dist.get_global_rank(self.group, r) for r in ranks]
@@ -80,7 +95,31 @@ class TorchComm(Comm):
     def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
         if self.nccl and any(isinstance(op, Recv) and op.src == ANY for op in ops):
             raise ValueError("NCCL cannot receive from any rank: name the source")
-        return TorchWork(self, ops)
+        return TorchWork(self, ops, waited)
+
+    def start(self) -> None:
+        """Over NCCL: start all that has been posted, in one group."""
+        if self.posted:
+            works, self.posted = self.posted, []
+            start_together(self, works)
+
+    def _agree(self) -> None:
+        if self.checked and not self.nccl:
+            agree(self)
+
+    def _abandon(self, call: tuple) -> None:
+        for work in list(self.unwaited):
+            if isinstance(work, TorchWork) and work.call == call and work._comm is self:
+                work.abandon()
+
+    def made_elsewhere(self, peer: int) -> str:
+        """For a timeout: that the other side has made fewer Comms of this group than this rank, if it has."""
+        key = f"minidist/comms/{self.ranks[peer]}"
+        made = int(self.counts.get(key)) if peer != ANY and self.counts.check([key]) else self.number
+        if made >= self.number:
+            return ""
+        return (f"; this is Comm number {self.number} of its group, and that rank has made {made}: "
+                "all ranks make them, in the same order")  # fmt: skip
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
         return self._beside([self.ranks[r] for r in ranks], ranks.index(self.rank), name)
@@ -88,12 +127,14 @@ class TorchComm(Comm):
     def _exchange(self, row: list[int]) -> list[list[int]]:
         if not self.nccl:
             return super()._exchange(row)
+        self.start()
         rows: list = [None] * self.size
         dist.all_gather_object(rows, row, group=self.group)
         return rows
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         if lane not in self._lanes:
+            self.start()
             comm = self._beside(self.ranks, self.rank, f"lane {lane}")
             comm.native.open()  # here, where all ranks do it in the same order, not in the lane's thread
             self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.unwaited)
@@ -108,6 +149,7 @@ class TorchComm(Comm):
 
     def flush(self) -> None:
         """Wait for all that was posted; raises what went wrong in it."""
+        self.start()
         while self.unwaited:
             next(iter(self.unwaited)).wait()
 

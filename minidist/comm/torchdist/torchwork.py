@@ -12,192 +12,254 @@ import torch
 import torch.distributed as dist
 
 from ..base import ANY, Mismatch, PeerLost, RankMissing, Send, Work, describe
-from ..header import mismatch
+from ..header import mismatch, order
 from ..processes.message import says, settled, side
 from ..processes.rings import HEADER, packed
 from ..trace import lane_of
+from .progress import Receive
 
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "closed connection", "Connection refused")
+_NEVER = timedelta(days=365)
 
 
 class TorchWork(Work):
     """Headers have even tags, values odd ones, so a receive's header can be read before its values."""
 
-    __slots__ = ("_comm", "_error", "_over", "_posted", "_receives", "_running", "_stage", "_start", "_thread", "ops",
-                 "source")  # fmt: skip
+    __slots__ = ("_comm", "_error", "_lock", "_over", "_receives", "_running", "_said", "_stage", "_start", "_thread",
+                 "call", "ops", "source", "waited")  # fmt: skip
 
-    def __init__(self, comm, ops):
-        self._comm, self.ops, self.source, self._posted = comm, ops, None, True
+    def __init__(self, comm, ops, waited: bool):
+        self._comm, self.ops, self.source, self.call, self.waited = comm, ops, None, comm.call, waited
         self._start, self._error, self._over, self._thread = time.monotonic(), None, False, None
+        self._lock = threading.RLock()
         self._running: list[tuple] = []  # (work of torch, op, what must stay alive)
         self._stage: list[tuple] = []  # (target, staged): received values on their way to a strided tensor
-        self._receives: list[tuple] = []  # (op, said, header tensor, its work)
-        said = [says(op, comm.checked) for op in ops]
-        try:
-            (self._post_grouped if comm.nccl else self._post_each)(said)
-        except PeerLost as error:
-            self._error = error
+        self._receives: list[Receive] = []
+        self._said = [says(op, comm.checked, comm.call) for op in ops]
+        if comm.nccl:
+            comm.posted.append(self)
+        else:
+            self._post()
         comm.unwaited[self] = None
 
     def _peer(self, peer: int) -> int | None:
         return None if peer == ANY else self._comm.ranks[peer]
 
     def _send(self, x: torch.Tensor, op, tag: int) -> None:
-        with self._naming(op):
+        with self.naming(op):
             work = dist.isend(x, group=self._comm.group, group_dst=self._peer(op.dst), tag=2 * self._comm.tag + tag)
         self._running.append((work, op, x))
 
     def _receive(self, x: torch.Tensor, op, src: int | None, tag: int):
-        with self._naming(op):
+        with self.naming(op):
             return dist.irecv(x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag)
 
-    def _post_each(self, said: list[tuple]) -> None:
-        both = zip(self.ops, said, strict=True)
-        # Receives first: gloo tells the sender that there is one, and behind our own values the note would wait.
-        for op, mine in sorted(both, key=lambda one: isinstance(one[0], Send)):
-            if isinstance(op, Send):
-                if self._comm.checked:
-                    self._send(_header(mine), op, 0)
-                if op.x.numel():
-                    self._send(settled(op.x.detach()), op, 1)
-            elif self._comm.checked:
-                header = torch.empty(HEADER, dtype=torch.uint8)
-                self._receives.append((op, mine, header, self._receive(header, op, self._peer(op.src), 0)))
-            else:
-                self._take(op, self._peer(op.src))
-        if self._receives:
-            self._posted = False
-            self._comm.unread.append(self)
-
-    def _post_grouped(self, said: list[tuple]) -> None:
-        """NCCL: all headers first, then all values in one batch."""
-        comm = self._comm
-        if comm.checked:
-            for op, mine in zip(self.ops, said, strict=True):
+    def _post(self) -> None:
+        both = list(zip(self.ops, self._said, strict=True))
+        self._receives = [Receive(self, op, said) for op, said in both if not isinstance(op, Send)]
+        try:
+            # Receives first: gloo tells the sender that there is one, and behind our own values the note would wait.
+            if self._receives:
+                self._comm.progress.post(self._comm, self._receives)
+            for op, said in both:
                 if isinstance(op, Send):
-                    self._send(_header(mine), op, 0)
-            for op, mine in zip(self.ops, said, strict=True):
-                if not isinstance(op, Send):
-                    header = torch.empty(HEADER, dtype=torch.uint8)
-                    self._finish(self._receive(header, op, self._peer(op.src), 0), op)
-                    if error := self._differs(op.src, mine, marshal.loads(header.numpy().tobytes())):
-                        raise error
-        batch = []
-        for op in self.ops:
-            verb, peer = (dist.isend, op.dst) if isinstance(op, Send) else (dist.irecv, op.src)
-            x = op.x.detach()
-            staged = settled(x)
-            if staged is not x and not isinstance(op, Send):
-                self._stage.append((x, staged))
-            batch.append(dist.P2POp(verb, staged, group=comm.group, group_peer=self._peer(peer)))
-        self._running += [(work, None, batch) for work in (dist.batch_isend_irecv(batch) if batch else [])]
+                    if self._comm.checked:
+                        self._send(_header(said), op, 0)
+                    if op.x.numel():
+                        self._send(settled(op.x.detach()), op, 1)
+        except PeerLost as error:
+            self._error = error
 
-    def _take(self, op, src: int | None) -> None:
-        """Post the receive of an operation's values."""
+    # What the readers of headers do for a receive (see progress.py).
+
+    def listen(self, op) -> tuple:
+        """Post the receive of one more header from where `op` expects it."""
+        header = torch.empty(HEADER, dtype=torch.uint8)
+        return header, self._receive(header, op, self._peer(op.src), 0)
+
+    def heard(self, posted: tuple, op, patient: bool) -> tuple[int, tuple]:
+        """Wait for a header: the rank here that sent it, and what it says."""
+        header, work = posted
+        self._finish(work, op, patient)
+        src = self._comm.local(work._source_rank()) if op.src == ANY else op.src
+        return src, marshal.loads(header.numpy().tobytes())
+
+    def match(self, receive: Receive, src: int, sent: tuple) -> str:
+        """What to do with the receive and a message: "both" belong together; "drop" the message of a collective that
+        this rank has left, or "keep" it for a later one, because it was this receive's that its sender has left."""
+        said = receive.said
+        later = order(sent[3], said[3])
+        if later < 0:
+            self._swallow(receive.op, src, sent)
+            return "drop"
+        self.source = src
+        if sent[:4] == said[:4]:
+            self.take(receive.op, self._comm.ranks[src])
+            return "both"
+        ranks = self._comm.ranks
+        self._error = self._error or Mismatch(mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said)))
+        if later > 0:
+            return "keep"
+        self._swallow(receive.op, src, sent)
+        return "both"
+
+    def take(self, op, src: int | None):
+        """Post the receive of an operation's values; None if there are none."""
         x = op.x.detach()
         staged = settled(x)
-        if x.numel():
-            self._running.append((self._receive(staged, op, src, 1), op, staged))
+        work = self._receive(staged, op, src, 1) if x.numel() else None
+        if work is not None and src is not None:
+            self._running.append((work, op, staged))
         if staged is not x:
             self._stage.append((x, staged))
+        if not self._comm.checked:
+            self.source = None if src is None else op.src
+        return work
 
-    def _read_headers(self) -> None:
-        """Wait for the headers, compare, and post the receives of the values."""
-        try:
-            for op, said, header, work in self._receives:
-                self._finish(work, op)
-                src = work._source_rank() if op.src == ANY else self._peer(op.src)
-                self.source = self._comm.local(src)
-                sent = marshal.loads(header.numpy().tobytes())
-                error = self._differs(self.source, said, sent)
-                if error is None:
-                    self._take(op, src)
-                    continue
-                self._error = self._error or error
-                values = torch.empty(sent[0], dtype=getattr(torch, sent[1]))  # they come all the same
-                if values.numel():
-                    self._comm.unwanted.append((values, self._receive(values, op, src, 1)))
-        except Exception as error:
-            self._error = self._error or error
-        finally:
-            self._posted = True
+    def came(self, work, op, patient: bool) -> None:
+        """Wait for the values of a wildcard receive that has no header."""
+        if work is not None:
+            self._finish(work, op, patient)
+            self.source = self._comm.local(work._source_rank())
 
-    def _differs(self, src: int, said: tuple, sent: tuple) -> Mismatch | None:
-        if sent[:3] == said[:3]:
-            return None
-        ranks = self._comm.ranks
-        return Mismatch(mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said)))
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
 
-    def _finish(self, work, op) -> None:
+    def _swallow(self, op, src: int, sent: tuple) -> None:
+        """Receive values that nobody wants: they come all the same."""
+        values = torch.empty(sent[0], dtype=getattr(torch, sent[1]))
+        if values.numel():
+            self._finish(self._receive(values, op, self._comm.ranks[src], 1), op)
+
+    def _finish(self, work, op, patient: bool = False) -> None:
         """Wait for a work of torch. NCCL's values (op None) are waited for by the GPU, not by us."""
         if op is None:
             work.wait()
             return
-        with self._naming(op):
-            work.wait(timedelta(seconds=self._comm.timeout))
+        with self.naming(op):
+            work.wait(_NEVER if patient else timedelta(seconds=self._comm.timeout))
 
     @contextlib.contextmanager
-    def _naming(self, op):
+    def naming(self, op):
         """What gloo says of an operation's failure, as our errors. Of a death it tells one wait, then every post."""
-        comm = self._comm
         try:
             yield
         except RuntimeError as error:
-            verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
             if any(words in str(error) for words in _LOST):
-                raise PeerLost(peer, str(error).splitlines()[0]) from None
+                raise PeerLost(op.dst if isinstance(op, Send) else op.src, str(error).splitlines()[0]) from None
             if "imed out" in str(error) or "imeout" in str(error):
-                whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
-                raise RankMissing(f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for "
-                                  f"{verb} of {describe(op.x)} {to} {whom}") from None  # fmt: skip
+                raise self.missing(op) from None
             raise
 
+    def missing(self, op) -> RankMissing:
+        """What to raise when an operation has not been met within the timeout."""
+        comm = self._comm
+        verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
+        whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
+        return RankMissing(f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for {verb} of {describe(op.x)} "
+                           f"{to} {whom}{comm.made_elsewhere(peer)}")  # fmt: skip
+
     def done(self) -> bool:
+        self._comm.start()
         if self._comm.nccl:
             return all(work.is_completed() for work, _, _ in self._running)
         if self._thread is None and not self._over:  # gloo finishes nothing that no thread waits for
-            self._thread = threading.Thread(target=self._settle, daemon=True)
+            self._thread = threading.Thread(target=self._settle, args=(True,), daemon=True)
             self._thread.start()
         if self._thread is not None:
             self._thread.join(1e-3)
         return self._over
 
     def wait(self) -> None:
+        self._comm.start()
         self._comm.unwaited.pop(self, None)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(self._comm.timeout)
+            if self._thread.is_alive():
+                raise self.missing(self.ops[0])
         self._settle()
         if self._error is not None:
             raise self._error
 
-    def _settle(self) -> None:
+    def _settle(self, patient: bool = False) -> None:
         """Finish, once. What goes wrong is kept for `wait`."""
-        if self._over:
-            return
-        try:
-            with self._comm.reading:
-                while not self._posted:  # in the order of posting, also when a later one is waited for first
-                    self._comm.unread.popleft()._read_headers()
-            for work, op, _ in self._running if self._error is None else ():
-                self._finish(work, op)
-                if not self._comm.checked and op is not None and not isinstance(op, Send):
-                    self.source = self._comm.local(work._source_rank()) if op.src == ANY else op.src
-            for x, staged in self._stage if self._error is None else ():
-                x.copy_(staged)
-        except BaseException as error:
-            self._error = error
-        self._record()
-        self._over = True
+        with self._lock:
+            if self._over:
+                return
+            try:
+                with self._comm.progress.waiting(self, self._receives, patient):
+                    for work, op, _ in self._running if self._error is None else ():
+                        self._finish(work, op, patient)
+                for x, staged in self._stage if self._error is None else ():
+                    x.copy_(staged)
+            except BaseException as error:
+                self._error = error
+            if self._error is not None:
+                self._leave()
+            self._record()
+            self._over = True
+
+    def abandon(self) -> None:
+        """Nobody will wait for this: its receives take nothing more, its sends may still leave."""
+        self._comm.unwaited.pop(self, None)
+        with self._lock:
+            if not self._over:
+                self._comm.progress.withdraw(self._receives)
+                self._leave()
+                self._error, self._over = self._error or Mismatch("its collective was given up"), True
+
+    def _leave(self) -> None:
+        """After a failure: what is on its way to us comes, before its memory is used again; our sends stay alive until
+        they have been received."""
+        for work, op, _ in self._running:
+            if not isinstance(op, Send) and isinstance(self._error, Mismatch):
+                with contextlib.suppress(Exception):
+                    self._finish(work, op)
+        self._comm.progress.leaving += self._running
 
     def _record(self) -> None:
         comm, ops, self.ops = self._comm, self.ops, ()
-        self._running, self._stage = [], []
+        self._running, self._stage, self._receives = [], [], []
         lane, now = lane_of(comm.channel), time.monotonic()
         for op in ops if comm.trace is not None else ():
             if isinstance(op, Send):
                 src, dst, nbytes = comm.ranks[comm.rank], comm.ranks[op.dst], op.x.numel() * op.x.element_size()
                 with comm.tracing:  # lanes record, too
                     comm.trace.add(src, dst, nbytes, self._start, now, now, op.label, lane)
+
+
+def start_together(comm, works: list[TorchWork]) -> None:
+    """NCCL: all headers of what has been posted, then all values in one group: ungrouped two-way traffic hangs."""
+    if comm.checked:
+        for work in works:
+            for op, said in zip(work.ops, work._said, strict=True):
+                if isinstance(op, Send):
+                    work._send(_header(said), op, 0)
+    listening = {}
+    for work in works if comm.checked else ():
+        for op in work.ops:
+            if not isinstance(op, Send):
+                listening[op] = work.listen(op)
+    batch = []
+    for work in works:
+        for op, said in zip(work.ops, work._said, strict=True):
+            verb, peer = (dist.isend, op.dst) if isinstance(op, Send) else (dist.irecv, op.src)
+            x = op.x.detach()
+            staged = settled(x)
+            if op in listening:
+                src, sent = work.heard(listening[op], op, patient=False)
+                if sent[:4] != said[:4]:
+                    sides = side(comm.ranks[src], sent), side(comm.ranks[comm.rank], said)
+                    work.fail(Mismatch(mismatch(*sides)))
+                    staged = x.new_empty(sent[0], dtype=getattr(torch, sent[1]))  # its values come all the same
+                elif staged is not x:
+                    work._stage.append((x, staged))
+            elif staged is not x and not isinstance(op, Send):
+                work._stage.append((x, staged))
+            batch.append(dist.P2POp(verb, staged, group=comm.group, group_peer=comm.ranks[peer]))
+    group = [(work, None, batch) for work in (dist.batch_isend_irecv(batch) if batch else [])]
+    for work in works:
+        work._running += group
 
 
 def _header(said: tuple) -> torch.Tensor:

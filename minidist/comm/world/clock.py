@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from operator import itemgetter
 
 import torch
 
-from ..base import Deadlock
+from ..base import Deadlock, Mismatch
 from ..program import line_of
 from .cores import core, stay
 from .generators import Generators
@@ -252,7 +252,7 @@ class Clock:
                 del self._moments[time]
         stuck = [f for f in self.fibers if not f.over and not f.idle]
         if stuck:
-            self.fail(Deadlock(self._report(stuck)))
+            self.fail((_disagreement(stuck) or Deadlock)(self._report(stuck)))
         else:
             self._finished.release()
         return None
@@ -262,9 +262,20 @@ class Clock:
         rows = [f"no rank can go on ({len(stuck)} wait for each other):" if len(stuck) > 1 else "one rank cannot end:"]
         for f in sorted(stuck, key=lambda f: (f.rank, f.name)):
             who = f"rank {f.rank}" + ("" if f.name == "main" else f", {f.name},")
+            call = getattr(f.waits, "call", None)
+            rows += [f"  rank {f.rank} is in {call[1]}, collective {call[0]} of its Comm:"] if call else []
             place = line_of(f.thread) or "the end of its program" + f.waits.posted_at()
             rows.append(f"  {who} waits for {f.waits}\n    at {place}")
             rows += [f"    {line}" for line in f.waits.queued()]
         if ended:
             rows.append(f"  ended already: rank {', '.join(map(str, ended))}")
         return "\n".join(rows)
+
+
+def _disagreement(stuck: list[Fiber]) -> type[Mismatch] | None:
+    """Whether ranks wait for each other because they say different things of one collective."""
+    said = defaultdict(set)
+    for fiber in stuck:
+        if (call := getattr(fiber.waits, "call", None)) is not None:
+            said[fiber.waits.stream.channel, call[0]].add(call[1])
+    return Mismatch if any(len(words) > 1 for words in said.values()) else None

@@ -15,8 +15,8 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "unwaited", "waiting",
-                 "where")  # fmt: skip
+    __slots__ = ("call", "clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "unwaited",
+                 "waiting", "where")  # fmt: skip
     what, result = "", None
 
     def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None):
@@ -27,7 +27,7 @@ class WorldWork(Work):
         self.fiber = fiber = clock.current
         self.posted, self.time = fiber.time, 0.0
         # heard: the World's rank that a receive matched.  where: the line that posted it; None: where the fiber stands
-        self.error = self.heard = self.where = None
+        self.error = self.heard = self.where = self.call = None  # call: see Comm.call
 
     @property
     def source(self) -> int | None:
@@ -124,7 +124,7 @@ class Op:
 
     def says(self) -> Side:
         """What the header of a message would say of this side."""
-        return Side(self.owner, tuple(self.x.shape), self.x.dtype, self.label, self.work.place())
+        return Side(self.owner, tuple(self.x.shape), self.x.dtype, self.label, self.work.call, self.work.place())
 
     def lost(self, rank: int, why: str) -> PeerLost:
         return PeerLost(self.work.stream.ranks.index(rank), why)

@@ -26,7 +26,7 @@ import torch
 
 from ..base import ANY, Mismatch, PeerLost, Recv, Send
 from ..cluster import Cluster
-from ..header import mismatch
+from ..header import mismatch, order
 from ..trace import Trace
 from .channel import Channel, Stream
 from .clock import Clock
@@ -107,10 +107,24 @@ class Wires:
             pair.put(op)
             if sending and (channel := op.work.stream.channel).anys:
                 self._listen(pair.dst, channel)
+        elif op.work.call is not other.work.call and order(op.work.call, other.work.call):
+            self._left(op, other)
         elif sending:
             self._match(op, pair.take())
         else:
             self._match(pair.take(), op)
+
+    def _left(self, op: Op, other: Op) -> None:
+        """Two sides of different collectives, since one rank has left the earlier one, which failed there: a message of
+        that is dropped, a receive of it fails; the later side stays for its own other side."""
+        earlier = op if order(op.work.call, other.work.call) < 0 else other
+        if earlier is other:
+            op.pair.take()
+        send, receive = (op, other) if op.sending else (other, op)
+        time = max(op.time, other.time)
+        self._over(earlier, time, time, None if earlier.sending else self._unlike(send, receive))
+        if earlier is other:
+            self._meet(op)
 
     def _listen(self, dst: int, channel: Channel) -> None:
         """Let the oldest wildcard receive of `dst` choose, at the time of the earliest message there is."""
@@ -142,7 +156,8 @@ class Wires:
         receive.work.heard = send.pair.src
         x, y = send.x, receive.x
         time = send.time if send.time > receive.time else receive.time
-        if x.dtype is not y.dtype or x.shape != y.shape or send.label != receive.label or x.is_meta is not y.is_meta:
+        if (x.dtype is not y.dtype or x.shape != y.shape or send.label != receive.label or x.is_meta is not y.is_meta
+                or send.work.call != receive.work.call):  # fmt: skip
             error = self._unlike(send, receive)
             self._over(send, time, time, error)
             self._over(receive, time, time, error)

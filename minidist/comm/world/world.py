@@ -171,11 +171,21 @@ class WorldComm(Comm):
         else:
             work = WorldWork(clock, len(ops), self._open, stream)
             work.where = caller()  # while it waits, the fiber itself tells
+        work.call = self.call
         run.wires.post(stream, ops, work)
         return work
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
         return WorldComm(self._run, [self._ranks[r] for r in ranks], ranks.index(self.rank), f"{self._name}/{name}")
+
+    def _abandon(self, call: tuple[int, str]) -> None:
+        for work in list(self._open):
+            if work.stream is self._stream and work.call == call:
+                del self._open[work]
+                for op in work.ops:
+                    if not op.done and not op.sending:
+                        op.pair.keep([other for other in op.pair if other is not op])
+                        op.x = torch.empty_like(op.x)  # where it is on its way already
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         self._run.clock.check()
