@@ -4,8 +4,8 @@ Then n ranks do not compute what one rank with the whole batch does, and small p
 So ranks exchange the statistics. With m = Σ k samples a channel, x̂ = (x − mean)/√(var + ε), y = x̂·w + b:
 
     forward    every rank's (mean, Σ(x − mean)², k): merged, they are the mean and the variance of all
-    backward   (Σ dy, Σ dy·x̂), summed over the ranks, as `mean` and `var` depend on every x:
-               dx = w/√(var + ε) · (dy − Σdy/m − x̂·Σ(dy·x̂)/m)
+    backward   g = w·dy; (Σ g, Σ g·x̂), summed over the ranks, as `mean` and `var` depend on every x:
+               dx = 1/√(var + ε) · (g − Σg/m − x̂·Σ(g·x̂)/m)        w within the sums: in Local SGD ranks differ in it
 
 Merging what each rank has centered (Chan et al. 1979, equation 2.1b) cannot cancel as Σx² − (Σx)²/m does.
 C channels cost one all-gather of 2C + 1 numbers and one all-reduce of 2C. The gradients of w and b are this
@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from ..collectives import all_gather, all_reduce_
 from ..comm.base import Comm
+from .claims import claims_of, same_group
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -69,17 +70,39 @@ class SyncBatchNorm(_BatchNorm):
     def convert(cls, module: nn.Module, comm: Comm) -> nn.Module:
         """`module` with a SyncBatchNorm in place of every BatchNorm1d, 2d and 3d: of itself too, so use the result.
 
-        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay.
-        Raises ValueError for a lazy batch norm that has not seen its first batch.
+        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay. Convert before
+        or after a DataParallel or an optimizer is made, but before FullySharded, which replaces parameters. To convert
+        a second time, over the same ranks, changes nothing but the Comm.
+        Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
+        other ranks already, and for one whose parameters are sharded.
         """
+        for child in module.modules():
+            if isinstance(child, _BatchNorm):
+                cls._check(child, comm)
         made: dict[nn.Module, nn.Module] = {}
         for parent in [*module.modules()]:
             for name, child in [*parent._modules.items()]:  # all names, also two of one module
-                if isinstance(child, _BatchNorm) and not isinstance(child, cls):
+                if isinstance(child, cls):
+                    child.comm = comm
+                elif isinstance(child, _BatchNorm):
                     made[child] = made.get(child) or cls._instead_of(child, comm)
                     setattr(parent, name, made[child])
-        old = isinstance(module, _BatchNorm) and not isinstance(module, cls)
-        return cls._instead_of(module, comm) if old else module
+        if isinstance(module, cls):
+            module.comm = comm
+        elif isinstance(module, _BatchNorm):
+            return cls._instead_of(module, comm)
+        return module
+
+    @classmethod
+    def _check(cls, norm: _BatchNorm, comm: Comm) -> None:
+        """ValueError for a batch norm that cannot be converted."""
+        if isinstance(norm, cls):
+            if not same_group(norm.comm, comm):
+                raise ValueError(f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
+                                 f"{comm.size}: convert a module once, over the ranks that share a batch")  # fmt: skip
+        elif any(claim.kind == "FullySharded" for claim in claims_of(norm.parameters())):
+            raise ValueError("FullySharded holds the parameters of this batch norm in pieces, so that no SyncBatchNorm "
+                             "can take them over: convert the module before it is sharded")  # fmt: skip
 
     @classmethod
     def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
@@ -152,10 +175,11 @@ class _Synchronized(torch.autograd.Function):
         dbias, dweight = dy.sum(dims), (dy * centered).sum(dims)
         dx = None
         if ctx.needs_input_grad[0]:
-            total = all_reduce_(ctx.comm, torch.cat([dbias, dweight])) / count
+            w = torch.ones_like(dbias) if weight is None else weight.to(dbias.dtype)
+            total = all_reduce_(ctx.comm, torch.cat([w * dbias, w * dweight])) / count
             of_mean, of_var = (_wide(part, x) for part in total.split(len(mean)))
-            scale = (var + ctx.eps).rsqrt() if weight is None else (var + ctx.eps).rsqrt() * weight
-            dx = ((dy - of_mean - centered * of_var) * _wide(scale, x)).to(x.dtype)
+            scale = (var + ctx.eps).rsqrt()
+            dx = ((dy * _wide(w, x) - of_mean - centered * of_var) * _wide(scale, x)).to(x.dtype)
         if weight is None:
             return dx, None, None, None, None
         return dx, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None
