@@ -63,7 +63,7 @@ def unknown_extras(environment, extras):
 
 def test_the_core_stays_small():
     names = {Requirement(r).name for r in PROJECT["dependencies"]}
-    assert names == {"torch", "numpy", "cloudpickle", "safetensors"}
+    assert names == {"torch", "numpy", "cloudpickle", "safetensors", "matplotlib"}
 
 
 def test_environment_points_at_pyproject():
