@@ -104,6 +104,7 @@ class Comm(ABC):
     algorithm: what collectives use unless told otherwise ("ring", or "native" over NCCL).
     native: the transport library's own collectives, or None where there are none.
     steady: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
+    members: its ranks as the whole run numbers them, by which two Comms are seen to be of one group; None: unknown.
 
     A Comm of one rank is the serial case: the same code, without a message.
     """
@@ -115,7 +116,12 @@ class Comm(ABC):
     algorithm: str = "ring"
     native: Any = None
     steady: AbstractContextManager = nullcontext()
+    members: tuple[int, ...] | None = None
     _splits: int = 0
+
+    def __deepcopy__(self, memo: dict) -> Comm:
+        """Itself: a copy of what uses a Comm, such as a SyncBatchNorm, uses the same one."""
+        return self
 
     @abstractmethod
     def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:

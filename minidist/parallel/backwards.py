@@ -20,7 +20,8 @@ from .reducer import Reducer
 
 
 class Backwards:
-    """Follows backwards with `_reducer`. A class with this one says in `_begin` what the reducer begins with."""
+    """Follows backwards with `_reducer`. A class with this one says in `_begin` what the reducer begins with, and has a
+    `_claim` on its parameters, which lets go by `_unwatch`."""
 
     def _follow(self, reducer: Reducer, averages: bool = True) -> None:
         self._reducer, self._averages, self._backward, self._watched = reducer, averages, None, {}
@@ -31,6 +32,7 @@ class Backwards:
 
         For k micro-batches of equal size divide each loss by k, and leave the last one outside.
         """
+        self._claim.check()
         before, self._averages = self._averages, False
         try:
             yield
@@ -43,6 +45,7 @@ class Backwards:
         Called twice it changes nothing more: equal gradients are their own average. So a gradient
         that was averaged, and then accumulated into, comes out right.
         """
+        self._claim.check()
         if not self._reducer.active:
             self._begin()
         self._reducer.finish()
@@ -56,6 +59,13 @@ class Backwards:
             if p.requires_grad and p not in self._watched:
                 after = p.register_post_accumulate_grad_hook(self._has_gradient)
                 self._watched[p] = p.register_hook(functools.partial(self._before, p)), after
+
+    def _unwatch(self) -> None:
+        """Hear of no gradient any more."""
+        for handles in self._watched.values():
+            for handle in handles:
+                handle.remove()
+        self._watched = {}
 
     def _before(self, p: Tensor, increment: Tensor) -> None:
         """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant

@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from ..collectives import all_gather, all_reduce_
 from ..comm.base import Comm
+from .claims import claims_of, same_group
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -69,17 +70,39 @@ class SyncBatchNorm(_BatchNorm):
     def convert(cls, module: nn.Module, comm: Comm) -> nn.Module:
         """`module` with a SyncBatchNorm in place of every BatchNorm1d, 2d and 3d: of itself too, so use the result.
 
-        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay.
-        Raises ValueError for a lazy batch norm that has not seen its first batch.
+        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay. Before or after
+        a DataParallel or an optimizer is made; before FullySharded, which replaces parameters. A second time, over the
+        same ranks, it changes nothing but the Comm.
+        Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
+        other ranks already, and for one whose parameters are sharded.
         """
+        for child in module.modules():
+            if isinstance(child, _BatchNorm):
+                cls._check(child, comm)
         made: dict[nn.Module, nn.Module] = {}
         for parent in [*module.modules()]:
             for name, child in [*parent._modules.items()]:  # all names, also two of one module
-                if isinstance(child, _BatchNorm) and not isinstance(child, cls):
+                if isinstance(child, cls):
+                    child.comm = comm
+                elif isinstance(child, _BatchNorm):
                     made[child] = made.get(child) or cls._instead_of(child, comm)
                     setattr(parent, name, made[child])
-        old = isinstance(module, _BatchNorm) and not isinstance(module, cls)
-        return cls._instead_of(module, comm) if old else module
+        if isinstance(module, cls):
+            module.comm = comm
+        elif isinstance(module, _BatchNorm):
+            return cls._instead_of(module, comm)
+        return module
+
+    @classmethod
+    def _check(cls, norm: _BatchNorm, comm: Comm) -> None:
+        """ValueError for a batch norm that cannot be converted."""
+        if isinstance(norm, cls):
+            if not same_group(norm.comm, comm):
+                raise ValueError(f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
+                                 f"{comm.size}: convert each module once, over the ranks that share a batch")  # fmt: skip
+        elif any(claim.kind == "FullySharded" for claim in claims_of(norm.parameters())):
+            raise ValueError("the parameters of a batch norm are pieces of a FullySharded, so that no SyncBatchNorm can "
+                             "take them over: convert the module before it is sharded")  # fmt: skip
 
     @classmethod
     def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:

@@ -24,6 +24,7 @@ from ..collectives.cost import ALGORITHMS
 from ..comm.base import Comm
 from ..split import bounds, even, uneven
 from .backwards import Backwards
+from .claims import Claim, same_group
 from .compressed import CompressedBucket, Copies
 from .reducer import Reducer, share
 
@@ -106,6 +107,10 @@ class DataParallel(Backwards, nn.Module):
     the start. A parameter without a gradient here but with one elsewhere counts as zeros; without one anywhere
     it keeps None, so an optimizer skips it on every rank. Every rank's backward must reach a parameter of the
     module; one that has no work calls `average()`.
+
+    Made again over the same parameters and ranks, it replaces the older one, also where that is `module`. It goes with
+    SyncBatchNorm, with an OffloadedOptimizer (in_backward=False), and as the `model` of a LocalSGD; a ShardedOptimizer
+    and FullySharded average the gradients themselves, and take none (parallel/claims.py).
     Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
     """
 
@@ -113,6 +118,11 @@ class DataParallel(Backwards, nn.Module):
                  overlap: bool = True, broadcast_buffers: bool = True, algorithm: str | None = None,
                  compression=None):  # fmt: skip
         super().__init__()
+        if isinstance(module, DataParallel) and same_group(module.comm, comm):
+            module = module.module  # `model = DataParallel(model, comm)`, run again
+        if any(isinstance(inside, DataParallel) for inside in module.modules()):
+            raise ValueError(f"a DataParallel is inside the module that is to be one over {comm.size} ranks: leave out "
+                             "the one inside, and average over all ranks at once")  # fmt: skip
         self.module, self.comm, self.weight, self.compression = module, comm, None, compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
         self._averaged = None if compression is None else Copies()
@@ -121,10 +131,13 @@ class DataParallel(Backwards, nn.Module):
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
+        self._claim = Claim(self, "DataParallel", comm, self._unwatch)
+        self._claim.take(module.parameters())
         broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
         self._watch(self.module.parameters())
 
     def forward(self, *args, **kwargs):
+        self._claim.check()
         if self.training and self._averages and self.broadcast_buffers:
             broadcast_(self.comm, list(self.module.buffers()), algorithm=self._to_all)
         self._watch(self.module.parameters())

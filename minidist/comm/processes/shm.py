@@ -20,7 +20,7 @@ class ShmComm(Comm):
     """
 
     def __init__(self, endpoint: Endpoint, ranks: list[int], rank: int, channel: str = "main"):
-        self.endpoint, self.ranks, self.channel = endpoint, ranks, channel
+        self.endpoint, self.ranks, self.channel, self.members = endpoint, ranks, channel, tuple(ranks)
         self.rank, self.size, self.device = rank, len(ranks), torch.device("cpu")
         self._lanes: dict[int, ThreadLane] = {}
 

@@ -55,6 +55,7 @@ class TorchComm(Comm):
     def _open(self, ranks: list[int], rank: int, channel: str) -> TorchComm:
         """`ranks`: this Comm's ranks in `group`."""
         self.ranks, self.rank, self.size, self.channel = ranks, rank, len(ranks), channel
+        self.members = tuple(dist.get_global_rank(self.group, r) for r in ranks)
         self.tag = crc32(channel.encode()) % 2**30
         self.unread: deque[TorchWork] = deque()  # checked receives whose header has not been read, in order
         self.reading, self.unwanted = threading.RLock(), []  # values that nobody could take, still coming in

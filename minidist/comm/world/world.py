@@ -137,7 +137,7 @@ class WorldComm(Comm):
     """A rank's view of a World, or of a part of it; `ranks` are the group's ranks in the World."""
 
     def __init__(self, run: _Run, ranks: Sequence[int], rank: int, channel: str):
-        self._run, self._ranks, self._name = run, ranks, channel
+        self._run, self._ranks, self._name, self.members = run, ranks, channel, tuple(ranks)
         self.rank, self.size, self.device, self.host = rank, len(ranks), run.world.device, run.host
         self._stream, self._open = run.wires.stream(channel, ranks, ranks[rank]), run.open[ranks[rank]]
         self._lanes: dict[int, _Lane] = {}

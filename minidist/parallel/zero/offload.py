@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
+from ..claims import Claim
 from .offload_host import Hosted
 from .state import options
 
@@ -40,10 +41,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     nothing may need it there (clipping, loss scaling, DataParallel). Several backwards before a step add up.
     lane: of `comm.stream`, on which the host steps; with `in_backward` the next one, too, for the gradients.
 
-    Make it after the parameters have their first values (broadcast, loaded), and call `refresh` if others write them.
+    Parameters that others change in place (a broadcast, load_state_dict) are followed at the next step; call `refresh`
+    where that does not show, and `finish` before: what the host still computes would be lost.
     `state` and `param_groups` are those of the plain optimizer, so schedulers work; `state_dict` can be loaded by it,
     and the other way round. To shard as well: ShardedOptimizer(params, partial(OffloadedOptimizer,
     optimizer_class=Adam, comm=comm), comm): each rank's host then steps its shard only, and `finish` is its, too.
+    Made again over the same parameters, it replaces the older one. It goes with SyncBatchNorm, with DataParallel (not
+    with in_backward), over the parameters() of FullySharded, and inside a LocalSGD (parallel/claims.py).
     Raises ValueError for an unknown mode, warmup < 0, a parameter elsewhere than on the Comm's device, a master_dtype
     without fractions, a sparse gradient.
     """
@@ -62,9 +66,14 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             if p.device.type != comm.device.type:
                 raise ValueError(f"a parameter of shape {tuple(p.shape)} is on {p.device}, this Comm's device is "
                                  f"{comm.device}: move it there first")  # fmt: skip
+        self._claim = Claim(self, "OffloadedOptimizer", None, self._unwatch, " with in_backward=True" * in_backward)
+        self._claim.take(self._params())
         self.comm, self.mode, self.warmup, self.lane, self.in_backward = comm, mode, warmup, lane, in_backward
         self.steps, self._update, self._copies, self._watched = 0, None, [], {}
+        self._versions: dict[Tensor, int] = {}
         self.hosted = Hosted(self.param_groups, optimizer_class, comm.host, master_dtype, **kwargs)
+        self._claim.take_masters(self.hosted.masters.values())
+        self._seen()
         self.defaults = self.hosted.optimizer.defaults
         self._sent = [{} for _ in self.param_groups]
         self._pull()
@@ -80,6 +89,25 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             if p.requires_grad and p not in self._watched:
                 self._watched[p] = p.register_post_accumulate_grad_hook(self._ready)
 
+    def _unwatch(self) -> None:
+        """Hear of no gradient any more."""
+        for handle in self._watched.values():
+            handle.remove()
+        self._watched = {}
+
+    def _seen(self) -> None:
+        """The parameters are as the host knows them."""
+        self._versions = {p: p._version for p in self._params()}
+
+    def _follow(self) -> None:
+        """Where others have changed parameters since, the host goes on from these."""
+        changed = [p for p, version in self._versions.items() if p._version != version]
+        if changed:
+            self._settle()
+            for p in changed:
+                self.hosted.overtaken(p)
+            self._seen()
+
     def _ready(self, p: Tensor) -> None:
         """Send the gradient down. A lane holds the arguments of its last job, so they are in a list to be emptied."""
         while len(self._copies) >= IN_FLIGHT:  # a slow link must not let them pile up
@@ -91,8 +119,12 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """One more group. Between steps; what the host still computes is waited for."""
         super().add_param_group(param_group)
         if hasattr(self, "hosted"):  # else torch's own constructor calls it
+            self._claim.check()
+            self._claim.take(self._params())
             self._settle()
             self.hosted.follow(self.param_groups)
+            self._claim.take_masters(self.hosted.masters.values())
+            self._seen()
             self._sent.append({})
             self._pull()
             self._watch()
@@ -103,6 +135,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
         closure: computes the loss (and gradients), which is returned.
         """
+        self._claim.check()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -120,6 +153,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Copies also of parameters that were put into a group by its owner."""
         if any(p not in self.hosted.masters for p in self._params()):
             self.hosted.follow(self.param_groups)
+            self._seen()
 
     def _gradients(self) -> dict[Tensor, Tensor]:
         """All gradients, on the host, which then has none: the next ones may come while it uses these."""
@@ -136,8 +170,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def finish(self) -> None:
         """What the host computes is waited for, and put in place: after the last step of "delayed", before a look."""
+        self._claim.check()
+        self._follow()
         self._settle()
         self.hosted.up()
+        self._seen()
 
     def _settle(self) -> None:
         """The host has nothing to do; what it has computed has not gone up."""
@@ -164,13 +201,16 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def refresh(self) -> None:
         """Others have written the parameters: they are what the host goes on from. Its states stay."""
+        self._claim.check()
         self._settle()
         self.hosted.refresh()
+        self._seen()
 
     def state_dict(self) -> dict:
         """What the plain optimizer's would be, and {"masters": {index: tensor}, "offload": {"steps", "pending"}}: how
         many there were, and whether an update waits for the next. With the parameters, all that a run needs to go on
         bit for bit."""
+        self._follow()
         self._settle()
         self._join()
         masters = {i: self.hosted.masters[p] for i, p in enumerate(self._params())}
@@ -181,6 +221,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict) -> None:
         """That of this class or of the plain optimizer. Masters that it does not have become the parameters as they
         are now: load those first."""
+        self._claim.check()
         self._settle()
         self._join()
         hosted = self.hosted.optimizer
@@ -190,6 +231,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._sent = [{} for _ in self.param_groups]
         self._pull()
         self.hosted.refresh()
+        self._seen()
         params, more = self._params(), state_dict.get("offload", {"steps": 0, "pending": False})
         with self.comm.host:
             for i, master in state_dict.get("masters", {}).items():

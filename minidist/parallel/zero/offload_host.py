@@ -100,3 +100,12 @@ class Hosted:
             there = self._down(p.detach())
             with self.host:
                 master.copy_(there)
+
+    @torch.no_grad()
+    def overtaken(self, p: Tensor) -> None:
+        """Others have changed `p`: where it is no longer its rounded master, the master becomes it."""
+        if self.fresh is not None:
+            self.fresh.pop(p, None)
+        there, master = self._down(p.detach()), self.masters[p]
+        with self.host:
+            master.copy_(torch.where(there == master.to(p.dtype), master, there.to(master.dtype)))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...comm.base import Comm
 from ..backwards import Backwards
+from ..claims import Claim
 from ..reducer import Reducer
 from . import state
 from .averages import Averages
@@ -52,6 +53,9 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
     memory of one, or stays whole within `no_sync()`, for 2Ψ bytes in fp16. Every rank's backward must reach a
     parameter; at stage 2 a rank without work calls `average()`. A closure is called once, before the step.
 
+    Made again over the same parameters and ranks (to resume, or at another stage), it replaces the older one, whose
+    state_dict can still be taken; gradients are dropped. It goes with SyncBatchNorm, and with an OffloadedOptimizer
+    inside; DataParallel, FullySharded and LocalSGD are refused (parallel/claims.py).
     Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start.
     """
 
@@ -68,15 +72,30 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         self._at_owners = self._converted = False  # the gradients are averaged; and in the dtype of the step
         sizes = (bucket_bytes, first_bucket_bytes) if stage == 2 else (EVERYTHING, EVERYTHING)
         self._follow(Reducer(comm, *sizes, overlap and stage == 2, algorithm, self._bucket, in_flight=1), stage == 2)
+        self._claim = Claim(self, "ShardedOptimizer", comm, self._let_go)
         super().__init__(params, {})
+        self._shards.check_device(self.names())
+        self._claim.take(self.names())
         self._shards.start(self.names(), frozenset(tied))
+        self._claim.take_masters(self._shards.masters.of.values())
+        self._claim.making = True
         self._inner = optimizer_class([self._mine(group) for group in self.param_groups], **kwargs)
         if master_dtype is not None and "masters" in self._inner.state_dict():
             raise ValueError(f"masters of masters: the {type(self._inner).__name__} inside keeps its own, so give it "
                              f"{master_dtype} as its master_dtype, and the ShardedOptimizer none")  # fmt: skip
         self.defaults, self.state = self._inner.defaults, self._inner.state
+        self._claim.making = False
         self._pull()
         self._watch(self._shards.owner)
+
+    def _let_go(self) -> None:
+        """A newer one takes over. An average lies at its owner alone: nobody else could use it."""
+        self._unwatch()
+        super().zero_grad()
+        inside = getattr(self._inner, "_claim", None)
+        if inside is not None:
+            inside.leave()
+            inside.replaced = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """A group more, on all ranks; also after steps."""
@@ -84,7 +103,11 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         if self._inner is None:
             return  # all groups are placed together
         group = self.param_groups[-1]
-        self._shards.start({p: name for p, name in self.names().items() if p in set(group["params"])})
+        self._claim.check()
+        names = {p: name for p, name in self.names().items() if p in set(group["params"])}
+        self._shards.check_device(names)
+        self._claim.take(names)
+        self._shards.start(names)
         self._inner.add_param_group(self._mine(group))
         self._watch(self._shards.owner)
 
@@ -125,6 +148,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
 
         All ranks call it; it averages what is not averaged yet. Change them in place to clip or unscale them.
         """
+        self._claim.check()
         self._place_unfrozen()
         if not self._at_owners:
             self.average()
@@ -153,6 +177,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._claim.check()
         self._shards.check(self.names())
         self.gradients()
         self._push()
@@ -174,12 +199,14 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
 
         All ranks call it after the last step, and before they look at the parameters. Others hold nothing back.
         """
+        self._claim.check()
         if hasattr(self._inner, "finish"):
             self._inner.finish()
             self._hand_out()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or make those that are there zeros."""
+        self._claim.check()
         super().zero_grad(set_to_none)
         self._averaged.forget()
         self._shards.masters.drop_gradients()
@@ -225,6 +252,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         Masters that it does not have become the parameters as they are now: load those first, always.
         Raises ValueError for other groups, another number of ranks, or another rank's shard.
         """
+        self._claim.check()
         state.check(state_dict, self.param_groups, self.comm)
         index = {i: p for p, i in self._index().items()}
         self._place_unfrozen(index[i] for i in state_dict["state"])

@@ -26,12 +26,15 @@ class Shards:
         self._loads = [0] * comm.size  # bytes owned by each rank
         self._flats: list[FlatParameters] = []
 
-    def start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
-        """Rank 0's values for all of these parameters; a place for those that require a gradient, `first` first."""
+    def check_device(self, names: dict[Tensor, str]) -> None:
+        """ValueError for a parameter on another device than the Comm's."""
         for p, name in names.items():
             if p.device.type != self.comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
                                  "move the model first")  # fmt: skip
+
+    def start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
+        """Rank 0's values for all of these parameters; a place for those that require a gradient, `first` first."""
         frozen = [p for p in names if not p.requires_grad]
         broadcast_(self.comm, frozen)
         for chosen in (True, False):

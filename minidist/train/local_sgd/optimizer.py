@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from ...collectives import broadcast_
 from ...comm.base import Comm
 from ...parallel.buckets import assign
+from ...parallel.claims import Claim, same_group
 from ...parallel.data import DataParallel
 from .adaptive import AdaComm
 from .averages import average_
@@ -62,6 +63,9 @@ class LocalSGD(Optimizer):
     Parameters differ between averages: call `average()` on all ranks before they are compared, evaluated or saved for
     another use. To go on bit for bit, every rank saves its own model and `state_dict()`, and loads both after LocalSGD
     is made.
+    Made again over the same parameters and ranks, it replaces the older one, also where that is `optimizer`. It goes
+    with SyncBatchNorm, with a DataParallel as its `model`, and around an OffloadedOptimizer; over ranks that are on
+    another axis of a mesh than theirs, with a DataParallel, or with the shards of FullySharded (parallel/claims.py).
     Raises ValueError for values out of range, another device than the Comm's, and a buffer of integers.
     """
 
@@ -74,6 +78,14 @@ class LocalSGD(Optimizer):
         if states not in STATES:
             raise ValueError(f"states is one of {', '.join(map(repr, STATES))}, not {states!r}")
         assign([], [], bucket_bytes, bucket_bytes)  # raises for a size that cannot be
+        if isinstance(optimizer, LocalSGD) and same_group(optimizer.comm, comm):
+            optimizer = optimizer.optimizer  # `optimizer = LocalSGD(optimizer, comm, H)`, run again
+        if model is not None and not same_group(model.comm, comm):
+            raise ValueError(f"the model averages gradients over {model.comm.size} ranks, LocalSGD parameters over "
+                             f"{comm.size}: both need the same ranks")  # fmt: skip
+        if getattr(optimizer, "in_backward", False) and model is not None:
+            raise ValueError("this OffloadedOptimizer takes gradients with in_backward=True, before the DataParallel "
+                             "`model` of this LocalSGD can average them: take in_backward=False")  # fmt: skip
         self.optimizer, self.comm, self.start, self.model, self.states = optimizer, comm, start, model, states
         self.bucket_bytes, self.algorithm, self.weight, self.buffers = bucket_bytes, algorithm, None, list(buffers)
         self._H, self._slow, self._fresh = H, SlowMomentum(slow_momentum, slow_rate), Fresh(optimizer)
@@ -81,6 +93,8 @@ class LocalSGD(Optimizer):
         self._weight, self._moved, self._entered = 0.0, {}, False
         params = self._params()
         self._check(params)
+        self._claim = Claim(self, "LocalSGD", comm)
+        self._claim.take(params, beside=(optimizer, model))
         broadcast_(comm, [*params, *self.buffers])
 
     def _check(self, params: list[Tensor]) -> None:
@@ -113,6 +127,7 @@ class LocalSGD(Optimizer):
 
     def local(self) -> AbstractContextManager:
         """For forward and backward: after the switch `model` averages no gradients, and sends no buffers."""
+        self._claim.check()
         self._entered = True
         return nullcontext() if self.model is None or self.dense else self.model.no_sync()
 
@@ -121,6 +136,7 @@ class LocalSGD(Optimizer):
 
         Raises RuntimeError after the switch if `local()` was not called since the last step.
         """
+        self._claim.check()
         if self.model is not None and not self.dense and not self._entered:
             raise RuntimeError(f"step {self.steps} is local, but its gradients were averaged: "
                                "run forward and backward inside `with optimizer.local():`")  # fmt: skip
@@ -147,8 +163,11 @@ class LocalSGD(Optimizer):
     @torch.no_grad()
     def average(self) -> None:
         """Average now, on all ranks; a period ends. Without a local step since the last average it does nothing."""
+        self._claim.check()
         if self.since == 0:
             return
+        if hasattr(self.optimizer, "finish"):  # what an OffloadedOptimizer holds back is part of the average
+            self.optimizer.finish()
         params = [p for p in self._params() if p in self._moved]
         states = averaged(self.optimizer, params) if self.states == "average" else []
         weight = None if self.weight is None else self._weight
@@ -166,8 +185,10 @@ class LocalSGD(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """A group more, on all ranks, which get rank 0's."""
+        self._claim.check()
         self.optimizer.add_param_group(param_group)
         self._check(self.param_groups[-1]["params"])
+        self._claim.take(self.param_groups[-1]["params"], beside=(self.optimizer, self.model))
         broadcast_(self.comm, self.param_groups[-1]["params"])
 
     def state_dict(self) -> dict[str, Any]:

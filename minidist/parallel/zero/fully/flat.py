@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ....collectives import scatter
+from ....collectives import all_gather, broadcast_, gather, scatter
 from ....comm.base import Comm, Host
 from ....split import bounds, uneven
 
@@ -40,15 +40,16 @@ class Held:
 
 
 class Flat:
-    """The parameters `held` (all of one dtype) in one buffer, with rank 0's values.
+    """The parameters `held` (all of one dtype) in one buffer, with the values of rank 0, of the first of the `replicas`.
 
     compute_dtype: of the gathered buffer and of gradients on their way; None: as the parameters are.
     home: where shards live, and so their gradients and the optimizer's states: `comm.host`, or a Host that is the
     Comm's device. What goes between the two travels in the compute dtype: the host converts.
     """
 
-    def __init__(self, held: list[Held], comm: Comm, compute_dtype: torch.dtype | None, home: Host):
-        self.held, self.comm, self.home = held, comm, home
+    def __init__(self, held: list[Held], comm: Comm, compute_dtype: torch.dtype | None, home: Host,
+                 replicas: Comm | None = None):  # fmt: skip
+        self.held, self.comm, self.home, self.replicas = held, comm, home, replicas
         dtype = held[0].whole.dtype
         self._cuts = bounds([h.shape.numel() for h in held])
         self.total = self._cuts[-1][1]
@@ -73,7 +74,10 @@ class Flat:
             whole = torch.empty(self.total, dtype=dtype, device=self.comm.device)
             self.fill_(whole, [h.whole.detach() for h in self.held])
         mine = torch.empty(self.end - self.first, dtype=dtype, device=self.comm.device)
-        return scatter(self.comm, whole, sizes=self.sizes, out=mine)
+        scatter(self.comm, whole, sizes=self.sizes, out=mine)
+        if self.replicas is not None:
+            broadcast_(self.replicas, mine)
+        return mine
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's part of a whole flat buffer, in the parameter's shape."""
@@ -120,6 +124,22 @@ class Flat:
         with self.home:
             there = torch.empty_like(mine, device=self.home.device)
         return there.copy_(mine)
+
+    @torch.no_grad()
+    def gathered(self, root: int | None = None) -> Tensor | None:
+        """The whole, in the dtype of the shards, on every rank; or on rank `root` alone, None elsewhere. Collective."""
+        mine = torch.empty(self.end - self.first, dtype=self.shard.dtype, device=self.comm.device).copy_(self.shard)
+        if root is None:
+            return all_gather(self.comm, mine, sizes=self.sizes)
+        return gather(self.comm, mine, root, sizes=self.sizes)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """The module holds whole parameters for good, as they are now, in the dtype that it came with. Collective."""
+        for h, view in zip(self.held, self.views(self.gathered()), strict=True):
+            h.whole.data = view.clone()
+            h.whole.requires_grad_(h.piece.requires_grad)
+            _put(h, h.whole)
 
     def show(self) -> None:
         """The module holds whole parameters."""

@@ -6,7 +6,7 @@ and 16-bit compute over fp32 shards: (4 + 4 + 8)·⌈Ψ/n⌉ = 16Ψ/n bytes: a s
 happens as a block is gathered. Without masters (all in s bytes): 4sΨ/n.
 
 Traffic of a step: Ψ to gather in forward, Ψ in backward, Ψ to reduce, each times (n−1)/n: 3Ψ(n−1)/n elements sent a
-rank. Rajbhandari et al. 2020, ZeRO, sections 5.4 and 7.2.2.
+rank. With r replicas of each shard, 2Ψ/n·(r−1)/r more, for the all-reduce of a shard's gradients. Rajbhandari et al. 2020, ZeRO, sections 5.4 and 7.2.2.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ def kept(params: int, n: int, element: int = 4, moments: int = 2) -> dict[str, i
     return {"parameters": element * part, "gradients": element * part, "optimizer states": moments * element * part}
 
 
-def traffic(params: int, n: int, frozen: int = 0) -> Fraction:
-    """Elements that a rank sends in a step, the mean over ranks: 3Ψ(n−1)/n, and 2 for each that is frozen."""
-    return Fraction((3 * params + 2 * frozen) * (n - 1), n)
+def traffic(params: int, n: int, frozen: int = 0, replicas: int = 1) -> Fraction:
+    """Elements that a rank sends in a step, the mean over ranks: 3Ψ(n−1)/n, and 2 for each that is frozen.
+
+    replicas: r, of each of the n shards: 2(r−1)/r·Ψ/n more.
+    """
+    within = Fraction((3 * params + 2 * frozen) * (n - 1), n)
+    return within + Fraction(2 * params * (replicas - 1), n * replicas)
 
 
 def peak(shards: int, block: int, gradients: int, activations: int, prefetch: int = 1) -> int:

@@ -10,7 +10,8 @@ use, free, reduce, one after the other, on the program's own channel.
 
 Cost a step of N bytes in P blocks: 3P(n−1)α + 3(n−1)/n·Nβ, of which k ≥ 1 hides what computing takes. Memory beside the
 shards: 1 + k whole blocks and the gradients of one, or of two where k ≥ 1. Every rank must call the same blocks in
-the same order. Source: ZeRO, 2020, sections 5.3 and 7.2.2; Zhao et al. 2023, "PyTorch FSDP", section 3.3.
+the same order. Where shards of N/s bytes have r replicas (hybrid sharding), each block's reduce-scatter is followed by an
+all-reduce of what it gave, on a lane of that group: 2(r−1)Pα + 2(r−1)/r·N/s·β more. Source: ZeRO, 2020, sections 5.3 and 7.2.2; Zhao et al. 2023, "PyTorch FSDP", section 3.3.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ....collectives import all_gather_, reduce_scatter_
+from ....collectives import all_gather_, all_reduce_, reduce_scatter_
 from ....comm.base import Comm
 from ...reducer import check_weight, share
 from .flat import Flat
@@ -36,11 +37,23 @@ class Done:
         return self._result
 
 
-class Schedule:
-    """The order of the blocks' traffic over `comm`."""
+class Both:
+    """Two works as one."""
 
-    def __init__(self, comm: Comm, prefetch: int, algorithm):
-        self.comm, self.prefetch, self.algorithm = comm, prefetch, algorithm
+    def __init__(self, *works):
+        self._works = works
+
+    def wait(self):
+        for work in self._works:
+            work.wait()
+
+
+class Schedule:
+    """The order of the blocks' traffic over `comm`, and over `replicas`: the ranks with the same shard, None: no other."""
+
+    def __init__(self, comm: Comm, prefetch: int, algorithm, replicas: Comm | None = None):
+        self.comm, self.prefetch, self.algorithm, self.replicas = comm, prefetch, algorithm, replicas
+        self._copies = 1 if replicas is None else replicas.size
         self.units: list[Unit] = []
         self.averages, self.weight = True, None
         self.active = False  # whether a backward has begun and not ended
@@ -50,8 +63,8 @@ class Schedule:
         self._back: list[Unit] = []
         self._at = 0  # position in `_back` of the unit whose backward runs
         self._reducing: list[tuple[Flat, Tensor, list[int], object]] = []
-        self._last = Done()
-        self._part = Done(1 / comm.size)
+        self._last, self._last_across = Done(), Done()
+        self._part = Done(self._equal)
 
     def gather(self, chunks: list[Tensor]):
         return self._run(all_gather_, chunks, self.algorithm)
@@ -62,6 +75,31 @@ class Schedule:
             return Done(job(self.comm, *args))
         self._last = self.comm.stream(_one_by_one, [self._last, job, *args])
         return self._last
+
+    @property
+    def _equal(self) -> float:
+        """A rank's share in an average of all."""
+        return 1 / (self.comm.size * self._copies)
+
+    def _across(self, work, job, *args):
+        """`job(replicas, *args)` once `work` is done: on the lane of that group, or here and now."""
+        if self.replicas is None:
+            return work
+        if not self.prefetch:
+            return Done(job(self.replicas, *args))
+        self._last_across = self.replicas.stream(_one_by_one, [Both(self._last_across, work), job, *args])
+        return self._last_across
+
+    def _shares(self):
+        """This rank's share in the average, as a work."""
+        check_weight(self.comm, self.weight)
+        if self.weight is None:
+            return Done(self._equal)
+        if self.replicas is None:
+            return self._run(share, self.weight)
+        mine = torch.tensor(float(self.weight), dtype=torch.float64, device=self.comm.device)
+        total = mine.clone()
+        return self._across(self._run(all_reduce_, total), _share_of, mine, total)
 
     def begin_forward(self) -> None:
         """A forward of the whole begins, perhaps again, within a backward."""
@@ -103,9 +141,10 @@ class Schedule:
             return
         self.active, self._at = True, len(self._back)
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
-        check_weight(self.comm, self.weight)
         if self.averages:
-            self._part = Done(1 / self.comm.size) if self.weight is None else self._run(share, self.weight)
+            self._part = self._shares()
+        else:
+            check_weight(self.comm, self.weight)
 
     def enter_backward(self, unit: Unit, call: Call) -> None:
         """The gradient of an output of `unit` is there."""
@@ -136,8 +175,10 @@ class Schedule:
         for flat in unit.flats:
             if flat.trains:
                 chunks, missing = collect(flat, part)
+                mine = chunks[self.comm.rank]
                 work = self._run(reduce_scatter_, chunks, "sum", self.algorithm)
-                self._reducing.append((flat, chunks[self.comm.rank], missing, work))
+                work = self._across(work, all_reduce_, mine, "sum", self.algorithm)
+                self._reducing.append((flat, mine, missing, work))
         if not self.prefetch:
             self._settle()
 
@@ -162,6 +203,7 @@ class Schedule:
         for unit in self.units:
             unit.abandon()
         self._last.wait()
+        self._last_across.wait()
 
 
 def _one_by_one(comm: Comm, job: list):
@@ -173,3 +215,8 @@ def _one_by_one(comm: Comm, job: list):
     job.clear()
     before.wait()
     return run(comm, *args)
+
+
+def _share_of(replicas: Comm, mine: Tensor, total: Tensor) -> Tensor:
+    """This rank's weight `mine` as a part of all; total: of its group."""
+    return mine / all_reduce_(replicas, total)

@@ -7,7 +7,14 @@
 
 Stage 1 shards the optimizer's states, stage 2 gradients too; here parameters are gathered block by block, in forward
 and once more in backward, so a step sends half as much again as data parallelism: 3Ψ(n−1)/n elements a rank. Kept
-between steps, with Adam, 16-bit compute and fp32 shards: 16Ψ/n bytes. Rajbhandari et al. 2020, ZeRO, sections 5.3, 7.2.
+between steps, with Adam, 16-bit compute and fp32 shards: 16Ψ/n bytes.
+
+Hybrid sharding, over s·r ranks, keeps the gathers within s of them that are close, and the shards r times:
+
+    ranks 0 … 3 as 2 × 2     comm: 0 1 │ 2 3, gather and reduce-scatter     replicas: 0 2 │ 1 3, all-reduce of a shard
+
+A step of N bytes sends 3(s−1)/s·N within comm and 2(r−1)/r·N/s over replicas, a rank. Sources: Rajbhandari et al. 2020,
+ZeRO, sections 5.3, 7.2; Zhao et al. 2023, "PyTorch FSDP", section 3.2.2 (hybrid).
 """
 
 from __future__ import annotations
@@ -18,8 +25,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ....collectives import broadcast_
+from ....collectives import all_gather, broadcast_
 from ....comm.base import Comm, Host
+from ...claims import Claim, crossing, members
 from ..norm import clip_
 from . import state
 from .blocks import Chooser, assign, chooser, walk
@@ -39,6 +47,9 @@ class FullySharded(nn.Module):
     blocks: modules that are gathered on their own, by type or predicate; a FullySharded inside, over the same Comm, is
     one as well, and does as the one around it says. What is left is one more block.
     algorithm: of the collectives, None for the Comm's own.
+    replicas: hybrid sharding: the ranks, this one among them, that hold the same shard in other groups like `comm`.
+    Parameters are gathered within `comm`, gradients averaged over both: FullySharded(module, mesh.tp, replicas=mesh.dp).
+    With `root`, a full state dict is loaded from that rank of the first of the replicas.
     weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients where
     ranks differ (as in DataParallel).
 
@@ -48,27 +59,39 @@ class FullySharded(nn.Module):
     with rank 0's parameters and buffers, and must call the same blocks in the same order; a parameter without a
     gradient anywhere keeps None. Weights are to be read in the forward of the block that holds them: elsewhere they
     are pieces.
+    Made again over the same parameters and ranks, it replaces the older one, from whose values it starts: make the
+    optimizer anew as well, as its pieces are others. It goes with SyncBatchNorm (convert first) and with an
+    OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/claims.py).
     Raises ValueError for a parameter on another device than the Comm's, one tied across a FullySharded inside,
-    another Comm inside, prefetch < 0.
+    another Comm inside, prefetch < 0, and for replicas that have more than this rank in common with `comm`, or hold
+    another shard.
     """
 
     def __init__(self, module: nn.Module, comm: Comm, compute_dtype: torch.dtype | None = None, prefetch: int = 1,
-                 offload: bool = False, blocks: Chooser = None, algorithm: str | None = None):  # fmt: skip
+                 offload: bool = False, blocks: Chooser = None, algorithm: str | None = None,
+                 replicas: Comm | None = None):  # fmt: skip
         super().__init__()
         if prefetch < 0:
             raise ValueError(f"{prefetch} blocks cannot be gathered ahead: at least 0")
-        self.module, self.comm = module, comm
-        self._schedule = Schedule(comm, prefetch, algorithm)
+        self.module, self.comm, self.replicas = module, comm, replicas
+        self._check_replicas()
+        self._schedule = Schedule(comm, prefetch, algorithm, replicas)
         self._nested: list[FullySharded] = []
         modules = list(walk(module, "", FullySharded, self._nested))
-        found = assign(modules, chooser(blocks))
-        self._check([h for held in found.values() for h in held])
-        broadcast_(comm, [b for _, m in modules for b in m.buffers(False)])
+        self._check([h for held in assign(modules, chooser(blocks)).values() for h in held])
+        self._claim = Claim(self, "FullySharded", comm, self._let_go)
+        self._claim.take(p for _, m in modules for p in m.parameters(False))
+        found = assign(modules, chooser(blocks))  # whole again, if an older one had them
+        for group in (comm, replicas):
+            if group is not None:
+                broadcast_(group, [b for _, m in modules for b in m.buffers(False)])
         home, by_name = comm.host if offload else Host(comm.device), dict(modules)
         self._units = []
         for name, held in found.items():
-            flats = [Flat(some, comm, compute_dtype, home) for some in _by_dtype(held)]
+            flats = [Flat(some, comm, compute_dtype, home, replicas) for some in _by_dtype(held)]
             self._units.append(Unit(name, by_name[name], flats, self._schedule, compute_dtype))
+        self._claim.leave()
+        self._claim.take(h.piece for held in found.values() for h in held)
         self._adopt(self._schedule, True)
         self.register_load_state_dict_pre_hook(state.renamed)
 
@@ -85,6 +108,30 @@ class FullySharded(nn.Module):
             if nested.comm is not self.comm:
                 raise ValueError(f"a FullySharded inside has another Comm, of {nested.comm.size} ranks, "
                                  f"than the one around it, of {self.comm.size}")  # fmt: skip
+            if nested.replicas is not self.replicas:
+                inner, outer = (1 if m.replicas is None else m.replicas.size for m in (nested, self))
+                raise ValueError(f"a FullySharded inside has other replicas, {inner} of each shard, than the one around "
+                                 f"it, with {outer}: give both the same Comm")  # fmt: skip
+
+    def _check_replicas(self) -> None:
+        """That ranks which are to hold the same shard do."""
+        comm, replicas = self.comm, self.replicas
+        if replicas is None:
+            return
+        if members(comm) is not None and members(replicas) is not None and not crossing(comm, replicas):
+            raise ValueError(f"shards lie on the ranks {list(members(comm))}, and their replicas on "
+                             f"{list(members(replicas))}: the two groups have this rank in common, and no other, as "
+                             "two axes of a mesh do")  # fmt: skip
+        if comm.device.type != "meta":
+            shards = all_gather(replicas, torch.tensor([[comm.rank, comm.size]], device=comm.device)).tolist()
+            if any(shard != shards[0] for shard in shards):
+                found = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
+                raise ValueError(f"replicas hold the same shard, and these {replicas.size} ranks hold {found}")
+
+    def _let_go(self) -> None:
+        """The module is as it was before, with the values of now. Collective."""
+        for unit in self._units:
+            unit.let_go()
 
     def _adopt(self, schedule: Schedule, root: bool) -> None:
         """One schedule for all blocks, the outermost's."""
@@ -109,6 +156,7 @@ class FullySharded(nn.Module):
         self._schedule.weight = weight
 
     def forward(self, *args, **kwargs):
+        self._claim.check()
         schedule = self._schedule
         if not self._root:
             return self.module(*args, **kwargs)
@@ -129,6 +177,7 @@ class FullySharded(nn.Module):
         Costs the memory of all gradients, in the compute dtype, and saves a reduce-scatter each time. Without it
         gradients accumulate in the shards, which is as right.
         """
+        self._claim.check()
         before, self._schedule.averages = self._schedule.averages, False
         try:
             yield
@@ -146,6 +195,7 @@ class FullySharded(nn.Module):
 
         Returns the norm before, a 0-d tensor, the same on every rank. norm_type: 2.0, another power, or inf.
         """
+        self._claim.check()
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         with torch.no_grad():
             return clip_(self.comm, grads, max_norm, norm_type)
@@ -159,6 +209,7 @@ class FullySharded(nn.Module):
 
         root: only this rank gets it, the others an empty one. Gathered one block at a time.
         """
+        self._claim.check()
         return state.full(self, root)
 
     def load_full_state_dict(self, found: dict[str, Tensor] | None, root: int | None = None) -> None:
@@ -166,6 +217,7 @@ class FullySharded(nn.Module):
 
         Raises ValueError for a name too many or too few, or another shape. Collective where there is a root.
         """
+        self._claim.check()
         state.load(self, found, root)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ....collectives import all_gather, broadcast_, gather, scatter
+from ....collectives import broadcast_, scatter
 from .flat import Flat
 
 
@@ -51,11 +51,7 @@ def full(model: nn.Module, root: int | None) -> dict[str, Tensor]:
     """See FullySharded.full_state_dict."""
     comm, found = model.comm, {}
     for prefix, flat in flats(model):
-        mine = torch.empty(flat.end - flat.first, dtype=flat.shard.dtype, device=comm.device).copy_(flat.shard)
-        if root is None:
-            whole = all_gather(comm, mine, sizes=flat.sizes)
-        else:
-            whole = gather(comm, mine, root, sizes=flat.sizes)
+        whole = flat.gathered(root)
         if whole is not None:
             for h, view in zip(flat.held, flat.views(whole), strict=True):
                 value = view.clone() if view.is_meta else view.to("cpu", copy=True)
@@ -68,8 +64,9 @@ def full(model: nn.Module, root: int | None) -> dict[str, Tensor]:
 @torch.no_grad()
 def load(model: nn.Module, found: dict[str, Tensor] | None, root: int | None) -> None:
     """See FullySharded.load_full_state_dict."""
-    comm = model.comm
-    has = root is None or comm.rank == root
+    comm, replicas = model.comm, model.replicas
+    first = replicas is None or replicas.rank == 0
+    has = root is None or (comm.rank == root and first)
     if has:
         _check(model, found)
     for prefix, flat in flats(model):
@@ -81,13 +78,19 @@ def load(model: nn.Module, found: dict[str, Tensor] | None, root: int | None) ->
         if root is None:
             mine.copy_(whole[flat.first : flat.end])
         else:
-            scatter(comm, whole, root, sizes=flat.sizes, out=mine)
+            if first:
+                scatter(comm, whole, root, sizes=flat.sizes, out=mine)
+            if replicas is not None:
+                broadcast_(replicas, mine)
         flat.shard.copy_(mine)
     for name, module, key in _buffers(model, type(model)):
         value = found[name].to(comm.device) if has else module._buffers[key]
         module._buffers[key].copy_(value)
+    buffers = [module._buffers[key] for _, module, key in _buffers(model, type(model))]
     if root is not None:
-        broadcast_(comm, [module._buffers[key] for _, module, key in _buffers(model, type(model))], root)
+        broadcast_(comm, buffers, root)
+        if replicas is not None:
+            broadcast_(replicas, buffers)
 
 
 def renamed(model: nn.Module, found: dict, prefix: str, *others) -> None:

@@ -58,8 +58,12 @@ class Unit:
         self._open: list[Call] = []  # forwards that run now
         self._room, self._works = False, []
         self._watched: set[nn.Parameter] = set()
-        module.register_forward_pre_hook(self._before, with_kwargs=True)
-        module.register_forward_hook(self._after, with_kwargs=True, always_call=True)
+        self._hooks = [module.register_forward_pre_hook(self._before, with_kwargs=True),
+                       module.register_forward_hook(self._after, with_kwargs=True, always_call=True)]  # fmt: skip
+
+    def __reduce__(self):
+        raise TypeError("a module whose parameters FullySharded has sharded cannot be copied: copy it before, or load "
+                        "a full_state_dict() into another")  # fmt: skip
 
     @property
     def held(self):
@@ -92,7 +96,7 @@ class Unit:
         for h in self.held:
             if h.whole.requires_grad and h.whole not in self._watched:
                 self._watched.add(h.whole)
-                h.whole.register_post_accumulate_grad_hook(self._has_gradient)
+                self._hooks.append(h.whole.register_post_accumulate_grad_hook(self._has_gradient))
 
     def free(self) -> None:
         """Keep the shards alone."""
@@ -178,6 +182,14 @@ class Unit:
         self.dirty = False
         self.free()
         self.forget()
+
+    def let_go(self) -> None:
+        """The module is as it was before, without hooks, and with the values of now. Collective."""
+        self.abandon()
+        for hook in self._hooks:
+            hook.remove()
+        for flat in self.flats:
+            flat.restore()
 
     def forget(self) -> None:
         """Drop whole gradients."""
