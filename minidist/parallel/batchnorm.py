@@ -4,8 +4,8 @@ Then n ranks do not compute what one rank with the whole batch does, and small p
 So ranks exchange the statistics. With m = Σ k samples a channel, x̂ = (x − mean)/√(var + ε), y = x̂·w + b:
 
     forward    every rank's (mean, Σ(x − mean)², k): merged, they are the mean and the variance of all
-    backward   (Σ dy, Σ dy·x̂), summed over the ranks, as `mean` and `var` depend on every x:
-               dx = w/√(var + ε) · (dy − Σdy/m − x̂·Σ(dy·x̂)/m)
+    backward   g = w·dy; (Σ g, Σ g·x̂), summed over the ranks, as `mean` and `var` depend on every x:
+               dx = 1/√(var + ε) · (g − Σg/m − x̂·Σ(g·x̂)/m)        w within the sums: in Local SGD ranks differ in it
 
 Merging what each rank has centered (Chan et al. 1979, equation 2.1b) cannot cancel as Σx² − (Σx)²/m does.
 C channels cost one all-gather of 2C + 1 numbers and one all-reduce of 2C. The gradients of w and b are this
@@ -175,10 +175,11 @@ class _Synchronized(torch.autograd.Function):
         dbias, dweight = dy.sum(dims), (dy * centered).sum(dims)
         dx = None
         if ctx.needs_input_grad[0]:
-            total = all_reduce_(ctx.comm, torch.cat([dbias, dweight])) / count
+            w = torch.ones_like(dbias) if weight is None else weight.to(dbias.dtype)
+            total = all_reduce_(ctx.comm, torch.cat([w * dbias, w * dweight])) / count
             of_mean, of_var = (_wide(part, x) for part in total.split(len(mean)))
-            scale = (var + ctx.eps).rsqrt() if weight is None else (var + ctx.eps).rsqrt() * weight
-            dx = ((dy - of_mean - centered * of_var) * _wide(scale, x)).to(x.dtype)
+            scale = (var + ctx.eps).rsqrt()
+            dx = ((dy * _wide(w, x) - of_mean - centered * of_var) * _wide(scale, x)).to(x.dtype)
         if weight is None:
             return dx, None, None, None, None
         return dx, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None

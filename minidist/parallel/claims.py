@@ -25,6 +25,8 @@ TOGETHER = {("DataParallel", "OffloadedOptimizer"), ("OffloadedOptimizer", "Data
             ("FullySharded", "OffloadedOptimizer")}  # fmt: skip
 # (older, newer): the newer one is what the older one steps its part with.
 INSIDE = {("ShardedOptimizer", "OffloadedOptimizer")}
+# (older, newer): the newer one was given the older one to work with.
+GIVEN = {("DataParallel", "LocalSGD"), ("OffloadedOptimizer", "LocalSGD")}
 # (older, newer): over two groups which have this rank alone in common, such as two axes of a mesh.
 CROSSING = {("DataParallel", "LocalSGD"), ("LocalSGD", "DataParallel"), ("FullySharded", "LocalSGD")}
 
@@ -83,22 +85,26 @@ class Claim:
         self.holder, self.kind, self.comm, self.detail = holder, kind, comm, detail
         self.params: dict[Tensor, None] = {}
         self._masters: list[Tensor] = []
+        self._inside: Claim | None = None  # that of the holder which made this one
         self.making = self.replaced = False
         self._let_go = let_go
 
-    def take(self, params: Iterable[Tensor], beside: Iterable = ()) -> None:
+    def take(self, params: Iterable[Tensor], given: Iterable = ()) -> None:
         """Claim these parameters, also in addition to those before; older claims of the same kind are replaced.
 
-        beside: holders that the caller knows how to work with. Raises ValueError, before anything has changed, where
-        somebody else's claim does not go together with this one.
+        given: what the holder was handed over to work with (`GIVEN`). Raises ValueError, before anything has changed,
+        where somebody else's claim does not go together with this one.
         """
         mine = self.params | dict.fromkeys(params)
-        known = {id(holder) for holder in beside}
-        older = [claim for claim in claims_of(mine) if claim is not self and id(claim.holder) not in known]
+        older = [claim for claim in claims_of(mine) if claim is not self]
         replaced = [claim for claim in older if self._replaces(claim, mine)]
+        replaced += [claim for claim in older if claim._inside in replaced]
         for claim in older:
-            if claim not in replaced and not self._goes_with(claim):
+            handed = (claim.kind, self.kind) in GIVEN and any(holder is claim.holder for holder in given)
+            if claim not in replaced and not handed and not self._goes_with(claim):
                 self._refuse(claim, mine)
+            if claim.making:
+                self._inside = claim
         for claim in replaced:
             claim.leave()
             claim.replaced = True

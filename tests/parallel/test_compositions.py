@@ -29,7 +29,7 @@ VERDICTS = {
     DPC:   (again, again, no,    no,    no,    right, right, right),
     Z1:    (no,    no,    again, again, no,    no,    no,    right),
     Z2:    (no,    no,    again, again, no,    no,    no,    right),
-    FS:    (no,    no,    no,    no,    right, right, no,    no),
+    FS:    (no,    no,    no,    no,    again, right, no,    no),
     OFF:   (right, right, no,    no,    no,    again, right, right),
     LOCAL: (no,    no,    no,    no,    no,    no,    again, right),
     SBN:   (right, right, right, right, right, right, right, again),
@@ -38,23 +38,25 @@ STEPS, BATCH, H, START = 6, 12, 2, 2
 
 
 def net(seed, norm):
-    """All ranks start from other parameters."""
+    """Of other parameters for each seed."""
     torch.manual_seed(seed)
     middle = nn.BatchNorm1d(5) if norm else nn.Identity()
-    return nn.Sequential(nn.Linear(6, 5), middle, nn.Tanh(), nn.Linear(5, 3)).double()
+    # Without a bias before the norm: its gradient is 0 but for rounding, which AdamW divides by itself.
+    return nn.Sequential(nn.Linear(6, 5, bias=not norm), middle, nn.Tanh(), nn.Linear(5, 3)).double()
 
 
 class Training:
     """What a notebook has at hand: a module, what is called, what steps; each wrapper goes around what is there."""
 
-    def __init__(self, comm, norm):
+    def __init__(self, comm, norm, *kinds):
         self.comm = comm
-        self.module = self.model = net(comm.rank, norm)
-        self.optimizer, self.kinds = None, []
+        self.averaged = not {DP, DPC, Z1, Z2, FS, LOCAL}.isdisjoint(kinds)  # else by hand, as is the start
+        self.module = self.model = net(comm.rank if self.averaged else 0, norm)
+        self.optimizer, self.kinds = None, kinds
 
     def add(self, kind, comm=None):
         comm, params = comm or self.comm, self.model.parameters()
-        inner = functools.partial(torch.optim.SGD, lr=0.1) if LOCAL in self.wanted else \
+        inner = functools.partial(torch.optim.SGD, lr=0.1) if LOCAL in self.kinds else \
             functools.partial(torch.optim.AdamW, lr=0.02)  # fmt: skip
         if kind == DP:
             self.model = DataParallel(self.model, comm)
@@ -71,18 +73,15 @@ class Training:
             self.optimizer = LocalSGD(self.optimizer or inner(params), comm, H, START, self.model if same else None)
         if kind == SBN:
             self.model = SyncBatchNorm.convert(self.model, comm)
-        self.kinds.append(kind)
 
-    def build(self, *kinds):
-        self.wanted = kinds
-        for kind in kinds:
+    def build(self):
+        for kind in self.kinds:
             self.add(kind)
         if self.optimizer is None:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02)
         return self
 
     def steps(self, steps=STEPS):
-        averaged = not {DP, DPC, Z1, Z2, FS, LOCAL}.isdisjoint(self.kinds)
         x, y = data()
         each = BATCH // self.comm.size
         mine = slice(self.comm.rank * each, (self.comm.rank + 1) * each)
@@ -91,7 +90,7 @@ class Training:
             around = self.optimizer.local() if LOCAL in self.kinds else torch.enable_grad()
             with around:
                 mse(self.model(x[mine]), y[mine]).backward()
-            if not averaged:
+            if not self.averaged:
                 average_gradients(self.comm, self.module)
             self.optimizer.step()
         if LOCAL in self.kinds:
@@ -123,7 +122,7 @@ def local(n, norm):
     x, y = (whole[:BATCH].chunk(n) for whole in data())
     for step in range(STEPS):
         copies = [{name: p.detach().requires_grad_() for name, p in copy.items()} for copy in copies]
-        hidden = [nn.functional.linear(part, copy["0.weight"], copy["0.bias"])
+        hidden = [nn.functional.linear(part, copy["0.weight"], copy.get("0.bias"))
                   for part, copy in zip(x, copies, strict=True)]  # fmt: skip
         if norm:
             every = torch.cat(hidden)
@@ -150,9 +149,9 @@ def every_cell(comm):
     found = {}
     for older in KINDS:
         for newer in KINDS:
-            training = Training(comm, SBN in (older, newer))
+            training = Training(comm, SBN in (older, newer), older, newer)
             try:
-                training.build(older, newer)
+                training.build()
             except ValueError as error:
                 found[older, newer] = str(error)
                 continue
@@ -181,6 +180,8 @@ def test_all_pairs(where, n):
         for older, row in VERDICTS.items():
             for newer, expected in zip(KINDS, row, strict=True):
                 pair = older, newer
+                if n == 1:  # a group of one rank is across any other
+                    expected = CROSSING.get(pair, expected)
                 became = verdict(found[pair], oracles[SBN in pair, LOCAL in pair])
                 if became != expected.replace("replaced", "right"):
                     wrong[pair] = became, found[pair] if became == "refused" else ""
@@ -201,8 +202,7 @@ def used_again(comm):
             at = VERDICTS[older][KINDS.index(newer)]
             if at != again or older == SBN:
                 continue
-            training = Training(comm, False)
-            training.wanted = older, newer
+            training = Training(comm, False, older, newer)
             training.add(older)
             if older in uses:
                 use = functools.partial(uses[older], training)
@@ -242,9 +242,8 @@ INSTEAD = {
 
 
 def instead(comm, name, stage):
-    training = Training(comm, False)
+    training = Training(comm, False, f"ShardedOptimizer {stage}")
     training.optimizer = INSTEAD[name](comm, training.model, stage)
-    training.kinds = [f"ShardedOptimizer {stage}"]
     return training.steps()
 
 
@@ -301,8 +300,7 @@ def crossing_cells(comm):
     inner, outer = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
     for older in (DP, DPC, Z1, Z2, FS, LOCAL):
         for newer in (DP, DPC, Z1, Z2, FS, LOCAL):
-            training = Training(comm, False)
-            training.wanted = older, newer
+            training = Training(comm, False, older, newer)
             over = {kind: outer if kind == LOCAL else inner for kind in (older, newer)}
             try:
                 training.add(older, over[older])
@@ -329,8 +327,7 @@ def grouped(comm):
     """Batch norm over pairs of ranks, gradients averaged over all."""
     found = []
     for kind in (DP, DPC, Z1, Z2, FS):
-        training = Training(comm, True)
-        training.wanted = SBN, kind
+        training = Training(comm, True, SBN, kind)
         training.add(SBN, comm.split(comm.rank // 2))
         training.add(kind)
         if training.optimizer is None:
@@ -352,18 +349,17 @@ def test_batch_norm_over_a_part_of_the_ranks():
             assert max(far(params, dict(model.named_parameters())) for params in results) < 1e-12
 
 
-def hybrid(comm, first):
+def hybrid(comm):
     """Shards in pairs, copies of them over the other axis, and a batch norm over all."""
-    training = Training(comm, True)
+    training = Training(comm, True, FS, SBN)
     training.model = SyncBatchNorm.convert(training.model, comm)
     training.model = FullySharded(training.model, comm.split(comm.rank // 2), replicas=comm.split(comm.rank % 2))
     training.optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.02)
-    training.kinds = [FS, SBN]
     return training.steps()
 
 
 def test_hybrid_sharding_with_batch_norm_over_all():
-    for params in World(4).run(hybrid, None):
+    for params in World(4).run(hybrid):
         assert far(params, serial(True)) < 1e-12
 
 

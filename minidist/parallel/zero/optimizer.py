@@ -92,10 +92,6 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         """A newer one takes over. An average lies at its owner alone: nobody else could use it."""
         self._unwatch()
         super().zero_grad()
-        inside = getattr(self._inner, "_claim", None)
-        if inside is not None:
-            inside.leave()
-            inside.replaced = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """A group more, on all ranks; also after steps."""

@@ -94,7 +94,7 @@ class LocalSGD(Optimizer):
         params = self._params()
         self._check(params)
         self._claim = Claim(self, "LocalSGD", comm)
-        self._claim.take(params, beside=(optimizer, model))
+        self._claim.take(params, given=(optimizer, model))
         broadcast_(comm, [*params, *self.buffers])
 
     def _check(self, params: list[Tensor]) -> None:
@@ -188,7 +188,7 @@ class LocalSGD(Optimizer):
         self._claim.check()
         self.optimizer.add_param_group(param_group)
         self._check(self.param_groups[-1]["params"])
-        self._claim.take(self.param_groups[-1]["params"], beside=(self.optimizer, self.model))
+        self._claim.take(self.param_groups[-1]["params"], given=(self.optimizer, self.model))
         broadcast_(self.comm, self.param_groups[-1]["params"])
 
     def state_dict(self) -> dict[str, Any]:

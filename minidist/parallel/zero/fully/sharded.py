@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from ....collectives import all_gather, broadcast_
 from ....comm.base import Comm, Host
-from ...claims import Claim, crossing, members
+from ...claims import Claim, crossing, members, same_group
 from ..norm import clip_
 from . import state
 from .blocks import Chooser, assign, chooser, walk
@@ -73,6 +73,8 @@ class FullySharded(nn.Module):
         super().__init__()
         if prefetch < 0:
             raise ValueError(f"{prefetch} blocks cannot be gathered ahead: at least 0")
+        if isinstance(module, FullySharded) and same_group(module.comm, comm):
+            module = module.module  # `model = FullySharded(model, comm)`, run again
         self.module, self.comm, self.replicas = module, comm, replicas
         self._check_replicas()
         self._schedule = Schedule(comm, prefetch, algorithm, replicas)
