@@ -70,9 +70,9 @@ class SyncBatchNorm(_BatchNorm):
     def convert(cls, module: nn.Module, comm: Comm) -> nn.Module:
         """`module` with a SyncBatchNorm in place of every BatchNorm1d, 2d and 3d: of itself too, so use the result.
 
-        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay. Before or after
-        a DataParallel or an optimizer is made; before FullySharded, which replaces parameters. A second time, over the
-        same ranks, it changes nothing but the Comm.
+        Parameters and buffers are the same objects, so optimizers, ties and the state dict's names stay. Convert before
+        or after a DataParallel or an optimizer is made, but before FullySharded, which replaces parameters. To convert
+        a second time, over the same ranks, changes nothing but the Comm.
         Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
         other ranks already, and for one whose parameters are sharded.
         """
@@ -99,10 +99,10 @@ class SyncBatchNorm(_BatchNorm):
         if isinstance(norm, cls):
             if not same_group(norm.comm, comm):
                 raise ValueError(f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
-                                 f"{comm.size}: convert each module once, over the ranks that share a batch")  # fmt: skip
+                                 f"{comm.size}: convert a module once, over the ranks that share a batch")  # fmt: skip
         elif any(claim.kind == "FullySharded" for claim in claims_of(norm.parameters())):
-            raise ValueError("the parameters of a batch norm are pieces of a FullySharded, so that no SyncBatchNorm can "
-                             "take them over: convert the module before it is sharded")  # fmt: skip
+            raise ValueError("FullySharded holds the parameters of this batch norm in pieces, so that no SyncBatchNorm "
+                             "can take them over: convert the module before it is sharded")  # fmt: skip
 
     @classmethod
     def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:

@@ -158,9 +158,9 @@ class Claim:
     def _refuse(self, older: Claim, mine: dict[Tensor, None]) -> None:
         common = len(older.params.keys() & mine.keys())
         if older.kind == self.kind and same_group(older.comm, self.comm):
-            raise ValueError(f"{common} of the {len(older.params)} parameters of {older._named()} were given to a newer "
-                             f"one over the same ranks, which would replace only a part of it: make one {self.kind} of "
-                             "all of them")  # fmt: skip
+            raise ValueError(f"{common} of the {len(older.params)} parameters of {older._named()} were given to a "
+                             "newer one over the same ranks, which would replace only a part of it: make one "
+                             f"{self.kind} of all of them")  # fmt: skip
         raise ValueError(f"{common} of these {len(mine)} parameters are those of {older._named()} already, and cannot "
                          f"be those of {self._named()}, too: {INSTEAD[frozenset({older.kind, self.kind})]} "
                          "(a copy.deepcopy of a module is nobody's)")  # fmt: skip

@@ -256,7 +256,8 @@ def test_the_older_fully_sharded_says_that_it_was_replaced():
 def test_offloaded_optimizer_again(in_backward):
     def program(comm):
         module = made("mlp", 0)
-        make = lambda: OffloadedOptimizer(module.parameters(), torch.optim.AdamW, comm, in_backward=in_backward, lr=0.02)
+        options = {"in_backward": in_backward, "lr": 0.02}
+        make = lambda: OffloadedOptimizer(module.parameters(), torch.optim.AdamW, comm, **options)
         old, optimizer = make(), make()
         with pytest.raises(RuntimeError, match="OffloadedOptimizer was replaced by a newer one"):
             old.step()

@@ -83,9 +83,6 @@ class LocalSGD(Optimizer):
         if model is not None and not same_group(model.comm, comm):
             raise ValueError(f"the model averages gradients over {model.comm.size} ranks, LocalSGD parameters over "
                              f"{comm.size}: both need the same ranks")  # fmt: skip
-        if getattr(optimizer, "in_backward", False) and model is not None:
-            raise ValueError("this OffloadedOptimizer takes gradients with in_backward=True, before the DataParallel "
-                             "`model` of this LocalSGD can average them: take in_backward=False")  # fmt: skip
         self.optimizer, self.comm, self.start, self.model, self.states = optimizer, comm, start, model, states
         self.bucket_bytes, self.algorithm, self.weight, self.buffers = bucket_bytes, algorithm, None, list(buffers)
         self._H, self._slow, self._fresh = H, SlowMomentum(slow_momentum, slow_rate), Fresh(optimizer)

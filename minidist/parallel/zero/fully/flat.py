@@ -40,7 +40,7 @@ class Held:
 
 
 class Flat:
-    """The parameters `held` (all of one dtype) in one buffer, with the values of rank 0, of the first of the `replicas`.
+    """The parameters `held` (all of one dtype) in one buffer, with rank 0's values, in the first of the `replicas`.
 
     compute_dtype: of the gathered buffer and of gradients on their way; None: as the parameters are.
     home: where shards live, and so their gradients and the optimizer's states: `comm.host`, or a Host that is the

@@ -6,7 +6,8 @@ and 16-bit compute over fp32 shards: (4 + 4 + 8)·⌈Ψ/n⌉ = 16Ψ/n bytes: a s
 happens as a block is gathered. Without masters (all in s bytes): 4sΨ/n.
 
 Traffic of a step: Ψ to gather in forward, Ψ in backward, Ψ to reduce, each times (n−1)/n: 3Ψ(n−1)/n elements sent a
-rank. With r replicas of each shard, 2Ψ/n·(r−1)/r more, for the all-reduce of a shard's gradients. Rajbhandari et al. 2020, ZeRO, sections 5.4 and 7.2.2.
+rank. With r replicas of each shard, 2(r−1)/r·Ψ/n more, for the all-reduce of a shard's gradients. Sources: Rajbhandari
+et al. 2020, ZeRO, sections 5.4 and 7.2.2; Zhao et al. 2023, "PyTorch FSDP", section 3.2.2.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ use, free, reduce, one after the other, on the program's own channel.
 
 Cost a step of N bytes in P blocks: 3P(n−1)α + 3(n−1)/n·Nβ, of which k ≥ 1 hides what computing takes. Memory beside the
 shards: 1 + k whole blocks and the gradients of one, or of two where k ≥ 1. Every rank must call the same blocks in
-the same order. Where shards of N/s bytes have r replicas (hybrid sharding), each block's reduce-scatter is followed by an
-all-reduce of what it gave, on a lane of that group: 2(r−1)Pα + 2(r−1)/r·N/s·β more. Source: ZeRO, 2020, sections 5.3 and 7.2.2; Zhao et al. 2023, "PyTorch FSDP", section 3.3.
+the same order. Where each of s shards has r replicas (hybrid sharding), an all-reduce over these follows the
+reduce-scatter of a block, on a lane of their group: 2(r−1)Pα + 2(r−1)/r·N/s·β more. Sources: ZeRO, 2020, sections 5.3
+and 7.2.2; Zhao et al. 2023, "PyTorch FSDP", sections 3.2.2 and 3.3.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Both:
 
 
 class Schedule:
-    """The order of the blocks' traffic over `comm`, and over `replicas`: the ranks with the same shard, None: no other."""
+    """The order of the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
 
     def __init__(self, comm: Comm, prefetch: int, algorithm, replicas: Comm | None = None):
         self.comm, self.prefetch, self.algorithm, self.replicas = comm, prefetch, algorithm, replicas

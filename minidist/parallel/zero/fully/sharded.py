@@ -48,8 +48,8 @@ class FullySharded(nn.Module):
     one as well, and does as the one around it says. What is left is one more block.
     algorithm: of the collectives, None for the Comm's own.
     replicas: hybrid sharding: the ranks, this one among them, that hold the same shard in other groups like `comm`.
-    Parameters are gathered within `comm`, gradients averaged over both: FullySharded(module, mesh.tp, replicas=mesh.dp).
-    With `root`, a full state dict is loaded from that rank of the first of the replicas.
+    Parameters are gathered within `comm`, gradients are averaged over both, such as two axes of a mesh. With `root`, a
+    full state dict is loaded from that rank of the first of the replicas.
     weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients where
     ranks differ (as in DataParallel).
 
@@ -112,8 +112,8 @@ class FullySharded(nn.Module):
                                  f"than the one around it, of {self.comm.size}")  # fmt: skip
             if nested.replicas is not self.replicas:
                 inner, outer = (1 if m.replicas is None else m.replicas.size for m in (nested, self))
-                raise ValueError(f"a FullySharded inside has other replicas, {inner} of each shard, than the one around "
-                                 f"it, with {outer}: give both the same Comm")  # fmt: skip
+                raise ValueError(f"a FullySharded inside has other replicas, {inner} of each shard, than the one "
+                                 f"around it, with {outer}: give both the same Comm")  # fmt: skip
 
     def _check_replicas(self) -> None:
         """That ranks which are to hold the same shard do."""
