@@ -366,7 +366,10 @@ study.table(rows, ["", "results", *(f"{kind}, MB" for kind in KEPT)], title="Ran
 #
 # `ShardedOptimizer` is our stages 1 and 2, with buckets, param groups, state dicts and clipping; `kept` is the formula
 # beside it. `FullySharded` is stage 3. It frees by resizing a storage to 0: whatever autograd keeps of the weight is
-# empty, until it is gathered again. With `half` they train in fp16, with fp32 masters (lesson 07).
+# empty, until it is gathered again. With `half` they train in fp16, with fp32 masters (lesson 07). Each averages the
+# gradients itself: a `DataParallel` around it is refused, and copies of the shards on other ranks, which keep the
+# gathers within a node, are `FullySharded(module, comm, replicas=other)`, hybrid sharding. Made again over the same
+# parameters, the newer one replaces the older, so that a cell may run twice: this is what `_claim` is for.
 
 # %%
 from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer, kept

@@ -284,6 +284,34 @@ def test_a_local_optimizer_inside_is_refused():
     World(2).run(program)
 
 
+def landing(comm, mode):
+    module = net(comm.rank, False)
+    inside = OffloadedOptimizer(module.parameters(), torch.optim.SGD, comm, mode, 0, lr=0.1)
+    training = Training(comm, False, LOCAL)
+    training.module = training.model = module
+    training.optimizer = LocalSGD(inside, comm, H, START)
+    return training.steps()
+
+
+def test_a_delayed_update_lands_before_an_average():
+    """Within a period it is one step behind, and at its end nothing is lost: with periods of one step it is exact."""
+    exact = World(2).run(landing, "exact")
+    assert all(far(params, local(2, False)) < 1e-13 for params in exact)
+    delayed = World(2).run(landing, "delayed")
+    assert far(delayed[0], delayed[1]) == 0
+    assert 0 < far(delayed[0], exact[0]) < 0.05
+
+
+def test_a_model_that_averages_over_other_ranks_is_refused():
+    def program(comm):
+        module = net(0, False)
+        model = DataParallel(module, comm.split(comm.rank % 2))
+        with pytest.raises(ValueError, match=r"over 2 ranks, LocalSGD parameters over 4"):
+            LocalSGD(torch.optim.SGD(module.parameters(), lr=0.1), comm, 2, 2, model)
+
+    World(4).run(program)
+
+
 # Two axes of a mesh: the older one over the ranks of one, the newer over those of the other.
 CROSSING = {(DP, LOCAL): right, (DPC, LOCAL): right, (FS, LOCAL): right, (LOCAL, DP): right, (LOCAL, DPC): right}
 

@@ -357,6 +357,40 @@ def test_refresh_takes_what_others_wrote():
                      (False, "exact"): (-2.0, -2.0), (False, "delayed"): (-1.0, -2.0)}  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["exact", "delayed"])
+def test_what_others_write_in_place_is_followed(mode):
+    """A broadcast, an average, load_state_dict: nobody has to think of `refresh`."""
+
+    def program(comm):
+        p = torch.nn.Parameter(torch.zeros(1, dtype=torch.float32))
+        optimizer = OffloadedOptimizer([p], torch.optim.SGD, comm, mode, 0, torch.float64, lr=1.0)
+        p.backward()
+        optimizer.step()
+        with torch.no_grad():
+            p.fill_(5.0)
+        optimizer.step()
+        optimizer.finish()
+        return p.item()
+
+    assert World(1).run(program) == [4.0]
+
+
+def test_a_master_keeps_its_digits_where_nothing_was_written():
+    def program(comm):
+        p = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+        optimizer = OffloadedOptimizer([p], torch.optim.SGD, comm, "exact", 0, torch.float32, lr=1e-4)
+        for _ in range(8):
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+            with torch.no_grad():
+                p[1] = 3.0
+        return optimizer.state_dict()["masters"][0].tolist()
+
+    first, second = World(1).run(program)[0]
+    assert abs(first - (1 - 8e-4)) < 1e-6
+    assert abs(second - (3 - 7e-4)) < 1e-6  # written once: 3.0 is what its master is rounded to, from then on
+
+
 def test_one_that_has_no_gradient_for_a_while_is_not_stepped():
     def program(comm):
         p, q = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
