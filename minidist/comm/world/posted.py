@@ -100,7 +100,8 @@ class Job(WorldWork):
 
 
 class Op:
-    """One side of a transfer. `time`: when it came to the head of its stream. `pair`: None while any source will do."""
+    """One side of a transfer. `time`: when it was posted, or later: when its batch was started in an ordered World, or
+    the wildcard receive before it was over. `pair`: None while any source will do."""
 
     __slots__ = ("done", "label", "pair", "payload", "sending", "time", "work", "x")
 
