@@ -101,8 +101,8 @@ class Clock:
         return self._moments.setdefault(time, Moment())
 
     def due(self) -> bool:
-        """Whether an event is to be acted upon at the time that the run has reached."""
-        return self._acting or bool(self._now.events)
+        """Whether anything else is to come at the time that the run has reached: an event, or another fiber's turn."""
+        return self._acting or bool(self._now.events) or bool(self._now.fibers)
 
     def wake(self, fiber: Fiber, time: float) -> None:
         """Make a blocked fiber runnable, not before `time`."""

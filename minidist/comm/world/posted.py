@@ -15,8 +15,8 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "unwaited", "waiting",
-                 "where")  # fmt: skip
+    __slots__ = ("clock", "error", "fiber", "following", "heard", "ops", "parts", "posted", "stream", "time",
+                 "turn", "unwaited", "waiting", "where")  # fmt: skip
     what, result = "", None
 
     def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None):
@@ -27,7 +27,8 @@ class WorldWork(Work):
         self.fiber = fiber = clock.current
         self.posted, self.time = fiber.time, 0.0
         # heard: the World's rank that a receive matched.  where: the line that posted it; None: where the fiber stands
-        self.error = self.heard = self.where = None
+        # following: the batch that is to start after this one
+        self.error = self.heard = self.where = self.following = None
 
     @property
     def source(self) -> int | None:
