@@ -75,7 +75,8 @@ def _exchange(comm: Comm, outputs: list[Tensor], inputs: list[Tensor], label: st
     works = []
     for k in range(1, n):
         to, source = (rank + k) % n, (rank - k) % n
-        works.append(comm.batch([Send(inputs[to], to, label), Recv(outputs[source], source, label)]))
+        ops = [Send(inputs[to], to, label), Recv(outputs[source], source, label)]
+        works.append(comm.batch(ops, after=works[-1] if works else None))
     for work in works:
         work.wait()
 

@@ -34,7 +34,7 @@ def run(comm: Comm, steps: Iterable[Step]) -> None:
     for number, ops, then in steps:
         while flying and flying[0][0] <= number - WINDOW:
             _finish(*flying.popleft())
-        flying.append((number, comm.batch(ops), then))
+        flying.append((number, comm.batch(ops, after=flying[-1][1] if flying else None), then))
     while flying:
         _finish(*flying.popleft())
 

@@ -182,14 +182,20 @@ class Comm(ABC):
     def _abandon(self, call: tuple[int, str]) -> None:
         """Give up what is left of a collective that failed: what it has posted takes no message any more."""
 
-    def batch(self, ops: Sequence[Send | Recv]) -> Work:
+    def batch(self, ops: Sequence[Send | Recv], after: Work | None = None) -> Work:
         """Start `ops` together: what `isend` and `irecv` do for one of them, under one Work.
 
         What is posted is there for its other side at once, in a batch or not. Only an NCCL stream, used directly,
         wants two-way traffic in one group; `World(n, ordered=True)` shows what hangs there.
+        after: a batch of this Comm that is to start first, where both could: for a pipeline whose steps share a wire. A
+        World keeps to it; elsewhere it is the order of posting in any case that decides what leaves first.
         Raises ValueError for a rank that does not exist; then nothing has been posted.
         """
         self._check(ops)
+        return self._post(ops) if after is None else self._post_after(ops, after)
+
+    def _post_after(self, ops: Sequence[Send | Recv], after: Work) -> Work:
+        """Start `ops`, once `after` has started where that can be told."""
         return self._post(ops)
 
     def _check(self, ops: Sequence[Send | Recv]) -> None:

@@ -101,11 +101,12 @@ class Stream(Fifo):
     `ranks`: the group's.  `pairs`: by d those to rank d of the group, by ~s those from rank s.
     """
 
-    __slots__ = ("channel", "pairs", "rank", "ranks")
+    __slots__ = ("channel", "pairs", "rank", "ranks", "turn")
 
     def __init__(self, channel: Channel, rank: int, ranks: Sequence[int]):
         super().__init__()
         self.channel, self.rank, self.ranks, self.pairs = channel, rank, ranks, _Pairs(channel, rank, ranks)
+        self.turn = 0  # how many batches the rank has posted
 
 
 class _Pairs(dict):

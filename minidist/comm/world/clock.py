@@ -21,6 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from operator import itemgetter
+from time import monotonic
 
 import torch
 
@@ -100,8 +101,8 @@ class Clock:
         return self._moments.setdefault(time, Moment())
 
     def due(self) -> bool:
-        """Whether an event is to be acted upon at the time that the run has reached."""
-        return self._acting or bool(self._now.events)
+        """Whether anything else is to come at the time that the run has reached: an event, or another fiber's turn."""
+        return self._acting or bool(self._now.events) or bool(self._now.fibers)
 
     def wake(self, fiber: Fiber, time: float) -> None:
         """Make a blocked fiber runnable, not before `time`."""
@@ -168,7 +169,7 @@ class Clock:
         first = self._next()
         if first is not None:
             first.baton.release()
-            while not self._finished.acquire(timeout=0.05 if self._depth else -1):
+            while not self._finished.acquire(timeout=0.02 if self._depth else -1):
                 pass  # a fiber of another run: it can be ended only between two lines
 
     def __exit__(self, *exception) -> None:
@@ -176,7 +177,7 @@ class Clock:
         self.ending = self._thread.closing = True
         # An interrupt must be over in a second, whatever the fibers do. A run inside gives up before the one around it.
         interrupted = exception[0] is not None
-        patience = 0.8 / 2**self._depth if interrupted else 5.0
+        patience = 0.6 / 2**self._depth if interrupted else 5.0
         try:
             for fiber in self.fibers:
                 patience = self._end(fiber, patience)
@@ -186,15 +187,16 @@ class Clock:
 
     def _end(self, fiber: Fiber, patience: float) -> float:
         """End a fiber; the seconds that may still be spent on fibers that do not end at once."""
-        thread, step = fiber.thread, 0.05
+        thread = fiber.thread
         if thread.is_alive() and fiber.baton.locked():
             fiber.baton.release()
-        thread.join(step)
+        thread.join(0.05)
         while thread.is_alive() and patience > 0:  # it is computing (Ctrl-C): stop it at its next line
             if not thread.closing:  # else it is ending a run of its own, and must not be disturbed
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended))
-            thread.join(step)
-            patience -= step
+            start = monotonic()
+            thread.join(0.05)
+            patience -= monotonic() - start
         return patience
 
     def _run(self, fiber: Fiber, body: Callable[[], None]) -> None:

@@ -15,8 +15,8 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("call", "clock", "error", "fiber", "heard", "ops", "parts", "posted", "stream", "time", "unwaited",
-                 "waiting", "where")  # fmt: skip
+    __slots__ = ("call", "clock", "error", "fiber", "following", "heard", "ops", "parts", "posted", "stream", "time",
+                 "turn", "unwaited", "waiting", "where")  # fmt: skip
     what, result = "", None
 
     def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None):
@@ -27,7 +27,8 @@ class WorldWork(Work):
         self.fiber = fiber = clock.current
         self.posted, self.time = fiber.time, 0.0
         # heard: the World's rank that a receive matched.  where: the line that posted it; None: where the fiber stands
-        self.error = self.heard = self.where = self.call = None  # call: see Comm.call
+        # following: the batch that is to start after this one.  call: see Comm.call
+        self.error = self.heard = self.where = self.following = self.call = None
 
     @property
     def source(self) -> int | None:
@@ -100,7 +101,8 @@ class Job(WorldWork):
 
 
 class Op:
-    """One side of a transfer. `time`: when it came to the head of its stream. `pair`: None while any source will do."""
+    """One side of a transfer. `time`: when it was posted, or later: when its batch was started in an ordered World, or
+    the wildcard receive before it was over. `pair`: None while any source will do."""
 
     __slots__ = ("done", "label", "pair", "payload", "sending", "time", "work", "x")
 

@@ -7,9 +7,9 @@ With `ordered`, a rank's operations on one channel start batch by batch, each wh
 NCCL stream without groups; those of one batch start together.
 
 A transfer is ready once both sides are there (rendezvous), or once the sender is (eager). It starts when the sender's
-port out, the receiver's port in and every shared wire between them are free, in the order of readiness; the ports are
-busy for N·β seconds, shared wires for N times their own β, and it arrives α later. The sender is done
-when its port is free again, the receiver on arrival.
+port out, the receiver's port in and every shared wire between them are free, in the order of readiness, then of
+posting; the ports are busy for N·β seconds, shared wires for N times their own β, and it arrives α later. The sender
+is done when its port is free again, the receiver on arrival.
 
 Cost of a message of N bytes on free wires: α + N·β (Hockney 1994). A wildcard receive matches only when
 no rank could still send earlier, which is when the clock acts on its event.
@@ -54,8 +54,8 @@ class Wires:
         self._streams[rank] += rank not in channel.streams
         return channel.stream(rank, ranks)
 
-    def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork) -> None:
-        """Post `ops` of a stream's rank."""
+    def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork, after: WorldWork | None) -> None:
+        """Post `ops` of a stream's rank; they start when `after` has."""
         posted, pairs = [], stream.pairs
         for op in ops:
             if isinstance(op, Send):
@@ -65,11 +65,15 @@ class Wires:
         work.ops = posted
         if not posted:
             return
+        work.turn = stream.turn = stream.turn + 1
         if self.ordered:
             before = stream.first
             stream.put(work)
             if before is not None:
                 return
+        elif after is not None and after.parts > 0:
+            after.following = work
+            return
         self._activate(work, work.posted)
 
     def _activate(self, work: WorldWork, time: float) -> None:
@@ -182,7 +186,8 @@ class Wires:
         if (start <= clock.reached and not clock.due()) or self._apart(send, receive):
             self._transfer(send, receive, start)
         else:
-            order = (1, ready, send.pair.src, send.pair.dst)
+            turn = send.work.turn if receive is None else max(send.work.turn, receive.work.turn)
+            order = (1, ready, turn, send.pair.src, send.pair.dst)
             clock.at(start, order, self._start, order, send, receive)
 
     def _apart(self, send: Op, receive: Op | None) -> bool:
@@ -224,12 +229,16 @@ class Wires:
             self._over(receive, start, arrived)
 
     def _over(self, op: Op, started: float, ended: float, error: BaseException | None = None) -> None:
-        """With `ordered`, the next batch of the stream may start once all operations of this one have."""
+        """What follows a batch may start once all operations of it have: with `ordered`, the next of its stream."""
         if op.done:
             return
         op.done, work = True, op.work
-        if work.finish(ended, error) and self.ordered:
-            stream = work.stream
+        if not work.finish(ended, error):
+            return
+        following, stream = work.following, work.stream
+        if following is not None and stream.rank not in self._dead:
+            self._activate(following, max(started, following.posted))
+        if self.ordered:
             if stream.first is work:  # else its rank is dead
                 stream.take()
                 if (following := stream.first) is not None:

@@ -161,7 +161,10 @@ class WorldComm(Comm):
         self._alike = run.alike.setdefault(channel, {})
         self.steady = run.steady
 
-    def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
+    def _post_after(self, ops: Sequence[Send | Recv], after: Work) -> Work:
+        return self._post(ops, after=after)
+
+    def _post(self, ops: Sequence[Send | Recv], waited: bool = False, after: WorldWork | None = None) -> Work:
         run, stream = self._run, self._stream
         clock = run.clock
         if clock.ending:
@@ -172,7 +175,7 @@ class WorldComm(Comm):
             work = WorldWork(clock, len(ops), self._open, stream)
             work.where = caller()  # while it waits, the fiber itself tells
         work.call = self.call
-        run.wires.post(stream, ops, work)
+        run.wires.post(stream, ops, work, after)
         return work
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:

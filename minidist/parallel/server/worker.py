@@ -35,7 +35,7 @@ def dead_server(server: int, servers: int, lost: PeerLost) -> PeerLost:
 
 
 class Channel(NamedTuple):
-    """One server and all workers, twice: what goes one way never waits behind what goes the other."""
+    """One server and all workers, twice: one Comm for each direction."""
 
     pushes: Comm
     answers: Comm

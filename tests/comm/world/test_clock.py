@@ -216,7 +216,7 @@ def test_polling_sees_each_thing_when_it_happens():
         return seen
 
     assert World(3, alpha=2, beta=1).run(program)[0] == [("a", 102.0), ("b", 103.0)]  # one wire in
-    assert World(3, alpha=2, beta=0).run(program)[0] == [("a", 2.0), ("b", 2.0)]
+    assert sorted(World(3, alpha=2, beta=0).run(program)[0]) == [("a", 2.0), ("b", 2.0)]  # at once: in either order
 
 
 def test_a_run_inside_a_rank():

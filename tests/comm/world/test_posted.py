@@ -197,3 +197,58 @@ def test_after_a_mismatch_all_that_is_posted_still_matches():
     found = [([2.0, 2.0, 4.0, 4.0], [2.0] * 5), ([1.0, 1.0, 3.0, 3.0], [2.0] * 5)]
     for rendezvous in (True, False):
         assert World(2, rendezvous=rendezvous).run(program) == found
+
+
+def test_a_batch_may_follow_another_one():
+    """Rank 0's message to rank 2 could leave at 0; it is to follow that to rank 1, which leaves at 3."""
+
+    def program(comm, follows):
+        if comm.rank == 0:
+            first = comm.isend(torch.zeros(4, dtype=torch.uint8), 1)
+            second = comm.batch([Send(torch.zeros(8, dtype=torch.uint8), 2)], after=first if follows else None)
+            second.wait()
+            first.wait()
+        elif comm.rank == 1:
+            comm.recv(torch.zeros(4, dtype=torch.uint8), 3)  # there at 3
+            comm.recv(torch.zeros(4, dtype=torch.uint8), 0)
+        elif comm.rank == 2:
+            comm.recv(torch.zeros(8, dtype=torch.uint8), 0)
+        else:
+            comm.send(torch.zeros(4, dtype=torch.uint8), 1)
+        return comm.now()
+
+    world = World(4, alpha=2.0, beta=0.25)
+    assert world.run(program, True) == [6.0, 6.0, 8.0, 1.0]
+    assert world.run(program, False) == [4.0, 6.0, 4.0, 1.0]
+    assert World(4, alpha=2.0, beta=0.25, ordered=True).run(program, False) == [6.0, 6.0, 8.0, 1.0]
+
+
+def test_after_asks_for_nothing_where_there_is_nothing_to_wait_for(run):
+    """All worlds take it; what it follows may be over, or never have been anything."""
+
+    def program(comm):
+        peer, y = 1 - comm.rank, [torch.empty(2) for _ in range(3)]
+        work = comm.batch([])
+        for i in range(3):
+            ops = [Send(torch.full((2,), float(10 * comm.rank + i)), peer), Recv(y[i], peer)]
+            work = comm.batch(ops, after=work)
+            if i == 1:
+                work.wait()
+        work.wait()
+        return torch.cat(y).tolist()
+
+    assert run(program, 2) == [[10.0, 10.0, 11.0, 11.0, 12.0, 12.0], [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]]
+
+
+def test_what_follows_a_message_to_the_dead_still_starts():
+    def program(comm):
+        if comm.rank == 1:
+            raise ValueError("gone")
+        if comm.rank == 2:
+            return comm.recv(torch.empty(1), 0).item()
+        lost = comm.isend(torch.ones(1), 1)
+        comm.batch([Send(torch.full((1,), 5.0), 2)], after=lost).wait()
+        with pytest.raises(PeerLost):
+            lost.wait()
+
+    assert World(3, on_failure="continue").run(program)[2] == 5.0

@@ -1,0 +1,82 @@
+"""Mend, the items of the World: the order of posted operations, what follows a mismatch, and interrupts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from minidist.collectives import all_reduce_
+from minidist.comm import Deadlock, Mismatch, World, launch
+from tests.comm.test_posted_order import CASES, actions_of, messages_of, one_after_another, random_program
+from tests.comm.test_posted_order import random_programs as several
+from tests.comm.world.test_interrupt import interrupted
+from tests.comm.world.test_posted import hangs
+
+
+def in_world(program, n, *args, timeout):
+    return World(n).run(program, *args)
+
+
+def posted_operations() -> tuple[str, bool]:
+    """Item 5: every case and 36 random programs in each world; then which of them an ordered World stops."""
+    rows, held = [], True
+    for name, run in {"World": in_world, "shared memory": launch, "gloo": partial(launch, transport="gloo")}.items():
+        compared, wrong = 0, ""
+        for n in (2, 3, 4):
+            try:
+                compared += sum(run(one_after_another, n, CASES, timeout=15))
+                compared += sum(run(several, n, range(12), timeout=15))
+            except Exception as error:
+                wrong = f"; {n} ranks: {type(error).__name__}: {str(error).splitlines()[0]}"
+                break
+        held &= not wrong
+        rows.append(f"{name}: {compared:,} messages of {len(CASES)} cases and 12 random programs, on 2, 3 and 4 ranks, "
+                    f"hold what their senders had{wrong}")  # fmt: skip
+    stopped, foreseen, programs = [], [], [(seed, 2 + seed % 12, n) for seed in range(30) for n in (2, 3, 4)]
+    for seed, count, n in programs:
+        messages = messages_of(seed, n, count)
+        foreseen.append(hangs(n, messages, [actions_of(seed, rank, messages) for rank in range(n)]))
+        try:
+            World(n, ordered=True).run(random_program, seed, count)
+            stopped.append(False)
+        except Deadlock:
+            stopped.append(True)
+    rows.append(f"World(n, ordered=True): {sum(stopped)} of {len(programs)} random programs are a Deadlock, "
+                f"{sum(foreseen)} by a model of queues; the same ones: {stopped == foreseen}")  # fmt: skip
+    return "\n".join(rows), held and stopped == foreseen and 0 < sum(stopped) < len(programs)
+
+
+def unlike(comm) -> tuple[bool, float]:
+    """Ten numbers against twelve on two ranks, then a correct collective: whether it was told, and the sum."""
+    told = False
+    try:
+        all_reduce_(comm, torch.ones(10 + 2 * comm.rank), algorithm="ring")
+    except Mismatch:
+        told = True
+    return told, all_reduce_(comm, torch.ones(10), algorithm="ring").sum().item()
+
+
+def after_a_mismatch() -> tuple[str, bool]:
+    """Item 6 in a World of two ranks: both are told, and the next collective is right."""
+    found = list(World(2).run(unlike))
+    return f"World, 2 ranks: told and the next sum, by rank: {found}; it should be 20", found == [(True, 20.0)] * 2
+
+
+def interrupts() -> tuple[str, bool]:
+    """Item 11: a real SIGINT; Worlds inside of Worlds, three kinds of programs and a call that cannot be stopped."""
+    rows, held = [], True
+    programs = ("computes", "talks", "in_a_lane", "sleeps")
+    for depth in (1, 2, 3):
+        found = interrupted(depth, *programs)
+        for what, (took, threads, later, same, right) in zip(programs, found, strict=True):
+            held &= took < 1 and later == [] and same and right and (what == "sleeps" or threads == [])
+        took = ", ".join(f"{what} {row[0]:.2f} s" for what, row in zip(programs, found, strict=True))
+        left = sum(len(row[2]) for row in found)
+        good = all(row[3] and row[4] for row in found)
+        rows.append(f"{depth} deep: {took}; threads left: {left}; random numbers and the next run right: {good}")
+    return "\n".join(rows), held
+
+
+ITEMS = {"5 posted operations": posted_operations, "6 after a mismatch, in a World": after_a_mismatch,
+         "11 interrupts": interrupts}  # fmt: skip
