@@ -18,6 +18,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from numbers import Integral, Real
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 
 import numpy as np
@@ -27,6 +28,7 @@ from .base import Deadlock
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMM = os.path.join(_PACKAGE, "comm") + os.sep
+_LONGEST = 365 * 24 * 3600  # seconds
 _INSTALLED = (_PACKAGE, os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
               os.path.dirname(threading.__file__) + os.sep, "<frozen ")  # fmt: skip
 
@@ -41,6 +43,20 @@ def whole(program, args: tuple, kwargs: dict) -> tuple:
     while isinstance(program, functools.partial):
         program, args, kwargs = program.func, program.args + args, program.keywords | kwargs
     return program, args, kwargs
+
+
+def check_timeout(timeout: float) -> None:
+    """The seconds that a wait may take, as the caller gave them."""
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
+        raise TypeError(f"a timeout is a number of seconds, such as 30, not {timeout!r}")
+    if not 0 < timeout <= _LONGEST:
+        raise ValueError(f"a timeout is more than 0 seconds and at most {_LONGEST} (a year), not {timeout!r}")
+
+
+def check_seed(seed: int) -> None:
+    """The seed of a run's random numbers, as the caller gave it."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise TypeError(f"a seed is a whole number, such as 0, not {seed!r}")
 
 
 def seed_of(seed: int, rank: int) -> int:

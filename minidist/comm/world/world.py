@@ -165,10 +165,7 @@ class WorldComm(Comm):
         for work in list(self._open):
             if work.stream is self._stream and work.call == call:
                 del self._open[work]
-                for op in work.ops:
-                    if not op.done and not op.sending:
-                        op.pair.keep([other for other in op.pair if other is not op])
-                        op.x = torch.empty_like(op.x)  # where it is on its way already
+                self._run.wires.abandon(self._stream, work)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         self._run.clock.check()
