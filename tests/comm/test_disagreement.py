@@ -44,7 +44,8 @@ ODD = {
     "naive broadcast, other roots": (lambda c: broadcast_(c, torch.ones(12), algorithm="naive"),
                                      lambda c: broadcast_(c, torch.ones(12), 1, algorithm="naive")),
     "a barrier and an all-reduce": (lambda c: barrier(c), lambda c: all_reduce_(c, torch.ones(12))),
-    "a broadcast and an all-reduce": (lambda c: broadcast_(c, torch.ones(12)), lambda c: all_reduce_(c, torch.ones(12))),
+    "a broadcast and an all-reduce": (lambda c: broadcast_(c, torch.ones(12)),
+                                      lambda c: all_reduce_(c, torch.ones(12))),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from minidist.collectives import all_reduce_
-from minidist.comm import RankMissing, from_env, launch, mesh
+from minidist.comm import Mesh, RankMissing, from_env, launch
 from minidist.comm.torchdist import TorchComm
 from minidist.parallel.data import DataParallel
 from tests.comm.torchrun import in_its_place
@@ -36,7 +36,7 @@ def crossed(comm, checked):
     found = []
     comms = [comm, TorchComm(checked=checked, timeout=20)]
     parts = [c.split([0] * c.size) for c in comms]
-    grids = [mesh(c, {"all": c.size})["all"] if c.size > 1 else c for c in comms]
+    grids = [Mesh(c, dp=c.size).dp for c in comms]
     for pair in (comms, parts, grids):
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         works = [c.isend(torch.full((3,), 10.0 * i + comm.rank), right) for i, c in enumerate(pair)]
