@@ -72,7 +72,7 @@ def test_arguments_of_another_type(kwargs, words):
 @pytest.mark.parametrize("kwargs", [dict(timeout=float("nan")), dict(timeout=float("inf")), dict(rate=True),
                                     dict(rate="fast"), dict(rate=float("nan")), dict(transport=None)])  # fmt: skip
 def test_arguments_out_of_range(kwargs):
-    [(name, value)] = kwargs.items()
+    [value] = kwargs.values()
     with pytest.raises(ValueError, match=re.escape(repr(value))):
         launch(pid, 2, **kwargs)
 

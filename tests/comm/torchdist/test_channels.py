@@ -100,7 +100,7 @@ def test_arguments_of_from_env(kwargs, words):
 
 
 def test_a_torch_comm_needs_a_group():
-    with pytest.raises(RuntimeError, match="torch.distributed has no group yet"):
+    with pytest.raises(RuntimeError, match="has no group yet"):
         TorchComm()
     with pytest.raises(TypeError, match=r"process group"):
         launch(lambda comm: TorchComm("gloo") and None, 1, transport="gloo")

@@ -70,7 +70,8 @@ def test_what_is_posted_starts_together_at_the_first_wait(checked):
 STARTS = {"done": lambda comm, work: work.done(), "flush": lambda comm, work: comm.flush(),
           "a native collective": lambda comm, work: comm.native.barrier(),
           "a lane": lambda comm, work: comm.stream(lambda lane: None).wait(),
-          "a blocking call": lambda comm, work: comm._exchange([comm.rank]), "a wait": lambda comm, work: work.wait()}  # fmt: skip
+          "a split": lambda comm, work: comm._exchange([comm.rank]),
+          "a wait": lambda comm, work: work.wait()}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", STARTS)
