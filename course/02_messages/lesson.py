@@ -503,17 +503,18 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # It joins the process group, and leaves it at exit. It seeds this rank's random numbers.
 #
 # From then on every verb comes down to one method: start these operations together.
-# Over gloo (`_post_each`) each becomes an `isend` or an `irecv` of torch. A sender sends a header, then the values.
+# Over gloo (`_post`) each becomes an `isend` or an `irecv` of torch. A sender sends a header, then the values.
 # A receiver first asks for the header; only when the two sides agree does it receive the values.
 #
-# NCCL (`_post_grouped`) is stricter: its stream is ordered, and ungrouped two-way traffic hangs there, like
-# `post_both` in an ordered World. So the headers go over gloo, and values start in one group, `batch_isend_irecv`.
+# NCCL (`start_together`) is stricter: its stream is ordered, and ungrouped two-way traffic hangs there, like
+# `post_both` in an ordered World. So what is posted waits until somebody waits for it. Then all headers go, over gloo,
+# and after them all values start in one group, `batch_isend_irecv`.
 
 # %%
-from minidist.comm.torchdist.torchwork import TorchWork
+from minidist.comm.torchdist.torchwork import TorchWork, start_together
 
 display(study.source(from_env, docstring=False))
-display(study.source(TorchWork._post_each), study.source(TorchWork._post_grouped))
+display(study.source(TorchWork._post), study.source(start_together))
 
 # %% [markdown]
 # ## Takeaways

@@ -49,7 +49,8 @@ def collective(comm: Comm, verb: str, xs, algorithm, rooted: bool = False, **opt
     """
     xs = list(xs) if isinstance(xs, list) else [xs]
     shapes = " and ".join([str(tuple(x.shape if isinstance(x, Tensor) else x)) for x in xs])
-    words = [f"{verb} of {shapes}" if xs else verb, *[f"{name} {value}" for name, value in options.items() if value is not None]]
+    words = [f"{verb} of {shapes}" if xs else verb]
+    words += [f"{name} {value}" for name, value in options.items() if value is not None]
     name = algorithm or comm.algorithm
     words.append(f"algorithm {name if isinstance(name, str) else type(name).__name__}")
     text = ", ".join(words)

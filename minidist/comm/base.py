@@ -176,10 +176,10 @@ class Comm(ABC):
         finally:
             self.call = outer
 
-    def _agree(self) -> None:
+    def _agree(self) -> None:  # noqa: B027
         """Compare what the ranks say of the collective. Nothing is to be done where a deadlock is seen at once."""
 
-    def _abandon(self, call: tuple[int, str]) -> None:
+    def _abandon(self, call: tuple[int, str]) -> None:  # noqa: B027
         """Give up what is left of a collective that failed: what it has posted takes no message any more."""
 
     def batch(self, ops: Sequence[Send | Recv], after: Work | None = None) -> Work:

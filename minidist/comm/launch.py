@@ -26,9 +26,20 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from ..arguments import flags
 from .base import PeerLost, RankMissing
 from .processes.packing import dumps_program
-from .program import located, named, never_received, outside, refuse_changed, refuse_shared, whole
+from .program import (
+    check_seed,
+    check_timeout,
+    located,
+    named,
+    never_received,
+    outside,
+    refuse_changed,
+    refuse_shared,
+    whole,
+)
 from .trace import Results, Trace
 from .world.world import check_runner
 
@@ -50,8 +61,9 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
     n = check_runner(n, on_failure)
     if transport not in ("shm", "gloo"):
         raise ValueError(f'transport is "shm" or "gloo", not {transport!r}')
-    if not timeout > 0:
-        raise ValueError(f"a timeout is more than 0 seconds, not {timeout!r}")
+    check_timeout(timeout)
+    seed = check_seed(seed)
+    flags(checked=checked)
     _check_rate(rate, transport, timeout)
     program, args, kwargs = whole(program, args, kwargs)
     refuse_shared(program, *args, *kwargs.values())
@@ -80,7 +92,7 @@ def _check_rate(rate: float | None, transport: str, timeout: float) -> None:
     """Bytes per second that can be kept: the least that moves is a page, and each wait sees one within its timeout."""
     if rate is None:
         return
-    if not (isinstance(rate, int | float) and 0 < rate < math.inf):
+    if isinstance(rate, bool) or not (isinstance(rate, int | float) and 0 < rate < math.inf):
         raise ValueError(f"a rate is a number of bytes per second, more than 0, not {rate!r}")
     if transport != "shm":
         raise ValueError(f'a rate of {rate:g} bytes/s is kept by transport="shm" only, not by {transport!r}')
@@ -177,15 +189,29 @@ def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
 
 
 def _blame(outcome: dict, error: BaseException) -> tuple:
-    """The cause before its victims, then the order in which the supervisor heard of them."""
-    victim = isinstance(error, PeerLost | RankMissing) and "died" not in outcome
+    """The cause before its victims: first those that waited in vain, then those whose connection was closed; then the
+    order in which the supervisor heard of them."""
+    victim = 0 if "died" in outcome else 1 if isinstance(error, RankMissing) else 2 * isinstance(error, PeerLost)
     return victim, outcome["order"]
+
+
+def _stopped(pids: dict[int, int], n: int) -> RankMissing:
+    """What to say of ranks whose processes are stopped, whoever noticed it."""
+    ranks = " and ".join(f"rank {rank}" for rank in pids)
+    are, processes = ("is", "its process is") if len(pids) == 1 else ("are", "their processes are")
+    error = RankMissing(f"{ranks} {are} missing: {processes} stopped (by SIGSTOP, Ctrl-Z or a debugger); "
+                        f"`kill -CONT {' '.join(map(str, pids.values()))}` lets it go on")  # fmt: skip
+    error.rank = min(pids)
+    error.add_note(f"the processes of the other ranks of {n} were waiting")
+    return error
 
 
 def _error(outcome: dict, rank: int, n: int) -> BaseException:
     """A failed rank's exception, as if it had been raised here."""
     if "died" in outcome:
         return named(PeerLost(rank, outcome["died"]), rank, n)
+    if outcome.get("stopped"):
+        return _stopped(outcome["stopped"], n)
     error = pickle.loads(outcome["error"])
     if outcome["missing"]:
         rows = [f"  rank {r} is at {place}" for r, place in sorted(outcome["where"].items())]

@@ -28,10 +28,12 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, Non
 import numpy as np
 import torch
 
+from .. import arguments
 from .base import Deadlock
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMM = os.path.join(_PACKAGE, "comm") + os.sep
+_LONGEST = 365 * 24 * 3600  # seconds
 _INSTALLED = (_PACKAGE, os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
               os.path.dirname(threading.__file__) + os.sep, "<frozen ")  # fmt: skip
 
@@ -51,6 +53,16 @@ def whole(program, args: tuple, kwargs: dict) -> tuple:
     while isinstance(program, functools.partial):
         program, args, kwargs = program.func, program.args + args, program.keywords | kwargs
     return program, args, kwargs
+
+
+def check_timeout(timeout: float) -> float:
+    """The seconds that a wait may take, as the caller gave them."""
+    return arguments.number(timeout, f"a timeout is more than 0 seconds and at most {_LONGEST} (a year)", 1e-9, _LONGEST)
+
+
+def check_seed(seed: int) -> int:
+    """The seed of a run, in any world."""
+    return arguments.whole(seed, "a seed is a whole number, such as 0")
 
 
 def seed_of(seed: int, rank: int) -> int:

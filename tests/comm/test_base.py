@@ -587,9 +587,9 @@ def test_one_class_is_caught_where_ranks_disagree_or_one_is_gone(run_fast):
 def test_describe_and_mismatch():
     assert describe(torch.ones(2, 3)) == "(2, 3) float32"
     assert describe(torch.tensor(True)) == "() bool"
-    a = Side(0, (2,), torch.float32, None, "a.py:1")
+    a = Side(0, (2,), torch.float32, None, None, "a.py:1")
     assert mismatch(a, a._replace(rank=1, where="b.py:2")) is None
-    assert mismatch(a, Side(1, (3,), torch.float32, "y", "")) == (
+    assert mismatch(a, Side(1, (3,), torch.float32, "y", None, "")) == (
         "rank 0 sends (2,) float32\n    at a.py:1\n  but rank 1 receives (3,) float32 labelled 'y'")
 
 

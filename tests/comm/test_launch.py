@@ -59,6 +59,24 @@ def test_bad_arguments(kwargs, words):
         launch(pid, 2, **kwargs)
 
 
+@pytest.mark.parametrize(("kwargs", "words"), [
+    (dict(timeout="5"), "a timeout is a number of seconds, such as 30, not '5'"), (dict(timeout=None), "not None"),
+    (dict(timeout=True), "not True"), (dict(seed="1"), "a seed is a whole number, such as 0, not '1'"),
+    (dict(seed=1.5), "not 1.5"), (dict(checked="no"), "checked is True or False, not 'no'"),
+])
+def test_arguments_of_another_type(kwargs, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        launch(pid, 2, **kwargs)
+
+
+@pytest.mark.parametrize("kwargs", [dict(timeout=float("nan")), dict(timeout=float("inf")), dict(rate=True),
+                                    dict(rate="fast"), dict(rate=float("nan")), dict(transport=None)])  # fmt: skip
+def test_arguments_out_of_range(kwargs):
+    [value] = kwargs.values()
+    with pytest.raises(ValueError, match=re.escape(repr(value))):
+        launch(pid, 2, **kwargs)
+
+
 # --- ranks that end, hang, or never come ---
 
 

@@ -11,6 +11,7 @@ import torch
 from minidist.collectives import all_reduce_, all_to_all, broadcast_, reduce_scatter
 from minidist.comm import World, from_env
 from tests import parallelized
+from tests.comm import test_posted_order
 from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import as_torchrun, results
 from tests.test_parallelize import CASES, STEPS
@@ -70,6 +71,22 @@ def test_collectives(backend, n):
     for device, gaps in in_its_place(collectives, n, backend):
         assert device == ("cuda" if backend == "nccl" else "cpu")
         assert all(gap < 1e-13 for gap in gaps.values()), gaps
+
+
+POSTED = ("send_first", "receive_first_waits_crossed", "many_outstanding", "mixed_sizes", "a_batch_between",
+          "a_collective_between", "polled")  # fmt: skip
+
+
+def in_any_order(backend):
+    """How many messages came right: over NCCL what is posted starts together, at the first wait."""
+    comm = from_env(backend)
+    cases = [getattr(test_posted_order, name) for name in POSTED]
+    return sum(test_posted_order.compare(case(comm)) for case in cases) if comm.size > 1 else 0
+
+
+@pytest.mark.parametrize(("backend", "n"), OVER)
+def test_posted_operations(backend, n):
+    assert all(count > 0 for count in in_its_place(in_any_order, n, backend)) or n == 1
 
 
 def on_their_own(backend, name):

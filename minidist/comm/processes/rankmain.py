@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ..base import Comm, RankMissing
+from ..base import Comm, PeerLost, RankMissing
 from ..program import Unchanged, seed_all, seed_of
 from ..trace import Trace
 from .endpoint import Endpoint
@@ -130,7 +130,7 @@ def _result(value) -> bytes:
 def _failure(error: BaseException, trace: Trace) -> dict:
     """The exception and the lines it passed through, in forms that the notebook can rebuild."""
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    missing = isinstance(error, RankMissing)
+    missing, lost = isinstance(error, RankMissing), isinstance(error, PeerLost)
     try:
         packed = dumps(error.with_traceback(None))
         pickle.loads(packed)
@@ -138,4 +138,4 @@ def _failure(error: BaseException, trace: Trace) -> dict:
         text = "".join(traceback.format_exception_only(error)).strip()  # never fails, whatever the exception
         packed = dumps(RuntimeError(text))
     gc.collect()
-    return {"ok": False, "error": packed, "frames": frames, "missing": missing, "trace": trace}
+    return {"ok": False, "error": packed, "frames": frames, "missing": missing, "lost": lost, "trace": trace}

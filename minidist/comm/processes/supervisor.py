@@ -3,7 +3,8 @@
 It makes the shared memory and the semaphores, so they are inherited, have no name and leave no file. It
 hears each rank through a pipe whose end is the rank's death. When a rank reports that another is
 missing, it asks every rank for its stack (a signal that works even inside a C call) and says where they
-are instead. When the notebook is gone, so are the ranks.
+are instead; but if a rank's process is stopped, it is that one which the others miss, whomever each of them
+was waiting for. When the notebook is gone, so are the ranks.
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ class _Rank:
         found = outside([(filename, int(line)) for filename, line in frames])
         return located(*found) if found else "(it does not answer)"
 
+    def stopped(self) -> bool:
+        """Whether its process is stopped: SIGSTOP, Ctrl-Z, a debugger."""
+        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+
     def reap(self) -> str:
         """Wait for the end of a dead process, and end what it has started; says how it died."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: nobody is left in its group
@@ -85,6 +90,7 @@ class Supervisor:
         self.ranks: list[_Rank] = []
         self.dead: set[int] = set()
         self.heard = 0  # outcomes, in the order in which they came
+        self.until: float | None = None  # when to end the run whose cause has not been heard of
         self.selector = selectors.DefaultSelector()
 
     def forget(self) -> None:
@@ -106,7 +112,9 @@ class Supervisor:
                 self.selector.register(rank.prints, selectors.EVENT_READ, lambda rank=rank: self._print(rank))
             going = True
             while going and any(rank.outcome is None for rank in self.ranks):
-                going = not [True for key, _ in self.selector.select() if not key.data()]
+                left = None if self.until is None else self.until - time.monotonic()
+                going = left is None or left > 0
+                going &= not [True for key, _ in self.selector.select(left and max(left, 0)) if not key.data()]
             self._end(going)
             unread = self.rings.unread() if going else []
             self.notebook.send(("end", [rank.outcome for rank in self.ranks], unread))
@@ -137,11 +145,25 @@ class Supervisor:
             rank.outcome = {"ok": False, "died": rank.reap()}
         self.heard += 1
         rank.outcome["order"] = self.heard
-        if rank.outcome.get("missing"):
-            rank.outcome["where"] = self._where()
+        missing, lost = rank.outcome.get("missing"), rank.outcome.get("lost")
+        if missing or lost:
+            stopped = [other for other in self.ranks if other.outcome is None and other.stopped()]
+            rank.outcome["stopped"] = {other.rank: other.pid for other in stopped}
+            if missing and not stopped:
+                rank.outcome["where"] = self._where()
         if not rank.outcome["ok"]:
             self.rings.flag(rank.rank, 2)
-        return rank.outcome["ok"] or self.request["on_failure"] == "continue"
+        if rank.outcome["ok"] or self.request["on_failure"] == "continue":
+            return True
+        if lost and self.store and not rank.outcome["stopped"] and not self._explained():
+            self.until = self.until or time.monotonic() + 1
+            return True
+        return False
+
+    def _explained(self) -> bool:
+        """Whether a rank has ended in another way than by losing a connection. When a wait over gloo times out, gloo
+        closes that rank's connections: its neighbours may be heard before it is."""
+        return any(r.outcome is not None and not r.outcome["ok"] and not r.outcome.get("lost") for r in self.ranks)
 
     def _where(self) -> dict[int, str]:
         """Where each rank stands that has neither ended nor failed."""

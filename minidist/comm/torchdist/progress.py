@@ -163,6 +163,14 @@ class Progress:
                 receive = source.unread[0]
             self._read_one(source, receive, patient)
 
+    def _read_before(self, comm, src: int) -> None:
+        """A wildcard has heard from `src`: what receives from there were posted before it have heard, too, and their
+        values come first."""
+        with self.changed:
+            unread = list(comm.sources[src].unread) if src in comm.sources else []
+        for receive in unread:
+            self._read(receive.source, receive)
+
     def _read_one(self, source: Source, receive: Receive, patient: bool) -> None:
         """Wait for the next header of a source, and give it to the receive, if it is for it."""
         work, op, comm = receive.work, receive.op, receive.work._comm
@@ -176,6 +184,8 @@ class Progress:
                 if not source.posted:
                     source.posted.append(work.listen(op))
                 found = work.heard(source.posted.popleft(), op, patient)
+                if op.src == ANY:
+                    self._read_before(comm, found[0])
             if found is not None and receive.read:  # withdrawn while we waited
                 verdict = "keep"
             elif found is not None:

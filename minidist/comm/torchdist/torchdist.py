@@ -30,7 +30,7 @@ from torch.distributed.distributed_c10d import _get_process_group_store
 from ..base import ANY, Comm, Link, Recv, Send, Work, agree
 from ..cluster.hardware import ends
 from ..lanes import ThreadLane
-from ..program import seed_all, seed_of
+from ..program import check_seed, check_timeout, seed_all, seed_of
 from ..trace import Trace
 from .interface import name_interface
 from .native import Native
@@ -42,12 +42,21 @@ class TorchComm(Comm):
     """`group`: any process group (default: the world's).
 
     checked: send headers; None: if the group can carry CPU tensors.  timeout: seconds a wait may take.
-    To be made by all ranks of the group, in the same order if there are several. Raises PeerLost when the other side is dead, RankMissing when it does not come in time.
+    All ranks of the group make it, and several in the same order. Raises PeerLost when the other side is dead,
+    RankMissing when it does not come in time.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, checked: bool | None = None, timeout: float = 1800.0,
                  trace: Trace | None = None):  # fmt: skip
-        self.group = group or dist.group.WORLD
+        check_timeout(timeout)
+        if checked not in (None, True, False):
+            raise ValueError(f"checked is True, False or None, not {checked!r}")
+        if group is None and not dist.is_initialized():
+            raise RuntimeError("torch.distributed has no group yet: from_env() makes one under torchrun, "
+                               "dist.init_process_group(…) elsewhere")  # fmt: skip
+        if not isinstance(group, dist.ProcessGroup | None):
+            raise TypeError(f"a TorchComm is made of a process group of torch.distributed, not of {group!r}")
+        self.group = dist.group.WORLD if group is None else group
         backends = dist.get_backend_config(self.group)
         self.nccl, cpu = "nccl" in backends, "cpu:gloo" in backends
         if checked and not cpu:
@@ -162,6 +171,10 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
     Raises RuntimeError outside torchrun, where a restart would hang, and where other hosts would find no interface of
     this one; ValueError when there are more local ranks than GPUs.
     """
+    check_timeout(timeout)
+    seed = check_seed(seed)
+    if backend not in (None, "gloo", "nccl"):
+        raise ValueError(f'a backend is "gloo" or "nccl", not {backend!r}')
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise RuntimeError("RANK and WORLD_SIZE are not set: start with `torchrun --nproc-per-node 4 …`, "
                            "or use World(4).run(program) or launch(program, 4)")  # fmt: skip

@@ -244,6 +244,17 @@ class Wires:
                 if (following := stream.first) is not None:
                     self._activate(following, max(started, following.posted))
 
+    def abandon(self, stream: Stream, work: WorldWork) -> None:
+        """A rank gives up what it posted: its receives take no message any more, its sends may still leave."""
+        now, waiting = self.clock.current.time, list(stream)[1:]
+        if work in waiting:  # it has not been started
+            stream.keep([other for other in stream if other is not work])
+            return
+        for op in [op for op in work.ops if not op.done and not op.sending]:
+            op.pair.keep([other for other in op.pair if other is not op])
+            op.x = torch.empty_like(op.x)  # for what is on its way already
+            self._over(op, now, now)
+
     def unread(self) -> list[tuple[int, int]]:
         """(src, dst) of messages that left (eager) and that nobody has received."""
         return sorted({key for c in self._channels.values() for key, pair in c.pairs.items() if pair.offer()})

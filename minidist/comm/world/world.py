@@ -24,7 +24,18 @@ from ..base import Comm, Deadlock, Link, Recv, Send, Work
 from ..charge.charge import ModelledHost
 from ..cluster import Cluster
 from ..cluster.hardware import ends
-from ..program import Unchanged, caller, copied, named, never_received, own_random, refuse_changed, seed_of, whole
+from ..program import (
+    Unchanged,
+    caller,
+    check_seed,
+    copied,
+    named,
+    never_received,
+    own_random,
+    refuse_changed,
+    seed_of,
+    whole,
+)
 from ..trace import Results, Trace
 from .clock import Clock, Ended
 from .garbage import aside
@@ -185,10 +196,7 @@ class WorldComm(Comm):
         for work in list(self._open):
             if work.stream is self._stream and work.call == call:
                 del self._open[work]
-                for op in work.ops:
-                    if not op.done and not op.sending:
-                        op.pair.keep([other for other in op.pair if other is not op])
-                        op.x = torch.empty_like(op.x)  # where it is on its way already
+                self._run.wires.abandon(self._stream, work)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
         self._run.clock.check()
@@ -260,8 +268,3 @@ def check_runner(n: int, on_failure: str) -> int:
     if not isinstance(on_failure, str) or on_failure not in ("end", "continue"):
         raise ValueError(f'on_failure is "end" or "continue", not {on_failure!r}')
     return arguments.whole(n, "a run has at least 1 rank", 1)
-
-
-def check_seed(seed: int) -> int:
-    """The seed of a run, in any world."""
-    return arguments.whole(seed, "a seed is a whole number")

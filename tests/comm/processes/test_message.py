@@ -11,7 +11,7 @@ from minidist.comm.processes.rings import packed
 
 
 def message(op, n=4):
-    comm = SimpleNamespace(ranks=[2, 0, 5], rank=1, channel="main", local=[2, 0, 5].index)
+    comm = SimpleNamespace(ranks=[2, 0, 5], rank=1, channel="main", call=None, local=[2, 0, 5].index)
     return Message(ShmWork(None, 1), op, comm, True)
 
 
@@ -20,7 +20,7 @@ def test_a_side_survives_its_travel():
     again = side(7, said)
     assert again[:4] == (7, (2, 3), torch.bfloat16, "grad")
     assert again.where.startswith("test_message.py:") and "torch.bfloat16" in again.where
-    assert side(0, says(Recv(torch.ones(()), ANY), checked=False)) == (0, (), torch.float32, None, "")
+    assert side(0, says(Recv(torch.ones(()), ANY), checked=False)) == (0, (), torch.float32, None, None, "")
 
 
 def test_long_words_are_cut_to_fit():
