@@ -35,6 +35,7 @@ from benchmarks.options import options
 from minidist.models import gpt, mlp, next_token_loss
 from minidist.tasks import Task, digits
 from minidist.train.amp import LossScaler, exponents, lost, prepare
+from tests.largest import largest
 
 SEEDS = (0, 1, 2, 3, 4)
 WHOLE = 2**22  # samples or tokens of the batch of which a step here has one micro-batch
@@ -249,7 +250,7 @@ def speed(dtype: torch.dtype, size: Size, device: str, repeats: int) -> dict[str
     print(f"{dtype} on {device}, {size}, a step in ms: median [quartiles], peak bytes, loss after {3 + repeats} steps, "
           "its largest distance from fp32's curve")  # fmt: skip
     for name, own in times.items():
-        far = max(abs(a / b - 1) for a, b in zip(curves[name], curves["fp32"]))
+        far = largest(abs(a / b - 1) for a, b in zip(curves[name], curves["fp32"]))
         memory = f"{peaks[name]:>14,}" if peaks[name] else f"{'not counted':>14}"
         print(f"  {name:<10} {spread(own):<26} {memory}  {curves[name][-1]:.4f} {far:.2%}", flush=True)
     ratios = {name: statistics.median(a / b for a, b in zip(times["torch.amp"], own)) for name, own in times.items()}

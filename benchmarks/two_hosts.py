@@ -27,6 +27,7 @@ from benchmarks.hosts import ADDRESSES, LINK, hosts, inside, left_over, missing,
 from benchmarks.options import options
 from benchmarks.trainer import SCRIPT, flags, said, trained
 from minidist.comm import World
+from tests.largest import largest
 
 PORT = 29501
 AWAY = 8.0  # seconds until a host is back: longer than torchrun believes in a silent one, 3 here
@@ -112,7 +113,7 @@ def main() -> int:
     found = run(args.steps, args.steps // 3, 2 if args.quick else 4)
     for name, text in zip(("host a", "host b", "host b again"), found.printed, strict=True):
         print(f"── {name}\n{text}")
-    off = max(abs(x - y) for x, y in zip(found.losses, serial(args.steps), strict=True))
+    off = largest(abs(x - y) for x, y in zip(found.losses, serial(args.steps), strict=True))
     print(f"host b died after step {found.died}; the run went on at step {found.resumed}, {found.seconds:.1f} s later; "
           f"losses are off the serial ones by {off:.1e}")  # fmt: skip
     return 0

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from socket import gethostname
 
+from started import Refused
+
 NAME = "lock"
 
 
@@ -14,7 +16,7 @@ NAME = "lock"
 def alone(folder: Path, wait: float = 5.0):
     """Nobody else is in `folder` while this is open. The lock ends with the process, however that ends.
 
-    wait: seconds for a run that is just ending. Raises ValueError, which names the other process, when they are over.
+    wait: seconds for a run that is just ending. Raises Refused, which names the other process, when they are over.
     """
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + wait
@@ -22,7 +24,7 @@ def alone(folder: Path, wait: float = 5.0):
         while not _locked(file):
             if time.monotonic() > until:
                 file.seek(0)
-                raise ValueError(f"{folder} is in use by {file.read().strip()}: one run at a time")
+                raise Refused(f"{folder} is in use by {file.read().strip()}: one run at a time")
             time.sleep(0.05)
         file.truncate(0)
         print(f"process {os.getpid()} on {gethostname()}", file=file, flush=True)

@@ -4,16 +4,51 @@ import argparse
 import json
 import math
 import os
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from settings import at_least, settings
 
 from minidist.comm import World, from_env, launch
 
+INTERRUPTED = 130  # the exit status after Ctrl-C
+AFTER_RANK_0 = 10.0  # seconds
+
+
+class Refused(ValueError):
+    """What was asked for cannot be done; found by the ranks."""
+
+
+class Flags(argparse.ArgumentParser):
+    """Ends the script with one sentence, once, and the exit status 2: no list of all flags before it."""
+
+    def error(self, message: str) -> NoReturn:
+        say(f"{self.prog}: error: {message}  (--help lists the flags)")
+        raise SystemExit(2)
+
+
+def say(sentence: str) -> None:
+    """On standard error, by one rank of those that torchrun has started: it ends the others when one has ended."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(AFTER_RANK_0)  # who is still there has found something that rank 0 has not
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def ended(main: Callable[[], int | str]) -> int | str:
+    """The exit status of a script, also after Ctrl-C."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        say("interrupted: nothing was saved")
+        return INTERRUPTED
+
 
 def parser(about: str) -> argparse.ArgumentParser:
     """With the flags of every script."""
-    flags = argparse.ArgumentParser(description=about.splitlines()[0])
+    flags = Flags(description=about.splitlines()[0])
     flags.add_argument("--ranks", type=at_least(1), help="number of ranks (4); torchrun says it itself")
     flags.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
     flags.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
@@ -44,7 +79,7 @@ def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
         flags.error(f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks")
     if args.json and not args.json.parent.is_dir():
         flags.error(f"--json {args.json}: there is no folder {args.json.parent}")
-    args.ranks = args.ranks or 4
+    args.ranks = int(os.environ["WORLD_SIZE"]) if started else args.ranks or 4
     return args
 
 

@@ -11,7 +11,7 @@ import hashlib
 
 import torch
 from settings import at_least
-from started import parsed, parser, run
+from started import ended, parsed, parser, run
 from torch.nn.functional import cross_entropy
 
 from minidist.collectives import all_gather, all_reduce_
@@ -69,10 +69,12 @@ def main():
     flags.add_argument("--lr", type=at_least(0, float), default=0.1)
     flags.add_argument("--keep-last", action="store_true", help="train on the last, smaller batch too, with weights")
     args = parsed(flags)
+    if args.batch % args.ranks:
+        flags.error(f"--batch {args.batch} is not a multiple of {args.ranks} ranks")
     task = digits(getattr(torch, args.dtype))
     results = run(args, program, task, args.epochs, args.batch, args.lr, args.keep_last)
     return 0 if all(result["replicas_equal"] for result in results.values()) else "the replicas differ"
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main))

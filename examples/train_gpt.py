@@ -18,19 +18,21 @@ import torch
 from alone import alone
 from gpt_flags import COMPRESSIONS, flags_of
 from logs import Log, lines
-from started import parsed, parser, run, same_losses
+from started import INTERRUPTED, Refused, ended, parsed, parser, run, same_losses, say
 from stop import Stop, asked
 
 from minidist.collectives import broadcast_
-from minidist.comm.mesh import Mesh
-from minidist.models import gpt
-from minidist.parallel import schedules
+from minidist.comm.mesh import Grid, Mesh
+from minidist.models import gpt, sequence
+from minidist.parallel import onto
+from minidist.parallel.pipeline import by_parameters, partition
+from minidist.parallel.schedules.flow import Shape
 from minidist.parallelize import parallelize
 from minidist.split import bounds, uneven
 from minidist.study.memory import flops_per_token, utilization
 from minidist.study.speed import peak, peak_memory
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
-from minidist.train.checkpoint import Checkpoints, random_state, set_random_state
+from minidist.train.checkpoint import Checkpoints, manifest, random_state, set_random_state
 from minidist.train.optim import AdamW, cosine, warm_up
 
 
@@ -45,9 +47,6 @@ class Training:
         dp = args.dp or max(1, comm.size // (args.pp * args.tp))
         self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
         self.least = dp * args.micro_batches  # samples of a batch
-        if args.batch < self.least:
-            raise ValueError(f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
-                             f"on each of {dp} data ranks")  # fmt: skip
         self.checkpoints, found, common = None, None, {}
         if args.folder:
             self.checkpoints = Checkpoints(args.folder, comm, args.keep, self.mesh.grid.sizes)
@@ -80,13 +79,11 @@ class Training:
     def build(self) -> None:
         """The model, its parts on this mesh, and the schedule of its learning rate."""
         args = self.args
-        model = gpt(args.layers, args.hidden, args.heads, self.tokens.size, args.context, args.dropout, args.tied,
-                    args.attention, dtype=getattr(torch, args.dtype), device="meta", kv_heads=args.kv_heads,
-                    ffn=args.ffn, gated=args.mlp == "swiglu", rotary=args.positions == "rotary")  # fmt: skip
+        model = model_of(args, self.tokens.size)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.engine = parallelize(
             model, self.mesh, lambda groups: AdamW(groups, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.decay),
-            micro_batches=args.micro_batches, schedule=getattr(schedules, args.schedule), chunks=args.chunks,
+            micro_batches=args.micro_batches, schedule=args.schedule, chunks=args.chunks,
             sequence_parallel=args.sequence_parallel, recompute=args.recompute, amp=args.amp,
             half=getattr(torch, args.half), zero=args.zero, seed=args.seed,
             compression=COMPRESSIONS[args.compression]() if args.compression else None)  # fmt: skip
@@ -154,11 +151,15 @@ class Training:
             if self.apart and self.step % args.evaluate_every == 0:
                 log.say(f"step {self.step}: loss on text kept apart {self.evaluate():.4f}")
         self.save(wait=True)
+        stopped = self.step < args.steps
+        if stopped:
+            log.say(f"stopped: step {self.step} of {args.steps} is saved in {args.folder}, the same command goes on")
         end = {"loss apart": self.evaluate()} if self.apart else {}
         end |= {"sample": self.sample(args.prompt, args.sample)} if args.sample else {}
         for name, value in end.items():
             log.say(f"{name}: {value}")
-        return {"ranks": self.comm.size, "losses": self.losses, "parameters": self.parameters} | end
+        return {"ranks": self.comm.size, "losses": self.losses, "parameters": self.parameters,
+                "stopped": stopped} | end  # fmt: skip
 
     def stopped(self) -> bool:
         """Whether rank 0 sees a wish to stop: all ranks hear the same."""
@@ -191,6 +192,44 @@ class Training:
         return self.tokens.decode(written)
 
 
+def model_of(args, vocab: int):
+    """The model, without values."""
+    return gpt(args.layers, args.hidden, args.heads, vocab, args.context, args.dropout, args.tied, args.attention,
+               dtype=getattr(torch, args.dtype), device="meta", kv_heads=args.kv_heads, ffn=args.ffn,
+               gated=args.mlp == "swiglu", rotary=args.positions == "rotary")  # fmt: skip
+
+
+def check(args) -> None:
+    """ValueError, before any rank starts, for a grid, a batch, a model or a text that cannot be."""
+    dp = args.dp or max(1, args.ranks // (args.pp * args.tp))
+    Grid(dp, args.pp, args.tp, args.order).takes(args.ranks)
+    if args.batch < dp * args.micro_batches:
+        raise ValueError(f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
+                         f"on each of {dp} data ranks")  # fmt: skip
+    if args.schedule == "interleaved" and args.chunks == 1:
+        raise ValueError("--schedule interleaved wants --chunks 2 or more on each stage, not --chunks 1")
+    shape = Shape(args.pp, args.micro_batches, args.chunks).checked()
+    onto.schedule_of(args.schedule, shape)
+    model = model_of(args, args.vocab or Bytes.size)
+    compression = COMPRESSIONS[args.compression]() if args.compression else None
+    onto.refuse(model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression)
+    parts = sequence(model)
+    partition(by_parameters(parts), shape.S * shape.v)
+    try:
+        documents(args.text)
+    except OSError as error:
+        raise ValueError(f"--text {error.filename}: {error.strerror}") from error
+
+
+def interrupted(folder) -> str:
+    """What a run leaves that was ended at once."""
+    finished = manifest.finished(folder) if folder else []
+    if not finished:
+        return "interrupted: nothing was saved" + (f" in {folder} yet" if folder else ", for want of a --folder")
+    step = int(manifest.FOLDER.fullmatch(finished[-1].name)[2])
+    return f"interrupted: step {step} is saved in {folder}, the same command goes on from there"
+
+
 def shape_of(args) -> dict:
     """What makes another model, some of it without another shape of any parameter."""
     return {"layers": args.layers, "hidden": args.hidden, "heads": args.heads, "kv-heads": args.kv_heads or args.heads,
@@ -217,7 +256,10 @@ class Silent:
 
 def program(comm, args) -> dict:
     """One rank: builds its part, goes on where a run was, trains."""
-    training = Training(comm, args)
+    try:
+        training = Training(comm, args)
+    except (ValueError, OSError) as error:
+        raise Refused(str(error)) from error
     if comm.rank:
         return training.train(Silent())
     with Log(args.folder, args.steps, training.step) as log:
@@ -235,13 +277,24 @@ def main():
         flags.error(f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage")
     if args.folder and args.folder.exists() and not args.folder.is_dir():
         flags.error(f"--folder {args.folder} is not a folder")
-    with contextlib.ExitStack() as stack:
-        if args.folder:
-            if os.environ.get("RANK", "0") == "0":
-                stack.enter_context(alone(args.folder))
-            stack.enter_context(Stop(args.folder))
-        return same_losses(run(args, program, args))
+    try:
+        check(args)
+    except ValueError as error:
+        flags.error(str(error))
+    try:
+        with contextlib.ExitStack() as stack:
+            if args.folder:
+                if os.environ.get("RANK", "0") == "0":
+                    stack.enter_context(alone(args.folder))
+                stack.enter_context(Stop(args.folder))
+            results = run(args, program, args)
+    except KeyboardInterrupt:
+        say(interrupted(args.folder))
+        return INTERRUPTED
+    except Refused as error:
+        flags.error(str(error))
+    return INTERRUPTED if any(result["stopped"] for result in results.values()) else same_losses(results)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main))

@@ -10,7 +10,7 @@ and, as the projection to the vocabulary, in the last: tied, their gradients are
 
 import torch
 from settings import at_least
-from started import of_a_gpt, parsed, parser, run, same_losses
+from started import ended, of_a_gpt, parsed, parser, run, same_losses
 
 from minidist.collectives import all_gather, broadcast_
 from minidist.models import gpt, next_token_loss, sequence, stage_of
@@ -52,6 +52,10 @@ def main():
     flags.add_argument("--micro-batches", type=at_least(1), default=4, help="of a step; they divide the batch")
     of_a_gpt(flags)
     args = parsed(flags)
+    if args.hidden % args.heads:
+        flags.error(f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple")
+    if args.layers + 2 < args.ranks:
+        flags.error(f"--layers {args.layers} make {args.layers + 2} parts, fewer than the {args.ranks} stages")
     if args.batch % args.micro_batches:
         flags.error(f"{args.micro_batches} micro-batches do not divide a batch of {args.batch}")
     x, y = windows(text(), args.steps, args.batch, args.context)
@@ -60,4 +64,4 @@ def main():
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main))

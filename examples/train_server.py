@@ -10,7 +10,7 @@ prints the same accuracies, to rounding; the other modes' workers do not wait, a
 
 import torch
 from settings import at_least
-from started import parsed, parser, run
+from started import ended, parsed, parser, run
 from torch.nn.functional import cross_entropy
 
 from minidist.models import mlp
@@ -64,7 +64,7 @@ def main():
     flags.add_argument("--momentum", type=at_least(0, float, below=1), default=0.9,
                        help="stale gradients want less: 0 for the other modes")
     args = parsed(flags)
-    if not 1 <= args.servers < args.ranks and args.runner != "torchrun":
+    if not 1 <= args.servers < args.ranks:
         flags.error(f"{args.servers} servers among {args.ranks} ranks: at least 1 is a server and 1 a worker")
     task = digits(getattr(torch, args.dtype))
     given = args.servers, args.mode, args.bound, args.epochs, args.batch, args.lr, args.momentum
@@ -74,4 +74,4 @@ def main():
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main))

@@ -9,7 +9,7 @@ ranks, and so are the rows of the vocabulary: nobody ever has all logits.
 """
 
 import torch
-from started import of_a_gpt, parsed, parser, run, same_losses
+from started import ended, of_a_gpt, parsed, parser, run, same_losses
 from torch import nn
 
 from minidist.models.layers import LayerNorm
@@ -67,10 +67,12 @@ def main():
     of_a_gpt(flags)
     flags.add_argument("--sequence", action="store_true", help="sequence parallel; the ranks divide the context")
     args = parsed(flags)
+    if args.hidden % args.heads:
+        flags.error(f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple")
     x, y = windows(text(), args.steps, args.batch, args.context)
     given = args.layers, args.hidden, args.heads, args.lr, args.sequence, args.dtype
     return same_losses(run(args, program, x, y, *given))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main))

@@ -9,6 +9,7 @@ from minidist.comm import World, launch
 from minidist.comm.mesh import Mesh
 from minidist.models import gpt, next_token_loss
 from minidist.parallelize import parallelize
+from tests.largest import largest
 
 RUNS = {
     "world": lambda n, *args: World(n).run(*args),
@@ -72,7 +73,7 @@ def held(engine):
 
 def gaps(results, losses, params):
     """The largest differences, of losses and of parameters; all of every parameter is somewhere."""
-    loss = max(abs(a - b) for found, _ in results for a, b in zip(found, losses, strict=True))
+    loss = largest(abs(a - b) for found, _ in results for a, b in zip(found, losses, strict=True))
     seen, worst = {name: torch.zeros_like(p) for name, p in params.items()}, [0.0]
     for _, pieces in results:
         for name, first, values in pieces:

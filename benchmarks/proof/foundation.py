@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 
+from tests.largest import largest
+
 from .comm_items import ITEMS as COMM_ITEMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -64,7 +66,7 @@ def digits() -> tuple[str, bool]:
             found[name] = json.loads(pathlib.Path(f"{folder}/{name}.json").read_text()) | {"seconds": seconds}
     serial, rows, held = found["serial"], [], True
     for name, run in found.items():
-        apart = max(abs(a - b) for a, b in zip(run["losses"], serial["losses"], strict=True))
+        apart = largest(abs(a - b) for a, b in zip(run["losses"], serial["losses"], strict=True))
         held &= apart <= 1e-6 and run["accuracies"][-1] > 0.95 and run["replicas_equal"] is True
         rows.append(f"{name}: accuracy {run['accuracies'][-1]:.4f}, losses at most {apart:.1e} from serial, "
                     f"replicas equal bit for bit: {run['replicas_equal']}, {run['seconds']:.1f} s")  # fmt: skip

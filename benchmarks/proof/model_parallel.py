@@ -11,6 +11,7 @@ from minidist.parallel.schedules import bubble, in_flight, lists, most_kept, sim
 from minidist.parallel.tensor import layer_bytes
 from minidist.parallel.vocab import vocab_cross_entropy
 from minidist.study.bubbles import bubble_table, published_bubbles
+from tests.largest import largest
 from tests.parallel.pipeline import cases as pipelines
 from tests.parallel.tensor import cases as tensors
 from tests.parallel.tensor import test_layer as layers
@@ -36,7 +37,7 @@ def tensor() -> tuple[str, bool]:
                 tokens = tensors.TOKENS // (comm.size if options else 1)
                 block(torch.ones(2, tokens, tensors.HIDDEN, dtype=torch.float64, requires_grad=True)).sum().backward()
 
-            off = max(tensors.difference(mine, serial) for mine in World(n).run(program))
+            off = largest(tensors.difference(mine, serial) for mine in World(n).run(program))
             trace = World(n).run(alone).trace
             sent = sum(trace.bytes_sent(r) for r in range(n))
             formula = layer_bytes(n, 2, tensors.TOKENS, tensors.HIDDEN, 8, **options).total

@@ -7,6 +7,7 @@ import random
 from minidist.comm import Cluster, World
 from minidist.models import mlp
 from minidist.parallel.server import Partition, most_stale
+from tests.largest import largest
 from tests.parallel.cases import difference
 from tests.parallel.server.cases import equal, serial, train
 from tests.parallel.server.test_serving import DEVICE, passed
@@ -31,7 +32,7 @@ def synchronous() -> tuple[str, bool]:
                 expected = serial(name, optimizer, n, steps=20)
                 for params, _ in World(n + servers).run(train, name, optimizer, servers, steps=20):
                     same &= equal(params, expected)
-                    worst = max(worst, difference(params, full))
+                    worst = largest(worst, difference(params, full))
                 runs += 1
     return (f"synchronous, {runs} runs of 20 steps: {'all' if same else 'NOT all'} ranks equal bit for bit to the "
             f"serial run; off the full batch by {worst:.1e} at most"), same and worst < 1e-12  # fmt: skip
@@ -79,5 +80,5 @@ def balanced() -> tuple[str, bool]:
     """Bytes at each of four servers, of a network whose first matrix is nearly all of it."""
     model = mlp([784, 1024, 10], device="meta")
     nbytes = Partition(list(model.parameters()), 4).nbytes
-    off = max(abs(4 * one / sum(nbytes) - 1) for one in nbytes)
+    off = largest(abs(4 * one / sum(nbytes) - 1) for one in nbytes)
     return f"bytes at 4 servers: {', '.join(f'{one:,}' for one in nbytes)}: {off:.2%} off equal at most", off < 0.1

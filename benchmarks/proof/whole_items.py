@@ -17,6 +17,7 @@ from minidist.comm import launch
 from minidist.study.plan import errors
 from minidist.study.plan.runs import TABLES
 from minidist.train.checkpoint import manifest
+from tests.largest import largest
 
 SMALL = ["--dtype", "float64", "--layers", "4", "--hidden", "32", "--context", "32", "--batch", "16", "--lr", "0.01",
          "--micro-batches", "4", "--peak", "1", "--apart", "0"]  # fmt: skip
@@ -33,7 +34,7 @@ OPTIONS = {
 
 def distance(a: list[float], b: list[float]) -> float:
     """The largest difference of two runs' losses; of runs with another number of steps, infinite."""
-    return max(abs(x - y) for x, y in zip(a, b, strict=True)) if len(a) == len(b) else float("inf")
+    return largest(abs(x - y) for x, y in zip(a, b, strict=True)) if len(a) == len(b) else float("inf")
 
 
 def grids() -> tuple[str, bool]:

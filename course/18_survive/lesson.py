@@ -264,8 +264,9 @@ assert [row[1] for row in rows] == [50] + [40] * 6
 study.table(rows, ["what was done", "step used", "what is said"], title="The newest of 40 and 50 that is whole")
 
 # %% [markdown]
-# A folder without a manifest is no checkpoint: nobody complains. The checksums cost reading everything once, shared by
-# the ranks. What a flipped bit in a weight costs, nobody knows.
+# A folder without a manifest was never finished: a warning says so, and the next save removes it, so the table has no
+# complaint about it. The checksums cost reading everything once, shared by the ranks. What a flipped bit in a weight
+# costs, nobody knows.
 #
 # ## What must be in it?
 #

@@ -106,6 +106,12 @@ class Grid:
         if room < self.size:
             raise ValueError(f"{self} does not fit on a cluster of {room} ranks")
 
+    def takes(self, ranks: int) -> None:
+        """ValueError unless the axes make as many ranks as there are."""
+        if self.size != ranks:
+            product = "×".join(str(size) for size in self.sizes.values())
+            raise ValueError(f"{ranks} ranks are not {product} = {self.size}: {self} were asked for")
+
     def __str__(self) -> str:
         return f"{' × '.join(f'{axis} {size}' for axis, size in self.sizes.items())} = {self.size} ranks"
 
@@ -142,9 +148,7 @@ class Mesh:
 
     def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, tp: int = 1, order: Sequence[str] = AXES):
         self.comm, self.grid = comm, Grid(dp, pp, tp, order)
-        if self.grid.size != comm.size:
-            product = "×".join(str(size) for size in self.grid.sizes.values())
-            raise ValueError(f"{comm.size} ranks are not {product} = {self.grid.size}: {self.grid} were asked for")
+        self.grid.takes(comm.size)
         self.dp, self.pp, self.tp = (self._split(axis) for axis in ("dp", "pp", "tp"))
         self._groups: dict[tuple[str, ...], Comm] = {("dp",): self.dp, ("pp",): self.pp, ("tp",): self.tp, AXES: comm}
 

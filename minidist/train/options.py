@@ -19,7 +19,7 @@ def refuse(group: Mapping[str, Any], why: str) -> None:
 def not_negative(**values: float) -> None:
     """ValueError that names the first of these that is below zero."""
     for name, value in values.items():
-        if value < 0:
+        if not value >= 0:
             raise ValueError(f"{name} is not negative: it is {value}")
 
 
@@ -31,5 +31,5 @@ def fractions(betas: tuple[float, float]) -> None:
 
 def nesterov_has(momentum: float, dampening: float) -> None:
     """ValueError unless Nesterov's momentum is there, and undamped."""
-    if momentum <= 0 or dampening:
+    if not momentum > 0 or dampening:
         raise ValueError(f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}")

@@ -20,6 +20,7 @@ from minidist.check.operators.numbers import operator_slips
 from minidist.check.operators.softmax import Attention, Normalizer
 from tests.bank.bank import solved
 from tests.check.examined import rng, verdicts
+from tests.largest import smallest
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -156,7 +157,7 @@ def test_the_cases_hold_what_hurts():
     assert len(DEVICES) * len(WALLS) == len(Roofline.cases)
     sizes = [case.given for case in Attention.cases]
     assert any(T % tile and K % tile for T, K, _, tile, *_ in sizes) and any(tile > T for T, _, _, tile, *_ in sizes)
-    assert any(min(T, K) > 8 * max(d, tile) for T, K, d, tile, *_ in sizes)
+    assert any(smallest(T, K) > 8 * max(d, tile) for T, K, d, tile, *_ in sizes)
     for case in Normalizer.cases:
         (parts,), = Normalizer().draw(case, rng())  # fmt: skip
         m, s = oracle.normalizer(parts)

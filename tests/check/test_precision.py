@@ -26,6 +26,7 @@ from minidist.check.precision.together import ShardedStep
 from minidist.collectives import all_gather
 from tests.bank.bank import solved
 from tests.check.examined import accepted, assert_wrong
+from tests.largest import largest, smallest
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 rng = lambda: torch.Generator().manual_seed(0)
@@ -282,8 +283,8 @@ def test_the_cases_of_steps_hold_what_hurts():
     large = drawn["large gradients, all finite"]
     assert all(g.isfinite().all() and g.sum().isinf() for step in large[3] for g in step)
     weights, _, _, grads, scale, lr, _ = drawn["updates below a step of the weights"]
-    assert max(float((lr * g.float() / scale).abs().max()) for g in grads[0]) < 2**-11  # half a step of fp16 at 1
-    assert min(float(w.abs().min()) for w in weights) >= 1
+    assert largest(float((lr * g.float() / scale).abs().max()) for g in grads[0]) < 2**-11  # half a step of fp16 at 1
+    assert smallest(float(w.abs().min()) for w in weights) >= 1
 
 
 @pytest.mark.parametrize(("a", "b", "equal"), [

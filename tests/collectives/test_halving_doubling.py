@@ -3,6 +3,7 @@
 import pytest
 
 from tests.collectives.costs import ALPHA, BETA, SOME, run, sent
+from tests.largest import largest
 
 N = 8 * 32 * 9 * 5 * 7 * 11 * 13 * 17 * 23
 
@@ -51,7 +52,7 @@ def test_the_halves_of_others(n):
         for label, nbytes in (("fold", first), ("unfold", last)):
             assert [m.nbytes for m in world.trace if m.label == label] == [nbytes] * r
         inner = [m for m in world.trace if m.label not in ("fold", "unfold")]
-        assert all(m.src % 2 == 0 and m.dst % 2 == 0 for m in inner if max(m.src, m.dst) < 2 * r)
+        assert all(m.src % 2 == 0 and m.dst % 2 == 0 for m in inner if largest(m.src, m.dst) < 2 * r)
 
 
 def test_partners_come_nearer():

@@ -4,6 +4,7 @@ import torch
 
 from minidist.models import gpt, next_token_loss
 from minidist.tasks import text, windows
+from tests.largest import largest
 
 STEPS, SHORT = 12, ["--steps", "12", "--batch", "4", "--context", "12", "--hidden", "16", "--heads", "4"]
 
@@ -27,7 +28,7 @@ def check_losses(runs):
     expected = {"losses": serial_losses()}
     assert expected["losses"][-1] < expected["losses"][0] - 0.5
     for name, run in runs.items():
-        worst = max(abs(a - b) for a, b in zip(run["losses"], expected["losses"], strict=True))
+        worst = largest(abs(a - b) for a, b in zip(run["losses"], expected["losses"], strict=True))
         assert worst < 1e-12, f"{name}: {worst}"
         lines = [line for line in run["printed"].splitlines() if line.startswith("step")]
         assert len(lines) == STEPS and f"{run['losses'][-1]:.12f}" in lines[-1], name

@@ -8,6 +8,7 @@ import sys
 from unittest import mock
 
 from tests.comm.torchrun import in_its_place
+from tests.largest import largest
 from tests.repository.files import ROOT
 
 FOLDER = str(ROOT / "examples")
@@ -41,4 +42,4 @@ def results(script, runs, folder, runner=run_here, **kwargs):
 
 def distance(a, b):
     """The largest difference of two runs' losses."""
-    return max(abs(x - y) for x, y in zip(a["losses"], b["losses"], strict=True))
+    return largest(abs(x - y) for x, y in zip(a["losses"], b["losses"], strict=True))

@@ -13,6 +13,7 @@ import pytest
 
 from minidist.comm import World
 from minidist.train.checkpoint import Checkpoints, Saved, manifest, nested
+from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
 from tests.repository.files import ROOT
 
@@ -85,7 +86,8 @@ def test_flags_that_changed(tmp_path):
     assert {g["weight_decay"] for g in nested.read(saved, "optimizer.options")["groups"]} == {0.0}
 
 
-def test_one_run_at_a_time(tmp_path):
+def test_one_run_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
     alone = runpy.run_path(f"{FOLDER}/alone.py")["alone"]
     with alone(tmp_path), pytest.raises(ValueError, match=f"is in use by process {os.getpid()} on .*: one run at"):
         with alone(tmp_path, wait=0.1):
@@ -94,10 +96,11 @@ def test_one_run_at_a_time(tmp_path):
         assert (tmp_path / "lock").read_text().startswith("process")
 
 
-def test_checkpoints_of_another_program(tmp_path):
+def test_checkpoints_of_another_program(tmp_path, capsys):
     World(1).run(lambda comm: Checkpoints(tmp_path, comm).save(1, common={"mine": 1}))
-    with pytest.raises(ValueError, match="000001-step-1 was saved by another program"):
+    with pytest.raises(SystemExit):
         run_here(SCRIPT, [*SHORT, "--ranks", "2", "--folder", str(tmp_path)])
+    assert "000001-step-1 was saved by another program" in capsys.readouterr().err
 
 
 def test_what_a_compression_keeps_back_is_saved(tmp_path):
@@ -126,16 +129,34 @@ def test_the_slurm_script(tmp_path):
 def test_ctrl_c_saves_and_ends(tmp_path):
     folder, words = tmp_path / "run", [f"{FOLDER}/{SCRIPT}", *SHORT, "--steps", "1000000", "--folder"]
     command = [sys.executable, *words, str(folder), "--ranks", "2", "--runner", "processes", "--sample", "0"]
-    child = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True)
+    child = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     log, until = folder / "log.jsonl", time.monotonic() + 60
     while time.monotonic() < until and not (log.exists() and log.read_text().count("\n") > 3):
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
     child.send_signal(signal.SIGINT)  # a terminal and torchrun both send it
-    assert child.wait(timeout=60) == 0
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Traceback" not in said
     steps = log.read_text().count("\n")
     assert [path.name for path in manifest.finished(folder)] == [f"000001-step-{steps}"]
     assert not (folder / "stop").exists()
+    assert f"stopped: step {steps} of 1000000 is saved in {folder}, the same command goes on" in said
+
+
+@pytest.mark.parametrize("runner", ["world", "processes"])
+def test_ctrl_c_without_a_folder_ends_in_one_sentence(runner):
+    words = [f"{FOLDER}/{SCRIPT}", *SHORT, "--steps", "1000000", "--ranks", "2", "--runner", runner, "--sample", "0"]
+    environ = os.environ | {"OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen([sys.executable, *words], env=environ, start_new_session=True, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    for line in child.stdout:
+        if line.startswith("step 3/"):
+            break
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert said.splitlines() == ["interrupted: nothing was saved, for want of a --folder"]
 
 
 def test_a_file_of_flags(tmp_path, capsys):
@@ -167,11 +188,24 @@ def test_flags_out_of_range(flags, says, capsys):
 
 @pytest.mark.parametrize(("flags", "says"), [
     ("--ranks 4 --batch 2", "a batch of 2 samples does not make 1 micro-batches on each of 4 data ranks"),
-    ("--ranks 2 --pp 3", "2 ranks are not 3×1×1 = 3"),
+    ("--ranks 2 --pp 3", "2 ranks are not 3×1×1 = 3"), ("--heads 3", "3 heads do not split hidden = 128"),
+    ("--vocab 10", "--vocab: at least 257, not 10"), ("--text nowhere.txt", "--text nowhere.txt: No such file"),
+    ("--schedule interleaved", "--schedule interleaved wants --chunks 2 or more on each stage, not --chunks 1"),
+    ("--pp 4 --layers 1", "3 layers do not make 4 stages"), ("--zero 1 --compression fp16", "not ZeRO 1"),
 ])  # fmt: skip
-def test_what_a_grid_cannot_do(flags, says):
-    with pytest.raises(ValueError, match=says):
+def test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts(flags, says, capsys):
+    with pytest.raises(SystemExit) as caught:
         run_here(SCRIPT, flags.split())
+    [line] = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2 and line.startswith("train_gpt.py: error: ") and says in line
+
+
+def test_rank_0_alone_says_it(capfd):
+    """Of those that torchrun has started; it ends the others."""
+    program = lambda: run_here(SCRIPT, ["--heads", "3"])
+    with pytest.raises(Exception, match="SystemExit"):
+        in_its_place(program, 2)
+    assert capfd.readouterr().err.count("error: 3 heads do not split") <= 1
 
 
 def test_little_text_large_seeds_and_losses_that_are_none(tmp_path):

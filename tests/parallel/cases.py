@@ -6,6 +6,7 @@ from torch import nn
 from minidist.collectives import all_gather
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
+from tests.largest import largest
 
 FEATURES, CLASSES, SAMPLES = 6, 3, 26
 
@@ -114,5 +115,5 @@ def difference(ours, oracle):
     if isinstance(ours, dict):
         assert list(ours) == list(oracle)
         ours, oracle = ours.values(), oracle.values()
-    return max((float("inf") if (a is None) != (b is None) else 0.0 if a is None else (a - b).abs().max().item())
+    return largest((float("inf") if (a is None) != (b is None) else 0.0 if a is None else (a - b).abs().max().item())
                for a, b in zip(ours, oracle, strict=True))  # fmt: skip

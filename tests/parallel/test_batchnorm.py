@@ -8,6 +8,7 @@ from minidist.collectives import all_reduce_
 from minidist.comm import World, launch
 from minidist.parallel.batchnorm import SyncBatchNorm, statistics
 from minidist.parallel.data import DataParallel
+from tests.largest import largest, smallest
 from tests.parallel.cases import difference, gradients, replicas_equal
 
 CHANNELS = 3
@@ -76,7 +77,7 @@ def worst(results, kind, options, sizes, steps, dtype=torch.float64, offset=0.0)
         assert list(mine) == list(state)
         pairs += [(mine[name], state[name]) for name in state]
     pairs.append((torch.cat([r[2] for r in results]), evaluated))
-    return max((a.double() - b.double()).abs().max().item() for a, b in pairs)
+    return largest((a.double() - b.double()).abs().max().item() for a, b in pairs)
 
 
 def every_case(comm, sizes):
@@ -193,14 +194,14 @@ def test_under_data_parallel(sizes, how):
         for mine, at_end, same in results:
             assert same and list(at_end) == list(state)
             assert difference(mine, grads) < 1e-12
-            assert max((at_end[k] - state[k]).abs().max() for k in state) < 1e-12
+            assert largest((at_end[k] - state[k]).abs().max() for k in state) < 1e-12
 
 
 @pytest.mark.parametrize("how", ["mean", "weight"])
 def test_uneven_parts_need_the_sum(how):
     """A mean of each part's own is not the mean of all, and a weight after the backward comes too late."""
     grads, _ = trained_serially(6)
-    assert min(difference(mine, grads) for mine, *_ in World(2).run(trained, [2, 4], how)) > 1e-4
+    assert smallest(difference(mine, grads) for mine, *_ in World(2).run(trained, [2, 4], how)) > 1e-4
 
 
 def test_messages_and_bytes():

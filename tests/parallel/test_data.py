@@ -8,6 +8,7 @@ import torch
 from minidist.collectives import all_reduce_, broadcast_
 from minidist.comm import World, launch
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
+from tests.largest import largest
 from tests.parallel.cases import MODELS, SAMPLES, difference, gradients, made, mse, naive, serial, train
 
 BOUND = {"mlp": 1e-13, "hard": 1e-13, "mixed": 1e-6}  # the mixed one computes in float32 on its way
@@ -163,7 +164,7 @@ def test_a_wrong_variant_is_found(wrapper, drop_last):
     oracle = serial("hard", 8, steps, drop_last)
     for right in (True, False):
         results = World(4).run(train, "hard", 8, steps, drop_last, wrapper=DataParallel if right else wrapper)
-        worst = max(difference(mine, theirs) for r in results for mine, theirs in zip(r, oracle, strict=False))
+        worst = largest(difference(mine, theirs) for r in results for mine, theirs in zip(r, oracle, strict=False))
         assert (worst < 1e-13 and all(r[2] for r in results)) if right else (worst > 1e-4)
 
 
@@ -186,7 +187,7 @@ def test_a_wrong_naive_average_is_found(wrong):
     oracle = serial("mlp", 8, 3)
     for average in (naive, wrong):
         results = World(4).run(train, "mlp", 8, 3, how="naive", average=average)
-        worst = max(difference(r[1], oracle[1]) for r in results)
+        worst = largest(difference(r[1], oracle[1]) for r in results)
         assert worst < 1e-13 if average is naive else worst > 1e-4
 
 

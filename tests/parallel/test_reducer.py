@@ -10,6 +10,7 @@ from minidist.comm import Deadlock, PeerLost, World, launch
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
 from minidist.parallel.reducer import Reducer
+from tests.largest import largest
 from tests.parallel.cases import difference, gradients, made, mse, replicas_equal
 
 SIZES = [6, 5, 4, 3]  # 6 gradients
@@ -179,7 +180,7 @@ def test_backwards_within_a_backward():
     module = Tied().double()
     module(torch.cat([batch_of(r) for r in range(3)]), False).square().mean().backward()
     for results in (World(3).run(tied, DataParallel), launch(tied, 3, DataParallel)):
-        assert max(difference(mine, gradients(module)) for mine in results) < 1e-14
+        assert largest(difference(mine, gradients(module)) for mine in results) < 1e-14
     counts = [World(2).run(tied, DataParallel, steps).trace.messages(0) for steps in (2, 3)]
     assert counts[1] - counts[0] == 4 * 4 * 2  # outside, twice within, outside: 4 buckets each time
     with pytest.raises(KeyError):  # the gradient of `layer` comes twice
@@ -200,7 +201,7 @@ def test_two_models_in_one_backward():
     (one(x) * two(x)).sum(1).mean().backward()
     oracle = gradients(one) | {f"two.{k}": g for k, g in gradients(two).items()}
     for results in (World(2).run(program), launch(program, 2)):
-        assert max(difference(mine, oracle) for mine in results) < 1e-14
+        assert largest(difference(mine, oracle) for mine in results) < 1e-14
 
 
 def test_a_rank_without_work_calls_average_at_every_step():
@@ -216,7 +217,7 @@ def test_a_rank_without_work_calls_average_at_every_step():
     module = mlp(SIZES, dtype=torch.float64)
     mse(module(batch_of(2)), 0).backward()
     for results in (World(3).run(program), launch(program, 3)):
-        assert max(difference(mine, gradients(module)) for mine in results) < 1e-14
+        assert largest(difference(mine, gradients(module)) for mine in results) < 1e-14
 
 
 class OfTheMean(nn.Module):
@@ -250,7 +251,7 @@ def test_a_weight_may_change_its_mind():
 
     module = made("hard", 0)
     mse(module(torch.cat([batch_of(r, r + 1) for r in range(3)])), 0).backward()
-    assert max(difference(mine, gradients(module)) for mine in World(3).run(program)) < 1e-14
+    assert largest(difference(mine, gradients(module)) for mine in World(3).run(program)) < 1e-14
 
 
 @pytest.mark.parametrize("run", [lambda p: World(3, on_failure="continue").run(p),

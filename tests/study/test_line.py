@@ -1,6 +1,7 @@
 """Colours that read on the card, and on what may lie around it."""
 
 from minidist.study import line
+from tests.largest import smallest
 
 
 def test_words_read_on_everything_they_stand_on():
@@ -29,4 +30,4 @@ def test_mix():
 
 
 def test_no_type_below_nine_points():
-    assert min(line.SMALL, line.TEXT, line.TITLE, *(v for k, v in line.RC.items() if k.endswith("size"))) >= 9
+    assert smallest(line.SMALL, line.TEXT, line.TITLE, *(v for k, v in line.RC.items() if k.endswith("size"))) >= 9

@@ -16,6 +16,7 @@ from minidist.comm import launch
 from minidist.comm.trace import Results, Trace
 from minidist.study import line, timeline, viewer
 from minidist.study.viewer import PAGE, SCRIPTS
+from tests.largest import largest
 from tests.study.traces import gather, remembered, ring, step
 
 LOADS = re.compile(r"https?:|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b|@import|url\(|sendBeacon|EventSource")
@@ -63,7 +64,7 @@ def test_the_page_needs_nothing_else():
 def test_scripts_are_short_enough_to_read():
     for path in PAGE.iterdir():
         lines = path.read_text(encoding="utf-8").splitlines()
-        assert len(lines) <= 250 and max(map(len, lines)) <= 160, path
+        assert len(lines) <= 250 and largest(map(len, lines)) <= 160, path
 
 
 def test_what_a_notebook_is_given():

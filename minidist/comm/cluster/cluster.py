@@ -173,7 +173,7 @@ class Cluster(Presets):
 
     def jitter(self, sigma: float, seed: int = 0) -> Cluster:
         """The same, but the time of each message and operation is multiplied by exp(σz), z normal: see `noise`."""
-        if sigma < 0:
+        if not sigma >= 0:
             raise ValueError(f"the spread of a jitter is 0 or more, not {sigma}")
         return replace(self, sigma=sigma, seed=seed)
 

@@ -120,18 +120,22 @@ class Checkpoints:
     def latest(self) -> Saved | None:
         """The newest checkpoint that is whole, to the last byte; None if none was ever finished.
 
-        The ranks share the reading. One that is damaged is passed over, with a warning of rank 0. Raises Refused,
-        which says what is wrong with each, if there are some and none is good.
+        The ranks share the reading. One that is damaged, has no manifest, or is missing on a rank is passed over,
+        with a warning of rank 0. Raises Refused, which says what is wrong with each, if some were finished and none is
+        good.
         """
         self.wait()
-        here = [path.name for path in manifest.finished(self.folder)] if self.comm.rank == 0 else []
-        for name in reversed(told(self.comm, here)[0]):
+        here = [path.name for path in manifest.every(self.folder)] if self.comm.rank == 0 else []
+        finished = [path.name for path in manifest.finished(self.folder)] if self.comm.rank == 0 else []
+        here, finished = told(self.comm, [here, finished])[0]
+        for name in reversed(here):
             path = self.folder / name
             found, complaint = self._checked(path)
             complaints = [why for why in told(self.comm, complaint) if why]
             if not complaints:
                 return found
-            self.refused[path] = complaints[0]
+            if name in finished:  # else a save that was cut off: the next one removes it
+                self.refused[path] = complaints[0]
             if self.comm.rank == 0:
                 warnings.warn(f"this checkpoint is passed over: {complaints[0]}", stacklevel=2)
         if self.refused:

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 
 from minidist import collectives
 from minidist.comm.torchdist import process_group
+from tests.largest import largest
 
 OPS = [dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT, dist.ReduceOp.AVG]
 
@@ -129,4 +130,4 @@ def both(comm, kind, dtype=torch.float64):
 
 def far(ours, theirs):
     """The largest difference of two lists of tensors."""
-    return max(float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return largest(float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True))

@@ -13,6 +13,7 @@ from torch import nn
 from minidist.models import seeded_
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW
 from minidist.split import bounds, uneven
+from tests.largest import largest
 
 WIDTHS = [5, 7, 4, 6, 8, 3]  # five layers
 OPTIMIZERS = {
@@ -117,7 +118,7 @@ def distance(results, oracle):
     losses, weights = results[-1][0], list(itertools.chain.from_iterable(weights for _, weights, *_ in results))
     assert all(row[0] is None for row in results[:-1]) and len(losses) == len(oracle.losses)
     pairs = [*zip(losses, oracle.losses, strict=True), *zip(weights, itertools.chain(*oracle.now), strict=True)]
-    return max((a - b).abs().max().item() for a, b in pairs)
+    return largest((a - b).abs().max().item() for a, b in pairs)
 
 
 by_hand = functools.cache(ByHand)

@@ -11,6 +11,7 @@ from minidist.models import seeded_
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_auto, zb_h1, zb_h2
 from minidist.split import bounds, uneven
+from tests.largest import largest
 
 SCHEDULES = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved,
              "h1": zb_h1, "h2": zb_h2, "auto": zb_auto}  # fmt: skip
@@ -82,7 +83,7 @@ def difference(found, model):
     """The largest difference to the gradients of the serial model; 0.0 means bit for bit."""
     whole = gradients(model)
     assert set(found) == set(whole)
-    return max((found[name] - grad).abs().max().item() for name, grad in whole.items())
+    return largest((found[name] - grad).abs().max().item() for name, grad in whole.items())
 
 
 def compared(name, S, M, runner=lambda S, *args: World(S).run(*args)):
@@ -96,8 +97,8 @@ def compared(name, S, M, runner=lambda S, *args: World(S).run(*args)):
     oracle = serial(model, *batch, M)
     results = runner(S, run, SCHEDULES[name], M, batch, v)
     losses, found = together(results)
-    worst = max((a - b).abs().item() for a, b in zip(losses, oracle, strict=True))
-    return max(worst, difference(found, model)), [peak for *_, peak in results]
+    worst = largest((a - b).abs().item() for a, b in zip(losses, oracle, strict=True))
+    return largest(worst, difference(found, model)), [peak for *_, peak in results]
 
 
 def fits(name, S, M):

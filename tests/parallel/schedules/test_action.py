@@ -35,7 +35,7 @@ def test_lists_of_all_stages():
 
 @pytest.mark.parametrize("schedule", [schedules.naive, schedules.gpipe, one_f_one_b, schedules.interleaved])
 @pytest.mark.parametrize(("arguments", "words"), [
-    ((0, 0, 4), "not 0 and 4"), ((0, 2, 0), "not 2 and 0"), ((2, 2, 4), "no stage 2 in a pipeline of 2"),
+    ((0, 0, 4), "1 stage, not 0"), ((0, 2, 0), "1 micro-batch, not 0"), ((2, 2, 4), "no stage 2 in a pipeline of 2"),
     ((-1, 2, 4), "no stage -1"),
 ])
 def test_bad_arguments(schedule, arguments, words):

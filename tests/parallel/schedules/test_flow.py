@@ -40,7 +40,7 @@ def test_shape_of_lists():
 
 
 @pytest.mark.parametrize(("shape", "words"), [
-    (Shape(0, 1), "not 0, 1 and 1"), (Shape(1, 1, 0), "not 1, 1 and 0"), (Shape(2, 2, 2, "U"), "not as 'U' of 2"),
+    (Shape(0, 1), "1 stage, not 0"), (Shape(1, 1, 0), "1 chunk, not 0"), (Shape(2, 2, 2, "U"), "not as 'U' of 2"),
     (Shape(2, 2, 3, "V"), "not as 'V' of 3"),
 ])
 def test_a_pipeline_that_cannot_be(shape, words):

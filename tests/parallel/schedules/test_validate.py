@@ -181,7 +181,7 @@ def test_an_update_before_its_backward():
 
 @pytest.mark.parametrize(("options", "words"), [
     (dict(S=3), "2 lists were given for 3 stages"), (dict(limit=[1]), "1 limits were given for 2 stages"),
-    (dict(M=0), "not 2, 0 and 1"), (dict(place="V"), "not as 'V' of 1"), (dict(rule="old"), "not by 'old'"),
+    (dict(M=0), "1 micro-batch, not 0"), (dict(place="V"), "not as 'V' of 1"), (dict(rule="old"), "not by 'old'"),
     (dict(rule="2bw"), "group is None"),
 ])
 def test_a_wrong_question(options, words):

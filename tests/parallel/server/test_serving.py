@@ -10,6 +10,7 @@ import torch
 from minidist.comm import Cluster, Device, World, launch
 from minidist.comm.base import PeerLost
 from minidist.parallel.server import most_stale
+from tests.largest import largest
 from tests.parallel.server.cases import STEPS, equal, train
 
 DEVICE = Device("slow to start", {torch.float64: 1e12}, 1 << 40, 1e12, launch=1e-3)
@@ -39,8 +40,8 @@ def test_ssp_keeps_its_bound(bound, n, servers, seed):
     assert passed(results, servers, bound) == []
     for _, report in results[:servers]:
         assert len(report.updates) == 12 * n
-        assert max(update.ahead for update in report.updates) <= bound
-        assert max(update.staleness for update in report.updates) <= most_stale(n, bound)
+        assert largest(update.ahead for update in report.updates) <= bound
+        assert largest(update.staleness for update in report.updates) <= most_stale(n, bound)
 
 
 def test_the_bound_is_used_and_asynchronous_passes_it():
@@ -60,8 +61,8 @@ def test_ssp_over_processes():
     results = launch(train, 5, "mlp", "momentum", 2, "ssp", 1, steps=10, pause=pause)
     assert passed(results, 2, 1) == [] and all(equal(params, results[0][0]) for params, _ in results)
     for _, report in results[:2]:
-        assert max(update.ahead for update in report.updates) <= 1
-        assert max(update.staleness for update in report.updates) <= most_stale(3, 1)
+        assert largest(update.ahead for update in report.updates) <= 1
+        assert largest(update.staleness for update in report.updates) <= most_stale(3, 1)
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("async", None), ("ssp", 1)])

@@ -10,6 +10,7 @@ from minidist.models import TransformerLayer, seeded_
 from minidist.models.gpt import MLP
 from minidist.parallel.data import DataParallel
 from minidist.parallel.tensor import RowFirstMLP, SequenceNorm, TensorAttention, TensorLayer, TensorMLP, cuts
+from tests.largest import largest
 from tests.parallel.tensor.cases import EVERYWHERE, HIDDEN, RUNS, WIDE, batch, difference, found, serial
 
 # 12 heads over 2, 3 and 4 ranks; over 5, and 5 heads over any, uneven; 1 group leaves ranks without heads
@@ -71,7 +72,7 @@ def test_dtypes(dtype, split):
     bound = 300 * torch.finfo(dtype).eps
     for kind, y, grads in World(3).run(program):
         assert kind == dtype and (y - expected).abs().max() < bound
-        assert all((grads[name] - g).abs().max() < bound * max(1, g.abs().max()) for name, g in gradients.items())
+        assert all((grads[name] - g).abs().max() < bound * largest(1, g.abs().max()) for name, g in gradients.items())
 
 
 class WithoutF(TensorMLP):
@@ -186,7 +187,7 @@ def by_dtensor(comm, store):
 
 
 def test_as_dtensor_does(tmp_path):
-    assert max(map(max, launch(by_dtensor, 2, str(tmp_path / "store"), timeout=60))) < 1e-12
+    assert largest(map(max, launch(by_dtensor, 2, str(tmp_path / "store"), timeout=60))) < 1e-12
 
 
 def test_bad_input():

@@ -13,6 +13,7 @@ from minidist.parallel.tensor import (
     scatter_to,
 )
 from minidist.split import uneven
+from tests.largest import largest
 from tests.parallel.tensor.cases import EVERYWHERE, RUNS, data
 
 F = 11  # no n divides it
@@ -60,7 +61,7 @@ def test_the_backward_is_the_transpose(run, n):
     for case in ranks[0]:
         sums = [sum(of_rank[case][i][0] for of_rank in ranks[: 1 if ranks[0][case][i][1] == "whole" else n])
                 for i in range(3)]  # fmt: skip
-        assert max(sums) - min(sums) < 1e-12 * max(1, abs(sums[0])), (case, sums)
+        assert max(sums) - min(sums) < 1e-12 * largest(1, abs(sums[0])), (case, sums)
 
 
 def test_forward():

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from minidist.comm import Cluster, Device, World, launch
 from minidist.parallel.vocab import cross_entropy, gathered_cross_entropy, vocab_cross_entropy
 from minidist.split import uneven
+from tests.largest import largest
 
 BOTH = [vocab_cross_entropy, gathered_cross_entropy]
 OPTIONS = [{}, {"reduction": "sum"}, {"reduction": "none"}, {"label_smoothing": 0.1}, {"ignore_index": 3},
@@ -51,7 +52,7 @@ def worst(results, expected):
     assert all(torch.equal(loss, results[0][0]) or loss.isnan().any() for loss, _ in results)
     got = results[0][0], torch.cat([grad for _, grad in results], -1)
     assert [g.shape for g in got] == [e.shape for e in expected]
-    return max((g.double() - e).abs().max().item() for g, e in zip(got, expected, strict=True) if g.numel())
+    return largest((g.double() - e).abs().max().item() for g, e in zip(got, expected, strict=True) if g.numel())
 
 
 def both_ways(run, n, *args):

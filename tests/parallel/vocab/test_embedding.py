@@ -11,6 +11,7 @@ from minidist.models import gpt, initial
 from minidist.parallel.tensor.parts import shard, unshard
 from minidist.parallel.vocab import VocabEmbedding, vocab_cross_entropy
 from minidist.split import uneven
+from tests.largest import largest
 
 HIDDEN = 3
 
@@ -51,7 +52,7 @@ def split(comm, vocab, steps, layer=VocabEmbedding):
 def worst(results, expected):
     got = [results[0][0], *(torch.cat([r[i] for r in results]) for i in (1, 2))]
     assert all(torch.equal(r[0], got[0]) for r in results)
-    return max((g - e).abs().max().item() for g, e in zip(got, expected, strict=True))
+    return largest((g - e).abs().max().item() for g, e in zip(got, expected, strict=True))
 
 
 @pytest.mark.parametrize(("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 7)), *(("shm", n) for n in (3, 4))])

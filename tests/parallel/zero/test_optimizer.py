@@ -9,6 +9,7 @@ from torch import nn
 from minidist.comm import World, launch
 from minidist.parallel.zero import ShardedOptimizer
 from minidist.parallel.zero.averages import Averages
+from tests.largest import largest
 from tests.parallel.cases import difference, made
 from tests.parallel.zero.cases import OPTIMIZERS, losses, serial, train
 
@@ -366,4 +367,4 @@ def beside_pytorch(comm):
 
 def test_beside_zero_redundancy_optimizer():
     for theirs, *ours in launch(beside_pytorch, 2, transport="gloo"):
-        assert max(difference(params, theirs) for params in ours) < 1e-13
+        assert largest(difference(params, theirs) for params in ours) < 1e-13

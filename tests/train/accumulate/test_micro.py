@@ -11,6 +11,7 @@ from minidist.comm import World, launch
 from minidist.models import gpt, seeded_
 from minidist.parallel.data import DataParallel
 from minidist.train.accumulate import accumulate, accumulate_naive
+from tests.largest import largest
 
 VOCAB, PADDING = 11, -100
 
@@ -49,7 +50,7 @@ def whole(x, y):
 
 
 def furthest(grads, others):
-    return max((a - b).abs().max().item() for a, b in zip(grads, others, strict=True))
+    return largest((a - b).abs().max().item() for a, b in zip(grads, others, strict=True))
 
 
 @pytest.mark.parametrize("sizes", [[4], [2, 2], [1, 3], [1, 1, 1, 1]])

@@ -87,6 +87,7 @@ DAMAGE = {
     "cut file": lambda path: os.truncate(path / "rank-00001.safetensors", 40),
     "changed file": lambda path: (path / "rank-00000.safetensors").open("r+b").write(b"x"),
     "no file": lambda path: (path / "rank-00001.safetensors").unlink(),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
     "cut manifest": lambda path: os.truncate(path / "manifest.json", 100),
     "foreign manifest": lambda path: (path / "manifest.json").write_text('{"metadata": {"format": "pt"}}'),
     "pickle": lambda path: (path / "manifest.json").write_bytes(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."),
@@ -107,6 +108,42 @@ def test_the_previous_one_is_used(tmp_path, damage, where, n):
         told = [str(one.message) for one in seen if "passed over" in str(one.message)]
         assert len(told) == 1  # by rank 0
         assert str(newest_one) in told[0]
+
+
+@pytest.mark.filterwarnings("ignore:this checkpoint is passed over")
+def test_one_that_was_never_finished_is_removed_by_the_next_save(tmp_path):
+    def program(comm):
+        checkpoints = Checkpoints(tmp_path, comm, keep=2)
+        step = checkpoints.latest().step
+        checkpoints.save(step + 10, mine(comm, 0.0))
+
+    World(2).run(saves, tmp_path, (10, 20), False)
+    DAMAGE["no manifest"](tmp_path / "000002-step-20")
+    World(2).run(program)
+    assert sorted(os.listdir(tmp_path)) == ["000001-step-10", "000003-step-20"]
+
+
+def test_where_none_was_finished_the_run_begins_anew(tmp_path):
+    World(2).run(saves, tmp_path, (10,), False)
+    DAMAGE["no manifest"](tmp_path / "000001-step-10")
+    with pytest.warns(UserWarning, match="this checkpoint is passed over: .*000001-step-10 has no manifest.json"):
+        assert World(2).run(lambda comm: Checkpoints(tmp_path, comm).latest()) == [None, None]
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_one_that_is_missing_on_a_rank(tmp_path, without):
+    """Where a disk that all should see is not what one of them sees."""
+    World(2).run(saves, tmp_path / "whole", (10, 20), False)
+    shutil.copytree(tmp_path / "whole", tmp_path / "other")
+    shutil.rmtree(tmp_path / "other" / "000002-step-20")
+
+    def program(comm):
+        return Checkpoints(tmp_path / ("other" if comm.rank == without else "whole"), comm).latest().step
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert World(2).run(program) == [10, 10]
+    assert len(seen) == without and all("000002-step-20 has no manifest.json" in str(one.message) for one in seen)
 
 
 @pytest.mark.filterwarnings("ignore:this checkpoint is passed over")

@@ -12,6 +12,7 @@ from torch import nn
 
 from minidist.comm import World, launch
 from minidist.parallel.data import DataParallel
+from tests.largest import largest
 from tests.parallel.cases import difference, replicas_equal
 
 STEPS, LR = 6, 0.05
@@ -86,7 +87,7 @@ def by_oracle(oracle, n, steps=STEPS, weighted=False, order=None):
 def worst(results, expected):
     """How far the parameters of any rank are from the oracle's, at any step. The replicas are equal."""
     assert all(same for _, same, _ in results)
-    return max(difference(a, b) for seen, _, _ in results for a, b in zip(seen, expected, strict=True))
+    return largest(difference(a, b) for seen, _, _ in results for a, b in zip(seen, expected, strict=True))
 
 
 def a_step(n, program, *args, device="cpu"):

@@ -8,6 +8,7 @@ from minidist.comm import World, launch
 from minidist.parallel.data import DataParallel
 from minidist.split import bounds, uneven
 from minidist.train.local_sgd import LocalSGD
+from tests.largest import largest
 from tests.parallel.cases import SAMPLES, data, difference, made, mse, replicas_equal
 
 OPTIMIZERS = {
@@ -99,7 +100,7 @@ def train(comm, name, optimizer, H, steps=20, batch=12, drop_last=True, start=0,
 
 def apart(results, expected):
     """The largest difference on any rank."""
-    return max(difference(params, expected[rank]) for rank, (params, *_) in enumerate(results))
+    return largest(difference(params, expected[rank]) for rank, (params, *_) in enumerate(results))
 
 
 def both(program, n, *args, **kwargs):

@@ -6,6 +6,7 @@ import torch
 from minidist.comm import World
 from minidist.train.local_sgd import average_parameters
 from minidist.train.local_sgd.averages import average_, shares
+from tests.largest import largest
 from tests.train.local_sgd.cases import both
 
 SHAPES = [(3, 4), (), (5,), (0,), (2, 3, 2), (1,)]
@@ -30,7 +31,7 @@ def off(results, weights, dtype=torch.float64):
     for i, same in enumerate(zip(*every, strict=True)):
         mean = sum(x.double() * w / total for x, w in zip(same, weights, strict=True))
         for mine in results:
-            worst = max([worst, *(mine[i].double() - mean).abs().flatten().tolist()])
+            worst = largest([worst, *(mine[i].double() - mean).abs().flatten().tolist()])
             worst = worst if torch.equal(mine[i], results[0][i]) else float("inf")
     return worst
 

@@ -9,6 +9,7 @@ from minidist.models import mlp
 from minidist.parallel.data import DataParallel
 from minidist.train.amp import LossScaler, Masters
 from minidist.train.local_sgd import LocalSGD, average_bytes
+from tests.largest import largest
 from tests.parallel.cases import data, difference, made, mse, replicas_equal
 from tests.train.local_sgd.cases import OPTIMIZERS
 
@@ -65,11 +66,11 @@ def all_beside(comm, dtype=torch.float64):
 def test_pytorchs_own(n):
     """Its averager averages once more, after the first local step: `average()` does the same here."""
     for worst in launch(all_beside, n, transport="gloo"):
-        assert max(worst.values()) < 1e-13
+        assert largest(worst.values()) < 1e-13
 
 
 def test_pytorchs_own_in_float32():
-    assert max(launch(beside, 2, "momentum", torch.float32, transport="gloo")) < 1e-6  # as far as it reaches
+    assert largest(launch(beside, 2, "momentum", torch.float32, transport="gloo")) < 1e-6  # as far as it reaches
 
 
 def frozen(comm, when):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from minidist.train.optim import LAMB, LARS, SGD, AdamW, groups
+from tests.largest import largest
 from tests.train.optim.cases import Layers, net
 from tests.train.optim.papers import LAMBPaper, LARSPaper, SGDPaper
 
@@ -31,7 +32,7 @@ PAPERS = {
 
 def apart(a, b):
     """The largest |p − q|/(1 + |q|) between two lists of layers."""
-    return max(((p - q).abs() / (1 + q.abs())).max().item() for p, q in zip(a, b, strict=True))
+    return largest(((p - q).abs() / (1 + q.abs())).max().item() for p, q in zip(a, b, strict=True))
 
 
 @torch.no_grad()

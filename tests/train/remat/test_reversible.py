@@ -9,6 +9,7 @@ from minidist.parallel.data import DataParallel
 from minidist.study import measure
 from minidist.train.remat import ReversibleBlock, ReversibleSequence
 from minidist.train.remat.reversible import fixed
+from tests.largest import largest
 
 WIDE = dict(dtype=torch.float64)
 BITS = {torch.float64: 30, torch.float32: 14}
@@ -52,7 +53,7 @@ def gradients(how, sequence, x, learn=True, times=1):
 def furthest(some, others):
     """The largest difference, as a part of the largest number of its tensor."""
     assert len(some) == len(others)
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(some, others, strict=True))
+    return largest(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(some, others, strict=True))
 
 
 @pytest.mark.parametrize(("learn", "times"), [(True, 1), (False, 1), (True, 2)])

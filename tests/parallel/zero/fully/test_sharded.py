@@ -11,6 +11,7 @@ from torch import nn
 from minidist.collectives import barrier
 from minidist.comm import World, launch
 from minidist.parallel.zero.fully import FullySharded
+from tests.largest import largest
 from tests.parallel.cases import made
 from tests.parallel.zero.fully.cases import OPTIMIZERS, Block, far, rows, serial, tower, train
 
@@ -117,7 +118,7 @@ def beside_torch(comm, folder, optimizer, dtype):
 @pytest.mark.parametrize(("optimizer", "dtype", "bound"), [("adamw", None, 1e-12), ("momentum", torch.bfloat16, 0.02)])
 def test_beside_fully_shard(optimizer, dtype, bound):
     with tempfile.TemporaryDirectory() as folder:
-        assert max(launch(beside_torch, 2, folder, optimizer, dtype)) < bound
+        assert largest(launch(beside_torch, 2, folder, optimizer, dtype)) < bound
 
 
 def accumulated(comm, x, k, synced):
