@@ -57,7 +57,8 @@ def whole(program, args: tuple, kwargs: dict) -> tuple:
 
 def check_timeout(timeout: float) -> float:
     """The seconds that a wait may take, as the caller gave them."""
-    return arguments.number(timeout, f"a timeout is more than 0 seconds and at most {_LONGEST} (a year)", 1e-9, _LONGEST)
+    asked = f"a timeout is a number of seconds, such as 30, more than 0 and at most {_LONGEST} (a year)"
+    return arguments.number(timeout, asked, 1e-9, _LONGEST)
 
 
 def check_seed(seed: int) -> int:
