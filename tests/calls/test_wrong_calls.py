@@ -347,7 +347,7 @@ def test_parallelize(given, words):
     dict(schedule="1f1b"), dict(schedule="gpipe"), dict(schedule="zb_h1"), dict(schedule="interleaved", chunks=2),
     dict(schedule="zb_v", chunks=2, place="V", micro_batches=4), dict(schedule=schedules.gpipe, ahead=0),
     dict(micro_batches=np.int64(2), zero=np.int64(0)), dict(optimizer=AdamW),
-], ids=str)  # fmt: skip
+], ids=lambda given: " ".join(given))
 def test_words_and_functions_train_alike(given):
     assert parallelized(**given) == pytest.approx(parallelized(1) * 2, rel=1e-6)
 
