@@ -89,12 +89,3 @@ def installed() -> tuple[str, bool]:
 def readme() -> tuple[str, bool]:
     """Item 19: the table of techniques, the commands, and set-up with a Python that does not fit."""
     return run_tests("tests/repository/test_readme.py")
-
-
-ITEMS = {
-    "12 two hosts": two_hosts,
-    "13 nothing is left": killed,
-    "17 other Pythons": versions,
-    "18 installed": installed,
-    "19 README and set-up": readme,
-}

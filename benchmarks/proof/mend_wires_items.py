@@ -38,23 +38,27 @@ def channels() -> tuple[str, bool]:
     return f"gloo, two Comms, all-reduces of 1 and 100 on lanes: {found[2][0]} at n = 2, {found[3][0]} at n = 3", held
 
 
-def _posted(comm, size) -> float:
-    """Everyone posts a send, then a receive, and waits for the send first. Seconds."""
+def _posted(comm, size) -> tuple[bool, float]:
+    """Everyone posts a send, then a receive, and waits for the send first. Whether it was right, and seconds."""
     start, right, left = time.monotonic(), (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     y = torch.zeros(size)
     a, b = comm.isend(torch.full((size,), float(comm.rank)), right), comm.irecv(y, left)
     a.wait()
     b.wait()
-    assert y.unique().tolist() == [left]
-    return time.monotonic() - start
+    return y.unique().tolist() == [left], time.monotonic() - start
 
 
 def order() -> tuple[str, bool]:
     """Item 5 on processes: a = isend, b = irecv, a.wait(), b.wait(), for 5 numbers and for 10 MB."""
     kinds = [(name, size) for name in TRANSPORTS for size in (5, 2_500_000)]
-    rows = {(name, size): max(launch(_posted, 4, size, transport=name)) for name, size in kinds}
-    figures = [f"{name}, {4 * size:,} bytes: {seconds * 1e3:.0f} ms" for (name, size), seconds in rows.items()]
-    return "right on 4 ranks; " + "; ".join(figures), True
+    figures, held = [], True
+    for name, size in kinds:
+        results = launch(_posted, 4, size, transport=name)
+        right = sum(correct for correct, _ in results)
+        held &= right == 4
+        slowest = max(seconds for _, seconds in results)
+        figures.append(f"{name}, {4 * size:,} bytes: right on {right} of 4 ranks, {slowest * 1e3:.0f} ms")
+    return "; ".join(figures), held
 
 
 def _mismatched(comm) -> tuple[int, int, float]:
@@ -133,6 +137,6 @@ def arguments() -> tuple[str, bool]:
     """Item 14, launch(timeout="5")."""
     try:
         launch(_stops, 2, timeout="5")
-    except TypeError as error:
+    except ValueError as error:
         return str(error), "a timeout is a number of seconds" in str(error)
     return "no error", False

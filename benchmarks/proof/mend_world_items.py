@@ -1,13 +1,10 @@
-"""Mend, the items of the World: the order of posted operations, what follows a mismatch, and interrupts."""
+"""Mend, the items of the World: the order of posted operations, and interrupts."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import torch
-
-from minidist.collectives import all_reduce_
-from minidist.comm import Deadlock, Mismatch, World, launch
+from minidist.comm import Deadlock, World, launch
 from tests.comm.test_posted_order import CASES, actions_of, messages_of, one_after_another, random_program
 from tests.comm.test_posted_order import random_programs as several
 from tests.comm.world.test_interrupt import interrupted
@@ -47,22 +44,6 @@ def posted_operations() -> tuple[str, bool]:
     return "\n".join(rows), held and stopped == foreseen and 0 < sum(stopped) < len(programs)
 
 
-def unlike(comm) -> tuple[bool, float]:
-    """Ten numbers against twelve on two ranks, then a correct collective: whether it was told, and the sum."""
-    told = False
-    try:
-        all_reduce_(comm, torch.ones(10 + 2 * comm.rank), algorithm="ring")
-    except Mismatch:
-        told = True
-    return told, all_reduce_(comm, torch.ones(10), algorithm="ring").sum().item()
-
-
-def after_a_mismatch() -> tuple[str, bool]:
-    """Item 6 in a World of two ranks: both are told, and the next collective is right."""
-    found = list(World(2).run(unlike))
-    return f"World, 2 ranks: told and the next sum, by rank: {found}; it should be 20", found == [(True, 20.0)] * 2
-
-
 def interrupts() -> tuple[str, bool]:
     """Item 11: a real SIGINT; Worlds inside of Worlds, three kinds of programs and a call that cannot be stopped."""
     rows, held = [], True
@@ -76,7 +57,3 @@ def interrupts() -> tuple[str, bool]:
         good = all(row[3] and row[4] for row in found)
         rows.append(f"{depth} deep: {took}; threads left: {left}; random numbers and the next run right: {good}")
     return "\n".join(rows), held
-
-
-ITEMS = {"5 posted operations": posted_operations, "6 after a mismatch, in a World": after_a_mismatch,
-         "11 interrupts": interrupts}  # fmt: skip

@@ -85,9 +85,3 @@ def pairs() -> tuple[str, bool]:
                     f"bytes a rank and step, formula {said}")  # fmt: skip
         held &= Fraction(sent[1] - sent[0], s * r) == said
     return "\n".join(rows), held
-
-
-ITEMS = {
-    "1 wrapped twice": wrapped_twice,
-    "3 compositions": pairs,
-}

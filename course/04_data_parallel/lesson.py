@@ -395,9 +395,9 @@ display(study.source(DataParallel.__init__), study.source(DataParallel._has_grad
 study.source(DataParallel.average)
 
 # %% [markdown]
-# `no_sync()` is for accumulation: a backward inside only adds up. Its gradient is the serial one, and its messages are
-# those of one broadcast (a scatter, then a ring) and of one all-reduce, as all gradients fit into one bucket, for three
-# backwards:
+# `no_sync()` is for accumulation: a backward inside only adds up. Its gradient is the serial one. Six messages of 16
+# bytes find out whether all ranks have the same model. The others are those of one broadcast (a scatter, then a ring)
+# and of one all-reduce, as all gradients fit into one bucket, for three backwards:
 
 # %%
 def by_library(comm, task, k=3):

@@ -427,8 +427,9 @@ World(8).run(two_scripts)
 
 # %% [markdown]
 # Read it: rank 0 and rank 4 both mean each other. Rank 0 thinks that 4 is the other *stage*, and exchanges a number;
-# rank 4 takes 0 for the other *replica*, and waits for parameters. On GPUs this is a silent hang until a timeout.
-# Here the World names both calls. A cheap protection: all-gather a hash of the configuration before the first step.
+# rank 4 takes 0 for the other *replica*, and asks whether their models are alike. On GPUs this is a silent hang until a
+# timeout. Here the World names both calls. A cheap protection: all-gather a hash of the configuration before the first
+# step.
 #
 # Worse is a group that is wrong and *fits*. Somebody averages gradients over `mesh.tp`. Two ranks, same shapes, no
 # deadlock. **Predict** how far off the gradients are.
