@@ -8,6 +8,7 @@ import torch
 
 from minidist.comm import World, launch
 from minidist.parallel.zero.fully import traffic
+from tests.largest import largest
 from tests.parallel import test_compositions as compositions
 from tests.parallel import test_wrapped_twice as twice
 from tests.parallel.cases import difference
@@ -35,18 +36,18 @@ def wrapped_twice() -> tuple[str, bool]:
         held &= right
         for stages in ((2, 2), (2, 1), (1, 2)):
             results = _run(where, twice.remade, 2, stages, {})
-            off = max(difference(params, twice.serial()) for params, _ in results)
+            off = largest(difference(params, twice.serial()) for params, _ in results)
             same = all(equal for _, equal in results)
             rows.append(f"{where}: ZeRO {' then '.join(map(str, stages))} over the same parameters, 4 steps: "
                         f"{off:.1e} from one rank, replicas equal: {same}")  # fmt: skip
             held &= off < 1e-13 and same
         again = _run(where, twice.sharded_again, 2, 3, {})
         oracle = twice.sharded_serial(3)
-        off = max((found[name] - oracle[name]).abs().max().item() for found in again for name in oracle)
+        off = largest((found[name] - oracle[name]).abs().max().item() for found in again for name in oracle)
         rows.append(f"{where}: FullySharded 3 times, 2 steps each: {off:.1e} from one rank")
         held &= off < 1e-13
         local = _run(where, twice.local_again, 2, 3)
-        off = max(difference(params, twice.serial(torch.optim.SGD, lr=0.1)) for params, _, _ in local)
+        off = largest(difference(params, twice.serial(torch.optim.SGD, lr=0.1)) for params, _, _ in local)
         rows.append(f"{where}: LocalSGD 3 times, H = 1, 4 steps: {off:.1e} from one rank")
         held &= off < 1e-13
     words = _run("World", compositions.used_again, 2)[0]
@@ -74,7 +75,7 @@ def pairs() -> tuple[str, bool]:
         oracle = serial("hard", "adamw", hybrid.STEPS, False)
         for s, r in hybrid.GRIDS:
             results = _run(where, hybrid.train, s * r, s, "hard", "adamw", False, {})
-            off = max(far(state, oracle) for state, _, _ in results)
+            off = largest(far(state, oracle) for state, _, _ in results)
             rows.append(f"{where}: FullySharded over {s} × {r} ranks, 5 AdamW steps, weighted parts: "
                         f"{off:.1e} from one rank")  # fmt: skip
             held &= off < 1e-13 and all(same for _, same, _ in results)

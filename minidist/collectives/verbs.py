@@ -45,6 +45,8 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
     """`x` of rank `root` on every rank, in place. Returns `x`."""
     check_root(comm, root)
     buffers = flats(x)
+    if not buffers:  # an empty list, such as the buffers of a model that has none: nobody need come
+        return x
     with collective(comm, "broadcast_", x, algorithm, rooted=True, root=root):
         for flat in buffers:
             if run := native(comm, algorithm):
@@ -60,6 +62,8 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
     check_root(comm, root)
     check_op([], op)
     buffers = flats(x, op)
+    if not buffers:
+        return x
     with collective(comm, "reduce_", x, algorithm, rooted=True, root=root, op=op):
         for flat in buffers:
             if run := native(comm, algorithm):
@@ -79,6 +83,8 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
     """
     check_op([], op)
     buffers = flats(x, op)
+    if not buffers:
+        return x
     with collective(comm, "all_reduce_", x, algorithm, op=op):
         for flat in buffers:
             if run := native(comm, algorithm):

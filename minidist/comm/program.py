@@ -63,7 +63,7 @@ def check_timeout(timeout: float) -> float:
 
 def check_seed(seed: int) -> int:
     """The seed of a run, in any world."""
-    return arguments.whole(seed, "a seed is a whole number, such as 0")
+    return arguments.whole(seed, "a seed is a whole number")
 
 
 def seed_of(seed: int, rank: int) -> int:

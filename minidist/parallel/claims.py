@@ -96,14 +96,9 @@ class Claim:
         where somebody else's claim does not go together with this one.
         """
         mine = self.params | dict.fromkeys(params)
-        older = [claim for claim in claims_of(mine) if claim is not self]
-        replaced = [claim for claim in older if self._replaces(claim, mine)]
-        replaced += [claim for claim in older if claim._inside in replaced]
-        for claim in older:
-            handed = (claim.kind, self.kind) in GIVEN and any(holder is claim.holder for holder in given)
-            if claim not in replaced and not handed and not self._goes_with(claim):
-                self._refuse(claim, mine)
-            if claim.making:
+        replaced = self.verify(mine, given)
+        for claim in claims_of(mine):
+            if claim.making and claim is not self:
                 self._inside = claim
         for claim in replaced:
             claim.leave()
@@ -111,6 +106,18 @@ class Claim:
             claim._let_go()
         self._write(mine)
         self.params = mine
+
+    def verify(self, mine: Iterable[Tensor], given: Iterable = ()) -> list[Claim]:
+        """The claims that this one would replace. Raises ValueError as `take` does, and changes nothing."""
+        mine = dict.fromkeys(mine)
+        older = [claim for claim in claims_of(mine) if claim is not self]
+        replaced = [claim for claim in older if self._replaces(claim, mine)]
+        replaced += [claim for claim in older if claim._inside in replaced]
+        for claim in older:
+            handed = (claim.kind, self.kind) in GIVEN and any(holder is claim.holder for holder in given)
+            if claim not in replaced and not handed and not self._goes_with(claim):
+                self._refuse(claim, mine)
+        return replaced
 
     def take_masters(self, masters: Iterable[Tensor]) -> None:
         """Claim the copies that are stepped instead of the parameters."""

@@ -133,8 +133,9 @@ class DataParallel(Backwards, nn.Module):
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
-        check_alike(comm, module)
         self._claim = Claim(self, "DataParallel", comm, self._unwatch)
+        self._claim.verify(module.parameters())  # first: what has claims may have taken its parameters to pieces
+        check_alike(comm, module)
         self._claim.take(module.parameters())
         broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
         self._watch(self.module.parameters())

@@ -61,7 +61,7 @@ def test_bad_arguments(kwargs, words):
 
 @pytest.mark.parametrize(("kwargs", "words"), [
     (dict(timeout="5"), "a timeout is a number of seconds, such as 30, more than 0"), (dict(timeout=None), "not None"),
-    (dict(timeout=True), "not True"), (dict(seed="1"), "a seed is a whole number, such as 0, not '1'"),
+    (dict(timeout=True), "not True"), (dict(seed="1"), "a seed is a whole number, not '1'"),
     (dict(seed=1.5), "not 1.5"), (dict(checked="no"), "checked is True or False, not 'no'"),
 ])
 def test_arguments_of_another_type(kwargs, words):

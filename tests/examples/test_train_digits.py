@@ -49,8 +49,9 @@ def test_a_wrong_start_is_explained(capsys):
     with pytest.raises(SystemExit):
         run_here(SCRIPT, ["--runner", "torchrun"])
     assert "torchrun --nproc-per-node 4" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="120 samples of a batch do not split over 7 ranks"):
+    with pytest.raises(SystemExit):
         run_here(SCRIPT, ["--ranks", "7"])
+    assert "--batch 120 is not a multiple of 7 ranks" in capsys.readouterr().err
     with mock.patch.dict(os.environ, RANK="0", WORLD_SIZE="2"), pytest.raises(SystemExit):
         run_here(SCRIPT, ["--ranks", "3"])
     assert "torchrun has started 2 ranks" in capsys.readouterr().err

@@ -109,7 +109,7 @@ def peaks(schedule, M, recompute=False):
 
 def test_1f1b_needs_no_more_memory_for_more_micro_batches():
     """Nor do messages pile up: what was sent goes when it is known to have come."""
-    few, many = peaks(one_f_one_b, 6), peaks(one_f_one_b, 24)
+    few, many = peaks(one_f_one_b, 8), peaks(one_f_one_b, 26)
     assert all(b - a < 24 * 64 for a, b in zip(few, many, strict=True)), "losses only"
     few, many = peaks(gpipe, 6), peaks(gpipe, 24)
     activation = 64 * WIDTH * 4

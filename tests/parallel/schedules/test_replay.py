@@ -64,7 +64,7 @@ def messages(lists, v):
 def in_a_world(actions, v, model):
     """What becomes of the lists: "runs", "deadlock" or "order", where messages come in another order."""
     try:
-        World(len(actions)).run(follow, actions, v, model)
+        World(len(actions), ordered=model == "stream").run(follow, actions, v, model)
     except Deadlock:
         return "deadlock"
     except Exception as error:
