@@ -37,8 +37,8 @@ def test_ranks():
 
 def test_kernel():
     """A forked kernel, if tests.warm is loaded, which has launched ranks."""
-    source = ("from minidist.comm import launch\nfrom tests.reaped import test_ranks, tell\n"
-              "import os\ntell(os.getpid())\ntest_ranks()")  # fmt: skip
+    source = (f"import os, sys\nsys.path.insert(0, {os.getcwd()!r})\n"
+              "from tests.reaped import test_ranks, tell\ntell(os.getpid())\ntest_ranks()")  # fmt: skip
     notebook = v4.new_notebook(cells=[v4.new_code_cell(source)])
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,12 +21,6 @@ def under(pid):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []
-
-
-@pytest.fixture(scope="module")
-def python():
-    """The folder of a kernel that is this Python, whatever else Jupyter finds."""
-    return str(Path(sys.prefix, "share", "jupyter"))
 
 
 @pytest.mark.alone
