@@ -294,8 +294,8 @@ def one_after_another(comm, cases):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_any_order_is_right(run, case):
-    assert sum(run(checked, 4, case, timeout=15)) > 0
+def test_any_order_is_right(run_fast, case):
+    assert sum(run_fast(checked, 4, case, timeout=15)) > 0
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])

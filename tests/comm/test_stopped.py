@@ -29,8 +29,7 @@ def check(error, who):
     assert set(re.findall(r"rank (\d)", "\n".join([text, *error.__notes__]))) == {str(who)}, text
 
 
-@pytest.mark.parametrize("transport", ["shm", "gloo"])
-@pytest.mark.parametrize(("n", "who"), [(2, 1), (3, 0), (4, 2)])
+@pytest.mark.parametrize(("transport", "n", "who"), [("shm", 2, 1), ("shm", 4, 2), ("gloo", 3, 0)])
 def test_a_stopped_rank_is_named_and_only_it(transport, n, who):
     with pytest.raises(RankMissing) as caught:
         launch(stops, n, who, timeout=1, transport=transport)

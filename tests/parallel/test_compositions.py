@@ -172,7 +172,7 @@ def verdict(cell, oracle):
     return "right" if distance < 1e-12 else f"{distance:.1e} off"
 
 
-@pytest.mark.parametrize(("where", "n"), [("World", 1), ("World", 3), ("shm", 2), ("gloo", 2)])
+@pytest.mark.parametrize(("where", "n"), [("World", 1), ("World", 3), ("shm", 2)])
 def test_all_pairs(where, n):
     oracles = {(norm, locally): local(n, norm) if locally else serial(norm)
                for norm in (False, True) for locally in (False, True)}  # fmt: skip
@@ -336,7 +336,7 @@ def crossing_cells(comm):
     return found
 
 
-@pytest.mark.parametrize("where", ["World", "shm", "gloo"])
+@pytest.mark.parametrize("where", ["World", "shm"])
 def test_pairs_over_two_axes_of_a_mesh(where):
     """Each pair of ranks that share an axis of gradients is one copy of Local SGD."""
     oracle = local(2, False)
