@@ -8,8 +8,10 @@ import signal
 def pytest_configure(config):
     """Ctrl-C works, also under a shell that started `make test` in the background and told it to ignore SIGINT.
 
-    GPUs are hidden unless tests/gpu was asked for: NCCL would want one for each rank.
+    GPUs are hidden unless tests/gpu was asked for: NCCL would want one for each rank. Functions of a test file need
+    pytest; to import it in each rank would take a tenth of all the time.
     """
+    os.environ["MINIDIST_PRELOAD"] = "pytest _pytest.assertion.rewrite"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not any("tests/gpu" in word for word in config.args):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

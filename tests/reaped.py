@@ -35,16 +35,21 @@ def test_ranks():
     launch(program, 2)
 
 
-def test_kernel():
-    """A forked kernel, if tests.warm is loaded, which has launched ranks."""
+def test_kernel_and_lost():
+    """A forked kernel, if tests.warm is loaded, which has launched ranks; and a process that nobody's tree shows."""
+    start_lost()
     source = (f"import os, sys\nsys.path.insert(0, {os.getcwd()!r})\n"
               "from tests.reaped import test_ranks, tell\ntell(os.getpid())\ntest_ranks()")  # fmt: skip
     notebook = v4.new_notebook(cells=[v4.new_code_cell(source)])
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
 
 
-def test_lost():
+def start_lost():
     told = subprocess.run([sys.executable, "-c", LOST], stdout=subprocess.PIPE, check=True, start_new_session=True,
                           text=True).stdout  # fmt: skip
     tell(told.strip())
+
+
+def test_lost():
+    start_lost()
     time.sleep(600)

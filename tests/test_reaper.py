@@ -26,10 +26,8 @@ def under(pid):
 @pytest.mark.alone
 @pytest.mark.parametrize(("what", "pids", "killed"), [
     ("test_lost", 0, "all"),
-    ("test_ranks", 4, "first"),
-    ("test_kernel", 5, "first"),
-    ("test_kernel", 1, "worker"),
-    ("test_lost", 1, "first"),
+    ("test_ranks", 4, "worker"),
+    ("test_kernel_and_lost", 6, "first"),
 ])  # fmt: skip
 def test_nothing_outlives_a_killed_run(what, pids, killed, tmp_path):
     """kill -9 when so many processes have said that they are there: to the first pytest, a worker, or all at once."""

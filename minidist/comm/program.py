@@ -73,7 +73,9 @@ def seed_of(seed: int, rank: int) -> int:
 
 def seed_all(seed: int) -> None:
     """Seed torch, numpy and Python in a process that is a rank."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.backends.cuda.is_built():  # torch.manual_seed looks for all kinds of devices, a third of a rank's start
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

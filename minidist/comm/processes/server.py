@@ -2,9 +2,10 @@
 
 Forking a process that has never used a thread is safe and takes milliseconds; importing torch in each
 rank takes seconds, and forking the notebook hangs once it has used OpenMP. The notebook sends one end of
-a socket pair through the Unix socket FD, and a line with the names of the modules that it has loaded, so
-that ranks need not; the supervisor answers on the pair. The server ends when the notebook does, each
-supervisor when its launch does or when the notebook is gone: nobody is left running.
+a socket pair through the Unix socket FD, and a line with the names of the modules of minidist that it has
+loaded, so that ranks need not load them; other modules can be named in the variable MINIDIST_PRELOAD, with
+spaces between. The supervisor answers on the pair. The server ends when the notebook does, each supervisor
+when its launch does or when the notebook is gone: nobody is left running.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import traceback
 
 def serve(fd: int) -> None:
     """For every message, the names of modules: load those; and fork a supervisor for the socket that comes with it."""
-    _load(["minidist.comm.processes.supervisor", "torch._dynamo"])  # the latter by the first optimizer, 0.9 s
+    _warm_up()
+    _load(["minidist.comm.processes.supervisor", *os.environ.get("MINIDIST_PRELOAD", "").split()])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     listener = socket.socket(fileno=fd)
     while True:
@@ -36,6 +38,26 @@ def serve(fd: int) -> None:
                 _supervise(listener, end)
             os.close(end)
     os._exit(0)
+
+
+def _warm_up() -> None:
+    """Do what most ranks begin with, so that they inherit what a first call sets up: 0.9 s of imports by the first
+    optimizer, and some milliseconds of all else.
+
+    On one thread, and without a backward pass: PyTorch's engine does not survive a fork."""
+    import numpy as np
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    repr(nn.functional.mse_loss(layer(torch.ones(2, 4)), torch.ones(2, 4)))
+    for p in layer.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
 
 
 def _load(modules: list[str]) -> None:

@@ -12,11 +12,14 @@ from minidist.comm.torchdist import interface
 from tests.repository.files import ROOT
 
 PROGRAM = """
-import os, torch
+import os, sys, torch
 from minidist.collectives import all_reduce_
 from minidist.comm import from_env
-comm = from_env(timeout=30)
-print(all_reduce_(comm, torch.ones(2) + comm.rank).tolist(), os.environ["GLOO_SOCKET_IFNAME"])
+for port, master in enumerate(sys.argv[1:], 29411):  # they meet here, then there
+    os.environ.update(MASTER_ADDR=master, MASTER_PORT=str(port))
+    comm = from_env(timeout=30)
+    print(all_reduce_(comm, torch.ones(2) + comm.rank).tolist(), os.environ.pop("GLOO_SOCKET_IFNAME"))
+    torch.distributed.destroy_process_group()
 """
 # A name of its own, and a list of names of its own.
 NAMED = 'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
@@ -33,24 +36,24 @@ def started(host, place, folder, command, **variables):
                             stderr=subprocess.PIPE, text=True, env=os.environ | variables)  # fmt: skip
 
 
-def both(folder, master):
+def both(folder, *masters):
     """What a rank on each host prints, and the errors."""
     with hosts(1000) as names:
-        ranks = [started(host, i, folder, [sys.executable, "-c", PROGRAM], RANK=str(i), WORLD_SIZE="2", LOCAL_RANK="0",
-                         LOCAL_WORLD_SIZE="1", MASTER_ADDR=master, MASTER_PORT="29411", OMP_NUM_THREADS="1")
+        command = [sys.executable, "-c", PROGRAM, *masters]
+        ranks = [started(host, i, folder, command, RANK=str(i), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+                         OMP_NUM_THREADS="1")
                  for i, host in enumerate(names)]  # fmt: skip
         return [rank.communicate(timeout=120) for rank in ranks]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("master", [ADDRESSES[0], NAMES[0]])
-def test_two_hosts_whose_names_stand_for_loopback(master, tmp_path):
+def test_two_hosts_whose_names_stand_for_loopback(tmp_path):
     """They meet at an address, or at a name that stands for loopback on one of the two."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
-    found = both(tmp_path, master)
-    assert [printed for printed, _ in found] == [f"[3.0, 3.0] {LINK}\n"] * 2, found
+    found = both(tmp_path, ADDRESSES[0], NAMES[0])
+    assert [printed for printed, _ in found] == [f"[3.0, 3.0] {LINK}\n" * 2] * 2, found
 
 
 @pytest.fixture
