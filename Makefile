@@ -1,6 +1,6 @@
 # make lab      JupyterLab on the course
 # make test     everything, as the maintainers run it
-# make gpu      the tests for GPUs, on a machine that has some
+# make gpu      what must hold on a machine with GPUs, step by step, as one table
 # make build    the notebooks, from their text in course/
 # make portable   the notebooks, as other processors and two threads compute them
 # make bench    ours beside PyTorch's own
@@ -56,7 +56,7 @@ portable-threads:
 	$(MAKE) nbval THREADS=2
 
 gpu: $(VENV)/.test
-	$(BIN)/python -m pytest -q tests/gpu tests/train/fuse/gpu
+	$(BIN)/python -m tests.gpu.first_hour
 
 build: $(VENV)/.test
 	$(BIN)/python course/build.py --jobs $(JOBS)

@@ -3,17 +3,27 @@
 import gc
 import os
 import signal
+from pathlib import Path
+
+
+def asks_for_gpus(words, folder, root):
+    """Whether one of pytest's arguments, read in `folder`, names a folder of tests for GPUs, or something in it."""
+    for word in words:
+        path = (Path(folder) / word.split("::")[0]).resolve()
+        if path.is_relative_to(root) and "gpu" in path.relative_to(root).parts:
+            return True
+    return False
 
 
 def pytest_configure(config):
     """Ctrl-C works, also under a shell that started `make test` in the background and told it to ignore SIGINT.
 
-    GPUs are hidden unless tests/gpu was asked for: NCCL would want one for each rank. Functions of a test file need
-    pytest; to import it in each rank would take a tenth of all the time.
+    GPUs are hidden unless tests/gpu or another folder of that name was asked for: NCCL would want one for each rank.
+    Functions of a test file need pytest; to import it in each rank would take a tenth of all the time.
     """
     os.environ["MINIDIST_PRELOAD"] = "pytest _pytest.assertion.rewrite"
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not any("tests/gpu" in word for word in config.args):
+    if not asks_for_gpus(config.args, config.invocation_params.dir, config.rootpath):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

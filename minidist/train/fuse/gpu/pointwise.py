@@ -1,7 +1,8 @@
 """Element by element over flat buffers: add3, and the optimizers' steps. A program of the grid has one block.
 
 Numbers such as the learning rate arrive in a small tensor, float64 for float64 parameters, so that no digit is lost: a
-kernel's arguments are float32. That is one small copy to the GPU a step.
+Python float among a kernel's arguments is float32 there. That is one small copy to the GPU a step; for a single number
+it is one small launch (`number`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ BLOCK = 1024
 def wide(x):
     """In the type that sums are taken in."""
     return x if x.dtype == tl.float64 else x.to(tl.float32)
+
+
+def number(value: float, like: Tensor) -> Tensor:
+    """`value` (1,) for a kernel to load, in the type that sums over `like` are taken in.
+
+    The device fills it: nothing is copied from the host's memory, so that the host waits for nothing."""
+    return like.new_full((1,), value, dtype=torch.promote_types(like.dtype, torch.float32))
 
 
 @triton.jit

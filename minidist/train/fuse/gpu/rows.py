@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .pointwise import wide
+from .pointwise import number, wide
 
 PROGRAMS = 256
 ROOT = tl.constexpr(math.sqrt(2 / math.pi))
@@ -64,7 +64,7 @@ def _layer_norm(x, weight, bias, y, means, rstds, eps, H, BLOCK: tl.constexpr):
     row = wide(tl.load(x + r * H + column, there, 0.0))
     mean = tl.sum(row) / H
     centred = tl.where(there, row - mean, 0.0)
-    rstd = 1 / tl.sqrt(tl.sum(centred * centred) / H + eps)
+    rstd = 1 / tl.sqrt(tl.sum(centred * centred) / H + tl.load(eps))
     scaled = centred * rstd * wide(tl.load(weight + column, there)) + wide(tl.load(bias + column, there))
     tl.store(y + r * H + column, scaled, there)
     tl.store(means + r, mean)
@@ -117,7 +117,7 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     flat, rows, H, block = _flat(x)
     y, (mean, rstd) = torch.empty_like(flat), _sums(flat[:, :1], 2 * rows).view(2, rows).unbind()
-    _layer_norm[(rows,)](flat, weight.contiguous(), bias.contiguous(), y, mean, rstd, eps, H, BLOCK=block)
+    _layer_norm[(rows,)](flat, weight.contiguous(), bias.contiguous(), y, mean, rstd, number(eps, flat), H, BLOCK=block)
     return y.view(x.shape), mean.view(x.shape[:-1]), rstd.clone().view(x.shape[:-1])
 
 
