@@ -13,6 +13,7 @@ from typing import NoReturn
 from settings import at_least, settings
 
 from minidist.comm import World, from_env, launch
+from minidist.comm.torchdist import leave
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 AFTER_RANK_0 = 10.0  # seconds
@@ -38,12 +39,20 @@ def say(sentence: str) -> None:
 
 
 def ended(main: Callable[[], int | str]) -> int | str:
-    """The exit status of a script, also after Ctrl-C."""
+    """The exit status of a script, also after Ctrl-C. A rank of torchrun's that has failed ends here and now: others
+    may wait for it in a collective, and torchrun ends them when it has ended."""
     try:
-        return main()
+        status = main()
     except KeyboardInterrupt:
         say("interrupted: nothing was saved")
-        return INTERRUPTED
+        status = INTERRUPTED
+    except SystemExit as end:
+        status = end.code
+    if status not in (None, 0) and "RANK" in os.environ:
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+        leave(1 if isinstance(status, str) else status)
+    return status
 
 
 def parser(about: str) -> argparse.ArgumentParser:

@@ -2,7 +2,7 @@
 
     python examples/train_server.py --ranks 4 --servers 1 --runner world         # in this process, on a virtual clock
     python examples/train_server.py --ranks 5 --servers 2 --runner processes --mode async --momentum 0
-    torchrun --nproc-per-node 4 examples/train_server.py                         # torch.distributed, over gloo
+    torchrun --nproc-per-node 4 examples/train_server.py --backend gloo          # torch.distributed; not over NCCL
 
 Ranks 0 to servers − 1 hold the parameters, the others compute gradients. With `--mode sync` every number of workers
 prints the same accuracies, to rounding; the other modes' workers do not wait, and in a World they repeat bit for bit.

@@ -506,15 +506,17 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # Over gloo (`_post`) each becomes an `isend` or an `irecv` of torch. A sender sends a header, then the values.
 # A receiver first asks for the header; only when the two sides agree does it receive the values.
 #
-# NCCL (`start_together`) is stricter: its stream is ordered, and ungrouped two-way traffic hangs there, like
-# `post_both` in an ordered World. So what is posted waits until somebody waits for it. Then all headers go, over gloo,
-# and after them all values start in one group, `batch_isend_irecv`.
+# NCCL is stricter: its stream is ordered, and ungrouped two-way traffic hangs there, like `post_both` in an ordered
+# World. So what is posted waits until somebody waits for it (`start_together`). Then each operation posts its header
+# (`begin`), over gloo, and all values start in one group, `batch_isend_irecv`. The headers are compared when the
+# program waits: nobody's values stand still for them.
 
 # %%
-from minidist.comm.torchdist.torchwork import TorchWork, start_together
+from minidist.comm.torchdist.grouped import GroupedWork, start_together
+from minidist.comm.torchdist.torchwork import TorchWork
 
 display(study.source(from_env, docstring=False))
-display(study.source(TorchWork._post), study.source(start_together))
+display(study.source(TorchWork._post), study.source(GroupedWork.begin), study.source(start_together))
 
 # %% [markdown]
 # ## Takeaways

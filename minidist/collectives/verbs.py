@@ -209,11 +209,11 @@ def _announced(comm: Comm, xs, split, root: int, several: bool) -> tuple[list[Te
                     f"the shapes of {len(xs)} tensors do not fit into {len(note)} bytes: give `out` on every rank"
                 )
             note[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    if comm.device.type == "cuda":
-        notes = [note.to(comm.device) for note in notes]
-    naive.scatter(comm, notes, root)
-    words = bytes(notes[comm.rank].tolist()).rstrip(b"\0").decode()
-    several, parts = json.loads(words)
+    words = comm.on_host()
+    if words.device.type == "cuda":
+        notes = [note.to(words.device) for note in notes]
+    naive.scatter(words, notes, root)
+    several, parts = json.loads(bytes(notes[comm.rank].tolist()).rstrip(b"\0").decode())
     return [torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device) for dtype, *shape in parts], several
 
 

@@ -109,6 +109,9 @@ class Comm(ABC):
     steady: a context for code that draws no random numbers: in a World its ranks need not swap theirs.
     call: the collective under way, (which one on this Comm, what its caller said), None outside; headers carry it.
     members: its ranks as the whole run numbers them, by which two Comms are seen to be of one group; None: unknown.
+    any_source: whether a receive from any rank exists (over NCCL it does not).
+    one_way: whoever makes it says that each of its ranks only sends, or only receives: over NCCL, what is posted then
+    starts at once, and need not wait for what might go the other way.
 
     A Comm of one rank is the serial case: the same code, without a message.
     """
@@ -122,6 +125,8 @@ class Comm(ABC):
     steady: AbstractContextManager = nullcontext()
     call: tuple[int, str] | None = None
     members: tuple[int, ...] | None = None
+    any_source: bool = True
+    one_way: bool = False
     _splits: int = 0
     _calls: int = 0
 
@@ -145,6 +150,14 @@ class Comm(ABC):
         mix with the program's. Jobs of one lane run one after the other, in the order of the calls,
         which must be the same on every rank; different lanes run side by side.
         """
+
+    def on_host(self) -> Comm:
+        """A Comm of the same ranks for tensors that the host reads or writes: shapes, names, what is saved.
+
+        Over NCCL its messages go over gloo, from the host's memory, and no device waits for them; elsewhere it is this
+        Comm. All ranks use it alike.
+        """
+        return self
 
     @abstractmethod
     def link(self, dst: int, src: int | None = None) -> Link:

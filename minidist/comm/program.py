@@ -55,6 +55,9 @@ def whole(program, args: tuple, kwargs: dict) -> tuple:
     return program, args, kwargs
 
 
+DEFAULT_TIMEOUT = 1800.0  # seconds, as PyTorch's: on one rank a first compilation or a slow disk may take minutes
+
+
 def check_timeout(timeout: float) -> float:
     """The seconds that a wait may take, as the caller gave them."""
     asked = f"a timeout is a number of seconds, such as 30, more than 0 and at most {_LONGEST} (a year)"

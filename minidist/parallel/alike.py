@@ -35,8 +35,9 @@ def check_alike(comm: Comm, module: nn.Module) -> None:
     """ValueError on every rank, naming what differs, unless the models are alike: names, shapes, dtypes, and order."""
     lines = [f"{kind} {name}, {describe(x)}" for kind, name, x in _tensors(module)]
     digest = int.from_bytes(sha256("\n".join(lines).encode()).digest()[:7], "big")
-    both = torch.tensor([digest, -digest], device=host(comm))
-    largest, least = all_reduce_(comm, both, op="max", algorithm=None if comm.native else "tree").tolist()
+    words = comm.on_host()
+    both = torch.tensor([digest, -digest], device=host(words))
+    largest, least = all_reduce_(words, both, op="max", algorithm=None if words.native else "tree").tolist()
     if largest == -least:
         return
     everyone = told(comm, lines)

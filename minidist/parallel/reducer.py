@@ -182,5 +182,6 @@ def _known(part: Work | Tensor | None) -> Tensor | None:
 
 
 def _from_rank_0(comm: Comm, numbers: list[int]) -> list[int]:
+    comm = comm.on_host()
     device = "cpu" if comm.device.type == "meta" else comm.device
     return broadcast_(comm, torch.tensor(numbers, device=device)).tolist()

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from minidist.comm import launch
+from minidist.comm import from_env, launch
 
 
 def in_its_place(program, ranks, *args):
@@ -11,6 +11,20 @@ def in_its_place(program, ranks, *args):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return launch(started, ranks, program, args, str(port))
+
+
+def over_nccl_like(program, ranks, *args, checked=None, timeout=20.0):
+    """Each rank's result of `program(comm, *args)`, where `comm` believes that it goes over NCCL: see `nccl_like`."""
+    return in_its_place(on_nccl_like, ranks, program, args, checked, timeout)
+
+
+def on_nccl_like(program, args, checked, timeout):
+    from tests.comm import nccl_like
+
+    comm = from_env(nccl_like.NAME, checked=checked, timeout=timeout)
+    value = program(comm, *args)
+    comm.flush()
+    return nccl_like.given_back(value)
 
 
 def started(comm, program, args, port):

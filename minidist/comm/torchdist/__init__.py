@@ -2,4 +2,4 @@
 
 from .backend import process_group
 from .group import CommGroup
-from .torchdist import TorchComm, close, from_env
+from .torchdist import TorchComm, close, from_env, leave

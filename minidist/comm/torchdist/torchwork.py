@@ -1,4 +1,4 @@
-"""One batch of sends and receives on a torch.distributed group, with their headers."""
+"""One batch of sends and receives over gloo, with their headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ..base import ANY, Mismatch, PeerLost, RankMissing, Send, Work, describe
 from ..header import mismatch, order
 from ..processes.message import says, settled, side
 from ..processes.rings import HEADER, packed
-from ..trace import lane_of
 from .progress import Receive
 
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "closed connection", "Connection refused")
@@ -36,22 +35,19 @@ class TorchWork(Work):
         self._stage: list[tuple] = []  # (target, staged): received values on their way to a strided tensor
         self._receives: list[Receive] = []
         self._said = [says(op, comm.checked, comm.call) for op in ops]
-        if comm.nccl:
-            comm.posted.append(self)
-        else:
-            self._post()
+        self._post()
         comm.unwaited[self] = None
 
     def _peer(self, peer: int) -> int | None:
         return None if peer == ANY else self._comm.ranks[peer]
 
     def _send(self, x: torch.Tensor, op, tag: int) -> None:
-        with self.naming(op):
+        with naming(self._comm, op):
             work = dist.isend(x, group=self._comm.group, group_dst=self._peer(op.dst), tag=2 * self._comm.tag + tag)
         self._running.append((work, op, x))
 
     def _receive(self, x: torch.Tensor, op, src: int | None, tag: int):
-        with self.naming(op):
+        with naming(self._comm, op):
             return dist.irecv(x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag)
 
     def _post(self) -> None:
@@ -64,7 +60,7 @@ class TorchWork(Work):
             for op, said in both:
                 if isinstance(op, Send):
                     if self._comm.checked:
-                        self._send(_header(said), op, 0)
+                        self._send(packed_header(said), op, 0)
                     if op.x.numel():
                         self._send(settled(op.x.detach()), op, 1)
         except PeerLost as error:
@@ -82,7 +78,7 @@ class TorchWork(Work):
         header, work = posted
         self._finish(work, op, patient)
         src = self._comm.local(work._source_rank()) if op.src == ANY else op.src
-        return src, marshal.loads(header.numpy().tobytes())
+        return src, unpacked_header(header)
 
     def match(self, receive: Receive, src: int, sent: tuple) -> str:
         """What to do with the receive and a message: "both" belong together; "drop" the message of a collective that
@@ -132,37 +128,14 @@ class TorchWork(Work):
             self._finish(self._receive(values, op, self._comm.ranks[src], 1), op)
 
     def _finish(self, work, op, patient: bool = False) -> None:
-        """Wait for a work of torch. NCCL's values (op None) are waited for by the GPU, not by us."""
-        if op is None:
-            work.wait()
-            return
-        with self.naming(op):
-            work.wait(_NEVER if patient else timedelta(seconds=self._comm.timeout))
-
-    @contextlib.contextmanager
-    def naming(self, op):
-        """What gloo says of an operation's failure, as our errors. Of a death it tells one wait, then every post."""
-        try:
-            yield
-        except RuntimeError as error:
-            if any(words in str(error) for words in _LOST):
-                raise PeerLost(op.dst if isinstance(op, Send) else op.src, str(error).splitlines()[0]) from None
-            if "imed out" in str(error) or "imeout" in str(error):
-                raise self.missing(op) from None
-            raise
+        """Wait for a work of torch."""
+        with naming(self._comm, op):
+            work.wait(_NEVER if patient else self._comm.patience)
 
     def missing(self, op) -> RankMissing:
-        """What to raise when an operation has not been met within the timeout."""
-        comm = self._comm
-        verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
-        whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
-        return RankMissing(f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for {verb} of {describe(op.x)} "
-                           f"{to} {whom}{comm.made_elsewhere(peer)}")  # fmt: skip
+        return missing(self._comm, op)
 
     def done(self) -> bool:
-        self._comm.start()
-        if self._comm.nccl:
-            return all(work.is_completed() for work, _, _ in self._running)
         if self._thread is None and not self._over:  # gloo finishes nothing that no thread waits for
             self._thread = threading.Thread(target=self._settle, args=(True,), daemon=True)
             self._thread.start()
@@ -171,7 +144,6 @@ class TorchWork(Work):
         return self._over
 
     def wait(self) -> None:
-        self._comm.start()
         self._comm.unwaited.pop(self, None)
         if self._thread is not None:
             self._thread.join(self._comm.timeout)
@@ -220,50 +192,39 @@ class TorchWork(Work):
     def _record(self) -> None:
         comm, ops, self.ops = self._comm, self.ops, ()
         self._running, self._stage, self._receives = [], [], []
-        lane, now = lane_of(comm.channel), time.monotonic()
         for op in ops if comm.trace is not None else ():
             if isinstance(op, Send):
-                src, dst, nbytes = comm.ranks[comm.rank], comm.ranks[op.dst], op.x.numel() * op.x.element_size()
-                with comm.tracing:  # lanes record, too
-                    comm.trace.add(src, dst, nbytes, self._start, now, now, op.label, lane)
+                comm.record(op, self._start)
 
 
-def start_together(comm, works: list[TorchWork]) -> None:
-    """NCCL: all headers of what has been posted, then all values in one group: ungrouped two-way traffic hangs."""
-    if comm.checked:
-        for work in works:
-            for op, said in zip(work.ops, work._said, strict=True):
-                if isinstance(op, Send):
-                    work._send(_header(said), op, 0)
-    listening = {}
-    for work in works if comm.checked else ():
-        for op in work.ops:
-            if not isinstance(op, Send):
-                listening[op] = work.listen(op)
-    batch = []
-    for work in works:
-        for op, said in zip(work.ops, work._said, strict=True):
-            verb, peer = (dist.isend, op.dst) if isinstance(op, Send) else (dist.irecv, op.src)
-            x = op.x.detach()
-            staged = settled(x)
-            if op in listening:
-                src, sent = work.heard(listening[op], op, patient=False)
-                if sent[:4] != said[:4]:
-                    sides = side(comm.ranks[src], sent), side(comm.ranks[comm.rank], said)
-                    work.fail(Mismatch(mismatch(*sides)))
-                    staged = x.new_empty(sent[0], dtype=getattr(torch, sent[1]))  # its values come all the same
-                elif staged is not x:
-                    work._stage.append((x, staged))
-            elif staged is not x and not isinstance(op, Send):
-                work._stage.append((x, staged))
-            batch.append(dist.P2POp(verb, staged, group=comm.group, group_peer=comm.ranks[peer]))
-    group = [(work, None, batch) for work in (dist.batch_isend_irecv(batch) if batch else [])]
-    for work in works:
-        work._running += group
+@contextlib.contextmanager
+def naming(comm, op):
+    """What gloo says of an operation's failure, as our errors. Of a death it tells one wait, then every post."""
+    try:
+        yield
+    except RuntimeError as error:
+        if any(words in str(error) for words in _LOST):
+            raise PeerLost(op.dst if isinstance(op, Send) else op.src, str(error).splitlines()[0]) from None
+        if "imed out" in str(error) or "imeout" in str(error):
+            raise missing(comm, op) from None
+        raise
 
 
-def _header(said: tuple) -> torch.Tensor:
+def missing(comm, op) -> RankMissing:
+    """What to raise when an operation has not been met within the timeout."""
+    verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
+    whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
+    return RankMissing(f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for {verb} of {describe(op.x)} "
+                       f"{to} {whom}{comm.made_elsewhere(peer)}")  # fmt: skip
+
+
+def packed_header(said: tuple) -> torch.Tensor:
+    """What a side says, as bytes on the CPU."""
     data = packed(said)
     header = torch.zeros(HEADER, dtype=torch.uint8)
     header[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     return header
+
+
+def unpacked_header(header: torch.Tensor) -> tuple:
+    return marshal.loads(header.numpy().tobytes())

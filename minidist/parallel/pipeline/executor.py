@@ -44,8 +44,7 @@ class Pipeline:
     loss_fn(output, target): the mean loss of a micro-batch; needed on the stage of the last part.
     recompute: keep only inputs, and run each forward again in backward.
     tied: {name: parameter} of those that other stages hold, too, under the same name.
-    ahead: receives posted before they are needed, for each edge. 0 where to post one is to wait for its sender, as
-    over NCCL with checked headers.
+    ahead: receives posted before they are needed, for each edge.
 
     peak: the most micro-batches whose forward was done and their backward not, in the last step (with v chunks each
     chunk counts).  spans: (action, start, end) in seconds of the last step, without the waiting.

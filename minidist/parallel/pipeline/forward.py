@@ -35,12 +35,13 @@ def forward(pipeline: Pipeline, x: Tensor | None = None) -> Tensor | None:
 
 
 def _tell(comm: Comm, x: Tensor, dst: int) -> None:
-    row = numbers([layout(x, False)])
-    comm.send(torch.tensor(row + [0] * (HEADER - len(row)), device=host(comm)), dst, "layout")
+    row, words = numbers([layout(x, False)]), comm.on_host()
+    words.send(torch.tensor(row + [0] * (HEADER - len(row)), device=host(words)), dst, "layout")
     comm.send(x, dst, "forward")
 
 
 def _hear(comm: Comm, src: int) -> Tensor:
-    row = comm.recv(torch.zeros(HEADER, dtype=torch.int64, device=host(comm)), src, "layout")
+    words = comm.on_host()
+    row = words.recv(torch.zeros(HEADER, dtype=torch.int64, device=host(words)), src, "layout")
     (one,) = layouts(row.tolist())
     return comm.recv(one.empty(comm.device), src, "forward")

@@ -2,7 +2,8 @@
 
 Every edge and direction has a channel of its own. There are no tags: two stages that share several edges, as
 interleaved chunks do, match messages in posting order, and each edge has an order of its own. Over NCCL a channel is a
-stream, too, on which no message of another edge stands before one. Sends are started and not waited for until they
+stream, too, on which no message of another edge stands before one, and whose messages go one way, so that each starts
+when it is posted; what a message looks like is told between the hosts. Sends are started and not waited for until they
 must be over: a stage that waits for each is where pipelines deadlock. Receives are posted in the order of sending;
 `ahead` of them before they are needed, so that a message comes in while its receiver computes.
 
@@ -36,6 +37,7 @@ class Outbox:
 
     def __init__(self, comm: Comm, what: str):
         self.comm, self.peer, self.what = comm, 1 - comm.rank, what
+        self.words = comm.on_host()
         self.known: Known = {}
         self.pending: dict[int, list[Work]] = {}
 
@@ -53,13 +55,14 @@ class Outbox:
         if self.new and self.what == "a":
             row = numbers(here)
             for part in ([len(row)], row):
-                works.append(self.comm.isend(torch.tensor(part, device=host(self.comm)), self.peer, f"layout {label}"))
+                told = torch.tensor(part, device=host(self.words))
+                works.append(self.words.isend(told, self.peer, f"layout {label}"))
         if tensors:
             works.append(self.comm.batch([Send(x.detach(), self.peer, label) for x in tensors]))
 
     def say(self, row: Tensor, label: str) -> None:
         """Send whole numbers, before a step's messages."""
-        self.pending[-1] = [self.comm.isend(row, self.peer, label)]
+        self.pending[-1] = [self.words.isend(row, self.peer, label)]
 
     def free(self, micro: int) -> None:
         """Wait for a send, which lets go of its tensors."""
@@ -76,6 +79,7 @@ class Inbox:
 
     def __init__(self, comm: Comm, what: str, ahead: int):
         self.comm, self.peer, self.what, self.ahead = comm, 1 - comm.rank, what, ahead
+        self.words = comm.on_host()
         self.known: Known = {}
 
     def begin(self, order: Sequence[int], known: Known, labels: dict[int, str]) -> None:
@@ -86,7 +90,7 @@ class Inbox:
 
     def hear(self, row: Tensor, label: str) -> list[int]:
         """Receive whole numbers."""
-        return self.comm.recv(row, self.peer, label).tolist()
+        return self.words.recv(row, self.peer, label).tolist()
 
     def expect(self, micro: int, looks: list[Layout]) -> None:
         """This is what a message will look like."""
@@ -117,7 +121,7 @@ class Inbox:
         micro = self.order[self.next]
         self.next += 1
         if micro not in self.known:
-            device, name = host(self.comm), f"layout {self.labels[micro]}"
+            device, name = host(self.words), f"layout {self.labels[micro]}"
             length, = self.hear(torch.zeros(1, dtype=torch.int64, device=device), name)
             self.known[micro] = layouts(self.hear(torch.zeros(length, dtype=torch.int64, device=device), name))
         tensors = [one.empty(self.comm.device) for one in self.known[micro]]

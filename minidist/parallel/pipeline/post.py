@@ -31,6 +31,7 @@ class Post:
             color = [0 if rank in edge[2:] else None for rank in range(comm.size)]
             both = comm.split(color)
             if both is not None:
+                both.one_way = True
                 self.boxes[edge] = Local() if both.size == 1 else \
                     Outbox(both, edge.what) if edge.src == comm.rank else Inbox(both, edge.what, ahead)  # fmt: skip
 
@@ -47,12 +48,12 @@ class Post:
             kind = tuple(tuple(layout(x) for x in part) for part in parts)
             number, samples = self._kinds.setdefault(kind, len(self._kinds)), sum(part[0].shape[0] for part in parts)
         else:
-            said = torch.zeros(3, dtype=torch.int64, device=host(self.comm))
+            said = torch.zeros(3, dtype=torch.int64, device=host(self.comm.on_host()))
             number, first, samples = self._next("a", self.stage - 1).hear(said, "a step")
             if first != M:
                 raise ValueError(f"stage {self.stage} was given M = {M}, but stage {self.stage - 1} M = {first}")
         if self.stage < self.comm.size - 1:
-            said = torch.tensor([number, M, samples], device=host(self.comm))
+            said = torch.tensor([number, M, samples], device=host(self.comm.on_host()))
             self._next("a", self.stage).say(said, "a step")
         return number, samples
 

@@ -23,9 +23,10 @@ from .mail import host
 
 def told(comm: Comm, mine) -> list:
     """What every rank says, in rank order: anything that JSON knows."""
+    comm = comm.on_host()
     text = torch.tensor(list(json.dumps(mine).encode()), dtype=torch.uint8, device=host(comm))
     sizes = all_gather(comm, torch.tensor([len(text)], device=host(comm))).tolist()
-    every = all_gather(comm, text, sizes=sizes).cpu().split(sizes)
+    every = all_gather(comm, text, sizes=sizes).split(sizes)
     return [json.loads(bytes(one.tolist())) for one in every]
 
 

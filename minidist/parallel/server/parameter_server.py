@@ -61,8 +61,8 @@ class ParameterServer:
     weight: where workers' batches differ in size `step` sets it, on all of them, for a weighted mean ("sync" only).
     All ranks start with rank 0's parameters and buffers; buffers then are each worker's own.
     Over gloo no rank is told of another's death: a server that waits for a dead worker ends by its timeout.
-    Raises ValueError if there is no server or no worker, for a bound that the mode lacks or does not have, and for a
-    module on another device than the Comm's.
+    Raises ValueError if there is no server or no worker, over NCCL, for a bound that the mode lacks or does not have,
+    and for a module on another device than the Comm's.
     """
 
     def __init__(self, module: nn.Module, comm: Comm, optimizer: Factory, servers: int = 1, mode: str = "sync",
@@ -136,6 +136,9 @@ def with_last(batches: Iterable) -> Iterator[tuple[Any, bool]]:
 def _check(module: nn.Module, comm: Comm, servers: int, mode: str, bound: int | None) -> None:
     if not 1 <= servers < comm.size:
         raise ValueError(f"{servers} servers among {comm.size} ranks: at least 1 is a server and 1 a worker")
+    if not comm.any_source:
+        raise ValueError("a server receives from whichever worker is first, which NCCL cannot: run it over gloo, with "
+                         'from_env("gloo") and the module on the CPU, or --backend gloo')  # fmt: skip
     if mode not in ("sync", "async", "ssp"):
         raise ValueError(f'mode is "sync", "async" or "ssp", not {mode!r}')
     if (bound is None) is (mode == "ssp"):

@@ -77,8 +77,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.defaults = self.hosted.optimizer.defaults
         self._sent = [{} for _ in self.param_groups]
         self._pull()
-        for number in range(lane, lane + 1 + in_backward):
-            comm.stream(_open, lane=number).wait()  # on every rank, also one that will have no gradient
+        comm.on_host().stream(_open, lane=lane).wait()  # on every rank, also one that will have no gradient
+        if in_backward:
+            comm.stream(_open, lane=lane + 1).wait()
         self._watch()
 
     def _params(self) -> list[Tensor]:
@@ -143,7 +144,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.finish()
         self._join()
         gradients, self._sent = self._gradients(), [options(group) for group in self.param_groups]
-        self._update = self.comm.stream(self.hosted.update, gradients, self._sent, lane=self.lane)
+        self._update = self.comm.on_host().stream(self.hosted.update, *gradients, self._sent, lane=self.lane)
         self.steps += 1
         if self.mode == "exact" or self.steps <= self.warmup:
             self.finish()
@@ -155,14 +156,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self.hosted.follow(self.param_groups)
             self._seen()
 
-    def _gradients(self) -> dict[Tensor, Tensor]:
+    def _gradients(self) -> tuple[dict[Tensor, Tensor], list]:
         """All gradients, on the host, which then has none: the next ones may come while it uses these."""
         self._arrive()
         for p in self._params():
             if p.grad is not None:
                 self.hosted.take(p, p.grad)
-        gradients, self.hosted.gradients = self.hosted.gradients, {}
-        return gradients
+        return self.hosted.taken()
 
     def _arrive(self) -> None:
         while self._copies:

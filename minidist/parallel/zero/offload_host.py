@@ -19,7 +19,8 @@ class Hosted:
     """`optimizer`, of `optimizer_class`, on copies of the parameters of `groups` in the memory of `host`.
 
     dtype: of the copies; None: each has its parameter's.  masters: parameter -> copy.  gradients: parameter -> what
-    has come down.  fresh: parameter -> its next value, still on the host; None once all are on the device.
+    comes down.  arriving: events after which it has come, from a GPU.  fresh: parameter -> its next value, still on the
+    host; None once all are on the device.
     """
 
     def __init__(self, groups: list[dict], optimizer_class: Callable, host: Host, dtype: torch.dtype | None,
@@ -27,6 +28,7 @@ class Hosted:
         self.host, self.dtype = host, dtype
         self.masters: dict[Tensor, Tensor] = {}
         self.gradients: dict[Tensor, Tensor] = {}
+        self.arriving: list = []
         self.fresh: dict[Tensor, Tensor] | None = None
         with host:
             self.optimizer = optimizer_class([self._copied(group) for group in groups], **kwargs)
@@ -51,24 +53,51 @@ class Hosted:
         return x.to(self.dtype or p.dtype)
 
     @torch.no_grad()
-    def _down(self, x: Tensor) -> Tensor:
-        """A copy in the host's memory, pinned where a GPU can then write into it by itself."""
+    def _coming(self, x: Tensor) -> Tensor:
+        """A copy in the host's memory. From a GPU it is on its way, on the current stream, into pinned memory, which
+        the GPU can write by itself; the host reads it after `_arrive`."""
         with self.host:
-            return torch.empty_like(x, device=self.host.device, pin_memory=x.is_cuda).copy_(x)
+            there = torch.empty_like(x, device=self.host.device, pin_memory=x.is_cuda).copy_(x, non_blocking=x.is_cuda)
+        if x.is_cuda:
+            stream = torch.cuda.current_stream(x.device)
+            x.record_stream(stream)
+            self.arriving.append(stream.record_event())
+        return there
+
+    def _arrive(self) -> None:
+        """What is on its way has come."""
+        arriving, self.arriving = self.arriving, []
+        for event in arriving:
+            event.synchronize()
+
+    def _down(self, x: Tensor) -> Tensor:
+        """A copy in the host's memory, all of it there."""
+        there = self._coming(x)
+        self._arrive()
+        return there
 
     def take(self, p: Tensor, grad: Tensor) -> None:
         """The gradient of `p` comes down, and is added to one that is here already, in the masters' dtype."""
         if grad.layout is not torch.strided:
             raise ValueError(f"the gradient of a parameter of shape {tuple(p.shape)} is {grad.layout}: "
                              "only dense ones are offloaded")  # fmt: skip
-        there = self._down(grad)
+        there, before = self._coming(grad), self.gradients.get(p)
+        if before is not None:
+            self._arrive()
         with self.host, torch.no_grad():
-            before = self.gradients.get(p)
             self.gradients[p] = there if before is None else self._wide(before, p) + there
 
+    def taken(self) -> tuple[dict[Tensor, Tensor], list]:
+        """All gradients, and what is to be waited for before they are read; the next ones may come meanwhile."""
+        found = self.gradients, self.arriving
+        self.gradients, self.arriving = {}, []
+        return found
+
     @torch.no_grad()
-    def update(self, lane: Comm, gradients: dict[Tensor, Tensor], options: list[dict]) -> None:
+    def update(self, lane: Comm, gradients: dict[Tensor, Tensor], arriving: list, options: list[dict]) -> None:
         """A step of the optimizer with these gradients (taken out of the dict) and these options of its groups."""
+        for event in arriving:
+            event.synchronize()
         with self.host:
             for group, given in zip(self.optimizer.param_groups, options, strict=True):
                 group.update(given)
@@ -83,13 +112,19 @@ class Hosted:
     def narrow(self, updated: list[Tensor]) -> None:
         """The masters of these parameters are their next values."""
         with self.host, torch.no_grad():
-            self.fresh = {p: self.masters[p].to(p.dtype) for p in updated}
+            self.fresh = {p: self._narrow(p) for p in updated}
+
+    def _narrow(self, p: Tensor) -> Tensor:
+        master = self.masters[p]
+        if not p.is_cuda:
+            return master.to(p.dtype)
+        return torch.empty_like(master, dtype=p.dtype, pin_memory=True).copy_(master)
 
     @torch.no_grad()
     def up(self) -> None:
         """The next values of the parameters go to the device."""
         for p in list(self.fresh or ()):
-            p.copy_(self.fresh.pop(p))
+            p.copy_(self.fresh.pop(p), non_blocking=p.is_cuda)
         self.fresh = None
 
     @torch.no_grad()

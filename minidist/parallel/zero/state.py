@@ -77,6 +77,7 @@ def gathered(comm: Comm, mine: dict[str, Any]) -> dict[str, Any]:
 
 def _words(comm: Comm, text: str) -> list[bytes]:
     """Every rank's text."""
+    comm = comm.on_host()
     device = "cpu" if comm.device.type == "meta" else comm.device
     note = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
     sizes = all_gather(comm, torch.tensor([len(note)], device=device)).tolist()

@@ -48,15 +48,14 @@ class Checkpoints:
         checkpoints.wait()
 
     keep: how many finished ones stay.  grid: {axis: ranks}, what the ranks' own states belong to; their number unless
-    given.  lane: of the saves beside the program.  comm: descriptions and sums go over it, never what is saved. Saves
-    beside a program that uses NCCL need one of the host (a TorchComm of a gloo group, with the same ranks): two NCCL
-    communicators at once must be used in the same order on every rank. All ranks call every method.
+    given.  lane: of the saves beside the program.  comm: its ranks save together; descriptions and sums go between
+    their hosts, never what is saved. All ranks call every method.
     Raises ValueError for keep < 1, and for a grid of another number of ranks.
     """
 
     def __init__(self, folder: str | os.PathLike, comm: Comm, keep: int = 2, grid: Mapping[str, int] | None = None,
                  lane: int = 7):  # fmt: skip
-        self.folder, self.comm, self.keep, self.lane = Path(folder), comm, keep, lane
+        self.folder, self.comm, self.keep, self.lane = Path(folder), comm.on_host(), keep, lane
         self.grid = dict(grid or {"ranks": comm.size})
         if keep < 1:
             raise ValueError(f"at least 1 checkpoint is kept, not {keep}")

@@ -55,7 +55,7 @@ class Compression(ABC):
         if state[what].shape != x.shape:
             raise ValueError(f"{name} has {x.numel()} numbers, the loaded {what} {state[what].numel()}: "
                              "this state is another model's")  # fmt: skip
-        return state[what]
+        return beside(x, state, what)
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank keeps: {"kind", "progress": {…}, "parameters": {name: {what: tensor or number}}}.
@@ -108,6 +108,13 @@ class Lossy(Compression):
     @abstractmethod
     def compress_(self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None) -> None:
         """Make the gradients `views`, which lie in the flat `grads`, their average. Some rank has each of them."""
+
+
+def beside(x: Tensor, state: dict[str, Any], what: str) -> Tensor:
+    """`state[what]` on the device of `x`. What was loaded from a file is in the memory of the host, and moves once."""
+    if state[what].device != x.device:
+        state[what] = state[what].to(x.device)
+    return state[what]
 
 
 def flat(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...collectives import all_reduce_
 from ...comm.base import Comm
-from .base import Lossy, flat
+from .base import Lossy, beside, flat
 from .orthogonal import orthogonalize_
 
 SEEDS = 1_000_000_000
@@ -103,7 +103,7 @@ class PowerSGD(Lossy):
         if state["q"].shape != shape:
             raise ValueError(f"{name} needs a Q of {shape}, the loaded one has {tuple(state['q'].shape)}: "
                              "another model's, or another rank's")  # fmt: skip
-        return state["q"]
+        return beside(matrix, state, "q")
 
     def _take(self, name: str, g: Tensor, average: Tensor, n: int) -> None:
         """Keep what `average` misses, this rank's n-th part of it; it becomes the gradient."""

@@ -125,7 +125,8 @@ class FullySharded(nn.Module):
                              f"{list(members(replicas))}: the two groups have this rank in common, and no other, as "
                              "two axes of a mesh do")  # fmt: skip
         if comm.device.type != "meta":
-            shards = all_gather(replicas, torch.tensor([[comm.rank, comm.size]], device=comm.device)).tolist()
+            words = replicas.on_host()
+            shards = all_gather(words, torch.tensor([[comm.rank, comm.size]], device=words.device)).tolist()
             if any(shard != shards[0] for shard in shards):
                 found = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
                 raise ValueError(f"replicas hold the same shard, and these {replicas.size} ranks hold {found}")
