@@ -105,15 +105,20 @@ ENDLESS = [(1, "computes"), (1, "polls")]
 ENDLESS += [(3, what) for what in ("computes", "computes_with_torch", "talks", "polls", "insists", "in_a_lane")]
 
 
+def interrupted(asked):
+    """For each (depth, program): seconds until it was over, threads left then and later, whether random numbers and
+    the next run are right."""
+    run = subprocess.run([sys.executable, "-c", PROGRAMS + ALONE, json.dumps(asked)], capture_output=True, text=True,
+                         cwd=ROOT, timeout=60)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
 @pytest.mark.alone
 def test_an_interrupt_ends_worlds_in_worlds_within_a_second():
     """Then no thread is left, and random numbers and the next run are as before. `time.sleep` cannot be interrupted
     in a thread: it holds nobody up, and the thread ends after it."""
-    asked = [*ENDLESS, (3, "sleeps")]
-    run = subprocess.run([sys.executable, "-c", PROGRAMS + ALONE, json.dumps(asked)], capture_output=True, text=True,
-                         cwd=ROOT, timeout=60)  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    *rows, (took, remaining, later, right) = [json.loads(line) for line in run.stdout.splitlines()]
+    *rows, (took, remaining, later, right) = interrupted([*ENDLESS, (3, "sleeps")])
     assert len(rows) == len(ENDLESS)
     assert largest(row[0] for row in rows) < 1
     assert [row[1:] for row in rows] == [[[], [], True]] * len(rows)
