@@ -169,8 +169,10 @@ class Clock:
         first = self._next()
         if first is not None:
             first.baton.release()
-            while not self._finished.acquire(timeout=0.02 if self._depth else -1):
-                pass  # a fiber of another run: it can be ended only between two lines
+            # A signal that comes just before a wait is seen after it; and a fiber of another run can be ended only
+            # between two lines. So nobody waits for ever.
+            while not self._finished.acquire(timeout=0.02 if self._depth else 0.2):
+                pass
 
     def __exit__(self, *exception) -> None:
         """Nothing is left running, also after KeyboardInterrupt."""
@@ -188,6 +190,8 @@ class Clock:
     def _end(self, fiber: Fiber, patience: float) -> float:
         """End a fiber; the seconds that may still be spent on fibers that do not end at once."""
         thread = fiber.thread
+        if not thread._started.wait(0.1):  # the interrupt came before it was started; while that goes on, join raises
+            return patience
         if thread.is_alive() and fiber.baton.locked():
             fiber.baton.release()
         thread.join(0.05)

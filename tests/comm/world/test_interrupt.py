@@ -81,11 +81,14 @@ def ring(comm):
 """
 
 ALONE = """
+import random
 before, wanted = states(), list(World(3).run(ring))
 started = []
 
+delay = float(sys.argv[2])
+
 def press():
-    time.sleep(0.2)
+    time.sleep(delay * random.random() if delay < 0.1 else delay)
     started.append(time.monotonic())
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -105,11 +108,11 @@ ENDLESS = [(1, "computes"), (1, "polls")]
 ENDLESS += [(3, what) for what in ("computes", "computes_with_torch", "talks", "polls", "insists", "in_a_lane")]
 
 
-def interrupted(asked):
+def interrupted(asked, delay=0.2):
     """For each (depth, program): seconds until it was over, threads left then and later, whether random numbers and
-    the next run are right."""
-    run = subprocess.run([sys.executable, "-c", PROGRAMS + ALONE, json.dumps(asked)], capture_output=True, text=True,
-                         cwd=ROOT, timeout=60)  # fmt: skip
+    the next run are right. delay: seconds until the interrupt; below 0.1 a part of it, while the Worlds are made."""
+    run = subprocess.run([sys.executable, "-c", PROGRAMS + ALONE, json.dumps(asked), str(delay)], capture_output=True,
+                         text=True, cwd=ROOT, timeout=60)  # fmt: skip
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
 
@@ -125,6 +128,15 @@ def test_an_interrupt_ends_worlds_in_worlds_within_a_second():
     assert took < 1
     assert remaining and later == []
     assert right
+
+
+@pytest.mark.alone
+def test_an_interrupt_while_worlds_are_made():
+    """It may come when a thread has been asked for and does not run yet, and just before the wait for the end."""
+    rows = interrupted([(1 + i % 3, "talks") for i in range(24)], delay=0.02)
+    assert len(rows) == 24
+    assert largest(row[0] for row in rows) < 1
+    assert [row[1:] for row in rows] == [[[], [], True]] * len(rows)
 
 
 def executed(client, code, timeout=30):
