@@ -164,13 +164,14 @@ def ending(status: int) -> str:
 
 
 def ask_where(mark: str) -> None:
-    """Let each process of a step that hangs say in its log at which line it stands, as faulthandler does on SIGABRT."""
+    """Let each process of a step that hangs say in its log at which line it stands, as faulthandler does on SIGABRT:
+    one after the other, so that their lines stay apart."""
+    end = time.monotonic() + WHERE
     for pid in reaper.marked(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGABRT)
-    end = time.monotonic() + WHERE
-    while reaper.marked(mark) and time.monotonic() < end:
-        time.sleep(0.1)
+        while pid in reaper.marked(mark) and time.monotonic() < end:
+            time.sleep(0.05)
 
 
 def remove(mark: str) -> None:

@@ -71,7 +71,8 @@ def test_grids(backend, n):
 
 @over(2, 4)
 def test_pipelines(backend, n):
-    assert f"stages: {n}, pipelines: {2 * len(ranks.SCHEDULES)}," in seen("pipelines", backend, n)
+    each = 2 if backend == "nccl" else 1
+    assert f"stages: {n}, pipelines: {each * len(ranks.SCHEDULES)}," in seen("pipelines", backend, n)
 
 
 @over(4, gloo=4)

@@ -160,8 +160,7 @@ def test_a_group_of_gpus_alone_under_a_group_of_gloo():
     assert in_its_place(program, 2) == [(False, ("NcclLike", [2.0] * 3), "NcclLike", False, "cpu", [2.0, 2.0])] * 2
 
 
-@CHECKED
-@pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
+@pytest.mark.parametrize(("schedule", "checked"), [(gpipe, False), (one_f_one_b, True)])
 def test_pipelines(schedule, checked):
     """With receives posted ahead and without; two stages and three, whose edges overlap."""
 
