@@ -152,8 +152,12 @@ def ask(exam: Exam, *answers) -> None:
     print(f"{exam.name}: right. {exam.right}")
 
 
-def examinations(exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]) -> list[str | None]:
-    """What is wrong with each of several answers (see `guard.examine`), none of which hears of the others."""
+def examinations(exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]],
+                 seed: int | None = None) -> list[str | None]:  # fmt: skip
+    """What is wrong with each of several answers (see `guard.examine`), none of which hears of the others.
+
+    seed: from which `draw` draws, the same for each answer; None: a secret one for each case.
+    """
     from .guard import examine
 
-    return launch(examine, 1, exam, answers)[0]
+    return launch(examine, 1, exam, answers, seed)[0]

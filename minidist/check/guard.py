@@ -34,27 +34,38 @@ from .plain import decode, encode
 from .wrong import Wrong
 
 
-def examine(comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]]) -> list[str | None]:
+def examine(comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]],
+            seed: int | None = None) -> list[str | None]:  # fmt: skip
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
-    one rank."""
+    one rank. seed: see `exam.examinations`."""
     exam = pickle.loads(exam)
     with Nursery(exam) as nursery:
-        return [_examined(exam, nursery, packed, sources) for packed, sources in answers]
+        return [_examined(exam, nursery, packed, sources, Draws(seed)) for packed, sources in answers]
 
 
-def _examined(exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]]) -> str | None:
+def _examined(exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]],
+              draws: Draws) -> str | None:  # fmt: skip
     try:
         nursery.show(sources)
-        _worlds(exam, nursery, packed)
+        _worlds(exam, nursery, packed, draws)
         for case in exam.processes:
-            _processes(exam, nursery, packed, case)
+            _processes(exam, nursery, packed, case, draws)
     except Wrong as wrong:
         return str(wrong)
     return None
 
 
-def _draw(exam: Exam, case: Case) -> list[tuple]:
-    return exam.draw(case, torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little")))
+class Draws:
+    """What the cases of one answer draw: from a secret seed each, or from one that is known and the case's number."""
+
+    def __init__(self, seed: int | None):
+        self._seed, self._cases = seed, 0
+
+    def draw(self, exam: Exam, case: Case) -> list[tuple]:
+        self._cases += 1
+        secret = int.from_bytes(os.urandom(7), "little")
+        seed = secret if self._seed is None else 1000 * self._seed + self._cases
+        return exam.draw(case, torch.Generator().manual_seed(seed))
 
 
 def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
@@ -64,22 +75,22 @@ def _judge(exam: Exam, case: Case, args: list[tuple], outcome: Outcome) -> None:
         raise Wrong(f"{exam.name}: {case.what}: {wrong}") from None
 
 
-def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes]) -> None:
+def _worlds(exam: Exam, nursery: Nursery, packed: list[bytes], draws: Draws) -> None:
     with nursery.forked(packed) as [one]:
         if exam.cases:
             one.report(exam, Case(1, "when it is loaded"), exam.load)
         for case in exam.cases:
-            args = _draw(exam, case)
+            args = draws.draw(exam, case)
             one.pipe.send(encode({"n": case.n, "args": args}), exam.step)
             report = one.report(exam, case, exam.step)
             _judge(exam, case, args, Outcome(report["results"], report["sent"], report["time"]))
 
 
-def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case) -> None:
+def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case, draws: Draws) -> None:
     with nursery.forked(packed, case.n) as ranks:
         for one in ranks:
             one.report(exam, case, exam.load)
-        args = _draw(exam, case)
+        args = draws.draw(exam, case)
         for r, one in enumerate(ranks):
             one.pipe.send(encode(args[r]), exam.step)
         reports = _first_come(exam, case, ranks)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from minidist.check import Wrong, ask, examinee, guard
-from minidist.check.exam import pack
+from minidist.check.exam import Case, Exam, pack
 from minidist.check.explain import explain
 from minidist.check.plain import decode
 from minidist.comm import launch
@@ -222,10 +222,25 @@ def orphaned(comm, packed):
                 return ask(what, *given)
 
             nursery._ask = killed
-            said += [guard._examined(Double(), nursery, packed, {}) for _ in range(2)]
+            said += [guard._examined(Double(), nursery, packed, {}, guard.Draws(None)) for _ in range(2)]
     return said
 
 
 def test_answers_without_a_parent_are_wrong():
     packed = [pack("double", lambda comm, x: 2 * x).data]
     assert launch(orphaned, 1, packed)[0] == ["double: the examination was ended from outside"] * 4
+
+
+def test_draws_are_secret_unless_a_seed_is_known():
+    """A seed gives the same numbers again, others for the next case; without one no two are alike."""
+
+    class Drawn(Exam):
+        name, right = "drawn", ""
+
+        def draw(self, case, rng):
+            return [(torch.rand(4, generator=rng).tolist(),)]
+
+    draws = [guard.Draws(seed) for seed in (5, 5, None, None)]
+    one, again, secret, other = ([d.draw(Drawn(), Case(1, "one")) for _ in range(2)] for d in draws)
+    assert one == again and one[0] != one[1]
+    assert len({str(drawn) for drawn in (*one, *secret, *other)}) == 6
