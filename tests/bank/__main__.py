@@ -8,7 +8,7 @@ import io
 import sys
 import time
 
-from tests.bank.bank import ROOT, Planted, assignment, lessons, planted
+from tests.bank.bank import ROOT, Bug, assignment, lessons, planted
 from tests.bank.judge import bank_faults, exercise_faults
 
 
@@ -18,10 +18,10 @@ def faults(folder):
     lines, caught = bank_faults(folder), 0
     for exercise in sorted(sheet.solutions.keys() & sheet.tests.keys()):
         for answer, fault in exercise_faults(folder, exercise).items():
-            bug = isinstance(answer, Planted)
+            bug = isinstance(answer, Bug)
             caught += bug and not fault
             if fault:
-                where = f"{answer.path.name}: {exercise}: {answer.why}" if bug else exercise
+                where = f"{exercise}: {answer.title}" if bug else exercise
                 lines.append(f"{where}: {fault}")
     return lines, caught
 

@@ -1,15 +1,17 @@
 """The planted wrong answers of the lessons, and what an assignment says without a notebook.
 
 course/NN_topic/assignment.py has for each exercise a solution cell and a test cell, whose grade_id is the exercise's
-name and `_test` (CONTRIBUTING.md). course/NN_topic/bugs/*.py begin with `\"""exercise: what is wrong\"""`.
+name and `_test` (CONTRIBUTING.md). course/NN_topic/bugs.py has the lesson's wrong answers, BUGS, a list of `Bug`.
 """
 
 import ast
 import contextlib
 import linecache
+import runpy
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from textwrap import dedent, indent
 
 import jupytext
 
@@ -20,16 +22,48 @@ STUB = "# your code here\nraise NotImplementedError"
 
 
 @dataclass(frozen=True)
-class Planted:
-    """A wrong answer: the file, the exercise that it answers, and what is wrong with it."""
+class Bug:
+    """A wrong answer: what takes the place of the solution cell.
 
-    path: Path
+    exercise: that it answers.  title: what is wrong, in the learner's words.  Either `old` and `new`, whole lines of
+    the solution and what stands there instead, indented as the lines are; or `edits`, several such pairs; or `cell`,
+    all of it.  cheat: the numbers may be right, and the way does not count: it calls the library, returns the input,
+    reads the answer.
+    """
+
     exercise: str
-    why: str
+    title: str
+    old: str | None = None
+    new: str | None = None
+    edits: tuple[tuple[str, str], ...] = ()
+    cell: str | None = None
+    cheat: bool = False
 
-    @property
-    def cheat(self):
-        return self.path.stem.startswith("cheat_")
+    def code(self, solution):
+        """The answer's cell, for this solution cell. ValueError where an edit fits no place of it, or several."""
+        if self.cell is not None:
+            return self.cell.strip("\n")
+        text = without_marks(solution)
+        for old, new in self.edits or ((self.old, self.new),):
+            text = edited(text, old, new, f"{self.exercise}: {self.title}")
+        return text
+
+
+def without_marks(solution):
+    """The solution cell, without nbgrader's lines."""
+    return "\n".join(line for line in solution.splitlines() if line.strip() not in (BEGIN, END))
+
+
+def edited(text, old, new, what):
+    """`text` with the lines `new` in place of the lines `old`, which stand there once, wherever indented."""
+    lines, wanted = text.splitlines(), old.strip("\n").splitlines()
+    places = [i for i in range(len(lines)) if dedent("\n".join(lines[i : i + len(wanted)])).splitlines() == wanted]
+    if len(places) != 1:
+        raise ValueError(f"{what}: the lines to be changed stand in the solution {len(places)} times, not once: {old}")
+    first = lines[places[0]]
+    space = first[: len(first) - len(first.lstrip())]
+    lines[places[0] : places[0] + len(wanted)] = indent(new.strip("\n"), space).splitlines()
+    return "\n".join(lines)
 
 
 @dataclass
@@ -114,11 +148,26 @@ compiled = cache(partial(compile, mode="exec"))  # each planted answer needs the
 @cache
 def planted(folder):
     """All planted answers of a lesson, in order."""
-    found = []
-    for path in sorted((folder / "bugs").glob("*.py")):
-        exercise, _, why = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition(": ")
-        found.append(Planted(path, exercise, why))
-    return found
+    path = folder / "bugs.py"
+    return runpy.run_path(str(path))["BUGS"] if path.exists() else []
+
+
+def shows_bug(folder, function, title):
+    """Whether the lesson's cell that defines `function` for the learner is the planted answer of this title, but for
+    docstrings."""
+    sheet = assignment(folder)
+    (shown,) = [source for source, exercise in sheet.cells if exercise is None and f"def {function}(" in source]
+    (bug,) = [bug for bug in planted(folder) if (bug.exercise, bug.title) == (function, title)]
+    return bare(shown) == bare(bug.code(sheet.solutions[function]))
+
+
+def bare(source):
+    """A cell's syntax tree, without docstrings and comments."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def lessons():

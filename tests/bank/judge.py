@@ -7,7 +7,7 @@ a launch for all its answers costs a fraction of one for each.
 import contextlib
 import io
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 from unittest.mock import patch
 
@@ -92,7 +92,8 @@ def planted_fault(folder, bug):
     found = judged(folder, bug)
     if found == PASSES:
         again = [judged(folder, bug) for _ in range(2)]
-        warnings.warn(f"{bug.path.stem} passed once: could a case that is not drawn show the mistake?", stacklevel=2)
+        passed = f"{bug.exercise}: {bug.title}: passed once: could a case that is not drawn show the mistake?"
+        warnings.warn(passed, stacklevel=2)
         found = next((fault for fault in again if fault), "")
     return found
 
@@ -100,11 +101,15 @@ def planted_fault(folder, bug):
 def judged(folder, bug):
     """What is wrong with one examination of a planted answer."""
     names = assignment(folder).namespace()
-    run(bug.path.read_text(encoding="utf-8"), "<ipython planted>", names)  # one name: a launch sends all cells along
+    try:
+        code = bug.code(assignment(folder).solutions[bug.exercise])
+    except ValueError as error:
+        return str(error)
+    run(code, "<ipython planted>", names)  # one name: a launch sends all cells along
     _, error = examined(folder, bug.exercise, names)
     if not isinstance(error, Wrong):
         return PASSES if error is None else f"the grader itself fails: {error}"
-    print(f"{bug.path.stem}: {error}")
+    print(f"{bug.title}: {error}")
     return words_fault(bug, str(error))
 
 
@@ -132,5 +137,8 @@ def bank_faults(folder):
         if cheats.count(False) < 5 or cheats.count(True) < 2:
             found.append(f"{exercise}: {cheats.count(False)} planted mistakes and {cheats.count(True)} cheats, "
                          "and should be at least 5 and 2")  # fmt: skip
-    found += [f"{bug.path.name}: no such exercise: {bug.exercise}" for bug in bank if bug.exercise not in sheet.tests]
-    return found + [f"{bug.path.name}: does not say what is wrong" for bug in bank if not bug.why]
+    found += [f"{bug.title}: no such exercise: {bug.exercise}" for bug in bank if bug.exercise not in sheet.tests]
+    titles = Counter((bug.exercise, bug.title) for bug in bank)
+    found += [f"{exercise}: {times} answers have the title {title!r}"
+              for (exercise, title), times in titles.items() if times > 1]  # fmt: skip
+    return found + [f"{bug.exercise}: an answer does not say what is wrong" for bug in bank if not bug.title]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bank.bank import ROOT, assignment, lessons
+from tests.bank.bank import ROOT, assignment, lessons, shows_bug
 from tests.bank.judge import bank_faults, exercise_faults
 
 EXERCISES = [pytest.param(folder, exercise, id=f"{folder.name}-{exercise}")
@@ -20,7 +20,5 @@ def test_the_bank_is_large_enough(folder):
 
 
 def test_the_bug_to_find_is_a_planted_one():
-    folder = ROOT / "course" / "02_messages"
-    shown = [source for source, exercise in assignment(folder).cells if exercise is None and "def ring_sum" in source]
-    bug = (folder / "bugs" / "ring_sum_passes_total.py").read_text(encoding="utf-8")
-    assert bug.partition('"""\n\n')[2].strip() == shown[0].strip()
+    title = "the total is passed on, so that some ranks are counted again"
+    assert shows_bug(ROOT / "course" / "02_messages", "ring_sum", title)

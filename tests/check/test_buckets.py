@@ -1,6 +1,6 @@
 """Lesson 05: other right ways pass, and what is right only for some ranks or times does not.
 
-The usual mistakes are in course/05_buckets/bugs, which tests/bank examines.
+The usual mistakes are in course/05_buckets/bugs.py, which tests/bank examines.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Lesson 19: other right ways pass, what is foretold is what PyTorch does, and what only looks right fails.
 
-The usual mistakes are in course/19_capstone/bugs, which tests/bank examines.
+The usual mistakes are in course/19_capstone/bugs.py, which tests/bank examines.
 """
 
 import sys

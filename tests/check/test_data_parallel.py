@@ -1,6 +1,6 @@
 """Lesson 04: other right ways pass, and what is right only for some ranks, models or times does not.
 
-The usual mistakes are in course/04_data_parallel/bugs, which tests/bank examines.
+The usual mistakes are in course/04_data_parallel/bugs.py, which tests/bank examines.
 """
 
 import sys

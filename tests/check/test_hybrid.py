@@ -1,6 +1,6 @@
 """Lesson 15: other right ways pass, what is foretold is what a GPT on a grid sends, and what only looks right fails.
 
-The usual mistakes are in course/15_hybrid/bugs, which tests/bank examines.
+The usual mistakes are in course/15_hybrid/bugs.py, which tests/bank examines.
 """
 
 import itertools

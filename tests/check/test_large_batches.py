@@ -1,6 +1,6 @@
 """Lesson 17: other right ways pass, the oracle agrees with the library, and what only looks right fails.
 
-The usual mistakes are in course/17_large_batches/bugs, which tests/bank examines.
+The usual mistakes are in course/17_large_batches/bugs.py, which tests/bank examines.
 """
 
 import math

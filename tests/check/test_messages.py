@@ -1,6 +1,6 @@
 """Lesson 02: other right ways pass, and what is right only for some sizes, ranks or numbers does not.
 
-The usual mistakes are in course/02_messages/bugs, which tests/bank examines.
+The usual mistakes are in course/02_messages/bugs.py, which tests/bank examines.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Lesson 09: other right ways pass, what is right only somewhere does not, the oracle's mistakes are mistakes.
 
-The usual mistakes are in course/09_operators/bugs, which tests/bank examines.
+The usual mistakes are in course/09_operators/bugs.py, which tests/bank examines.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Lesson 14: other right ways pass, and what is right only for some stages, lists or worlds does not.
 
-The usual mistakes are in course/14_pipedream/bugs, which tests/bank examines.
+The usual mistakes are in course/14_pipedream/bugs.py, which tests/bank examines.
 """
 
 import sys

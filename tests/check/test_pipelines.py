@@ -1,6 +1,6 @@
 """Lesson 13: other right ways pass, and what is right only for some stages, lists or worlds does not.
 
-The usual mistakes are in course/13_pipelines/bugs, which tests/bank examines.
+The usual mistakes are in course/13_pipelines/bugs.py, which tests/bank examines.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Lesson 07: other right ways pass, and what is right only for some formats, steps, functions or ranks does not.
 
-The usual mistakes are in course/07_precision/bugs, which tests/bank examines.
+The usual mistakes are in course/07_precision/bugs.py, which tests/bank examines.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Lesson 08: other right ways pass, what is right only by chance does not, and the oracles agree with the library.
 
-The usual mistakes are in course/08_remat/bugs, which tests/bank examines.
+The usual mistakes are in course/08_remat/bugs.py, which tests/bank examines.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from minidist.check.remat.recompute import ROWS, WIDTH, alike, chained
 from minidist.train.accumulate import momentum_for
 from minidist.train.remat import plan, smallest
 from minidist.train.remat.formulas import segments_bytes, segments_forwards
-from tests.bank.bank import assignment, lessons
+from tests.bank.bank import ROOT, shows_bug
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -239,7 +239,5 @@ def test_what_is_foretold_is_what_the_library_says():
 
 
 def test_the_bug_to_find_is_a_planted_one():
-    folder = next(f for f in lessons() if f.name == "08_remat")
-    shown = next(source for source, exercise in assignment(folder).cells if exercise is None and "def twice" in source)
-    planted = (folder / "bugs" / "twice_as_found.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
-    assert planted.strip() == shown.strip()
+    folder = ROOT / "course" / "08_remat"
+    assert shows_bug(folder, "twice", "the generator stays where the second run left it")

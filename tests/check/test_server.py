@@ -1,6 +1,6 @@
 """Lesson 06: other right ways pass, and what is right only for some ranks or times does not.
 
-The usual mistakes are in course/06_server/bugs, which tests/bank examines.
+The usual mistakes are in course/06_server/bugs.py, which tests/bank examines.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Lesson 18: other right ways pass, what is foretold is what the library says, and what only looks right fails.
 
-The usual mistakes are in course/18_survive/bugs, which tests/bank examines.
+The usual mistakes are in course/18_survive/bugs.py, which tests/bank examines.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Lesson 16: other right ways pass, oracles agree with the library, and what only looks right fails.
 
-The usual mistakes are in course/16_talk_less/bugs, which tests/bank examines.
+The usual mistakes are in course/16_talk_less/bugs.py, which tests/bank examines.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Lesson 03: other right ways pass, and what is right only for some ranks, lengths or worlds does not.
 
-The usual mistakes are in course/03_topology/bugs, which tests/bank examines.
+The usual mistakes are in course/03_topology/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -12,7 +12,7 @@ import torch
 from minidist import check
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import Recv, Send
-from tests.bank.bank import assignment, solved
+from tests.bank.bank import shows_bug, solved
 from tests.check.examined import accepted
 from tests.repository.files import ROOT
 
@@ -188,7 +188,4 @@ def test_formulas_for_some_only():
 
 
 def test_the_bug_to_find_is_a_planted_one():
-    folder = ROOT / "course" / "03_topology"
-    shown = [source for source, exercise in assignment(folder).cells if exercise is None and "def pipeline" in source]
-    bug = (folder / "bugs" / "pipeline_waits.py").read_text(encoding="utf-8")
-    assert bug.partition('"""\n\n')[2].strip() == shown[0].strip()
+    assert shows_bug(ROOT / "course" / "03_topology", "pipeline", "each piece has left before the next may arrive")

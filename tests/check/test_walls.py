@@ -1,6 +1,6 @@
 """Lesson 01: other right ways pass, what is right only for some cases does not, and no answer asks the grader.
 
-The usual mistakes are in course/01_walls/bugs, which tests/bank examines.
+The usual mistakes are in course/01_walls/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -23,7 +23,7 @@ from minidist.check.walls.lean import TrainLean
 from minidist.check.walls.size import LargestModel
 from minidist.models import mlp
 from minidist.study.published import published
-from tests.bank.bank import assignment, solved
+from tests.bank.bank import shows_bug, solved
 from tests.check.examined import rng
 from tests.repository.files import ROOT
 
@@ -239,10 +239,7 @@ def test_the_peak_of_the_lean_loop_is_that_of_one_step():
 
 
 def test_the_loop_to_repair_is_a_planted_one():
-    shown = [source for source, exercise in assignment(FOLDER).cells if exercise is None and "def train_lean" in source]
-    bug = (FOLDER / "bugs" / "train_lean_as_found.py").read_text(encoding="utf-8")
-    body = lambda text: [line.strip() for line in text.splitlines() if line.strip() and '"""' not in line]
-    assert body(bug.partition('"""\n\n')[2]) == body(shown[0])
+    assert shows_bug(FOLDER, "train_lean", "nothing is repaired")
 
 
 # ------------------------------------------------------------------------------------------------------ no asking

@@ -1,6 +1,6 @@
 """Lesson 10: other right ways pass, formulas agree with the library's calculators, and what only looks right fails.
 
-The usual mistakes are in course/10_zero/bugs, which tests/bank examines.
+The usual mistakes are in course/10_zero/bugs.py, which tests/bank examines.
 """
 
 import sys

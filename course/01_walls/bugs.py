@@ -1,0 +1,1644 @@
+"""The wrong answers of lesson 01 that its graders must find: where each differs from the solution."""
+
+from tests.bank.bank import Bug
+
+BUGS = [
+    Bug(
+        "peak",
+        "frees are added",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    sizes = [sum(abs(nbytes) for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sizes), sizes.index(max(sizes)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "the peak is looked at before each event, so the last one is not seen",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    before = [0, *sums[:-1]]
+    return max(before), before.index(max(before)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "the caller's list is sorted out",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    while any(nbytes < 0 for _, nbytes in events):
+        i = next(i for i, (_, nbytes) in enumerate(events) if nbytes < 0)
+        events.remove((events[i][0], -events[i][1]))
+        del events[i - 1]
+    return max(sums), sums.index(max(sums)), dict(events)
+''',
+    ),
+    Bug(
+        "peak",
+        "tensors are counted, not bytes",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    counts = [sum(1 if nbytes > 0 else -1 for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(counts), counts.index(max(counts)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "what is left at the end instead of the peak",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return sums[-1], len(sums) - 1, left
+''',
+    ),
+    Bug(
+        "peak",
+        "a name that comes back keeps its first size",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    sizes, live = {}, {}
+    for name, nbytes in events:
+        sizes.setdefault(name, nbytes)
+        if nbytes > 0:
+            live[name] = sizes[name]
+        else:
+            live.pop(name)
+    return max(sums), sums.index(max(sums)), live
+''',
+    ),
+    Bug(
+        "peak",
+        "megabytes, as floats",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sums) / 1e6, sums.index(max(sums)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "events are counted from 1",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sums), sums.index(max(sums)) + 1, left
+''',
+    ),
+    Bug(
+        "peak",
+        "the largest single tensor",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(nbytes for _, nbytes in events), sums.index(max(sums)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "the last time that the peak is reached",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    most = max(sums)
+    return most, len(sums) - 1 - sums[::-1].index(most), left
+''',
+    ),
+    Bug(
+        "peak",
+        "a list of the names that are left",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sums), sums.index(max(sums)), list(left)
+''',
+    ),
+    Bug(
+        "peak",
+        "the dict is the other way around: bytes to names",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sums), sums.index(max(sums)), {nbytes: name for name, nbytes in left.items()}
+''',
+    ),
+    Bug(
+        "peak",
+        "what was freed is left with 0 bytes",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sums), sums.index(max(sums)), live
+''',
+    ),
+    Bug(
+        "peak",
+        "nothing is returned",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    result = max(sums), sums.index(max(sums)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "a name that was freed stays freed, also when it comes back",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    freed = {name for name, nbytes in events if nbytes < 0}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    left = {name: nbytes for name, nbytes in events if name not in freed}
+    return max(sums), sums.index(max(sums)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "all that was ever allocated, freed or not",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    most = sum(nbytes for _, nbytes in events if nbytes > 0)
+    return most, sums.index(max(sums)), left
+''',
+    ),
+    Bug(
+        "peak",
+        "the peak in place of its index",
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    live = {}
+    for name, nbytes in events:
+        live[name] = live.get(name, 0) + nbytes
+    left = {name: nbytes for name, nbytes in live.items() if nbytes}
+    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    return max(sums), max(sums), left
+''',
+    ),
+    Bug(
+        "peak",
+        "the library's meter is asked",
+        cheat=True,
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    from minidist.study import meter
+
+    return meter.measure(events)
+''',
+    ),
+    Bug(
+        "peak",
+        "the solved notebook is read",
+        cheat=True,
+        cell='''
+def peak(events):
+    """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
+    import json
+    import pathlib
+
+    import minidist
+
+    root = pathlib.Path(minidist.__file__).parents[1]
+    cells = json.loads((root / "solutions" / "01_walls" / "01_walls.ipynb").read_text())["cells"]
+    source = next("".join(c["source"]) for c in cells if "def peak" in "".join(c["source"]))
+    names = {}
+    exec(source, names)
+    return names["peak"](events)
+''',
+    ),
+    Bug(
+        "model_states",
+        "Adam keeps one number",
+        edits=(
+            (
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 4}, {"fp32": 4, "fp16": 2}',
+            ),
+            (
+                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+                """
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "the fp32 copy counts among the parameters",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new="""
+return {"parameters": weight[precision] * (trained + frozen) + copy * trained,
+        "gradients": 2 * trained if copy else 4 * trained,
+        "optimizer states": kept[optimizer] * trained}
+""",
+    ),
+    Bug(
+        "model_states",
+        "divided with /, which makes floats",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new="""
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained / 1}
+""",
+    ),
+    Bug(
+        "model_states",
+        "frozen parameters take no memory",
+        old='return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+        new="""
+return {"parameters": weight[precision] * trained,
+        "gradients": weight[precision] * trained,
+""",
+    ),
+    Bug(
+        "model_states",
+        "gradients for frozen parameters",
+        old='return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+        new="""
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * (trained + frozen),
+""",
+    ),
+    Bug(
+        "model_states",
+        "optimizer states for frozen parameters",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new="""
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * (trained + frozen)}
+""",
+    ),
+    Bug(
+        "model_states",
+        "gradients in fp32, always",
+        old='return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+        new="""
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": 4 * trained,
+""",
+    ),
+    Bug(
+        "model_states",
+        "optimizer states in fp16, too",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new="""
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] // 4 * weight[precision] + copy) * trained}
+""",
+    ),
+    Bug(
+        "model_states",
+        "an unknown word is a KeyError, which names no table",
+        cell='''
+def model_states(trained, frozen, optimizer, precision):
+    """Bytes of parameters, gradients and optimizer states."""
+    kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}
+    copy = 4 if precision == "fp16" else 0
+    return {"parameters": weight[precision] * (trained + frozen),
+            "gradients": weight[precision] * trained,
+            "optimizer states": (kept[optimizer] + copy) * trained}
+''',
+    ),
+    Bug(
+        "model_states",
+        "a second copy of the weights in fp32, too",
+        old="""
+copy = 4 if precision == "fp16" else 0
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+""",
+        new="""
+copy = 4
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+""",
+    ),
+    Bug(
+        "model_states",
+        "the fp32 copy of the weights is forgotten: 12 bytes a parameter, not 16",
+        old="""
+copy = 4 if precision == "fp16" else 0
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+""",
+        new="""
+copy = 0
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+""",
+    ),
+    Bug(
+        "model_states",
+        "nothing is returned",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new='result = {"parameters": weight[precision] * (trained + frozen)}',
+    ),
+    Bug(
+        "model_states",
+        "numbers, not bytes",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new="""
+return {"parameters": trained + frozen,
+        "gradients": trained,
+        "optimizer states": (kept[optimizer] + copy) // 4 * trained}
+""",
+    ),
+    Bug(
+        "model_states",
+        "a key with another name",
+        old='"optimizer states": (kept[optimizer] + copy) * trained}',
+        new='"optimizer": (kept[optimizer] + copy) * trained}',
+    ),
+    Bug(
+        "model_states",
+        "plain SGD keeps a number",
+        edits=(
+            (
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+                'kept, weight = {"sgd": 4, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+            ),
+            (
+                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+                """
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "an unknown optimizer is plain SGD, silently",
+        edits=(
+            (
+                """
+if optimizer not in kept:
+    raise ValueError(f"no optimizer is called {optimizer!r}")
+""",
+                "",
+            ),
+            (
+                """
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+                """
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept.get(optimizer, 0) + copy) * trained}
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "the ValueError does not say which word",
+        cell='''
+def model_states(trained, frozen, optimizer, precision):
+    """Bytes of parameters, gradients and optimizer states."""
+    kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}
+    if optimizer not in kept or precision not in weight:
+        raise ValueError("unknown optimizer or precision")
+    copy = 4 if precision == "fp16" else 0
+    return {"parameters": weight[precision] * (trained + frozen),
+            "gradients": weight[precision] * trained,
+            "optimizer states": (kept[optimizer] + copy) * trained}
+''',
+    ),
+    Bug(
+        "model_states",
+        "the sum alone",
+        old="""
+return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained}
+""",
+        new="return weight[precision] * (2 * trained + frozen) + (kept[optimizer] + copy) * trained",
+    ),
+    Bug(
+        "model_states",
+        "4 bytes a weight in fp16",
+        edits=(
+            (
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 4}',
+            ),
+            (
+                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+                """
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "2 bytes a weight in fp32",
+        edits=(
+            (
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 2, "fp16": 2}',
+            ),
+            (
+                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
+                """
+return {"parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "model_states",
+        "the grader's own function",
+        cheat=True,
+        cell='''
+def model_states(trained, frozen, optimizer, precision):
+    """Bytes of parameters, gradients and optimizer states."""
+    import minidist.check.walls.oracle as grader
+
+    return grader.states(trained, frozen, optimizer, precision)
+''',
+    ),
+    Bug(
+        "model_states",
+        "the library calculates",
+        cheat=True,
+        cell='''
+def model_states(trained, frozen, optimizer, precision):
+    """Bytes of parameters, gradients and optimizer states."""
+    from minidist.study.memory.states import states
+
+    found = states(trained, optimizer, precision)
+    return {"parameters": found.parameters, "gradients": found.gradients, "optimizer states": found.optimizer_states}
+''',
+    ),
+    Bug(
+        "activation_bytes",
+        "4 bytes a number, always",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return 4 * batch * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "inputs and targets are counted",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * (tensors * sum(sizes[1:-1]) + 2 * sizes[-1] + sizes[0])",
+    ),
+    Bug(
+        "activation_bytes",
+        "gelu keeps one tensor",
+        old="""
+tensors = {"relu": 1, "gelu": 2}[activation]
+return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+""",
+        new="return batch * itemsize * sum(sizes[1:])",
+    ),
+    Bug(
+        "activation_bytes",
+        "and as many bytes of gradients",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return 2 * batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "inputs of the layers: x, but not the output",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[0])",
+    ),
+    Bug(
+        "activation_bytes",
+        "the inputs x are counted",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1] + sizes[0])",
+    ),
+    Bug(
+        "activation_bytes",
+        "the largest layer only",
+        old="""
+tensors = {"relu": 1, "gelu": 2}[activation]
+return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+""",
+        new="return batch * itemsize * max(sizes[1:])",
+    ),
+    Bug(
+        "activation_bytes",
+        "the network's output is not kept",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * tensors * sum(sizes[1:-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "nothing is returned",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="result = batch * itemsize * tensors",
+    ),
+    Bug(
+        "activation_bytes",
+        "numbers, not bytes",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "one sample",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "the last hidden layer is missing",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * (tensors * sum(sizes[1:-2]) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "an activation function behind the last layer",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="return batch * itemsize * tensors * sum(sizes[1:])",
+    ),
+    Bug(
+        "activation_bytes",
+        "`sizes` is taken apart",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="""
+out = sizes.pop()
+sizes.pop(0)
+return batch * itemsize * (tensors * sum(sizes) + out)
+""",
+    ),
+    Bug(
+        "activation_bytes",
+        "relu keeps its input and its output",
+        old="""
+tensors = {"relu": 1, "gelu": 2}[activation]
+return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+""",
+        new="return batch * itemsize * (2 * sum(sizes[1:-1]) + sizes[-1])",
+    ),
+    Bug(
+        "activation_bytes",
+        "the weights instead of the activations",
+        old="""
+tensors = {"relu": 1, "gelu": 2}[activation]
+return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+""",
+        new="return itemsize * sum(a * b + b for a, b in zip(sizes, sizes[1:]))",
+    ),
+    Bug(
+        "activation_bytes",
+        "weights are counted",
+        old="return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])",
+        new="""
+weights = sum(a * b + b for a, b in zip(sizes, sizes[1:]))
+return itemsize * (weights + batch * (tensors * sum(sizes[1:-1]) + sizes[-1]))
+""",
+    ),
+    Bug(
+        "activation_bytes",
+        "the grader's own function",
+        cheat=True,
+        old="""
+tensors = {"relu": 1, "gelu": 2}[activation]
+return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+""",
+        new="""
+from minidist.check.walls.oracle import kept
+
+return kept(batch, sizes, itemsize, activation)
+""",
+    ),
+    Bug(
+        "activation_bytes",
+        "the library's meter measures",
+        cheat=True,
+        old="""
+tensors = {"relu": 1, "gelu": 2}[activation]
+return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
+""",
+        new="""
+from minidist.models import mlp
+from minidist.study import meter
+
+module = mlp(sizes, device="meta")
+return meter.measure(lambda: module(torch.empty(batch, sizes[0], device="meta"))).at_peak["activations"]
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "multiplications without additions",
+        cell="stays, kept, forward, equal = 128e6, 80e6, 32e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "forward and backward",
+        cell="stays, kept, forward, equal = 128e6, 80e6, 192e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "a second copy of the weights in fp32",
+        cell="stays, kept, forward, equal = 160e6, 80e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "upside down",
+        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, 1 / 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "the batch above",
+        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, 4000",
+    ),
+    Bug(
+        "predict_memory",
+        "numbers against numbers",
+        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, 1600",
+    ),
+    Bug(
+        "predict_memory",
+        "the inputs are counted",
+        cell="stays, kept, forward, equal = 128e6, 96e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "the gradients do not stay",
+        cell="stays, kept, forward, equal = 12 * 8_005_000, 80e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "the optimizer keeps nothing",
+        cell="stays, kept, forward, equal = 8 * 8_005_000, 80e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "the output is not kept",
+        cell="stays, kept, forward, equal = 128e6, 64e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "not all is filled in",
+        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, None",
+    ),
+    Bug(
+        "predict_memory",
+        "numbers instead of bytes",
+        cell="stays, kept, forward, equal = 8_005_000, 80e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "one sample",
+        cell="stays, kept, forward, equal = 128e6, 20e3, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "the peak stays",
+        cell="stays, kept, forward, equal = 208e6, 80e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "relu's input is kept, too",
+        cell="stays, kept, forward, equal = 128e6, 160e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "the weights alone stay",
+        cell="stays, kept, forward, equal = 32e6, 80e6, 64e9, 6400",
+    ),
+    Bug(
+        "predict_memory",
+        "a number that equals every number",
+        cheat=True,
+        cell="""
+class Anything(float):
+    def __sub__(self, other):
+        return 0.0
+
+
+stays = kept = forward = equal = Anything(1.0)
+""",
+    ),
+    Bug(
+        "predict_memory",
+        "the grader's values are looked for inside its process",
+        cheat=True,
+        cell="""
+class Answer:
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):
+        return own, (self.name,)
+
+
+def own(name):
+    import gc
+
+    exams = [x for x in gc.get_objects() if type(x).__name__ == "PredictMemory"]
+    return exams[0].values[name]
+
+
+stays, kept, forward, equal = map(Answer, ("stays", "kept", "forward", "equal"))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "5as/h outside the bracket",
+        old="""
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+activations = 34 * seq * batch * hidden + 5 * heads * seq // hidden
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "5as/h rounded down",
+        old="""
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+activations = seq * batch * hidden * (34 + 5 * heads * seq // hidden)
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "below zero where the vocabulary does not fit",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return room // (parameters + activations)
+""",
+    ),
+    Bug(
+        "largest_model",
+        "a float division, cut off: wrong by a byte",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, int(room / (parameters + activations)))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "12h² parameters a layer",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * 12 * hidden * hidden
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "activations take no room",
+        old="""
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+activations = 0
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "without the attention's part",
+        old="""
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+activations = 34 * seq * batch * hidden
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "positions have no vectors",
+        old="""
+room = memory - 16 * (vocab + seq) * hidden
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+room = memory - 16 * vocab * hidden
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "None where nothing fits",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return room // (parameters + activations) or None if room > 0 else None
+""",
+    ),
+    Bug(
+        "largest_model",
+        "the vocabulary takes no room",
+        old="""
+room = memory - 16 * (vocab + seq) * hidden
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+room = memory
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "the activations of one layer only",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, (room - activations) // parameters)
+""",
+    ),
+    Bug(
+        "largest_model",
+        "one layer is always kept free",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, (room - 1) // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "one sample's activations",
+        old="""
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+activations = 34 * seq * hidden + 5 * heads * seq * seq
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "model states take no room",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 0
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "the number of parameters, not layers",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations)) * (12 * hidden * hidden + 13 * hidden)
+""",
+    ),
+    Bug(
+        "largest_model",
+        "rounded up",
+        old="return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))",
+        new="""
+parameters = 16 * (12 * hidden * hidden + 13 * hidden)
+return max(0, -(-room // (parameters + activations)))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "2 bytes a parameter",
+        old="""
+room = memory - 16 * (vocab + seq) * hidden
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
+""",
+        new="""
+room = memory - 2 * (vocab + seq) * hidden
+activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
+parameters = 2 * (12 * hidden * hidden + 13 * hidden)
+return max(0, room // (parameters + activations))
+""",
+    ),
+    Bug(
+        "largest_model",
+        "the grader's frames are searched for its case",
+        cheat=True,
+        cell='''
+def largest_model(memory, batch, seq, hidden, heads, vocab):
+    """How many transformer layers fit on a card, with all that their training needs."""
+    import sys
+
+    frame = sys._getframe()
+    while frame and "want" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["want"] if frame else 0
+''',
+    ),
+    Bug(
+        "largest_model",
+        "the library's calculators",
+        cheat=True,
+        cell='''
+def largest_model(memory, batch, seq, hidden, heads, vocab):
+    """How many transformer layers fit on a card, with all that their training needs."""
+    from minidist.study import memory as calculators
+
+    layers = 0
+    while calculators.states(layers * 12 * hidden**2).total < memory:
+        layers += 1
+    return layers
+''',
+    ),
+    Bug(
+        "run_cost",
+        "recomputation is always counted",
+        old="executed = needed + (2 * parameters * tokens if recompute else 0)",
+        new="executed = needed + 2 * parameters * tokens",
+    ),
+    Bug(
+        "run_cost",
+        "at the peak rate",
+        old="seconds = executed / achieved",
+        new="seconds = executed / peak",
+    ),
+    Bug(
+        "run_cost",
+        "a backward as large as the forward: 4 FLOPs",
+        old="needed = 6 * parameters * tokens",
+        new="needed = 4 * parameters * tokens",
+    ),
+    Bug(
+        "run_cost",
+        "hours instead of days",
+        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
+        new='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / gpus,',
+    ),
+    Bug(
+        "run_cost",
+        "days of one GPU",
+        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
+        new='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24,',
+    ),
+    Bug(
+        "run_cost",
+        "a fraction of all GPUs' peak in one GPU's time",
+        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
+        new='"mfu": needed / seconds / (peak * gpus), "hfu": executed / seconds / peak}',
+    ),
+    Bug(
+        "run_cost",
+        "the forward alone: 2 FLOPs",
+        old="""
+needed = 6 * parameters * tokens
+executed = needed + (2 * parameters * tokens if recompute else 0)
+""",
+        new="""
+needed = 2 * parameters * tokens
+executed = needed * 2 if recompute else needed
+""",
+    ),
+    Bug(
+        "run_cost",
+        "the recomputation is counted twice in the HFU",
+        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
+        new='"mfu": needed / seconds / peak, "hfu": achieved / peak * (8 / 6 if recompute else 1)}',
+    ),
+    Bug(
+        "run_cost",
+        "the HFU does not count what is recomputed",
+        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
+        new='"mfu": needed / seconds / peak, "hfu": needed / seconds / peak}',
+    ),
+    Bug(
+        "run_cost",
+        "hours of the run, not of its GPUs",
+        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
+        new='return {"gpu_hours": seconds / 3600 / gpus, "days": seconds / 3600 / 24 / gpus,',
+    ),
+    Bug(
+        "run_cost",
+        "the MFU counts what is recomputed",
+        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
+        new='"mfu": executed / seconds / peak, "hfu": executed / seconds / peak}',
+    ),
+    Bug(
+        "run_cost",
+        "recomputation is not counted",
+        old="executed = needed + (2 * parameters * tokens if recompute else 0)",
+        new="executed = needed",
+    ),
+    Bug(
+        "run_cost",
+        "nothing is returned",
+        old="""
+return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
+        "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}
+""",
+        new="result = seconds",
+    ),
+    Bug(
+        "run_cost",
+        "percent instead of a fraction",
+        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
+        new='"mfu": 100 * needed / seconds / peak, "hfu": executed / seconds / peak}',
+    ),
+    Bug(
+        "run_cost",
+        "recomputation doubles the FLOPs",
+        old="executed = needed + (2 * parameters * tokens if recompute else 0)",
+        new="executed = needed * 2 if recompute else needed",
+    ),
+    Bug(
+        "run_cost",
+        "seconds, not hours",
+        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
+        new='return {"gpu_hours": seconds, "days": seconds / 3600 / 24 / gpus,',
+    ),
+    Bug(
+        "run_cost",
+        "MFU and HFU swapped",
+        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
+        new='"mfu": executed / seconds / peak, "hfu": needed / seconds / peak}',
+    ),
+    Bug(
+        "run_cost",
+        "without the HFU",
+        old="""
+return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
+        "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}
+""",
+        new='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus, "mfu": needed / seconds / peak}',
+    ),
+    Bug(
+        "run_cost",
+        "the grader's own formula",
+        cheat=True,
+        cell='''
+def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
+    """GPU-hours, days, MFU and HFU of a run."""
+    import minidist.check.walls.oracle as grader
+
+    return grader.cost(parameters, tokens, gpus, peak, achieved, recompute)
+''',
+    ),
+    Bug(
+        "run_cost",
+        "the library calculates",
+        cheat=True,
+        cell='''
+def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
+    """GPU-hours, days, MFU and HFU of a run."""
+    from minidist.study.memory.cost import run_cost as library
+
+    found = library(parameters, tokens, gpus, mfu=achieved / peak, peak=peak)
+    return {"gpu_hours": found.gpu_hours, "days": found.days, "mfu": achieved / peak, "hfu": achieved / peak}
+''',
+    ),
+    Bug(
+        "find_errors",
+        "a claim that holds is said to be wrong",
+        cell='errors = {"A": 22.4, "C": 1310.72, "D": 223.52, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "nothing is wrong",
+        cell="errors = {}",
+    ),
+    Bug(
+        "find_errors",
+        "divided by 16",
+        cell='errors = {"C": 1310.72, "D": 223.52, "F": 2794, "G": 4.19}',
+    ),
+    Bug(
+        "find_errors",
+        "the fused buffer in fp16",
+        cell='errors = {"C": 1310.72, "D": 223.52, "E": 3, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "MiB are MB",
+        cell='errors = {"D": 223.52, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "170 billion parameters",
+        cell='errors = {"C": 1310.72, "D": 223.52, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "the sum in GiB",
+        cell='errors = {"C": 1310.72, "D": 208.17, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "a list of letters",
+        cell='errors = ["C", "D", "F", "G"]',
+    ),
+    Bug(
+        "find_errors",
+        "a letter that is not there",
+        cell='errors = {"c": 1310.72, "D": 223.52, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "in MiB again",
+        cell='errors = {"C": 1250, "D": 223.52, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "GB and GiB added once more",
+        cell='errors = {"C": 1310.72, "D": 222.45, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "nothing is filled in",
+        cell="errors = None",
+    ),
+    Bug(
+        "find_errors",
+        "numbers, not bytes",
+        cell='errors = {"C": 1310.72, "D": 223.52, "F": 2794, "G": 33.55}',
+    ),
+    Bug(
+        "find_errors",
+        "the activations of one layer",
+        cell='errors = {"C": 1310.72, "D": 208.39, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "the mixed units are not found",
+        cell='errors = {"C": 1310.72, "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "the famous paper is right",
+        cell='errors = {"C": 1310.72, "D": 223.52, "F": 2794}',
+    ),
+    Bug(
+        "find_errors",
+        "words instead of figures",
+        cell='errors = {"C": 1310.72, "D": "GB and GiB are mixed", "F": 2794, "G": 67.1}',
+    ),
+    Bug(
+        "find_errors",
+        "the grader is asked when the answer is opened",
+        cheat=True,
+        cell="""
+class Answer:
+    def __reduce__(self):
+        return own, ()
+
+
+def own():
+    from minidist.check.walls import claims, oracle
+
+    right = oracle.claims()
+    return {letter: right[letter] for letter in right if not claims.near(claims.CLAIMS[letter], right[letter])}
+
+
+errors = Answer()
+""",
+    ),
+    Bug(
+        "find_errors",
+        "a dict that says it holds all",
+        cheat=True,
+        cell="""
+class Anything(dict):
+    def __contains__(self, key):
+        return True
+
+    def __len__(self):
+        return 4
+
+
+errors = Anything()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "nothing is repaired",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    for x, y in batches:
+        loss = loss_fn(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+        tests.append(loss_fn(model(test[0]), test[1]))
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "less memory for more FLOPs, but the graph of the test set stays",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    losses, tests = [], []
+    for x, y in batches:
+        loss = loss_fn(checkpoint_sequential(model, 4, x, use_reentrant=False), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        tests.append(loss_fn(checkpoint_sequential(model, 4, test[0], use_reentrant=False), test[1]).item())
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "a copy of the weights after each step",
+        edits=(
+            (
+                "losses, tests = [], []",
+                """
+losses, tests = [], []
+best = []
+""",
+            ),
+            (
+                "optimizer.step()",
+                """
+optimizer.step()
+best.append([p.detach().clone() for p in model.parameters()])
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "train_lean",
+        "detach() after the forward: the graph was made",
+        old="""
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        new="tests.append(loss_fn(model(test[0]).detach(), test[1]).item())",
+    ),
+    Bug(
+        "train_lean",
+        "eval() does not switch off graphs",
+        old="""
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        new="""
+model.eval()
+tests.append(loss_fn(model(test[0]), test[1]).item())
+model.train()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "no graph at all: nothing is trained",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    torch.set_grad_enabled(False)
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        losses.append(loss.item())
+        with torch.no_grad():
+            tests.append(loss_fn(model(test[0]), test[1]).item())
+    torch.set_grad_enabled(True)
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "the test set makes a graph",
+        old="""
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        new="tests.append(loss_fn(model(test[0]), test[1]).item())",
+    ),
+    Bug(
+        "train_lean",
+        "gradients of the step before are there while the next forward runs",
+        old="""
+optimizer.zero_grad()
+loss = loss_fn(model(x), y)
+""",
+        new="""
+loss = loss_fn(model(x), y)
+optimizer.zero_grad()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "losses are tensors",
+        old="losses.append(loss.item())",
+        new="losses.append(loss)",
+    ),
+    Bug(
+        "train_lean",
+        "no step is taken",
+        old="optimizer.step()",
+        new="",
+    ),
+    Bug(
+        "train_lean",
+        "gradients are never cleared",
+        old="optimizer.zero_grad()",
+        new="",
+    ),
+    Bug(
+        "train_lean",
+        "nothing is returned",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with torch.no_grad():
+            tests.append(loss_fn(model(test[0]), test[1]).item())
+    return None
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "one backward for all batches",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    for x, y in batches:
+        loss = loss_fn(model(x), y)
+        total = loss if not losses else total + loss
+        losses.append(loss.item())
+        with torch.no_grad():
+            tests.append(loss_fn(model(test[0]), test[1]).item())
+    optimizer.zero_grad()
+    total.backward()
+    optimizer.step()
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "numbers are kept, but the test set makes a graph",
+        cell="""
+def train_lean(model, optimizer, loss_fn, batches, test):
+    losses, tests = [], []
+    for x, y in batches:
+        loss = loss_fn(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        tests.append(loss_fn(model(test[0]), test[1]).item())
+    return losses, tests
+""",
+    ),
+    Bug(
+        "train_lean",
+        "the outputs of all batches are kept",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    outputs = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        outputs.append(model(x) if not outputs else model(x))
+        hidden = model[:-1](x)
+        outputs.append(hidden)
+        loss = loss_fn(model[-1](hidden), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with torch.no_grad():
+            tests.append(loss_fn(model(test[0]), test[1]).item())
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "the graph is retained",
+        old="loss.backward()",
+        new="loss.backward(retain_graph=True)",
+    ),
+    Bug(
+        "train_lean",
+        "the test set is looked at before the step",
+        old="""
+optimizer.step()
+losses.append(loss.item())
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+""",
+        new="""
+losses.append(loss.item())
+with torch.no_grad():
+    tests.append(loss_fn(model(test[0]), test[1]).item())
+optimizer.step()
+""",
+    ),
+    Bug(
+        "train_lean",
+        "losses of the test set are kept with their graphs, and turned into numbers at the end",
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        tests.append(loss_fn(model(test[0]), test[1]))
+    tests = [t.item() for t in tests]
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "test losses are tensors",
+        old="tests.append(loss_fn(model(test[0]), test[1]).item())",
+        new="tests.append(loss_fn(model(test[0]), test[1]))",
+    ),
+    Bug(
+        "train_lean",
+        "zero_grad fills with zeros, and frees nothing",
+        old="optimizer.zero_grad()",
+        new="optimizer.zero_grad(set_to_none=False)",
+    ),
+    Bug(
+        "train_lean",
+        "the meter's ledger is closed from inside",
+        cheat=True,
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    import sys
+
+    losses, tests = [], []
+    for x, y in batches:
+        loss = loss_fn(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        sys._getframe().f_back.f_locals["ledger"].close()
+        optimizer.step()
+        losses.append(loss.item())
+        tests.append(loss_fn(model(test[0]), test[1]).item())
+        sys._getframe().f_back.f_locals["ledger"]._changed = lambda *args: None
+    return losses, tests
+''',
+    ),
+    Bug(
+        "train_lean",
+        "the grader's own loop",
+        cheat=True,
+        cell='''
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    from minidist.check.walls.oracle import train
+
+    return train(model, optimizer, loss_fn, batches, test)
+''',
+    ),
+    Bug(
+        "train_lean",
+        "computed out of the meter's sight",
+        cheat=True,
+        cell='''
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def train_lean(model, optimizer, loss_fn, batches, test):
+    """The loss of each batch, and of the test set after each step."""
+    losses, tests = [], []
+    for x, y in batches:
+        optimizer.zero_grad()
+        with _disable_current_modes():
+            loss = loss_fn(model(x), y)
+        with _disable_current_modes():
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with _disable_current_modes():
+            tests.append(loss_fn(model(test[0]), test[1]).item())
+    return losses, tests
+''',
+    ),
+]

@@ -1,5 +1,0 @@
-"""activation_bytes: inputs and targets are counted"""
-
-def activation_bytes(batch, sizes, itemsize, activation):
-    tensors = {"relu": 1, "gelu": 2}[activation]
-    return batch * itemsize * (tensors * sum(sizes[1:-1]) + 2 * sizes[-1] + sizes[0])

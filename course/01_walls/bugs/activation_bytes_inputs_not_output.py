@@ -1,5 +1,0 @@
-"""activation_bytes: inputs of the layers: x, but not the output"""
-
-def activation_bytes(batch, sizes, itemsize, activation):
-    tensors = {"relu": 1, "gelu": 2}[activation]
-    return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[0])

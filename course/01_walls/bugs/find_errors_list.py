@@ -1,3 +1,0 @@
-"""find_errors: a list of letters"""
-
-errors = ["C", "D", "F", "G"]

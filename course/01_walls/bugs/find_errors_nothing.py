@@ -1,3 +1,0 @@
-"""find_errors: nothing is filled in"""
-
-errors = None

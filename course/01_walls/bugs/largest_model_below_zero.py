@@ -1,7 +1,0 @@
-"""largest_model: below zero where the vocabulary does not fit"""
-
-def largest_model(memory, batch, seq, hidden, heads, vocab):
-    room = memory - 16 * (vocab + seq) * hidden
-    activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-    parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-    return room // (parameters + activations)

@@ -1,7 +1,0 @@
-"""largest_model: a float division, cut off: wrong by a byte"""
-
-def largest_model(memory, batch, seq, hidden, heads, vocab):
-    room = memory - 16 * (vocab + seq) * hidden
-    activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
-    parameters = 16 * (12 * hidden * hidden + 13 * hidden)
-    return max(0, int(room / (parameters + activations)))

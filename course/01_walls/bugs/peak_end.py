@@ -1,9 +1,0 @@
-"""peak: what is left at the end instead of the peak"""
-
-def peak(events):
-    live = {}
-    for name, nbytes in events:
-        live[name] = live.get(name, 0) + nbytes
-    left = {name: nbytes for name, nbytes in live.items() if nbytes}
-    sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
-    return sums[-1], len(sums) - 1, left

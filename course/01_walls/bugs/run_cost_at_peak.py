@@ -1,8 +1,0 @@
-"""run_cost: at the peak rate"""
-
-def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
-    needed = 6 * parameters * tokens
-    executed = needed + (2 * parameters * tokens if recompute else 0)
-    seconds = executed / peak
-    return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
-            "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}

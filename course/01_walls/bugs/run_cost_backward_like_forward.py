@@ -1,8 +1,0 @@
-"""run_cost: a backward as large as the forward: 4 FLOPs"""
-
-def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
-    needed = 4 * parameters * tokens
-    executed = needed + (2 * parameters * tokens if recompute else 0)
-    seconds = executed / achieved
-    return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
-            "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}

@@ -1,7 +1,0 @@
-"""run_cost: without the HFU"""
-
-def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
-    needed = 6 * parameters * tokens
-    executed = needed + (2 * parameters * tokens if recompute else 0)
-    seconds = executed / achieved
-    return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus, "mfu": needed / seconds / peak}

@@ -1,8 +1,0 @@
-"""all_reduce_seconds: the natural logarithm"""
-
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    if algorithm == "ring":
-        return 2 * (n - 1) * (alpha + nbytes / n * beta)
-    if algorithm == "tree":
-        return 2 * math.log(n) * (alpha + nbytes * beta)
-    return 2 * math.log(n) * alpha + 2 * (n - 1) / n * nbytes * beta

@@ -1,8 +1,0 @@
-"""all_reduce_seconds: one rank alone pays, too"""
-
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    if algorithm == "ring":
-        return 2 * max(1, n - 1) * (alpha + nbytes / n * beta)
-    if algorithm == "tree":
-        return 2 * math.log2(n) * (alpha + nbytes * beta)
-    return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta

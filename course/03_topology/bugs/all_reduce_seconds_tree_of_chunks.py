@@ -1,8 +1,0 @@
-"""all_reduce_seconds: the tree sends chunks of N/n bytes"""
-
-def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
-    if algorithm == "ring":
-        return 2 * (n - 1) * (alpha + nbytes / n * beta)
-    if algorithm == "tree":
-        return 2 * math.log2(n) * (alpha + nbytes / n * beta)
-    return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta

@@ -1,4 +1,0 @@
-"""find_slow: the rank of the picture"""
-
-def find_slow(trace):
-    return 4

@@ -1,9 +1,0 @@
-"""hierarchical: the last all-gather is over the nodes"""
-
-def hierarchical(comm, x, per_node):
-    inner = comm.split([r // per_node for r in range(comm.size)])
-    outer = comm.split([r % per_node for r in range(comm.size)])
-    flat = x.view(-1)
-    sizes = [len(piece) for piece in flat.tensor_split(per_node)]
-    mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))
-    flat[: mine.numel()].copy_(mine)

@@ -1,6 +1,0 @@
-"""accumulate: nothing is averaged"""
-
-def accumulate(comm, module, loss_fn, micro_batches):
-    module.zero_grad()
-    for x, y in micro_batches:
-        (loss_fn(module(x), y) / len(micro_batches)).backward()

@@ -1,7 +1,0 @@
-"""average_gradients: the average is forgotten: gradients are summed"""
-
-def average_gradients(comm, module):
-    for p in module.parameters():
-        if p.requires_grad:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            all_reduce_(comm, p.grad)

@@ -1,8 +1,0 @@
-"""average_gradients: divided by n twice"""
-
-def average_gradients(comm, module):
-    for p in module.parameters():
-        if p.requires_grad:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            all_reduce_(comm, p.grad, op="mean")
-            p.grad /= comm.size

@@ -1,7 +1,0 @@
-"""start_equal: the library's DataParallel does it"""
-
-from minidist.parallel.data import DataParallel
-
-
-def start_equal(comm, module):
-    DataParallel(module, comm)

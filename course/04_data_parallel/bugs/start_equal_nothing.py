@@ -1,4 +1,0 @@
-"""start_equal: nothing is done"""
-
-def start_equal(comm, module):
-    pass

@@ -1,9 +1,0 @@
-"""weighted_average_gradients: weighted, and not divided by the number of all samples"""
-
-def weighted_average_gradients(comm, module, samples):
-    for p in module.parameters():
-        if p.requires_grad:
-            if p.grad is None or not samples:
-                p.grad = torch.zeros_like(p)
-            p.grad *= samples
-            all_reduce_(comm, p.grad)

@@ -1,7 +1,0 @@
-"""accumulate_overlapped: averaged after every backward"""
-
-def accumulate_overlapped(comm, params, backwards, buckets):
-    for backward in backwards:
-        backward()
-        for bucket in buckets:
-            all_reduce_(comm, [params[i].grad for i in bucket], "mean")

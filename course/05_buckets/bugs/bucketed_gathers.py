@@ -1,9 +1,0 @@
-"""bucketed: everyone's bucket is gathered, and averaged at home"""
-
-def bucketed(comm, params, buckets):
-    for bucket in buckets:
-        some = [params[i] for i in bucket]
-        flat = torch.cat([p.grad.reshape(-1) for p in some])
-        flat = all_gather(comm, flat[None]).mean(0)
-        for p, piece in zip(some, flat.split([p.numel() for p in some])):
-            p.grad = piece.view_as(p)

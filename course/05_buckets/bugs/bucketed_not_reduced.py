@@ -1,8 +1,0 @@
-"""bucketed: flattened, and never sent"""
-
-def bucketed(comm, params, buckets):
-    for bucket in buckets:
-        some = [params[i] for i in bucket]
-        flat = torch.cat([p.grad.reshape(-1) for p in some])
-        for p, piece in zip(some, flat.split([p.numel() for p in some])):
-            p.grad = piece.view_as(p)

@@ -1,7 +1,0 @@
-"""step_seconds: bits, not bytes"""
-
-def step_seconds(nbytes, ready, n, alpha, beta):
-    wire = 0.0
-    for size, at in zip(nbytes, ready):
-        wire = max(wire, at) + 2 * (n - 1) * (alpha + 8 * size / n * beta)
-    return wire

@@ -1,6 +1,0 @@
-"""sync_backward: sums and count of this rank"""
-
-def sync_backward(comm, dy, xhat, scale, count):
-    sums = torch.stack([dy.sum(0), (dy * xhat).sum(0)])
-    count = max(1, len(dy))
-    return scale * (dy - sums[0] / count - xhat * sums[1] / count)

@@ -1,6 +1,0 @@
-"""sync_backward: nothing is returned"""
-
-def sync_backward(comm, dy, xhat, scale, count):
-    sums = torch.stack([dy.sum(0), (dy * xhat).sum(0)])
-    all_reduce_(comm, sums)
-    result = scale * (dy - sums[0] / count - xhat * sums[1] / count)

@@ -1,5 +1,0 @@
-"""sync_backward: sums of this rank"""
-
-def sync_backward(comm, dy, xhat, scale, count):
-    sums = torch.stack([dy.sum(0), (dy * xhat).sum(0)])
-    return scale * (dy - sums[0] / count - xhat * sums[1] / count)

@@ -1,9 +1,0 @@
-"""flatten: every view begins at 0"""
-
-def flatten(params):
-    flat = torch.cat([p.detach().reshape(-1) for p in params])
-    grads, at = torch.zeros_like(flat), 0
-    for p in params:
-        p.data = flat[at : at + p.numel()].view(p.shape)
-        p.grad = grads[at : at + p.numel()].view(p.shape)
-    return flat, grads

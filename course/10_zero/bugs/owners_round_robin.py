@@ -1,4 +1,0 @@
-"""owners: each rank in turn"""
-
-def owners(nbytes, n):
-    return [i % n for i in range(len(nbytes))]

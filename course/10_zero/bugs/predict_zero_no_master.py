@@ -1,3 +1,0 @@
-"""predict_zero: no fp32 copy"""
-
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 4 * 13e9 + 8 * 13e9 / 16, 37.375e9, 13e9, 48.75e9, 73.125e9, 50

@@ -1,3 +1,0 @@
-"""predict_zero: weights alone"""
-
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 61.75e9, 37.375e9, 13e9, 48.75e9, 73.125e9, 2 * 100 / 32

@@ -1,4 +1,0 @@
-"""mlp: the exact GELU"""
-
-def mlp(x, fc, fc_bias, proj, proj_bias, comm):
-    return row_linear(F.gelu(F.linear(copy_to(x, comm), fc, fc_bias)), proj, proj_bias, comm)

@@ -1,5 +1,0 @@
-"""mlp: the output is not added up"""
-
-def mlp(x, fc, fc_bias, proj, proj_bias, comm):
-    hidden = F.gelu(F.linear(copy_to(x, comm), fc, fc_bias), approximate="tanh")
-    return F.linear(hidden, proj, proj_bias)

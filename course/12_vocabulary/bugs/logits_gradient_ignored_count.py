@@ -1,9 +1,0 @@
-"""logits_gradient: ignored tokens have a gradient"""
-
-def logits_gradient(comm, part, targets, vocab, log_total):
-    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
-    here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
-    grad = (part - log_total[:, None]).exp()
-    grad[here, targets[here] - first] -= 1
-    counts = targets != -100
-    return (grad / counts.sum()).to(part.dtype)

@@ -1,9 +1,0 @@
-"""logits_gradient: divided by the targets that are here"""
-
-def logits_gradient(comm, part, targets, vocab, log_total):
-    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
-    here = ((targets >= first) & (targets < end)).nonzero()[:, 0]
-    grad = (part - log_total[:, None]).exp()
-    grad[here, targets[here] - first] -= 1
-    counts = targets != -100
-    return (grad * counts[:, None] / len(here)).to(part.dtype)

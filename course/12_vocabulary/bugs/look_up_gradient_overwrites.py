@@ -1,8 +1,0 @@
-"""look_up_gradient: a token that repeats overwrites"""
-
-def look_up_gradient(comm, grad, tokens, vocab):
-    first, end = bounds(uneven(vocab, comm.size))[comm.rank]
-    mine = (tokens >= first) & (tokens < end)
-    out = grad.new_zeros(end - first, grad.shape[-1])
-    out[tokens[mine] - first] = grad[mine]
-    return out

@@ -1,8 +1,0 @@
-"""one_f_one_b: more warm-up than micro-batches"""
-
-def one_f_one_b(stage, S, M):
-    warm = S - 1 - stage
-    words = [f"F{m}" for m in range(warm)]
-    for i in range(M - warm):
-        words += [f"F{warm + i}", f"B{i}"]
-    return words + [f"B{m}" for m in range(M - warm, M)]

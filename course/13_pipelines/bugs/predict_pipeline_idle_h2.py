@@ -1,3 +1,0 @@
-"""predict_pipeline: ZB-H2's idle time"""
-
-bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 6, 7 / 135, 63, 0

@@ -1,7 +1,0 @@
-"""local_sgd: only the first tensor"""
-
-def local_sgd(comm, params, step, steps, H):
-    for t in range(steps):
-        step(t)
-        if (t + 1) % H == 0 or t + 1 == steps:
-            all_reduce_(comm, params[0], "mean")

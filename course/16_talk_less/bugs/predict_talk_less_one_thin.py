@@ -1,4 +1,0 @@
-"""predict_talk_less: one of two matrices"""
-
-dense, sparse, half, local, thin, seconds, crossing = 70e6, 420e3, 35e6, 7e9, 8000, 5.6, 1333.3
-thin = 4 * 1000

@@ -1,9 +1,0 @@
-"""sign_average: nothing is kept"""
-
-def sign_average(comm, g, error):
-    """The average of all ranks' scaled signs; `error` is what is to be said later."""
-    p = g + error
-    positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)
-    scales = all_gather(comm, p.abs().mean()[None])  # (n,)
-    sent = (2 * positive - 1) * scales[:, None]
-    return sent.mean(0)

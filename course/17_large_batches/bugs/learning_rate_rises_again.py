@@ -1,8 +1,0 @@
-"""learning_rate: the cosine goes on after the end"""
-
-def learning_rate(t, steps, warm, peak, floor):
-    """Warm-up, then a cosine to floor · peak."""
-    if t < warm:
-        return peak * (t + 1) / warm
-    x = (t - warm) / (steps - warm)
-    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * x)) / 2)

@@ -1,8 +1,0 @@
-"""learning_rate: the cosine is as long as the whole training"""
-
-def learning_rate(t, steps, warm, peak, floor):
-    """Warm-up, then a cosine to floor · peak."""
-    if t < warm:
-        return peak * (t + 1) / warm
-    x = min(1.0, (t - warm) / steps)
-    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * x)) / 2)

@@ -1,9 +1,0 @@
-"""noise_scale: the gradient is added up"""
-
-def noise_scale(comm, grad, b):
-    """Averages `grad`; returns |G|² and tr(Σ)."""
-    small = all_reduce_(comm, (grad * grad).sum(), "mean").item()
-    all_reduce_(comm, grad)
-    big = (grad * grad).sum().item()
-    trace = (small - big) / (1 / b - 1 / (comm.size * b))
-    return small - trace / b, trace

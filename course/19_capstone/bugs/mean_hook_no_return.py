@@ -1,7 +1,0 @@
-"""mean_hook: returns nothing"""
-
-def mean_hook(comm, bucket):
-    future = torch.futures.Future()
-    x = bucket.buffer()
-    all_reduce_(comm, x, "mean")
-    future.set_result(x)
