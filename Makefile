@@ -3,6 +3,7 @@
 # make gpu      what must hold on a machine with GPUs, step by step, as one table
 # make build    the notebooks, from their text in course/
 # make portable   the notebooks, as other processors and two threads compute them
+# make mutants  faults planted in the package, each of which a test must see
 # make bench    ours beside PyTorch's own
 # make proof NAME=foundation   what one capability must show, in full size
 PYTHON ?= python3
@@ -21,7 +22,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test lint unit alone nbval portable portable-sse portable-avx2 portable-threads gpu build bench proof
+.PHONY: lab test lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
@@ -54,6 +55,9 @@ portable-avx2:
 
 portable-threads:
 	$(MAKE) nbval THREADS=2
+
+mutants: $(VENV)/.test
+	$(BIN)/python -m tests.mutants --jobs $(JOBS) $(NAME)
 
 gpu: $(VENV)/.test
 	$(BIN)/python -m tests.gpu.first_hour

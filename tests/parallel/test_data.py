@@ -226,6 +226,18 @@ def test_meta_costs_the_same():
     assert real.time == meta.time and real.trace == meta.trace
 
 
+def test_naive_a_missing_gradient_counts_as_zeros():
+    """One layer is used by a rank alone, the other by none."""
+    def program(comm):
+        layers = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(2))
+        if comm.rank == 1:
+            layers[0](torch.ones(1, 1)).sum().backward()
+        average_gradients(comm, layers)
+        return [p.grad.item() for p in layers.parameters()]
+
+    assert World(4).run(program) == [[0.25, 0.0]] * 4
+
+
 def test_naive_weights_of_zero():
     def program(comm):
         layer = torch.nn.Linear(2, 1, bias=False)

@@ -240,6 +240,17 @@ def test_all_start_as_rank_0(n):
         assert n == 1 or not torch.equal(results[0][1], results[1][1])
 
 
+def test_buffers_start_as_rank_0s():
+    """Also where each rank's are left alone later."""
+    def program(comm):
+        norm = nn.BatchNorm1d(2)
+        norm.running_mean.fill_(comm.rank + 1)
+        DataParallel(norm, comm, broadcast_buffers=False)
+        return norm.running_mean.tolist()
+
+    assert World(3).run(program) == [[1.0, 1.0]] * 3
+
+
 def test_what_is_sent_at_the_start():
     def program(comm):
         module = Hard()

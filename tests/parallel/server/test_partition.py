@@ -60,6 +60,12 @@ def test_there_and_back(name, whole):
     assert [flat.shape for flat in empty] == [flat.shape for flat in flats] and not any(flat.any() for flat in empty)
 
 
+def test_whole_parameters_are_balanced_by_bytes():
+    """Ten numbers each, of 8, 4 and 4 bytes."""
+    params = [torch.zeros(10, dtype=torch.float64), torch.zeros(10), torch.zeros(10)]
+    assert Partition(params, 2, whole=True).nbytes == [80, 80]
+
+
 def test_refused():
     with pytest.raises(ValueError, match="at least 1 server, not 0"):
         Partition([], 0)

@@ -1,5 +1,6 @@
 """Updates as a server makes them: order, staleness, bound; and what the dead leave behind."""
 
+import copy
 import itertools
 import random
 import time
@@ -11,7 +12,9 @@ from minidist.comm import Cluster, Device, World, launch
 from minidist.comm.base import PeerLost
 from minidist.parallel.server import most_stale
 from tests.largest import largest
-from tests.parallel.server.cases import STEPS, equal, train
+from tests.parallel.cases import data, made, mse
+from tests.parallel.server.cases import STEPS, equal, shards, train
+from tests.parallel.zero.cases import OPTIMIZERS
 
 DEVICE = Device("slow to start", {torch.float64: 1e12}, 1 << 40, 1e12, launch=1e-3)
 
@@ -86,6 +89,29 @@ def test_staleness_by_hand():
         assert [update.rank for update in updates] == [*range(1, n + 1)] * 4
         assert [update.step for update in updates] == [step for step in range(1, 5) for _ in range(n)]
         assert all(a.time < b.time for a, b in itertools.pairwise(updates))
+
+
+def replayed(updates, n):
+    """The parameters after a server's updates, one by one, each with the gradients of those that its worker had."""
+    model, (x, y) = made("mlp", 0), data()
+    optimizer, versions = OPTIMIZERS["momentum"](model.parameters()), [copy.deepcopy(model.state_dict())]
+    for update in updates:
+        first, end = shards(n)[update.step - 1][update.rank - 1]
+        model.load_state_dict(versions[-1 - update.staleness])
+        model.zero_grad()
+        mse(model(x[first:end]), y[first:end]).backward()
+        model.load_state_dict(versions[-1])
+        optimizer.step()
+        versions.append(copy.deepcopy(model.state_dict()))
+    return list(model.parameters())
+
+
+@pytest.mark.parametrize(("mode", "bound"), [("async", None), ("ssp", 0)])
+def test_an_asynchronous_run_is_its_updates_one_by_one(mode, bound):
+    """Also where an answer still waits for the server's wire when the next push is added."""
+    results = World(5, alpha=1e-6, beta=1e-6).run(train, "mlp", "momentum", 1, mode, bound)
+    expected = replayed(results[0][1].updates, 4)
+    assert all(equal(params, expected) for params, _ in results)
 
 
 def test_synchronous_updates_are_not_stale():

@@ -143,6 +143,21 @@ def test_over_processes_in_seconds():
     assert len({tuple(p) for p, _ in results}) == 1 and all(equal for _, equal in results)
 
 
+def test_an_interval_in_seconds_goes_on():
+    """Of 5 seconds 3 were over when it was saved: 1 second after it is loaded it lasts on, after 2 it has ended."""
+    def program(comm):
+        saved, found = AdaComm(4, seconds=5.0), []
+        saved.begin(comm, 0, 1.0, None, 0.1)
+        for ago in (1, 2):
+            loaded = AdaComm(4, seconds=5.0)
+            loaded.load(saved.state(comm.now() + 3), comm.now() - ago)
+            loaded.averaged(comm, 9)
+            found.append(loaded.state(comm.now())["over"])
+        return found
+
+    assert World(1).run(program) == [[False, True]]
+
+
 def test_ranks_that_do_not_agree_are_found():
     """If each rank went by its own loss, they would average at different steps."""
     class Alone(AdaComm):

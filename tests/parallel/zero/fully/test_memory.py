@@ -139,6 +139,22 @@ def test_traffic_of_a_step(n, prefetch):
     assert Fraction(sent[1] - sent[0], 2 * n) == traffic(PARAMS, n)  # elements of 2 bytes, the mean over ranks
 
 
+def freezes_one(model):
+    for h in model.units[5].held:
+        h.piece.requires_grad_(False)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_traffic_of_a_step_with_frozen_blocks(n):
+    """One in the midst is gathered twice, as backward passes through it, and never reduced."""
+    sent = []
+    for count in (1, 2):
+        world = World(n, device="meta", meter=False)
+        world.run(steps, count, 1, 1, freezes_one)
+        sent.append(world.trace.bytes_sent())
+    assert Fraction(sent[1] - sent[0], 2 * n) == traffic(9 * LAYER, n, frozen=LAYER)
+
+
 def test_the_peak_of_memory_in_use_is_the_same_on_real_tensors():
     """Storages are resized by a method of their own: the meter hears it on the CPU, too."""
     found = []

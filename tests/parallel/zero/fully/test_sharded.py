@@ -169,6 +169,23 @@ def test_nothing_is_reduced_inside_no_sync():
     assert reduced == [2 * elements * 8 * 2, 8 * elements * 8 * 2]
 
 
+def test_zero_grad_drops_what_no_sync_has_kept():
+    def program(comm, x):
+        model, found = FullySharded(tower(seed=comm.rank), comm, blocks=Block), []
+        for kept in (False, True):
+            model.zero_grad()
+            if kept:
+                with model.no_sync():
+                    model(rows(comm, x)).square().mean().backward()
+                model.zero_grad()
+            model(rows(comm, x)).square().mean().backward()
+            found.append([p.grad.clone() for p in model.parameters()])
+        return found
+
+    for once, again in World(2).run(program, torch.randn(12, 5, dtype=torch.float64)):
+        assert all(map(torch.equal, once, again))
+
+
 def frozen_later(comm, x):
     module = tower(seed=comm.rank)
     module.layers[1].requires_grad_(False)

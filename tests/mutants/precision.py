@@ -1,0 +1,161 @@
+"""Faults of mixed precision: the loss scale, master weights, autocast, the levels."""
+
+from tests.mutants.fault import Fault
+
+FAULTS = {
+    "loss scaling": [
+        Fault(
+            "a skipped step does not start the count of good ones anew",
+            "train/amp/scaler.py",
+            "self._good = 0 if found else self._good + 1",
+            "self._good = self._good if found else self._good + 1",
+            "train/amp/test_scaler.py::test_step_by_step_as_torch",
+        ),
+        Fault(
+            "a step is skipped only where all ranks have found an inf",
+            "train/amp/scaler.py",
+            'all_reduce_(self.comm, flag, "max")',
+            'all_reduce_(self.comm, flag, "min")',
+            "train/amp/test_scaler.py::test_all_ranks_skip_the_same_step_and_no_other",
+        ),
+        Fault(
+            "a step with an inf backs off, and is taken all the same",
+            "train/amp/scaler.py",
+            "return None if found else optimizer.step(**kwargs)",
+            "return optimizer.step(**kwargs)",
+            "train/amp/test_scaler.py::test_a_static_scale_skips_and_stays",
+        ),
+        Fault(
+            "a rank without a gradient does not join the others",
+            "train/amp/scaler.py",
+            "if self.comm is not None:\n            all_reduce_(",
+            "if self.comm is not None and grads:\n            all_reduce_(",
+            "train/amp/test_scaler.py::test_one_all_reduce_of_four_bytes",
+        ),
+        Fault(
+            "gradients in fp16 are divided where they are",
+            "train/amp/scaler.py",
+            "    if low:\n",
+            "    if low > len(found):\n",
+            "train/amp/test_scaler.py::test_gradients_in_fp16_are_refused",
+        ),
+    ],
+    "master weights": [
+        Fault(
+            "the parameters are not written after a step",
+            "train/amp/masters.py",
+            "            m.grad = None\n        self._round()\n",
+            "            m.grad = None\n",
+            "train/amp/test_masters.py::test_small_updates_add_up",
+        ),
+        Fault(
+            "where others changed one number, all masters lose their bits",
+            "train/amp/masters.py",
+            "m.copy_(torch.where(m.to(p.dtype) == p, m, p.to(m.dtype)))",
+            "m.copy_(p)",
+            "train/amp/test_masters.py::test_what_others_write_is_followed",
+        ),
+        Fault(
+            "the masters' gradients stay after the step",
+            "train/amp/masters.py",
+            "        for _, m in self._pairs():\n            m.grad = None\n",
+            "",
+            "train/amp/test_masters.py::test_gradients_are_there_in_fp32_for_all_to_see",
+        ),
+        Fault(
+            "a learning rate that changed does not reach the inner optimizer",
+            "train/amp/masters.py",
+            (
+                "        _options(self.param_groups, self.inner.param_groups)\n"
+                "        self.inner.step()\n"
+            ),
+            "        self.inner.step()\n",
+            "train/amp/test_masters.py::test_groups_and_options",
+        ),
+        Fault(
+            "masters are loaded, and the parameters stay as they were",
+            "train/amp/masters.py",
+            "            m.copy_(value)\n        self._round()\n",
+            "            m.copy_(value)\n",
+            "train/amp/test_masters.py::test_saved_and_loaded",
+        ),
+    ],
+    "autocast lists": [
+        Fault(
+            "softmax runs in half",
+            "train/amp/lists.py",
+            "    softmax softmin log_softmax",
+            "    softmin log_softmax",
+            "train/amp/test_autocast.py::test_sums_are_accumulated_in_fp32",
+        ),
+        Fault(
+            "a weight that was changed is used as it was cast before",
+            "train/amp/autocast.py",
+            "if version != x._version:",
+            "if version is None:",
+            "train/amp/test_autocast.py::test_a_changed_weight_is_cast_again",
+        ),
+        Fault(
+            "casts made under no_grad are kept",
+            "train/amp/autocast.py",
+            "x.is_leaf and x.requires_grad and torch.is_grad_enabled()",
+            "x.is_leaf and x.requires_grad",
+            "train/amp/test_autocast.py::test_a_cast_without_grad_is_not_kept",
+        ),
+        Fault(
+            "the cast weights outlive the context",
+            "train/amp/autocast.py",
+            (
+                "        self._entered -= 1\n"
+                "        if not self._entered:\n"
+                "            self._kept.clear()\n"
+            ),
+            "        self._entered -= 1\n",
+            "train/amp/test_autocast.py::test_the_cache_ends_with_the_context",
+        ),
+        Fault(
+            "an enclosing autocast casts, too",
+            "train/amp/autocast.py",
+            "[] if self._silenced else [mode for mode in _autocasts() if mode is not self]",
+            "[]",
+            "train/amp/test_autocast.py::test_nesting",
+        ),
+    ],
+    "levels O0 to O3": [
+        Fault(
+            "O2 halves batch norm, too",
+            "train/amp/levels.py",
+            '"O2": Level(lists=False, half=True, wide_norms=True,',
+            '"O2": Level(lists=False, half=True, wide_norms=False,',
+            "train/amp/test_levels.py::test_what_is_in_which_dtype",
+        ),
+        Fault(
+            "scaled gradients are clipped",
+            "train/amp/levels.py",
+            "            self.scaler.unscale_(self.optimizer)\n            self._clip(max_norm)\n",
+            "            self._clip(max_norm)\n",
+            "train/amp/test_levels.py::test_clipping_is_after_unscaling",
+        ),
+        Fault(
+            "bf16 gets a loss scale",
+            "train/amp/levels.py",
+            "enabled=chosen.scaled and dtype == torch.float16",
+            "enabled=chosen.scaled",
+            "train/amp/test_levels.py::test_bf16_needs_no_scale",
+        ),
+        Fault(
+            "the result of a forward in half is left in half",
+            "train/amp/levels.py",
+            "lambda module, args, out: cast(out, lambda x: x.float())",
+            "lambda module, args, out: out",
+            "train/amp/test_levels.py::test_what_is_in_which_dtype",
+        ),
+        Fault(
+            "gradients add up from step to step",
+            "train/amp/levels.py",
+            "        self.scaler.update()\n        self.optimizer.zero_grad()\n",
+            "        self.scaler.update()\n",
+            "train/amp/test_levels.py::test_clipping_is_after_unscaling",
+        ),
+    ],
+}
