@@ -57,12 +57,13 @@ def without_marks(solution):
 def edited(text, old, new, what):
     """`text` with the lines `new` in place of the lines `old`, which stand there once, wherever indented."""
     lines, wanted = text.splitlines(), old.strip("\n").splitlines()
-    places = [i for i in range(len(lines)) if dedent("\n".join(lines[i : i + len(wanted)])).splitlines() == wanted]
+    blocks = [slice(i, i + len(wanted)) for i in range(len(lines))]
+    places = [block for block in blocks if dedent("\n".join(lines[block])).splitlines() == wanted]
     if len(places) != 1:
         raise ValueError(f"{what}: the lines to be changed stand in the solution {len(places)} times, not once: {old}")
-    first = lines[places[0]]
-    space = first[: len(first) - len(first.lstrip())]
-    lines[places[0] : places[0] + len(wanted)] = indent(new.strip("\n"), space).splitlines()
+    (block,) = places
+    shared = len(lines[block][0]) - len(wanted[0])  # the indentation that `dedent` took away
+    lines[block] = indent(new.strip("\n"), " " * shared).splitlines()
     return "\n".join(lines)
 
 

@@ -128,6 +128,8 @@ SOLUTION = """def f(x):
     (dict(old="y = 1", new="y = 2"), ["    if x:", "        y = 2", "        z = 1", "    return y"]),
     (dict(old="y = 1\nz = 1", new="\nfor z in x:\n    y = z\n"),
      ["    if x:", "        for z in x:", "            y = z", "    return y"]),
+    (dict(old="    z = 1\nreturn y", new="    z = 2\nreturn y, z"),
+     ["    if x:", "        y = 1", "        z = 2", "    return y, z"]),
     (dict(old="z = 1", new=""), ["    if x:", "        y = 1", "    return y"]),
     (dict(edits=(("y = 1", "y = 0"), ("return y", "return y, z"))),
      ["    if x:", "        y = 0", "        z = 1", "    return y, z"]),

@@ -1,11 +1,10 @@
-"""`python -m tests.mutants [TECHNIQUE …]`: plants each fault in a copy of the package, and runs the tests that must see
-it.
+"""`python -m tests.mutants [TECHNIQUE …]`: plants each fault in a copy of the package, and runs its tests.
 
-A fault is found if one of its tests fails. One that breaks the import, that no test sees, or under which a test hangs,
-is a survivor. Before, it is seen that the same tests pass without any fault. Ends with 1 if there are survivors.
+A fault is found if one of its tests fails. It survives if no test sees it, if a test hangs, or if the package can no
+longer be imported. The same tests must first pass without any fault. The command ends with 1 if a fault survives.
 
 Each run of pytest is a fork of this process, which has loaded PyTorch and nothing of the package: that saves most of
-its start.
+pytest's start.
 """
 
 from __future__ import annotations

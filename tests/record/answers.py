@@ -1,4 +1,4 @@
-"""What graders say of every planted answer, of every solution and of every stub, with the same numbers drawn each time.
+"""What graders say of every planted answer and of every solution, with the same numbers drawn each time.
 
 Only here are the drawn numbers known: `minidist.check.exam.examinations` is handed a seed.
 """

@@ -55,10 +55,11 @@ from minidist.train.remat import (
     checkpoint_sequential,
     selective,
 )
+from tests.parallel.cases import CLASSES, FEATURES, Hard, mse
 
 DOUBLE = dict(dtype=torch.float64)
 EACH = (1, 2, 3, 4)
-SAMPLES, FEATURES, CLASSES, STEPS = 24, 6, 3, 3
+SAMPLES, STEPS = 24, 3
 
 
 class Run(NamedTuple):
@@ -142,23 +143,6 @@ def messages(comm):
 
 
 # ---------------------------------------------------------------------------------------------- data parallel
-class Hard(nn.Module):
-    """Tied, frozen, strided, scalar and unused parameters, and one that serves twice in a forward."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.again = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        self.again.weight = self.first.weight
-        self.frozen = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
-        self.strided = nn.Parameter(torch.zeros(FEATURES, CLASSES).t())
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        self.never = nn.Linear(2, 2)
-
-    def forward(self, x):
-        x = torch.tanh(self.frozen(self.again(torch.tanh(self.first(x)))))
-        return self.scale * F.linear(self.first(x), self.strided)
-
-
 def made(name):
     if name == "hard":
         return seeded_(Hard().double())
@@ -167,10 +151,6 @@ def made(name):
 
 def data():
     return numbers(1, SAMPLES, FEATURES), numbers(2, SAMPLES, CLASSES)
-
-
-def mse(prediction, y):
-    return ((prediction - y) ** 2).mean()
 
 
 def sgd(params):
