@@ -32,6 +32,7 @@ test: lint unit alone nbval
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 # One thread a process, here and in notebooks: two workers share the cores already.
 unit: $(VENV)/.test

@@ -20,7 +20,9 @@ RELATIVE = Decimal("1e-3")
 POWER = r"(?:\^\{?[-+−]?\d{1,3}\}?|[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3})"  # of ten: ^-5, ^{-5}, ⁻⁵
 EXPONENT = rf"(?:[eE][-+]?\d{{1,3}}|[ ]?[·×x*][ ]?10{POWER})"
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
-FLOAT = re.compile(rf"(?<![\w.#])([-+−]?(?:{DIGITS}\.\d*{EXPONENT}?|{DIGITS}{EXPONENT}|10{POWER}))(?!\d|\.\d)")
+FLOAT = re.compile(
+    rf"(?<![\w.#])([-+−]?(?:{DIGITS}\.\d*{EXPONENT}?|{DIGITS}{EXPONENT}|10{POWER}))(?!\d|\.\d)"
+)
 AS_PYTHON = str.maketrans("−⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-+-0123456789", ", {}^")
 
 
@@ -42,7 +44,9 @@ class Float:
         apart = abs(self.value - other.value)
         if self.whole and other.whole:
             return apart == 0
-        return apart <= min(self.unit, other.unit) or apart <= RELATIVE * max(abs(self.value), abs(other.value))
+        return apart <= min(self.unit, other.unit) or apart <= RELATIVE * max(
+            abs(self.value), abs(other.value)
+        )
 
 
 def unpadded(text: str) -> str:
@@ -79,6 +83,7 @@ def pytest_configure(config):
 
         sanitize = IPyNbCell.sanitize
         if not getattr(sanitize, "tolerant", False):
+
             def tolerant(cell, text):
                 text = sanitize(cell, text)
                 return Printed(text) if isinstance(text, str) else text

@@ -26,9 +26,16 @@ c.CourseDirectory.release_directory = "exercises"
 c.Execute.timeout = 120
 
 # Each answer is examined again, unopened, in processes of its own: whatever it did to the kernel that ran its notebook.
-c.Autograde.autograde_preprocessors = [p.Execute, "minidist.check.regrade.Regrade", p.IgnorePattern,
-                                       ClearMetadataPreprocessor, p.LimitOutput, p.SaveAutoGrades,
-                                       p.AssignLatePenalties, p.CheckCellMetadata]  # fmt: skip
+c.Autograde.autograde_preprocessors = [
+    p.Execute,
+    "minidist.check.regrade.Regrade",
+    p.IgnorePattern,
+    ClearMetadataPreprocessor,
+    p.LimitOutput,
+    p.SaveAutoGrades,
+    p.AssignLatePenalties,
+    p.CheckCellMetadata,
+]
 
 c.ClearSolutions.code_stub = {"python": "# your code here\nraise NotImplementedError"}
 c.ClearSolutions.text_stub = "*Your answer here.*"

@@ -26,7 +26,9 @@ def program(comm, store: str, sizes: list[int], repeats: int) -> dict[int, dict[
     """Seconds of each way to all-reduce, by size and repeat; the same numbers on every rank."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size
+    )
     gloo = TorchComm()
     ways = {
         "gloo's own": lambda x: dist.all_reduce(x),
@@ -78,14 +80,23 @@ def measure(ranks: list[int], sizes: list[int], repeats: int) -> dict[str, float
     """Print the table and the ratios; returns the ratios by name."""
     ratios = {}
     heads = ["gloo own", "ring shm", "ring gloo", "World"]
-    print(f"{'ranks':>5} {'size':>8} " + " ".join(f"{h:>10}" for h in heads) + "   ms; own/shm, own/ring gloo")
+    print(
+        f"{'ranks':>5} {'size':>8} "
+        + " ".join(f"{h:>10}" for h in heads)
+        + "   ms; own/shm, own/ring gloo"
+    )
     for n in ranks:
         with tempfile.TemporaryDirectory() as folder:
             times = launch(program, n, f"{folder}/store", sizes, repeats, timeout=120)[0]
         for nbytes, rows in times.items():
             own, shm, gloo = rows.values()
-            ms = [1e3 * t for t in (*map(statistics.median, (own, shm, gloo)), in_world(n, nbytes, 3))]
-            over = [statistics.median(a / b for a, b in zip(own, other, strict=True)) for other in (shm, gloo)]
+            ms = [
+                1e3 * t for t in (*map(statistics.median, (own, shm, gloo)), in_world(n, nbytes, 3))
+            ]
+            over = [
+                statistics.median(a / b for a, b in zip(own, other, strict=True))
+                for other in (shm, gloo)
+            ]
             ratios[f"all_reduce n={n} {human(nbytes)}"] = over[0]
             print(
                 f"{n:>5} {human(nbytes):>8} "

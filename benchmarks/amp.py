@@ -106,18 +106,46 @@ def jobs() -> dict[str, Job]:
     text = some_text(torch.Generator().manual_seed(99), 64, 32)
     layers = [64, 64, 64, 10]
     return {
-        "digits": Job(lambda seed: mlp(layers, seed), some_digits, share_of_the_whole, adam, 60, images()[:2], SMALL),
-        "gpt": Job(lambda seed: gpt(2, 32, 2, 256, 32, seed=seed), partial(some_text, rows=8, context=32),
-                   share_of_the_whole, adam, 60, text, SMALL),
-        "updates": Job(lambda seed: mlp(layers, seed), some_digits, mean_loss, partial(torch.optim.SGD, lr=0.01), 1000,
-                       images()[:2], ("fp32", "O2", "O3", "O2, bf16", "O3, bf16")),
-    }  # fmt: skip
+        "digits": Job(
+            lambda seed: mlp(layers, seed),
+            some_digits,
+            share_of_the_whole,
+            adam,
+            60,
+            images()[:2],
+            SMALL,
+        ),
+        "gpt": Job(
+            lambda seed: gpt(2, 32, 2, 256, 32, seed=seed),
+            partial(some_text, rows=8, context=32),
+            share_of_the_whole,
+            adam,
+            60,
+            text,
+            SMALL,
+        ),
+        "updates": Job(
+            lambda seed: mlp(layers, seed),
+            some_digits,
+            mean_loss,
+            partial(torch.optim.SGD, lr=0.01),
+            1000,
+            images()[:2],
+            ("fp32", "O2", "O3", "O2, bf16", "O3, bf16"),
+        ),
+    }
 
 
 def reached(job: Job, way: str, seed: int, steps: int | None = None) -> float:
     """The loss on the job's data after its steps; nan and inf where training broke down."""
     level, dtype, scaled = WAYS[way]
-    amp = prepare(job.model(seed), job.optimizer, level, dtype, scaler=None if scaled else LossScaler(enabled=False))
+    amp = prepare(
+        job.model(seed),
+        job.optimizer,
+        level,
+        dtype,
+        scaler=None if scaled else LossScaler(enabled=False),
+    )
     random = torch.Generator().manual_seed(seed)
     for _ in range(steps or job.steps):
         x, y = job.batch(random)
@@ -130,7 +158,9 @@ def reached(job: Job, way: str, seed: int, steps: int | None = None) -> float:
 
 def off(losses: list[float], exact: list[float]) -> float:
     """The median over the seeds of how far a loss is from fp32's, relative; inf where it is not a number."""
-    return statistics.median(abs(a / b - 1) if math.isfinite(a) else math.inf for a, b in zip(losses, exact))
+    return statistics.median(
+        abs(a / b - 1) if math.isfinite(a) else math.inf for a, b in zip(losses, exact)
+    )
 
 
 def table_of_losses(seeds=SEEDS) -> dict[str, dict[str, list[float]]]:
@@ -143,7 +173,11 @@ def table_of_losses(seeds=SEEDS) -> dict[str, dict[str, list[float]]]:
         for way in job.ways:
             losses = found[name][way] = [reached(job, way, seed) for seed in seeds]
             exact = found[name]["fp32"]
-            word = f"off {off(losses, exact):.2%}" if way != "fp32" else f"spread {max(exact) / min(exact) - 1:.1%}"
+            word = (
+                f"off {off(losses, exact):.2%}"
+                if way != "fp32"
+                else f"spread {max(exact) / min(exact) - 1:.1%}"
+            )
             print(f"  {way:<14} {'  '.join(f'{loss:.4f}' for loss in losses)}   {word}", flush=True)
     print(seen())
     torch.set_num_threads(threads)
@@ -156,7 +190,9 @@ def seen(seed: int = 0) -> str:
     net = job.model(seed)
     job.loss(net(job.judge[0][:8]), job.judge[1][:8]).backward()
     rows = [exponents([p.grad for p in net.parameters()], f16, scale) for scale in (1.0, 2.0**16)]
-    said = [f"{r.underflow / r.total:.1%} become 0, {r.subnormal / r.total:.1%} subnormal" for r in rows]
+    said = [
+        f"{r.underflow / r.total:.1%} become 0, {r.subnormal / r.total:.1%} subnormal" for r in rows
+    ]
     job = jobs()["updates"]
     net, random = job.model(seed), torch.Generator().manual_seed(seed)
     optimizer = job.optimizer(net.parameters())
@@ -167,8 +203,10 @@ def seen(seed: int = 0) -> str:
         optimizer.step()
     updates = [-optimizer.param_groups[0]["lr"] * p.grad for p in net.parameters()]
     shares = [f"{lost(updates, net.parameters(), dtype):.1%} in {dtype}" for dtype in (f16, bf16)]
-    return (f"gradients of the gpt in fp16: {said[0]}; times 2^16: {said[1]}\n"
-            f"updates lost halfway through 'updates': {', '.join(shares)}")  # fmt: skip
+    return (
+        f"gradients of the gpt in fp16: {said[0]}; times 2^16: {said[1]}\n"
+        f"updates lost halfway through 'updates': {', '.join(shares)}"
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- speed
@@ -182,7 +220,9 @@ class Size(NamedTuple):
     rows: int
 
 
-def ours(level: str, dtype: torch.dtype, size: Size, device: str) -> Callable[[Tensor, Tensor], Tensor]:
+def ours(
+    level: str, dtype: torch.dtype, size: Size, device: str
+) -> Callable[[Tensor, Tensor], Tensor]:
     amp = prepare(model(size, device), torch.optim.AdamW, level, dtype)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -194,7 +234,9 @@ def ours(level: str, dtype: torch.dtype, size: Size, device: str) -> Callable[[T
     return step
 
 
-def theirs(dtype: torch.dtype, size: Size, device: str, enabled: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
+def theirs(
+    dtype: torch.dtype, size: Size, device: str, enabled: bool = True
+) -> Callable[[Tensor, Tensor], Tensor]:
     """torch.autocast, with GradScaler where the dtype needs it; not enabled: fp32."""
     net = model(size, device)
     optimizer = torch.optim.AdamW(net.parameters())
@@ -235,10 +277,16 @@ def alone(make: Callable, x: Tensor, y: Tensor, device: str) -> int:
 
 def speed(dtype: torch.dtype, size: Size, device: str, repeats: int) -> dict[str, float]:
     """Print a table of the ways; returns {way: torch's median time over its}."""
-    x, y = (t.to(device) for t in some_text(torch.Generator().manual_seed(0), size.rows, size.context))
+    x, y = (
+        t.to(device) for t in some_text(torch.Generator().manual_seed(0), size.rows, size.context)
+    )
     where = dtype, size, device
-    makes = {"fp32": partial(theirs, *where, enabled=False), "torch.amp": partial(theirs, *where),
-             "ours, O1": partial(ours, "O1", *where), "ours, O2": partial(ours, "O2", *where)}  # fmt: skip
+    makes = {
+        "fp32": partial(theirs, *where, enabled=False),
+        "torch.amp": partial(theirs, *where),
+        "ours, O1": partial(ours, "O1", *where),
+        "ours, O2": partial(ours, "O2", *where),
+    }
     peaks = {name: alone(make, x, y, device) for name, make in makes.items()}
     steps, times, curves = {name: make() for name, make in makes.items()}, {}, {}
     for k in range(3 + repeats):
@@ -247,13 +295,20 @@ def speed(dtype: torch.dtype, size: Size, device: str, repeats: int) -> dict[str
             curves.setdefault(name, []).append(loss)
             if k >= 3:
                 times.setdefault(name, []).append(seconds)
-    print(f"{dtype} on {device}, {size}, a step in ms: median [quartiles], peak bytes, loss after {3 + repeats} steps, "
-          "its largest distance from fp32's curve")  # fmt: skip
+    print(
+        f"{dtype} on {device}, {size}, a step in ms: median [quartiles], peak bytes, loss after {3 + repeats} steps, "
+        "its largest distance from fp32's curve"
+    )
     for name, own in times.items():
         far = largest(abs(a / b - 1) for a, b in zip(curves[name], curves["fp32"]))
         memory = f"{peaks[name]:>14,}" if peaks[name] else f"{'not counted':>14}"
-        print(f"  {name:<10} {spread(own):<26} {memory}  {curves[name][-1]:.4f} {far:.2%}", flush=True)
-    ratios = {name: statistics.median(a / b for a, b in zip(times["torch.amp"], own)) for name, own in times.items()}
+        print(
+            f"  {name:<10} {spread(own):<26} {memory}  {curves[name][-1]:.4f} {far:.2%}", flush=True
+        )
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(times["torch.amp"], own))
+        for name, own in times.items()
+    }
     for name in ("ours, O1", "ours, O2"):
         print(f"ratio amp_{name[-2:]}_{str(dtype)[6:]}_{device} {ratios[name]:.3f}")
     return ratios
@@ -267,7 +322,9 @@ if __name__ == "__main__":
         for half in (f16, bf16):
             speed(half, Size(12, 1024, 16, 512, 16), "cuda", 5 if args.quick else 30)
     elif "speed" in args.only:
-        print("no GPU here. With one: a GPT of 12 layers, hidden 1,024, in fp16 and bf16, ours (O1 and O2) beside "
-              "torch.autocast with GradScaler and fp32: time, memory, loss curve. Instead, small, bf16 on the CPU:")
+        print(
+            "no GPU here. With one: a GPT of 12 layers, hidden 1,024, in fp16 and bf16, ours (O1 and O2) beside "
+            "torch.autocast with GradScaler and fp32: time, memory, loss curve. Instead, small, bf16 on the CPU:"
+        )
         torch.set_num_threads(1)
         speed(bf16, Size(2, 128, 4, 64, 4), "cpu", 5 if args.quick else 20)

@@ -38,7 +38,10 @@ BUCKETS = {"a layer": 5 << 20, "25 MiB": 25 << 20, "one for all": 1 << 30}
 def step_of(model: nn.Module, batch: int, device: str = "cpu") -> Callable[[], None]:
     """A training step: `step()`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x, y = torch.randn(batch, WIDTHS[0], device=device), torch.randn(batch, WIDTHS[-1], device=device)
+    x, y = (
+        torch.randn(batch, WIDTHS[0], device=device),
+        torch.randn(batch, WIDTHS[-1], device=device),
+    )
 
     def step() -> None:
         optimizer.zero_grad()
@@ -67,7 +70,9 @@ def beside_ddp(comm, store: str, repeats: int) -> dict[str, list[float]]:
     """The program of the first table."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size
+    )
     gloo = TorchComm()
     models = {
         "DDP, gloo": nn.parallel.DistributedDataParallel(mlp(WIDTHS), gradient_as_bucket_view=True),
@@ -84,11 +89,17 @@ def beside_ddp(comm, store: str, repeats: int) -> dict[str, list[float]]:
 
 def slow_ways(comm, device: str) -> dict[str, Callable]:
     """(bucket, overlap): a step with it; "no messages": one without."""
+
     def wrapped(nbytes: int, overlap: bool) -> nn.Module:
         return DataParallel(mlp(WIDTHS, device=device), comm, nbytes, nbytes, overlap)
 
-    ways = {f"{name}, {'overlap' if overlap else 'at the end'}": step_of(wrapped(nbytes, overlap), SLOW_BATCH, device)
-            for name, nbytes in BUCKETS.items() for overlap in (True, False)}  # fmt: skip
+    ways = {
+        f"{name}, {'overlap' if overlap else 'at the end'}": step_of(
+            wrapped(nbytes, overlap), SLOW_BATCH, device
+        )
+        for name, nbytes in BUCKETS.items()
+        for overlap in (True, False)
+    }
     return ways | {"no messages": step_of(mlp(WIDTHS, device=device), SLOW_BATCH, device)}
 
 
@@ -113,7 +124,9 @@ def gradients(comm) -> tuple[list[int], list[float]]:
     """Bytes of each gradient and the virtual seconds until it is ready, in the order of readiness."""
     model, sizes, times = mlp(WIDTHS, device="meta"), [], []
     for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: sizes.append(p.nbytes) or times.append(comm.now()))
+        p.register_post_accumulate_grad_hook(
+            lambda p: sizes.append(p.nbytes) or times.append(comm.now())
+        )
     loss = model(torch.empty(SLOW_BATCH, WIDTHS[0], device="meta")).sum()
     times.append(comm.now())
     loss.backward()
@@ -122,15 +135,20 @@ def gradients(comm) -> tuple[list[int], list[float]]:
 
 def predicted(n: int, compute: float) -> tuple[dict[str, float], str]:
     """What a World says where a step without messages takes `compute` seconds, and the best bucket by the model."""
+
     def world(flops: float, ranks: int) -> World:
         device = Device("a rank", {torch.float32: flops}, 1 << 40, 1e18)
         return World(ranks, cluster=Cluster.uniform(ranks, ALPHA, 1 / RATE, device), device="meta")
 
     flops = world(1.0, 1).run(in_world)[0]["no messages"] / compute
     found = world(flops, n).run(in_world)
-    best = best_bucket(*world(flops, 1).run(gradients)[0], n, ALPHA, 1 / RATE, list(BUCKETS.values()))
-    return ({name: max(times[name] for times in found) for name in found[0]},
-            next(name for name, nbytes in BUCKETS.items() if nbytes == best))  # fmt: skip
+    best = best_bucket(
+        *world(flops, 1).run(gradients)[0], n, ALPHA, 1 / RATE, list(BUCKETS.values())
+    )
+    return (
+        {name: max(times[name] for times in found) for name in found[0]},
+        next(name for name, nbytes in BUCKETS.items() if nbytes == best),
+    )
 
 
 def spread(times: list[float]) -> str:
@@ -150,7 +168,9 @@ def measure(ranks: list[int], repeats: int) -> dict[str, float]:
             over = statistics.median(a / b for a, b in zip(times["DDP, gloo"], own, strict=True))
             print(f"  {name:<22} {spread(own):<28} {over:.2f}", flush=True)
             if name.startswith("ours, s") or name.startswith("ours, n"):
-                ratios[f"data_parallel_{'overlap' if 'shared' in name else 'at_the_end'}_n={n}"] = over
+                ratios[f"data_parallel_{'overlap' if 'shared' in name else 'at_the_end'}_n={n}"] = (
+                    over
+                )
     return report(ratios)
 
 
@@ -161,13 +181,20 @@ def measure_slow(n: int, repeats: int) -> dict[str, tuple[float, float]]:
     world, best = predicted(n, measured["no messages"])
     print(f"{n} ranks, {RATE / 1e6:.0f} MB/s, a step in ms: median [quartiles], in a World, error")
     for name, own in times.items():
-        print(f"  {name:<24} {spread(own):<28} {1e3 * world[name]:>8.1f} {world[name] / measured[name] - 1:>+7.0%}")
+        print(
+            f"  {name:<24} {spread(own):<28} {1e3 * world[name]:>8.1f} {world[name] / measured[name] - 1:>+7.0%}"
+        )
     for name in BUCKETS:
         on, off = f"{name}, overlap", f"{name}, at the end"
         gains = f"measured {measured[off] / measured[on]:.3f}, in the World {world[off] / world[on]:.3f}"
         print(f"gain of overlap, {name}, n={n}: {gains}", flush=True)
-    least = [min(BUCKETS, key=lambda name, of=of: of[f"{name}, overlap"]) for of in (world, measured)]
-    print(f"best bucket, n={n}: by the model {best}, in the World {least[0]}, measured {least[1]}", flush=True)
+    least = [
+        min(BUCKETS, key=lambda name, of=of: of[f"{name}, overlap"]) for of in (world, measured)
+    ]
+    print(
+        f"best bucket, n={n}: by the model {best}, in the World {least[0]}, measured {least[1]}",
+        flush=True,
+    )
     return {name: (measured[name], world[name]) for name in times}
 
 

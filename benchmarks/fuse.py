@@ -48,8 +48,15 @@ def step_of(fn: Callable, inputs: list[torch.Tensor]) -> Step:
     return step
 
 
-def ways_of(eager: Callable, ours: Callable, inputs: list[torch.Tensor], **more: Callable) -> dict[str, Step]:
-    ways = {"eager": eager, "torch.compile": torch.compile(eager, dynamic=False), **more, "ours": ours}
+def ways_of(
+    eager: Callable, ours: Callable, inputs: list[torch.Tensor], **more: Callable
+) -> dict[str, Step]:
+    ways = {
+        "eager": eager,
+        "torch.compile": torch.compile(eager, dynamic=False),
+        **more,
+        "ours": ours,
+    }
     return {name: step_of(fn, inputs) for name, fn in ways.items()}
 
 
@@ -65,26 +72,40 @@ def bias_gelu(device: str) -> dict[str, Step]:
 
 def layer_norm(device: str) -> dict[str, Step]:
     inputs = [random(device, ROWS, H), random(device, H), random(device, H)]
-    return ways_of(fuse.layer_norm_plain, fuse.layer_norm, inputs,
-                   **{"PyTorch's": lambda x, w, b: F.layer_norm(x, (H,), w, b)})  # fmt: skip
+    return ways_of(
+        fuse.layer_norm_plain,
+        fuse.layer_norm,
+        inputs,
+        **{"PyTorch's": lambda x, w, b: F.layer_norm(x, (H,), w, b)},
+    )
 
 
 def softmax(device: str) -> dict[str, Step]:
     inputs = [random(device, ROWS, H)]
-    return ways_of(fuse.softmax_plain, fuse.softmax, inputs, **{"PyTorch's": lambda x: x.softmax(-1)})
+    return ways_of(
+        fuse.softmax_plain, fuse.softmax, inputs, **{"PyTorch's": lambda x: x.softmax(-1)}
+    )
 
 
 def cross_entropy(device: str) -> dict[str, Step]:
     tokens = ROWS // 16
     targets = torch.arange(tokens, device=device)
-    return ways_of(lambda x: fuse.cross_entropy_plain(x, targets).mean(), lambda x: fuse.cross_entropy(x, targets),
-                   [random(device, tokens, V)], **{"PyTorch's": lambda x: F.cross_entropy(x, targets)})  # fmt: skip
+    return ways_of(
+        lambda x: fuse.cross_entropy_plain(x, targets).mean(),
+        lambda x: fuse.cross_entropy(x, targets),
+        [random(device, tokens, V)],
+        **{"PyTorch's": lambda x: F.cross_entropy(x, targets)},
+    )
 
 
 def attention(device: str) -> dict[str, Step]:
     inputs = [random(device, HEADS, T, D) for _ in range(3)]
-    return ways_of(lambda q, k, v: fuse.attention_plain(q, k, v, True), lambda q, k, v: fuse.attention(q, k, v, True),
-                   inputs, **{"PyTorch's": lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True)})
+    return ways_of(
+        lambda q, k, v: fuse.attention_plain(q, k, v, True),
+        lambda q, k, v: fuse.attention(q, k, v, True),
+        inputs,
+        **{"PyTorch's": lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True)},
+    )
 
 
 class Nothing(torch.autograd.Function):
@@ -118,11 +139,13 @@ def stepping(optimizer_class: type, device: str, stay: bool = False, **how) -> S
 
 
 def optimizers(ours: type, theirs: type, device: str, **how) -> dict[str, Step]:
-    return {"eager": stepping(theirs, device, foreach=False, **how),
-            "foreach": stepping(theirs, device, foreach=True, **how),
-            "fused": stepping(theirs, device, fused=True, **how),
-            "ours, in place": stepping(ours, device, stay=True, **how),
-            "ours": stepping(ours, device, **how)}  # fmt: skip
+    return {
+        "eager": stepping(theirs, device, foreach=False, **how),
+        "foreach": stepping(theirs, device, foreach=True, **how),
+        "fused": stepping(theirs, device, fused=True, **how),
+        "ours, in place": stepping(ours, device, stay=True, **how),
+        "ours": stepping(ours, device, **how),
+    }
 
 
 def sgd(device: str) -> dict[str, Step]:
@@ -134,7 +157,8 @@ def adamw(device: str) -> dict[str, Step]:
 
 
 CASES: dict[str, Callable[[str], dict[str, Step]]] = {
-    case.__name__: case for case in (add3, bias_gelu, layer_norm, softmax, cross_entropy, attention, sgd, adamw)
+    case.__name__: case
+    for case in (add3, bias_gelu, layer_norm, softmax, cross_entropy, attention, sgd, adamw)
 }
 
 
@@ -148,37 +172,55 @@ def seconds(step: Step, device: str) -> float:
 
 def times_of(ways: dict[str, Step], repeats: int, device: str) -> dict[str, list[float]]:
     """By way, of each repeat; the first two repeats warm up."""
-    runs = [{name: seconds(step, device) for name, step in ways.items()} for _ in range(repeats + 2)][2:]
+    runs = [
+        {name: seconds(step, device) for name, step in ways.items()} for _ in range(repeats + 2)
+    ][2:]
     return {name: [run[name] for run in runs] for name in ways}
 
 
 def measure(names: list[str], repeats: int, device: str = "cpu") -> dict[str, float]:
     """Print the tables and the ratios; returns the ratios by name."""
     start, ratios = time.perf_counter(), {}
-    print(f"ours on {device}: {fuse.warm(*names) if device == 'cpu' else 'Triton'}, {torch.get_num_threads()} threads, "
-          f"{time.perf_counter() - start:.0f} s of compiling")  # fmt: skip
+    print(
+        f"ours on {device}: {fuse.warm(*names) if device == 'cpu' else 'Triton'}, {torch.get_num_threads()} threads, "
+        f"{time.perf_counter() - start:.0f} s of compiling"
+    )
     for name in names:
         ways = CASES[name](device)
         firsts = {way: step() for way, step in ways.items()}
         for found in firsts.values():
             torch.testing.assert_close(found, firsts["eager"], rtol=1e-3, atol=1e-3)
         counts = {way: metered(ways[way]) for way in ways if way.startswith(("eager", "ours"))}
-        print(f"{name}: " + "; ".join(f"{way} {c.calls} launches, {c.bytes_moved / 1e6:.0f} MB"
-                                      for way, c in counts.items()))  # fmt: skip
+        print(
+            f"{name}: "
+            + "; ".join(
+                f"{way} {c.calls} launches, {c.bytes_moved / 1e6:.0f} MB"
+                for way, c in counts.items()
+            )
+        )
         times = times_of(ways, repeats, device)
-        over = lambda way, t=times: statistics.median(a / b for a, b in zip(t[way], t["ours"], strict=True))
+        over = lambda way, t=times: statistics.median(
+            a / b for a, b in zip(t[way], t["ours"], strict=True)
+        )
         for way, own in times.items():
             print(f"  {way:<14} {spread(own):<28} ms, over ours {over(way):.2f}", flush=True)
         ratios[f"fuse_{name}"] = over("eager")
         if "ours, in place" in ways:
             own = zip(times["eager"], times["ours, in place"], strict=True)
             ratios[f"fuse_{name}_in_place"] = statistics.median(a / b for a, b in own)
-        ratios[f"fuse_{name}_compiled"] = over("torch.compile" if "torch.compile" in ways else "fused")
+        ratios[f"fuse_{name}_compiled"] = over(
+            "torch.compile" if "torch.compile" in ways else "fused"
+        )
     return report(ratios)
 
 
 if __name__ == "__main__":
-    args = options(__doc__, repeats=(5, 20), only=CASES, threads={"type": int, "default": 1, "help": "on a CPU"},
-                   device={"choices": ["cpu", "cuda"], "default": "cpu"})  # fmt: skip
+    args = options(
+        __doc__,
+        repeats=(5, 20),
+        only=CASES,
+        threads={"type": int, "default": 1, "help": "on a CPU"},
+        device={"choices": ["cpu", "cuda"], "default": "cpu"},
+    )
     torch.set_num_threads(args.threads)
     measure(args.only, args.repeats, args.device)

@@ -43,7 +43,9 @@ def missing() -> str | None:
 
 def left_over() -> list[str]:
     """Namespaces that were made here, by a process that is dead."""
-    names = [line.split()[0] for line in ip("netns", "list").splitlines() if line.startswith(PREFIX)]
+    names = [
+        line.split()[0] for line in ip("netns", "list").splitlines() if line.startswith(PREFIX)
+    ]
     return [name for name in names if not os.path.exists(f"/proc/{name.split('-')[1]}")]
 
 
@@ -61,7 +63,8 @@ def remove(names: list[str]) -> None:
     """End what runs in these namespaces, and delete them; their links go with them."""
     for name in names:
         without = 0
-        while without < 2:  # one may have started another, and has no words for a moment, while that begins
+        # one may have started another, and has no words for a moment, while that begins
+        while without < 2:
             pids = inside(name)
             without = 0 if pids else without + 1
             for pid in pids:
@@ -104,13 +107,41 @@ def hosts(megabits: int) -> Iterator[list[str]]:
         try:
             for name in names:
                 ip("netns", "add", name)
-            ip("link", "add", LINK, "netns", names[0], "type", "veth", "peer", "name", LINK, "netns", names[1])
+            ip(
+                "link",
+                "add",
+                LINK,
+                "netns",
+                names[0],
+                "type",
+                "veth",
+                "peer",
+                "name",
+                LINK,
+                "netns",
+                names[1],
+            )
             for name, address in zip(names, ADDRESSES, strict=True):
                 ip("-n", name, "address", "add", f"{address}/24", "dev", LINK)
                 ip("-n", name, "link", "set", LINK, "up")
                 ip("-n", name, "link", "set", "lo", "up")
-                ip("tc", "-n", name, "qdisc", "add", "dev", LINK, "root", "tbf", "rate", f"{megabits}mbit",
-                   "burst", f"{max(16, megabits // 4)}kb", "latency", "400ms")  # fmt: skip
+                ip(
+                    "tc",
+                    "-n",
+                    name,
+                    "qdisc",
+                    "add",
+                    "dev",
+                    LINK,
+                    "root",
+                    "tbf",
+                    "rate",
+                    f"{megabits}mbit",
+                    "burst",
+                    f"{max(16, megabits // 4)}kb",
+                    "latency",
+                    "400ms",
+                )
             yield names
         finally:
             try:

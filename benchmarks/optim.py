@@ -27,7 +27,17 @@ from torch.optim.lr_scheduler import LambdaLR
 from benchmarks.options import options
 from minidist.models import mlp
 from minidist.tasks import Task, digits
-from minidist.train.optim import LAMB, LARS, SGD, best_rate, cosine, groups, scaled, steps_ratio, warm_up
+from minidist.train.optim import (
+    LAMB,
+    LARS,
+    SGD,
+    best_rate,
+    cosine,
+    groups,
+    scaled,
+    steps_ratio,
+    warm_up,
+)
 
 SEEDS = (0, 1, 2, 3, 4)
 EPOCHS, WARM, RATE, BATCH = 30, 0.2, 0.05, 32
@@ -70,7 +80,9 @@ def sharp(seed: int) -> nn.Module:
     return model
 
 
-def learn(make: Callable, batch: int, warm: float = WARM, seed: int = 0, epochs: int = EPOCHS) -> float:
+def learn(
+    make: Callable, batch: int, warm: float = WARM, seed: int = 0, epochs: int = EPOCHS
+) -> float:
     """Accuracy on the test images, in percent, after training. make(groups): the optimizer."""
     model, data, random = sharp(seed), images(), torch.Generator().manual_seed(seed)
     optimizer, each = make(groups(model)), len(data.x) // batch
@@ -119,13 +131,22 @@ def steps_to_goal(batch: int, seed: int, most: int = 4000) -> int:
     raise RuntimeError(f"{most} steps with a batch of {batch} do not reach a loss of {GOAL}")
 
 
-def critical(sizes=(2, 4, 8, 16, 32, 64, 128, 256, 512), seeds=SEEDS[:3]) -> dict[int, tuple[float, float]]:
+def critical(
+    sizes=(2, 4, 8, 16, 32, 64, 128, 256, 512), seeds=SEEDS[:3]
+) -> dict[int, tuple[float, float]]:
     """Print and return, by batch: the mean of the seeds' steps, and what the law says; the fewest steps fit best."""
-    means = {batch: sum(steps_to_goal(batch, seed) for seed in seeds) / len(seeds) for batch in sizes}
-    fewest = statistics.geometric_mean(mean / steps_ratio(batch, NOISE) for batch, mean in means.items())
+    means = {
+        batch: sum(steps_to_goal(batch, seed) for seed in seeds) / len(seeds) for batch in sizes
+    }
+    fewest = statistics.geometric_mean(
+        mean / steps_ratio(batch, NOISE) for batch, mean in means.items()
+    )
     found = {batch: (mean, fewest * steps_ratio(batch, NOISE)) for batch, mean in means.items()}
     for batch, (mean, says) in found.items():
-        print(f"  batch {batch:>4}: {mean:>6.1f} steps, {fewest:.1f}·(1 + {NOISE}/{batch}) = {says:.1f}", flush=True)
+        print(
+            f"  batch {batch:>4}: {mean:>6.1f} steps, {fewest:.1f}·(1 + {NOISE}/{batch}) = {says:.1f}",
+            flush=True,
+        )
     return found
 
 

@@ -7,14 +7,21 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def options(doc: str, repeats: tuple[int, int] | None = None, only: Iterable[str] = (), quick: str = "few repeats",
-            **more: dict[str, Any]) -> argparse.Namespace:  # fmt: skip
+def options(
+    doc: str,
+    repeats: tuple[int, int] | None = None,
+    only: Iterable[str] = (),
+    quick: str = "few repeats",
+    **more: dict[str, Any],
+) -> argparse.Namespace:
     """What the command line says; the description is `doc`.
 
     --quick: what `quick` says.  repeats=(few, many): --repeats, `many` if not given, `few` where it is quick.
     only: the names that --only takes, one or more; all if not given.  more: flags by name, as for `add_argument`.
     """
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help=quick)
     if repeats is not None:
         parser.add_argument("--repeats", type=int, default=repeats[1])

@@ -41,7 +41,10 @@ class Layer(nn.Module):
     def __init__(self, number: int, seeds: tuple[int, ...]):
         super().__init__()
         inputs, outputs = WIDTHS[number : number + 2]
-        drawn = [torch.randn(inputs, outputs, generator=generator(seed, f"layer {number}")) for seed in seeds]
+        drawn = [
+            torch.randn(inputs, outputs, generator=generator(seed, f"layer {number}"))
+            for seed in seeds
+        ]
         self.weight = nn.Parameter(torch.stack(drawn) * math.sqrt(2 / inputs))
         self.bias = nn.Parameter(torch.zeros(len(seeds), 1, outputs))
         self.last = number == len(WIDTHS) - 2
@@ -66,7 +69,10 @@ class Outcome(NamedTuple):
 
 def batches(task: Task, M: int, seeds: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
     """M micro-batches of BATCH images for each seed: (seeds, B, 64) and (seeds, B)."""
-    chosen = [torch.randint(len(task.x), (M, BATCH), generator=generator(seed, "batches")) for seed in seeds]
+    chosen = [
+        torch.randint(len(task.x), (M, BATCH), generator=generator(seed, "batches"))
+        for seed in seeds
+    ]
     return [(task.x[own], task.y[own]) for own in torch.stack(chosen, 1)]
 
 
@@ -93,7 +99,9 @@ def train(comm, rule: str, rate: float, data: list, seeds: tuple[int, ...], m: i
     elif rule == "2bw":
         PipeDream2BW(part, comm, sgd, loss_fn, m=m).run(data)
     else:
-        PipeDream(part, comm, sgd, loss_fn, vertical=rule == "vertical", wrong_no_stash=rule == "no stash").run(data)
+        PipeDream(
+            part, comm, sgd, loss_fn, vertical=rule == "vertical", wrong_no_stash=rule == "no stash"
+        ).run(data)
     return [layer.state_dict() for layer in part], [loss.detach() for loss in losses]
 
 
@@ -106,18 +114,26 @@ def with_flush(pipeline: Pipeline, optimizer: torch.optim.Optimizer, data: list,
         optimizer.zero_grad()
 
 
-def converge(rule: str, rate: float, M: int = 600, S: int = 8, seeds: tuple[int, ...] = SEEDS) -> Outcome:
+def converge(
+    rule: str, rate: float, M: int = 600, S: int = 8, seeds: tuple[int, ...] = SEEDS
+) -> Outcome:
     """Train by a rule of RULES, on S stages and M micro-batches (with flush and 2BW a multiple of S)."""
     task = digits(torch.float32)
     data = batches(task, M, seeds)
     results = World(S).run(train, rule, rate, data, seeds, S)
     layers = [Layer(number, seeds) for number in range(len(WIDTHS) - 1)]
-    for layer, state in zip(layers, (state for states, _ in results for state in states), strict=True):
+    for layer, state in zip(
+        layers, (state for states, _ in results for state in states), strict=True
+    ):
         layer.load_state_dict(state)
     whole = nn.Sequential(*layers)
     with torch.no_grad():
         loss = each_loss(whole(task.x.expand(len(seeds), -1, -1)), task.y.expand(len(seeds), -1))
-        right = (whole(task.test_x.expand(len(seeds), -1, -1)).argmax(-1) == task.test_y).float().mean(1)
+        right = (
+            (whole(task.test_x.expand(len(seeds), -1, -1)).argmax(-1) == task.test_y)
+            .float()
+            .mean(1)
+        )
     return Outcome(loss.nan_to_num(math.inf).tolist(), right.tolist(), torch.stack(results[-1][1]))
 
 
@@ -129,9 +145,14 @@ def main() -> None:
         for rule in rules:
             start = time.perf_counter()
             outcome = converge(rule, rate, seeds=SEEDS[:2] if quick else SEEDS)
-            print(f"  {rule:9s}" + "".join(f"{loss:9.3f}" for loss in outcome.loss)
-                  + "  |" + "".join(f"{100 * right:6.1f}" for right in outcome.right)
-                  + f"   {time.perf_counter() - start:.1f} s", flush=True)  # fmt: skip
+            print(
+                f"  {rule:9s}"
+                + "".join(f"{loss:9.3f}" for loss in outcome.loss)
+                + "  |"
+                + "".join(f"{100 * right:6.1f}" for right in outcome.right)
+                + f"   {time.perf_counter() - start:.1f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -73,12 +73,21 @@ def theirs(comm, name: str) -> tuple[list[nn.Module], Callable[[], None]]:
     v = SCHEDULES[name][1]
     chunks, parts = chunks_of(comm, v), comm.size * v
     numbers = [c * comm.size + comm.rank for c in range(v)]
-    stages = [pipelining.PipelineStage(m, i, parts, torch.device("cpu")) for m, i in zip(chunks, numbers, strict=True)]
-    kind = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
-            "interleaved": pipelining.ScheduleInterleaved1F1B}[name]  # fmt: skip
+    stages = [
+        pipelining.PipelineStage(m, i, parts, torch.device("cpu"))
+        for m, i in zip(chunks, numbers, strict=True)
+    ]
+    kind = {
+        "gpipe": pipelining.ScheduleGPipe,
+        "1f1b": pipelining.Schedule1F1B,
+        "interleaved": pipelining.ScheduleInterleaved1F1B,
+    }[name]
     schedule = kind(stages if v > 1 else stages[0], MICRO_BATCHES, next_token_loss)
     x, y = batch()
-    inputs, more = ([x] if 0 in numbers else []), (dict(target=y, losses=[]) if parts - 1 in numbers else {})
+    inputs, more = (
+        ([x] if 0 in numbers else []),
+        (dict(target=y, losses=[]) if parts - 1 in numbers else {}),
+    )
 
     def step() -> None:
         for chunk in chunks:
@@ -114,23 +123,32 @@ def program(comm, store: str, repeats: int, names: list[str]) -> dict[tuple[str,
     """Seconds by schedule, way and repeat."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size
+    )
     gloo, times = TorchComm(), {}
     for name in names:
-        made = {"PyTorch, gloo": theirs(comm, name), "ours, shared memory": ours(comm, name),
-                "ours, gloo": ours(gloo, name)}  # fmt: skip
+        made = {
+            "PyTorch, gloo": theirs(comm, name),
+            "ours, shared memory": ours(comm, name),
+            "ours, gloo": ours(gloo, name),
+        }
         for _, step in made.values():
             step()
         for chunks, _ in made.values():
             equal(chunks, made["PyTorch, gloo"][0])
-        ways = {(name, way): step for way, (_, step) in made.items()} | {(name, "compute"): compute(comm)}
+        ways = {(name, way): step for way, (_, step) in made.items()} | {
+            (name, "compute"): compute(comm)
+        }
         times |= times_of(comm, ways, repeats)
     barrier(comm)
     dist.destroy_process_group()
     return times
 
 
-def measure(counts: list[int], repeats: int, names: Sequence[str] = tuple(SCHEDULES)) -> dict[str, float]:
+def measure(
+    counts: list[int], repeats: int, names: Sequence[str] = tuple(SCHEDULES)
+) -> dict[str, float]:
     """Print the table and the ratios; returns the ratios by name."""
     return tensor.measure(counts, repeats, list(names), program, "pipeline")
 

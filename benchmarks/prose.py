@@ -39,35 +39,52 @@ class Prose(NamedTuple):
     known: float
 
     def __str__(self) -> str:
-        rows = [f"step {step:>5}: {loss:.3f} nats a token on text kept apart" for step, loss in self.apart.items()]
+        rows = [
+            f"step {step:>5}: {loss:.3f} nats a token on text kept apart"
+            for step, loss in self.apart.items()
+        ]
         bits = f"{self.bits:.2f} bits a byte of it; xz {self.xz:.2f}, behind the other text {self.copied:.2f}"
         known = f"{self.known:.0%} of these words stand in the reference"
         return "\n".join([*rows, bits, "", self.sample, "", known])
 
     def picture(self):
         """Both losses by step."""
-        lines = {"text it learns from": (range(1, len(self.losses) + 1), self.losses),
-                 "text kept apart": (list(self.apart), list(self.apart.values()))}  # fmt: skip
-        return curves(lines, title="A GPT reads Python's reference", xlabel="step", ylabel="nats a token")
+        lines = {
+            "text it learns from": (range(1, len(self.losses) + 1), self.losses),
+            "text kept apart": (list(self.apart), list(self.apart.values())),
+        }
+        return curves(
+            lines, title="A GPT reads Python's reference", xlabel="step", ylabel="nats a token"
+        )
 
 
 def prose(steps: int | None = None) -> Prose:
     """A run, of as many steps as the file says unless told otherwise."""
-    words = [*WORDS, *([] if steps is None else ["--steps", steps, "--evaluate-every", max(1, steps // 3)])]
+    words = [
+        *WORDS,
+        *([] if steps is None else ["--steps", steps, "--evaluate-every", max(1, steps // 3)]),
+    ]
     args = flags(*words)
     with tempfile.TemporaryDirectory() as folder:
         found = by_torchrun(2, Path(folder), *words)
         printed = Path(folder, "printed").read_text()
-    apart = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss on text kept apart (\S+)", printed)}
+    apart = {
+        int(step): float(loss)
+        for step, loss in re.findall(r"step (\d+): loss on text kept apart (\S+)", printed)
+    }
     texts = documents(args.text)
     pairs = BPE.learn(texts, args.vocab)
     both = [whole(tokens.tolist(), pairs) for tokens in split(packed(texts, pairs), args.apart)]
     tokens = sum(len(pairs.encode(text)) for text in both[1])
     learned, kept = ("".join(texts).encode() for texts in both)
     bits = found["loss apart"] * tokens / len(kept) / math.log(2)
-    said, there = (re.findall(r"[a-z]{2,}", some.lower()) for some in (found["sample"], learned.decode()))
+    said, there = (
+        re.findall(r"[a-z]{2,}", some.lower()) for some in (found["sample"], learned.decode())
+    )
     known = sum(map(set(there).__contains__, said)) / max(1, len(said))
-    return Prose(found["losses"], apart, bits, xz(b"", kept), xz(learned, kept), found["sample"], known)
+    return Prose(
+        found["losses"], apart, bits, xz(b"", kept), xz(learned, kept), found["sample"], known
+    )
 
 
 def whole(tokens: list[int], pairs: BPE) -> list[str]:
@@ -83,7 +100,9 @@ def xz(learned: bytes, kept: bytes) -> float:
 
 
 def main() -> int:
-    args = options(__doc__, quick="60 steps", picture={"type": Path, "help": "draw the losses into this file"})
+    args = options(
+        __doc__, quick="60 steps", picture={"type": Path, "help": "draw the losses into this file"}
+    )
     found = prose(60 if args.quick else None)
     print(found)
     if args.picture:

@@ -28,7 +28,13 @@ from benchmarks.data_parallel import spread
 from benchmarks.options import options, report
 from minidist.models import gpt, next_token_loss
 from minidist.study import measure as metered
-from minidist.train.remat import ATTENTION, checkpoint, checkpoint_reentrant, checkpoint_sequential, selective
+from minidist.train.remat import (
+    ATTENTION,
+    checkpoint,
+    checkpoint_reentrant,
+    checkpoint_sequential,
+    selective,
+)
 
 aten = torch.ops.aten
 PRODUCTS = [aten.addmm.default, aten.mm.default, aten.bmm.default]
@@ -64,7 +70,9 @@ WAYS = {
     "ours, hooks": layer_by_layer(checkpoint),
     "torch, reentrant": layer_by_layer(functools.partial(torchs, use_reentrant=True)),
     "ours, reentrant": layer_by_layer(checkpoint_reentrant),
-    "torch, products saved": layer_by_layer(functools.partial(torchs, use_reentrant=False, context_fn=CONTEXT)),
+    "torch, products saved": layer_by_layer(
+        functools.partial(torchs, use_reentrant=False, context_fn=CONTEXT)
+    ),
     "ours, products saved": layer_by_layer(selective(save=PRODUCTS)),
     "ours, attention repeated": layer_by_layer(selective(ATTENTION)),
     "ours, √L segments": lambda layers, x: checkpoint_sequential(layers, None, x),
@@ -74,9 +82,18 @@ PAIRS = {"hooks": "hooks", "reentrant": "reentrant", "products saved": "selectiv
 
 def step_of(size: Size, run: Callable, device: str = "cpu") -> Callable[[], nn.Module]:
     """A training step without its optimizer, with dropout from the same seed each time."""
-    words = dict(layers=size.layers, hidden=size.hidden, heads=size.heads, vocab=size.vocab, context=size.tokens)
+    words = dict(
+        layers=size.layers,
+        hidden=size.hidden,
+        heads=size.heads,
+        vocab=size.vocab,
+        context=size.tokens,
+    )
     model = gpt(**words, dropout=0.1, attention="explicit", device=device)
-    x, y = (torch.arange(size.batch * size.tokens, device=device).reshape(size.batch, -1) % size.vocab for _ in "xy")
+    x, y = (
+        torch.arange(size.batch * size.tokens, device=device).reshape(size.batch, -1) % size.vocab
+        for _ in "xy"
+    )
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
 
@@ -108,7 +125,9 @@ def compare(steps: dict[str, Callable]) -> None:
     """Raises AssertionError unless all ways give the same gradients to the bit."""
     expected = [p.grad.clone() for p in steps["no checkpoints"]().parameters()]
     for name, step in steps.items():
-        same = all(torch.equal(p.grad, g) for p, g in zip(step().parameters(), expected, strict=True))
+        same = all(
+            torch.equal(p.grad, g) for p, g in zip(step().parameters(), expected, strict=True)
+        )
         assert same, f"{name} has other gradients"
 
 
@@ -122,11 +141,16 @@ def measure(repeats: int, sizes: dict[str, Size] = SIZES) -> dict[str, float]:
         times = times_of(steps, repeats)
         costs = {name: metered(step_of(size, run, "meta")) for name, run in WAYS.items()}
         whole = costs["no checkpoints"]
-        print(f"{kind}: {size}; ms: median [quartiles]; peak bytes; peak and FLOPs over those without checkpoints")
+        print(
+            f"{kind}: {size}; ms: median [quartiles]; peak bytes; peak and FLOPs over those without checkpoints"
+        )
         for name, own in times.items():
             cost = costs[name]
-            print(f"  {name:<26} {spread(own):<28} {cost.peak:>12,} {cost.peak / whole.peak:>6.3f} "
-                  f"{cost.flops / whole.flops:>6.3f}", flush=True)  # fmt: skip
+            print(
+                f"  {name:<26} {spread(own):<28} {cost.peak:>12,} {cost.peak / whole.peak:>6.3f} "
+                f"{cost.flops / whole.flops:>6.3f}",
+                flush=True,
+            )
         for pair, called in PAIRS.items():
             ours, theirs = f"ours, {pair}", f"torch, {pair}"
             over = statistics.median(a / b for a, b in zip(times[theirs], times[ours], strict=True))

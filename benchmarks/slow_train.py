@@ -102,7 +102,8 @@ def until(comm, way: str, task: Task, target: float = TARGET, at_most: int = AT_
         seconds += timed(comm, steps, EVERY)
         with torch.no_grad():
             loss = cross_entropy(module(task.test_x), task.test_y).double()
-        losses.append(all_reduce_(comm, loss, "max").item())  # hosts may round differently, and must agree
+        # hosts may round differently, and must agree
+        losses.append(all_reduce_(comm, loss, "max").item())
     return {"steps": len(losses) * EVERY, "seconds": seconds, "loss": losses[-1], "losses": losses}
 
 
@@ -127,7 +128,10 @@ def latency(comm) -> float:
 def measured(comm, ways: list[str], target: float, at_most: int) -> dict:
     """All that a link shows: latency, and of each way the seconds of a step alone, and until the loss."""
     task = digits(torch.float32)
-    found = {way: {"alone": alone(comm, way, task)} | until(comm, way, task, target, at_most) for way in ways}
+    found = {
+        way: {"alone": alone(comm, way, task)} | until(comm, way, task, target, at_most)
+        for way in ways
+    }
     return {"alpha": latency(comm), "ways": found}
 
 

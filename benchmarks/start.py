@@ -58,9 +58,15 @@ def measure(repeats: int = 15) -> dict[int, tuple[float, float]]:
             ours.append(seconds(lambda n=n: launch(ring, n)))
             if repeat % 5 == 0:
                 with tempfile.TemporaryDirectory() as folder:
-                    theirs.append(seconds(lambda n=n, folder=folder: mp.spawn(spawned, (n, f"{folder}/store"), n)))
+                    theirs.append(
+                        seconds(
+                            lambda n=n, folder=folder: mp.spawn(spawned, (n, f"{folder}/store"), n)
+                        )
+                    )
         found[n] = statistics.median(ours), statistics.median(theirs)
-        print(f"{n} ranks: launch {found[n][0]:.3f} s (slowest {max(ours):.3f}), mp.spawn {found[n][1]:.2f} s")
+        print(
+            f"{n} ranks: launch {found[n][0]:.3f} s (slowest {max(ours):.3f}), mp.spawn {found[n][1]:.2f} s"
+        )
     for n, (ours, theirs) in found.items():
         print(f"ratio start_n={n} {theirs / ours:.1f}")
     return found

@@ -46,7 +46,9 @@ class Ranks:
 
 def step_of(block: nn.Module, serial: nn.Module) -> Step:
     """Forward and backward of a block, which computes what `serial` does."""
-    x = torch.randn(BATCH, TOKENS, HIDDEN, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    x = torch.randn(
+        BATCH, TOKENS, HIDDEN, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
     weight = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
 
     def step() -> torch.Tensor:
@@ -58,21 +60,25 @@ def step_of(block: nn.Module, serial: nn.Module) -> Step:
 
     found = step().detach(), x.grad
     expected = serial(x)
-    gradient, = torch.autograd.grad((expected * weight).sum(), x)
+    (gradient,) = torch.autograd.grad((expected * weight).sum(), x)
     torch.testing.assert_close(found, (expected.detach(), gradient), rtol=1e-3, atol=1e-3)
     return step
 
 
-def blocks(ranks: Ranks, name: str, ours: Callable[[Comm], nn.Module], plan: dict, split: Callable) -> dict[str, Step]:
+def blocks(
+    ranks: Ranks, name: str, ours: Callable[[Comm], nn.Module], plan: dict, split: Callable
+) -> dict[str, Step]:
     """The ways of a block of the serial layer: DTensor's by `plan`, and ours over both transports."""
     from torch.distributed.tensor.parallel import parallelize_module
 
     serial, theirs = (getattr(seeded_(TransformerLayer(HIDDEN, HEADS)), name) for _ in range(2))
     seeded_(serial), seeded_(theirs)  # the names of the block alone, as ours
     split(theirs)
-    return {"DTensor, gloo": step_of(parallelize_module(theirs, ranks.mesh, plan), serial),
-            "ours, shared memory": step_of(ours(ranks.shared), serial),
-            "ours, gloo": step_of(ours(ranks.gloo), serial)}  # fmt: skip
+    return {
+        "DTensor, gloo": step_of(parallelize_module(theirs, ranks.mesh, plan), serial),
+        "ours, shared memory": step_of(ours(ranks.shared), serial),
+        "ours, gloo": step_of(ours(ranks.gloo), serial),
+    }
 
 
 def mlp(ranks: Ranks) -> dict[str, Step]:
@@ -91,7 +97,9 @@ def attention(ranks: Ranks) -> dict[str, Step]:
         block.groups //= ranks.shared.size
 
     plan = {"qkv": ColwiseParallel(), "proj": RowwiseParallel()}
-    return blocks(ranks, "attention", lambda comm: TensorAttention(HIDDEN, HEADS, comm), plan, split)
+    return blocks(
+        ranks, "attention", lambda comm: TensorAttention(HIDDEN, HEADS, comm), plan, split
+    )
 
 
 def cross_entropy(ranks: Ranks) -> dict[str, Step]:
@@ -102,9 +110,11 @@ def cross_entropy(ranks: Ranks) -> dict[str, Step]:
     n, rank, random = ranks.shared.size, ranks.shared.rank, torch.Generator().manual_seed(0)
     whole = torch.randn(2 * BATCH * TOKENS, VOCAB, generator=random).requires_grad_()
     targets = torch.randint(0, VOCAB, whole.shape[:1], generator=random)
-    expected, = torch.autograd.grad(nn.functional.cross_entropy(whole, targets), whole)
+    (expected,) = torch.autograd.grad(nn.functional.cross_entropy(whole, targets), whole)
 
-    def step_of_loss(loss: Callable, logits: torch.Tensor, own: torch.Tensor, context: Callable = nullcontext) -> Step:
+    def step_of_loss(
+        loss: Callable, logits: torch.Tensor, own: torch.Tensor, context: Callable = nullcontext
+    ) -> Step:
         def step() -> torch.Tensor:
             logits.grad = None
             with context():
@@ -112,32 +122,48 @@ def cross_entropy(ranks: Ranks) -> dict[str, Step]:
             return logits.grad
 
         found = step()
-        torch.testing.assert_close(getattr(found, "_local_tensor", found), own, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(
+            getattr(found, "_local_tensor", found), own, rtol=1e-4, atol=1e-7
+        )
         return step
 
     def ours(loss: Callable, comm: Comm) -> Step:
         cut = uneven(VOCAB, n)
         part = whole.detach().split(cut, 1)[rank].clone().requires_grad_()
-        return step_of_loss(lambda x: loss(x, targets, comm, VOCAB), part, expected.split(cut, 1)[rank])
+        return step_of_loss(
+            lambda x: loss(x, targets, comm, VOCAB), part, expected.split(cut, 1)[rank]
+        )
 
     theirs = distribute_tensor(whole.detach(), ranks.mesh, [Shard(1)]).requires_grad_()
-    return {"loss_parallel, gloo": step_of_loss(lambda x: nn.functional.cross_entropy(x, targets), theirs,
-                                                expected.chunk(n, 1)[rank], loss_parallel),
-            "ours, shared memory": ours(vocab_cross_entropy, ranks.shared),
-            "ours, gloo": ours(vocab_cross_entropy, ranks.gloo),
-            "gathered, shared memory": ours(gathered_cross_entropy, ranks.shared)}  # fmt: skip
+    return {
+        "loss_parallel, gloo": step_of_loss(
+            lambda x: nn.functional.cross_entropy(x, targets),
+            theirs,
+            expected.chunk(n, 1)[rank],
+            loss_parallel,
+        ),
+        "ours, shared memory": ours(vocab_cross_entropy, ranks.shared),
+        "ours, gloo": ours(vocab_cross_entropy, ranks.gloo),
+        "gathered, shared memory": ours(gathered_cross_entropy, ranks.shared),
+    }
 
 
 CASES: dict[str, Callable[[Ranks], dict[str, Step]]] = {
-    "mlp": mlp, "attention": attention, "cross_entropy": cross_entropy,
-}  # fmt: skip
+    "mlp": mlp,
+    "attention": attention,
+    "cross_entropy": cross_entropy,
+}
 
 
-def program(comm: Comm, store: str, repeats: int, names: list[str]) -> dict[tuple[str, str], list[float]]:
+def program(
+    comm: Comm, store: str, repeats: int, names: list[str]
+) -> dict[tuple[str, str], list[float]]:
     """Seconds by case, way and repeat."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size
+    )
     ranks = Ranks(comm, TorchComm(), dist.init_device_mesh("cpu", (comm.size,)))
     ways = {(name, way): step for name in names for way, step in CASES[name](ranks).items()}
     times = times_of(comm, ways, repeats)
@@ -146,8 +172,9 @@ def program(comm: Comm, store: str, repeats: int, names: list[str]) -> dict[tupl
     return times
 
 
-def measure(counts: list[int], repeats: int, names: list[str], run: Callable = program,
-            kind: str = "tensor") -> dict[str, float]:  # fmt: skip
+def measure(
+    counts: list[int], repeats: int, names: list[str], run: Callable = program, kind: str = "tensor"
+) -> dict[str, float]:
     """Print the table and the ratios; returns the ratios by name. run: gives the seconds; kind: begins the names."""
     ratios = {}
     for n in counts:

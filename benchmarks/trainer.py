@@ -62,11 +62,24 @@ def by_torchrun(n: int, folder: Path, *words: object, kill_at: tuple[int, ...] =
     """
     folder.mkdir(parents=True, exist_ok=True)
     file, printed = folder / "found.json", folder / "printed"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n),
-               "--max-restarts", str(len(kill_at)), str(SCRIPT), "--json", str(file), *map(str, words)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(n),
+        "--max-restarts",
+        str(len(kill_at)),
+        str(SCRIPT),
+        "--json",
+        str(file),
+        *map(str, words),
+    ]
     command += ["--folder", str(folder)] if kill_at else []
     with printed.open("w") as output:
-        environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # see from_env
+        # see from_env
+        environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         agent = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
     for step in kill_at:
         while agent.poll() is None and said(folder) < step:
@@ -80,7 +93,9 @@ def by_torchrun(n: int, folder: Path, *words: object, kill_at: tuple[int, ...] =
 def kill_a_rank(agent: int) -> None:
     """SIGKILL to the last rank that torchrun, process `agent`, has started."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        ranks = [child for child in psutil.Process(agent).children() if str(SCRIPT) in child.cmdline()]
+        ranks = [
+            child for child in psutil.Process(agent).children() if str(SCRIPT) in child.cmdline()
+        ]
         if ranks:
             ranks[-1].kill()
 
@@ -94,8 +109,15 @@ class Killed(NamedTuple):
     equal: bool
 
 
-def with_kills(folder: Path, n: int, want: list[str], times: Iterator[float], draw: random.Random, most: int,
-               whole: dict[str, torch.Tensor]) -> Killed:  # fmt: skip
+def with_kills(
+    folder: Path,
+    n: int,
+    want: list[str],
+    times: Iterator[float],
+    draw: random.Random,
+    most: int,
+    whole: dict[str, torch.Tensor],
+) -> Killed:
     """A run of `n` processes with flags `want`, killed at most `most` times. whole: the tensors it must end with."""
     kills = saving = lost = 0
     args = flags(*want, "--folder", folder)
@@ -113,7 +135,9 @@ def with_kills(folder: Path, n: int, want: list[str], times: Iterator[float], dr
 
 def said(folder: Path) -> int:
     """The last step that a run's log tells of."""
-    lines = (folder / "log.jsonl").read_text().splitlines() if (folder / "log.jsonl").exists() else []
+    lines = (
+        (folder / "log.jsonl").read_text().splitlines() if (folder / "log.jsonl").exists() else []
+    )
     return json.loads(lines[-1])["step"] if lines else 0
 
 
@@ -133,7 +157,9 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(x, b[name]) for name, x in a.items())
 
 
-def killed(folder: Path, n: int, want: list[str], count: int, longest: float, seed: int = 0) -> list[Killed]:
+def killed(
+    folder: Path, n: int, want: list[str], count: int, longest: float, seed: int = 0
+) -> list[Killed]:
     """Runs, one after the other, until `count` kills have been survived, at times drawn up to `longest` seconds."""
     draw, runs = random.Random(seed), []
     launch(trained, n, flags(*want, "--folder", folder / "whole"), timeout=120)

@@ -33,8 +33,28 @@ from tests.largest import largest
 PORT = 29501
 AWAY = 8.0  # seconds until a host is back: longer than torchrun believes in a silent one, 3 here
 GRIDS = {1: "--dp 2", 2: "--dp 2 --tp 2", 4: "--dp 2 --pp 2 --tp 2"}  # by ranks a host
-SMALL = ["--dtype", "float64", "--layers", "2", "--hidden", "16", "--context", "16", "--batch", "8", "--peak", "1",
-         "--apart", "0", "--save-every", "5", "--micro-batches", "2", "--zero", "1"]  # fmt: skip
+SMALL = [
+    "--dtype",
+    "float64",
+    "--layers",
+    "2",
+    "--hidden",
+    "16",
+    "--context",
+    "16",
+    "--batch",
+    "8",
+    "--peak",
+    "1",
+    "--apart",
+    "0",
+    "--save-every",
+    "5",
+    "--micro-batches",
+    "2",
+    "--zero",
+    "1",
+]
 
 
 class Found(NamedTuple):
@@ -50,10 +70,36 @@ class Found(NamedTuple):
 
 def torchrun(name: str, place: int, each: int, words: list[str], file: Path) -> subprocess.Popen:
     """Start a host's torchrun, of `each` ranks; what it prints goes to `file`."""
-    where = ["--nnodes", "2", "--nproc-per-node", str(each), "--max-restarts", "3", "--rdzv-backend", "c10d",
-             "--rdzv-endpoint", f"{ADDRESSES[0]}:{PORT}", "--rdzv-id", "two", "--local-addr", ADDRESSES[place],
-             "--rdzv-conf", f"is_host={1 - place},keep_alive_interval=1,keep_alive_max_attempt=3"]  # fmt: skip
-    command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", *where, str(SCRIPT), *words]
+    where = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        str(each),
+        "--max-restarts",
+        "3",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"{ADDRESSES[0]}:{PORT}",
+        "--rdzv-id",
+        "two",
+        "--local-addr",
+        ADDRESSES[place],
+        "--rdzv-conf",
+        f"is_host={1 - place},keep_alive_interval=1,keep_alive_max_attempt=3",
+    ]
+    command = [
+        "ip",
+        "netns",
+        "exec",
+        name,
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *where,
+        str(SCRIPT),
+        *words,
+    ]
     # Else a host that comes back waits for an address that the others have told each other before (torch 2.13).
     environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     environment |= {"GLOO_SOCKET_IFNAME": LINK, "OMP_NUM_THREADS": "1"}
@@ -68,7 +114,9 @@ def kill(name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def until(folder: Path, step: int, started: list[subprocess.Popen], files: list[Path], limit: float = 180) -> None:
+def until(
+    folder: Path, step: int, started: list[subprocess.Popen], files: list[Path], limit: float = 180
+) -> None:
     """Wait for a step. RuntimeError with what the hosts printed if one ends before it, or it takes long."""
     end = time.monotonic() + limit
     while said(folder) < step:
@@ -96,11 +144,18 @@ def run(steps: int, at: int, each: int = 4, rate: int = 1000) -> Found:
         printed = [file.read_text() for file in files]
         if codes != [0, 0]:
             raise RuntimeError(f"the hosts ended with {codes}:\n" + "\n".join(printed))
-        said_so = re.findall(r"goes on at step (\d+)", "\n".join(printed))  # rank 0 may be on either host by then
+        # rank 0 may be on either host by then
+        said_so = re.findall(r"goes on at step (\d+)", "\n".join(printed))
         if not said_so:
             raise RuntimeError("nobody says where the run went on:\n" + "\n".join(printed))
         resumed = int(said_so[0])
-        return Found(died, resumed, seconds, json.loads(Path(where, "found.json").read_text())["losses"], printed)
+        return Found(
+            died,
+            resumed,
+            seconds,
+            json.loads(Path(where, "found.json").read_text())["losses"],
+            printed,
+        )
 
 
 def serial(steps: int) -> list[float]:
@@ -119,8 +174,10 @@ def main() -> int:
     for name, text in zip(("host a", "host b", "host b again"), found.printed, strict=True):
         print(f"── {name}\n{text}")
     off = largest(abs(x - y) for x, y in zip(found.losses, serial(args.steps), strict=True))
-    print(f"host b died after step {found.died}; the run went on at step {found.resumed}, {found.seconds:.1f} s later; "
-          f"losses are off the serial ones by {off:.1e}")  # fmt: skip
+    print(
+        f"host b died after step {found.died}; the run went on at step {found.resumed}, {found.seconds:.1f} s later; "
+        f"losses are off the serial ones by {off:.1e}"
+    )
     return 0
 
 

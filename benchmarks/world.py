@@ -47,7 +47,12 @@ def messages(ranks: tuple[int, ...] = RANKS, repeats: int = 3) -> dict[int, tupl
     rows = []
     for _ in range(repeats):
         rows.append({n: message_cost(n) for n in ranks})
-        print("  ".join(f"n = {n}: {own:.1f} µs ({wall:.1f} wall)" for n, (wall, own) in rows[-1].items()), flush=True)
+        print(
+            "  ".join(
+                f"n = {n}: {own:.1f} µs ({wall:.1f} wall)" for n, (wall, own) in rows[-1].items()
+            ),
+            flush=True,
+        )
     own = {n: [row[n][1] for row in rows] for n in ranks}
     ratios = {n: [a / b for a, b in zip(own[n], own[ranks[0]], strict=True)] for n in ranks}
     return {n: (statistics.median(own[n]), statistics.median(ratios[n])) for n in ranks}
@@ -71,7 +76,9 @@ def metered(device: str, repeats: int = 20) -> tuple[float, float]:
     plain, charged = [], []
     for _ in range(3):
         for meter, times in ((False, plain), (True, charged)):
-            times += World(1, cluster=Cluster.dgx_h100(), device=device, meter=meter).run(train, layer, x, repeats)[0]
+            times += World(1, cluster=Cluster.dgx_h100(), device=device, meter=meter).run(
+                train, layer, x, repeats
+            )[0]
     return statistics.median(plain), statistics.median(charged)
 
 
@@ -105,7 +112,9 @@ def main(quick: bool) -> None:
         print(f"ratio world_n={n} {ratio:.2f}")
     for device in ("cpu", "meta"):
         plain, charged = metered(device)
-        print(f"a transformer layer, {device}: {plain * 1e3:.2f} ms, metered {charged * 1e3:.2f} ms")
+        print(
+            f"a transformer layer, {device}: {plain * 1e3:.2f} ms, metered {charged * 1e3:.2f} ms"
+        )
         print(f"ratio meter_{device} {charged / plain:.2f}")
     for n, each in launch(memory, 1, ranks)[0].items():
         print(f"{n} ranks: {each / 1024:,.0f} KiB of memory a rank")

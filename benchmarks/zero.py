@@ -50,10 +50,15 @@ class Ranks:
     gloo: Comm
 
 
-def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> tuple[nn.Module, Step]:
+def step_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int
+) -> tuple[nn.Module, Step]:
     """The model, and a training step of it on this rank's batch."""
     random = torch.Generator().manual_seed(rank)
-    x, y = torch.randn(BATCH, WIDTHS[0], generator=random), torch.randn(BATCH, WIDTHS[-1], generator=random)
+    x, y = (
+        torch.randn(BATCH, WIDTHS[0], generator=random),
+        torch.randn(BATCH, WIDTHS[-1], generator=random),
+    )
 
     def step() -> None:
         optimizer.zero_grad()
@@ -71,19 +76,29 @@ def stage_1(ranks: Ranks) -> dict[str, Make]:
 
     def theirs(as_views: bool) -> tuple[nn.Module, Step]:
         model = nn.parallel.DistributedDataParallel(mlp(WIDTHS), gradient_as_bucket_view=True)
-        return step_of(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW,
-                                                      parameters_as_bucket_view=as_views, lr=1e-3), rank)  # fmt: skip
+        return step_of(
+            model,
+            ZeroRedundancyOptimizer(
+                model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=as_views, lr=1e-3
+            ),
+            rank,
+        )
 
     def ours(comm: Comm, stage: int = 1) -> tuple[nn.Module, Step]:
         model = mlp(WIDTHS)
-        optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, comm, stage, overlap=False, lr=1e-3)
+        optimizer = ShardedOptimizer(
+            model.parameters(), torch.optim.AdamW, comm, stage, overlap=False, lr=1e-3
+        )
         return step_of(model, optimizer, rank)
 
-    return {"ZeroRedundancyOptimizer, gloo": lambda: theirs(True),  # with its parameters as bucket views: less memory
-            "the same, without views": lambda: theirs(False),
-            OURS: lambda: ours(ranks.shared),
-            "ours, gloo": lambda: ours(ranks.gloo),
-            "stage 2, shared memory": lambda: ours(ranks.shared, 2)}  # fmt: skip
+    # with its parameters as bucket views: less memory
+    return {
+        "ZeroRedundancyOptimizer, gloo": lambda: theirs(True),
+        "the same, without views": lambda: theirs(False),
+        OURS: lambda: ours(ranks.shared),
+        "ours, gloo": lambda: ours(ranks.gloo),
+        "stage 2, shared memory": lambda: ours(ranks.shared, 2),
+    }
 
 
 def stage_3(ranks: Ranks) -> dict[str, Make]:
@@ -105,9 +120,13 @@ def stage_3(ranks: Ranks) -> dict[str, Make]:
         model = FullySharded(mlp(WIDTHS), comm, prefetch=prefetch, blocks=nn.Linear)
         return step_of(model, torch.optim.AdamW(model.parameters(), lr=1e-3), rank)
 
-    return {"fully_shard, gloo": theirs, OURS: lambda: ours(ranks.shared), "ours, gloo": lambda: ours(ranks.gloo),
-            "no prefetch, shared memory": lambda: ours(ranks.shared, 0),
-            "no prefetch, gloo": lambda: ours(ranks.gloo, 0)}  # fmt: skip
+    return {
+        "fully_shard, gloo": theirs,
+        OURS: lambda: ours(ranks.shared),
+        "ours, gloo": lambda: ours(ranks.gloo),
+        "no prefetch, shared memory": lambda: ours(ranks.shared, 0),
+        "no prefetch, gloo": lambda: ours(ranks.gloo, 0),
+    }
 
 
 CASES: dict[str, Callable[[Ranks], dict[str, Make]]] = {"stage_1": stage_1, "stage_3": stage_3}
@@ -117,7 +136,10 @@ def whole(model: nn.Module) -> list[torch.Tensor]:
     """Parameters, put together where ranks have parts of them."""
     if isinstance(model, FullySharded):
         return list(model.full_state_dict().values())
-    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
+    return [
+        (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        for p in model.parameters()
+    ]
 
 
 def peak_of(comm: Comm, make: Make) -> tuple[int, list[torch.Tensor]]:
@@ -144,7 +166,8 @@ def peaks_of(comm: Comm, ways: dict[str, Make]) -> dict[str, int]:
     for way, make in ways.items():
         peaks[way], params = peak_of(comm, make)
         first = params if first is None else first
-        torch.testing.assert_close(params, first, rtol=1e-3, atol=1e-4)  # Adam's first steps divide by small numbers
+        # Adam's first steps divide by small numbers
+        torch.testing.assert_close(params, first, rtol=1e-3, atol=1e-4)
     return peaks
 
 
@@ -152,7 +175,9 @@ def program(comm: Comm, store: str, repeats: int, names: list[str]) -> dict[str,
     """By case: seconds of each way and repeat, and its peak bytes."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size
+    )
     ranks, found = Ranks(comm, TorchComm()), {}
     for name in names:
         ways = CASES[name](ranks)
@@ -164,15 +189,28 @@ def program(comm: Comm, store: str, repeats: int, names: list[str]) -> dict[str,
     return found
 
 
-def table(n: int, name: str, times: dict[str, list[float]], peaks: dict[str, int]) -> dict[str, float]:
+def table(
+    n: int, name: str, times: dict[str, list[float]], peaks: dict[str, int]
+) -> dict[str, float]:
     """Print a case; returns its ratio and its peak."""
-    print(f"{n} ranks, {name}, a step in ms: median [quartiles], the first one's over it; peak MB, it over the first's")
+    print(
+        f"{n} ranks, {name}, a step in ms: median [quartiles], the first one's over it; peak MB, it over the first's"
+    )
     theirs = next(iter(times))
-    over = {way: statistics.median(a / b for a, b in zip(times[theirs], times[way], strict=True)) for way in times}
+    over = {
+        way: statistics.median(a / b for a, b in zip(times[theirs], times[way], strict=True))
+        for way in times
+    }
     for way, own in times.items():
         share = peaks[way] / peaks[theirs]
-        print(f"  {way:<30} {spread(own):<28} {over[way]:.2f} {peaks[way] / 1e6:>10.1f} {share:.3f}", flush=True)
-    return {f"ratio zero_{name}_n={n}": over[OURS], f"peak zero_{name}_n={n}": peaks[OURS] / peaks[theirs]}
+        print(
+            f"  {way:<30} {spread(own):<28} {over[way]:.2f} {peaks[way] / 1e6:>10.1f} {share:.3f}",
+            flush=True,
+        )
+    return {
+        f"ratio zero_{name}_n={n}": over[OURS],
+        f"peak zero_{name}_n={n}": peaks[OURS] / peaks[theirs],
+    }
 
 
 def measure(counts: list[int], repeats: int, names: list[str]) -> dict[str, float]:

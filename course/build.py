@@ -41,7 +41,9 @@ CELL_TIMEOUT = 120
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # What another run or another machine would print differently.
-UNSTABLE = re.compile(r" at 0x[0-9a-f]{4,}|(?<![\w.~])(?:~|/(?:tmp|home|root|usr|opt|Users|private|var))/\S*")
+UNSTABLE = re.compile(
+    r" at 0x[0-9a-f]{4,}|(?<![\w.~])(?:~|/(?:tmp|home|root|usr|opt|Users|private|var))/\S*"
+)
 
 
 class BuildError(Exception):
@@ -50,7 +52,9 @@ class BuildError(Exception):
 
 def sources(root: Path, numbers: list[str]) -> list[Path]:
     """The lessons and assignments under `root`, in order; only those of the lessons `numbers` if any are given."""
-    found = [p for p in root.glob("course/[0-9]*_*/*.py") if p.name in ("lesson.py", "assignment.py")]
+    found = [
+        p for p in root.glob("course/[0-9]*_*/*.py") if p.name in ("lesson.py", "assignment.py")
+    ]
     missing = [n for n in numbers if not any(p.parent.name.startswith(f"{n}_") for p in found)]
     if missing:
         raise BuildError(f"no lesson {', '.join(missing)} under {root / 'course'}")
@@ -76,11 +80,17 @@ def read(root: Path, source: Path) -> NotebookNode:
         if "nbgrader" in cell.metadata:
             cell.metadata.nbgrader = graded(cell.metadata.nbgrader)
     digest = hashlib.sha256(text.encode() + Path(__file__).read_bytes()).hexdigest()
-    nb.metadata = nbformat.from_dict({
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
-        "minidist": {"source": source.relative_to(root).as_posix(), "sha256": digest},
-    })
+    nb.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {
+                "file_extension": ".py",
+                "mimetype": "text/x-python",
+                "name": "python",
+            },
+            "minidist": {"source": source.relative_to(root).as_posix(), "sha256": digest},
+        }
+    )
     nb.nbformat, nb.nbformat_minor = 4, 5
     return nb
 
@@ -88,7 +98,12 @@ def read(root: Path, source: Path) -> NotebookNode:
 def graded(given: dict) -> dict:
     """nbgrader's metadata in full: a cell with points is graded, and what is not a solution is locked."""
     solution = given.get("solution", False)
-    whole = {"schema_version": 3, "grade": "points" in given, "solution": solution, "locked": not solution}
+    whole = {
+        "schema_version": 3,
+        "grade": "points" in given,
+        "solution": solution,
+        "locked": not solution,
+    }
     return whole | {"task": False} | given
 
 
@@ -98,9 +113,16 @@ def execute(root: Path, source: Path, folder: Path) -> NotebookNode:
     nb = read(root, source)
     metadata = copy.deepcopy(nb.metadata)
     folder.mkdir(parents=True, exist_ok=True)
-    client = NotebookClient(nb, timeout=CELL_TIMEOUT, kernel_name="python3", record_timing=False, coalesce_streams=True,
-                            store_widget_state=False, extra_arguments=["--log-level=ERROR"],
-                            resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(
+        nb,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        store_widget_state=False,
+        extra_arguments=["--log-level=ERROR"],
+        resources={"metadata": {"path": str(folder)}},
+    )
     # A profile of one's own, and a backend other than the notebook's, would show in the outputs.
     env = {k: v for k, v in os.environ.items() if k != "MPLBACKEND"}
     begun = []
@@ -123,19 +145,28 @@ def settle(cell: NotebookNode, where: str, root: Path) -> None:
     if "raises-exception" in cell.metadata.get("tags", []) and not failed:
         raise BuildError(f"{where} is tagged raises-exception, and raised nothing")
     for output in cell.outputs:
-        if output.output_type == "error":  # only the notebook's own lines: the library's move with every version
-            output.traceback = [t for t in output.traceback if not ANSI.sub("", t).startswith("File ")]
+        # only the notebook's own lines: the library's move with every version
+        if output.output_type == "error":
+            output.traceback = [
+                t for t in output.traceback if not ANSI.sub("", t).startswith("File ")
+            ]
             texts = [output.evalue, *output.traceback]
         elif output.output_type == "stream":
             texts = [output.text]
         else:
             output.data.pop(WIDGET, None)
-            texts = [v for kind, v in output.data.items() if isinstance(v, str) and not kind.startswith("image/")]
+            texts = [
+                v
+                for kind, v in output.data.items()
+                if isinstance(v, str) and not kind.startswith("image/")
+            ]
         for text in texts:
             plain = ANSI.sub("", text)
             bad = UNSTABLE.search(plain) or re.search(re.escape(str(root)) + r"\S*", plain)
             if bad:
-                raise BuildError(f"{where} prints {bad[0].strip()!r}, which is another on the next machine or run")
+                raise BuildError(
+                    f"{where} prints {bad[0].strip()!r}, which is another on the next machine or run"
+                )
 
 
 # ------------------------------------------------------------------------------------------- solution -> exercise
@@ -150,7 +181,10 @@ def release(root: Path, solution: NotebookNode, name: str) -> str:
     for step in GenerateAssignment(config=config).preprocessors:
         if step is not SaveCells:
             exporter.register_preprocessor(step, enabled=True)
-    resources = {"unique_key": name, "metadata": {"name": name, "path": str(root / "solutions" / name)}}
+    resources = {
+        "unique_key": name,
+        "metadata": {"name": name, "path": str(root / "solutions" / name)},
+    }
     return exporter.from_notebook_node(copy.deepcopy(solution), resources=resources)[0]
 
 
@@ -183,13 +217,22 @@ def stale(root: Path, source: Path) -> list[Path]:
     built = nbformat.read(first, nbformat.NO_CONVERT)
     if text_of(unrun(built)) != text_of(read(root, source)):
         return [first, *rest]
-    return [p for p in rest if not p.exists() or p.read_text(encoding="utf-8") != release(root, built, p.stem)]
+    return [
+        p
+        for p in rest
+        if not p.exists() or p.read_text(encoding="utf-8") != release(root, built, p.stem)
+    ]
 
 
 def orphans(root: Path) -> list[Path]:
     """Notebooks that no source makes."""
     made = {path for source in sources(root, []) for path in targets(root, source)}
-    found = {p for folder in FOLDERS for p in root.glob(f"{folder}/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts}
+    found = {
+        p
+        for folder in FOLDERS
+        for p in root.glob(f"{folder}/**/*.ipynb")
+        if ".ipynb_checkpoints" not in p.parts
+    }
     return sorted(found - made)
 
 
@@ -215,10 +258,18 @@ def attempt(root: Path, source: Path, force: bool) -> tuple[bool, str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Build the notebooks of the course from their text.")
+    parser = argparse.ArgumentParser(
+        description="Build the notebooks of the course from their text."
+    )
     parser.add_argument("numbers", nargs="*", metavar="NN", help="only these lessons")
-    parser.add_argument("--check", action="store_true", help="build nothing; name what is stale, exit with 1 if any is")
-    parser.add_argument("--force", action="store_true", help="build again what is fresh: the package has changed")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="build nothing; name what is stale, exit with 1 if any is",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="build again what is fresh: the package has changed"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="so many notebooks at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)

@@ -13,7 +13,12 @@ from minidist.text import Bytes
 from minidist.train.amp import LEVELS
 from minidist.train.compress import Half, PowerSGD, Sign
 
-COMPRESSIONS = {"fp16": Half, "bf16": partial(Half, torch.bfloat16), "sign": Sign, "powersgd": partial(PowerSGD, 2)}
+COMPRESSIONS = {
+    "fp16": Half,
+    "bf16": partial(Half, torch.bfloat16),
+    "sign": Sign,
+    "powersgd": partial(PowerSGD, 2),
+}
 
 
 def flags_of(flags: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -27,19 +32,35 @@ def flags_of(flags: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def grid(flags) -> None:
-    flags.add_argument("--dp", type=at_least(1), help="data ranks; what pp and tp leave, unless given")
+    flags.add_argument(
+        "--dp", type=at_least(1), help="data ranks; what pp and tp leave, unless given"
+    )
     flags.add_argument("--pp", type=at_least(1), default=1, help="pipeline stages")
     flags.add_argument("--tp", type=at_least(1), default=1, help="tensor ranks")
     flags.add_argument("--order", default="pp dp tp", help="axes from the outside in")
-    flags.add_argument("--zero", type=int, choices=range(4), default=0, help="ZeRO's stage, over the data ranks")
-    flags.add_argument("--schedule", choices=[word for word in SCHEDULES if word != "zb_v"],
-                       default="one_f_one_b")
-    flags.add_argument("--chunks", type=at_least(1), default=1, help="of each stage, for interleaved")
-    flags.add_argument("--sequence-parallel", action="store_true", help="tensor ranks divide norms and dropout, too")
+    flags.add_argument(
+        "--zero", type=int, choices=range(4), default=0, help="ZeRO's stage, over the data ranks"
+    )
+    flags.add_argument(
+        "--schedule", choices=[word for word in SCHEDULES if word != "zb_v"], default="one_f_one_b"
+    )
+    flags.add_argument(
+        "--chunks", type=at_least(1), default=1, help="of each stage, for interleaved"
+    )
+    flags.add_argument(
+        "--sequence-parallel",
+        action="store_true",
+        help="tensor ranks divide norms and dropout, too",
+    )
     flags.add_argument("--recompute", choices=RECOMPUTE, default="none")
-    flags.add_argument("--compression", choices=COMPRESSIONS, help="of gradients between data ranks, with --zero 0")
-    flags.add_argument("--algorithm", choices=[*ALGORITHMS, "auto", "native"],
-                       help="of collectives; native under NCCL, else ring")
+    flags.add_argument(
+        "--compression", choices=COMPRESSIONS, help="of gradients between data ranks, with --zero 0"
+    )
+    flags.add_argument(
+        "--algorithm",
+        choices=[*ALGORITHMS, "auto", "native"],
+        help="of collectives; native under NCCL, else ring",
+    )
 
 
 def model(flags) -> None:
@@ -47,27 +68,60 @@ def model(flags) -> None:
     flags.add_argument("--hidden", type=at_least(1), default=128)
     flags.add_argument("--heads", type=at_least(1), default=4)
     flags.add_argument("--kv-heads", type=at_least(1), help="fewer heads of keys and values")
-    flags.add_argument("--ffn", type=at_least(1), help="features of an MLP; 4 times hidden unless given")
+    flags.add_argument(
+        "--ffn", type=at_least(1), help="features of an MLP; 4 times hidden unless given"
+    )
     flags.add_argument("--mlp", choices=["gelu", "swiglu"], default="gelu")
     flags.add_argument("--positions", choices=["learned", "rotary"], default="learned")
     flags.add_argument("--attention", choices=["sdpa", "explicit"], default="sdpa")
     flags.add_argument("--context", type=at_least(1), default=128, help="tokens of a sample")
     flags.add_argument("--dropout", type=at_least(0, float, below=1), default=0.0)
-    flags.add_argument("--tied", action=argparse.BooleanOptionalAction, default=True, help="embedding and projection")
+    flags.add_argument(
+        "--tied",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="embedding and projection",
+    )
 
 
 def training(flags) -> None:
-    flags.add_argument("--text", nargs="+", default=[], metavar="PATH", help="files; Python's reference unless given")
-    flags.add_argument("--vocab", type=at_least(Bytes.size), help="learn byte pairs, so many tokens; else bytes")
-    flags.add_argument("--apart", type=at_least(0, float, below=1), default=0.05,
-                       help="share of the text that is only evaluated")  # fmt: skip
+    flags.add_argument(
+        "--text",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files; Python's reference unless given",
+    )
+    flags.add_argument(
+        "--vocab", type=at_least(Bytes.size), help="learn byte pairs, so many tokens; else bytes"
+    )
+    flags.add_argument(
+        "--apart",
+        type=at_least(0, float, below=1),
+        default=0.05,
+        help="share of the text that is only evaluated",
+    )
     flags.add_argument("--steps", type=at_least(0), default=200)
-    flags.add_argument("--batch", type=at_least(1), default=16, help="samples of a step, on all data ranks together")
-    flags.add_argument("--micro-batches", type=at_least(1), default=1, help="of each data rank's part of a batch")
+    flags.add_argument(
+        "--batch",
+        type=at_least(1),
+        default=16,
+        help="samples of a step, on all data ranks together",
+    )
+    flags.add_argument(
+        "--micro-batches", type=at_least(1), default=1, help="of each data rank's part of a batch"
+    )
     flags.add_argument("--lr", type=at_least(0, float), default=1e-3)
     flags.add_argument("--warm-up", type=at_least(0), default=20, help="steps")
-    flags.add_argument("--floor", type=float, default=0.1, help="of the learning rate, where the cosine ends")
-    flags.add_argument("--decay", type=at_least(0, float), default=0.1, help="of weights, but not of biases and norms")
+    flags.add_argument(
+        "--floor", type=float, default=0.1, help="of the learning rate, where the cosine ends"
+    )
+    flags.add_argument(
+        "--decay",
+        type=at_least(0, float),
+        default=0.1,
+        help="of weights, but not of biases and norms",
+    )
     flags.add_argument("--clip", type=float, default=1.0, help="the gradient's norm")
     flags.add_argument("--amp", choices=list(LEVELS), default="O0")
     flags.add_argument("--half", choices=["bfloat16", "float16"], default="bfloat16")
@@ -75,12 +129,22 @@ def training(flags) -> None:
 
 
 def kept(flags) -> None:
-    flags.add_argument("--folder", type=Path, help="checkpoints, log.jsonl, TensorBoard's events; a run goes on")
+    flags.add_argument(
+        "--folder", type=Path, help="checkpoints, log.jsonl, TensorBoard's events; a run goes on"
+    )
     flags.add_argument("--save-every", type=at_least(1), default=100, help="steps")
     flags.add_argument("--keep", type=at_least(1), default=2, help="checkpoints")
     flags.add_argument("--evaluate-every", type=at_least(1), default=100, help="steps")
-    flags.add_argument("--sample", type=at_least(0), default=0, metavar="TOKENS", help="to write at the end")
+    flags.add_argument(
+        "--sample", type=at_least(0), default=0, metavar="TOKENS", help="to write at the end"
+    )
     flags.add_argument("--prompt", default="The ", help="what the sample begins with")
-    flags.add_argument("--temperature", type=at_least(0, float), default=0.8, help="0: the most likely token")
-    flags.add_argument("--peak", type=at_least(0, float), metavar="TFLOPS",
-                       help="of a device, for MFU; looked up or measured")  # fmt: skip
+    flags.add_argument(
+        "--temperature", type=at_least(0, float), default=0.8, help="0: the most likely token"
+    )
+    flags.add_argument(
+        "--peak",
+        type=at_least(0, float),
+        metavar="TFLOPS",
+        help="of a device, for MFU; looked up or measured",
+    )

@@ -41,7 +41,10 @@ class Log:
             self.bar.update(step - self.bar.n)
             self.bar.set_postfix({name: f"{value:.4g}" for name, value in values.items()})
         else:
-            self.say(f"step {step}/{self.total}  " + "  ".join(f"{name} {v:.5g}" for name, v in values.items()))
+            self.say(
+                f"step {step}/{self.total}  "
+                + "  ".join(f"{name} {v:.5g}" for name, v in values.items())
+            )
 
     def say(self, text: str) -> None:
         """Print a line."""

@@ -6,12 +6,16 @@ import tomllib
 from collections.abc import Callable, Sequence
 
 
-def settings(flags: argparse.ArgumentParser, words: Sequence[str] | None = None) -> argparse.Namespace:
+def settings(
+    flags: argparse.ArgumentParser, words: Sequence[str] | None = None
+) -> argparse.Namespace:
     """`flags` parsed, with `--config FILE`; what the file says is read as flags are, so it is checked as they are.
 
     A key is a flag's name, with - or _; tables group keys and mean nothing. Ends the script where a key is no flag.
     """
-    flags.add_argument("--config", metavar="FILE", help="TOML: any of these flags, in tables if you like")
+    flags.add_argument(
+        "--config", metavar="FILE", help="TOML: any of these flags, in tables if you like"
+    )
     config = argparse.ArgumentParser(add_help=False)
     config.add_argument("--config")
     file = config.parse_known_args(words)[0].config
@@ -19,7 +23,11 @@ def settings(flags: argparse.ArgumentParser, words: Sequence[str] | None = None)
         return flags.parse_args(words)
     try:
         with open(file, "rb") as f:
-            said = [word for key, value in leaves(tomllib.load(f)) for word in spelled(flags, file, key, value)]
+            said = [
+                word
+                for key, value in leaves(tomllib.load(f))
+                for word in spelled(flags, file, key, value)
+            ]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         flags.error(f"{file}: {error}")
     return flags.parse_args(words, flags.parse_args(said))
@@ -41,7 +49,9 @@ def at_least(low: float, kind: type = int, below: float = math.inf) -> Callable[
 
 def leaves(table: dict) -> list[tuple[str, object]]:
     """Keys and values, those of inner tables too."""
-    inner = [leaves(value) if isinstance(value, dict) else [(key, value)] for key, value in table.items()]
+    inner = [
+        leaves(value) if isinstance(value, dict) else [(key, value)] for key, value in table.items()
+    ]
     return [leaf for some in inner for leaf in some]
 
 

@@ -58,12 +58,22 @@ def ended(main: Callable[[], int | str]) -> int | str:
 def parser(about: str) -> argparse.ArgumentParser:
     """With the flags of every script."""
     flags = Flags(description=about.splitlines()[0])
-    flags.add_argument("--ranks", type=at_least(1), help="number of ranks (4); torchrun says it itself")
-    flags.add_argument("--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun")
-    flags.add_argument("--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes")
-    flags.add_argument("--backend", choices=["gloo", "nccl"], help="under torchrun; nccl where there are GPUs")
+    flags.add_argument(
+        "--ranks", type=at_least(1), help="number of ranks (4); torchrun says it itself"
+    )
+    flags.add_argument(
+        "--runner", choices=["world", "processes", "torchrun"], help="default: world, or torchrun"
+    )
+    flags.add_argument(
+        "--transport", choices=["shm", "gloo"], default="shm", help="of --runner processes"
+    )
+    flags.add_argument(
+        "--backend", choices=["gloo", "nccl"], help="under torchrun; nccl where there are GPUs"
+    )
     flags.add_argument("--dtype", choices=["float64", "float32"], default="float64")
-    flags.add_argument("--json", type=Path, metavar="FILE", help="write the results of rank 0 there")
+    flags.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results of rank 0 there"
+    )
     return flags
 
 
@@ -84,8 +94,12 @@ def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
     args.runner = args.runner or ("torchrun" if started else "world")
     if args.runner == "torchrun" and not started:
         flags.error(f"start with: torchrun --nproc-per-node 4 examples/{flags.prog}")
-    if started and (args.runner != "torchrun" or args.ranks not in (None, int(os.environ["WORLD_SIZE"]))):
-        flags.error(f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks")
+    if started and (
+        args.runner != "torchrun" or args.ranks not in (None, int(os.environ["WORLD_SIZE"]))
+    ):
+        flags.error(
+            f"torchrun has started {os.environ['WORLD_SIZE']} ranks: leave out --runner and --ranks"
+        )
     if args.json and not args.json.parent.is_dir():
         flags.error(f"--json {args.json}: there is no folder {args.json.parent}")
     args.ranks = int(os.environ["WORLD_SIZE"]) if started else args.ranks or 4
@@ -112,4 +126,8 @@ def same_losses(results: dict[int, dict]) -> int | str:
         for step, loss in enumerate(result["losses"], 1):
             if not math.isfinite(loss):
                 return f"the loss of step {step} is {loss}: the run diverged"
-    return 0 if len({tuple(result["losses"]) for result in results.values()}) == 1 else "the ranks' losses differ"
+    return (
+        0
+        if len({tuple(result["losses"]) for result in results.values()}) == 1
+        else "the ranks' losses differ"
+    )

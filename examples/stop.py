@@ -21,7 +21,9 @@ class Stop:
     def __enter__(self):
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.unlink(missing_ok=True)
-        self.before = {number: signal.signal(number, self.heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.before = {
+            number: signal.signal(number, self.heard) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         return self
 
     def heard(self, number, frame) -> None:

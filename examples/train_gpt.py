@@ -40,7 +40,14 @@ class Training:
     """One rank's part of a run. seen: samples so far; step: updates so far."""
 
     def __init__(self, comm, args):
-        self.comm, self.args, self.step, self.saved, self.seen, self.losses = comm, args, 0, None, 0, []
+        self.comm, self.args, self.step, self.saved, self.seen, self.losses = (
+            comm,
+            args,
+            0,
+            None,
+            0,
+            [],
+        )
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
         self.peak = args.peak * 1e12 if args.peak else peak(comm.device, dtype)
@@ -55,12 +62,18 @@ class Training:
             if found and not (isinstance(common, dict) and "seen" in common):
                 raise ValueError(f"{found.path} was saved by another program")
         self.shape, self.flags = shape_of(args), flags_that_train(args)
-        other = {name: value for name, value in common.get("shape", {}).items() if value != self.shape[name]}
+        other = {
+            name: value
+            for name, value in common.get("shape", {}).items()
+            if value != self.shape[name]
+        }
         if other:
             asked_for = {name: self.shape[name] for name in other}
             raise ValueError(f"the run in {args.folder} has a model of {other}, not of {asked_for}")
         before = self.flags | common.get("flags", {})
-        self.changed = {name: before[name] for name, value in self.flags.items() if before[name] != value}
+        self.changed = {
+            name: before[name] for name, value in self.flags.items() if before[name] != value
+        }
         self.read(common.get("tokenizer"))
         self.build()
         if found:
@@ -71,7 +84,9 @@ class Training:
         """The text, its tokens, and which of them are kept apart; state: of the tokenizer of a run that goes on."""
         args = self.args
         texts = documents(args.text)
-        self.tokens = tokenizer(state) if state else BPE.learn(texts, args.vocab) if args.vocab else Bytes()
+        self.tokens = (
+            tokenizer(state) if state else BPE.learn(texts, args.vocab) if args.vocab else Bytes()
+        )
         learned, apart = split(packed(texts, self.tokens), args.apart)
         self.samples = Samples(learned, args.context, args.seed)
         self.apart = Samples(apart, args.context, args.seed) if args.apart else None
@@ -82,11 +97,20 @@ class Training:
         model = model_of(args, self.tokens.size)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.engine = parallelize(
-            model, self.mesh, lambda groups: AdamW(groups, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.decay),
-            micro_batches=args.micro_batches, schedule=args.schedule, chunks=args.chunks,
-            sequence_parallel=args.sequence_parallel, recompute=args.recompute, amp=args.amp,
-            half=getattr(torch, args.half), zero=args.zero, seed=args.seed,
-            compression=COMPRESSIONS[args.compression]() if args.compression else None)  # fmt: skip
+            model,
+            self.mesh,
+            lambda groups: AdamW(groups, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.decay),
+            micro_batches=args.micro_batches,
+            schedule=args.schedule,
+            chunks=args.chunks,
+            sequence_parallel=args.sequence_parallel,
+            recompute=args.recompute,
+            amp=args.amp,
+            half=getattr(torch, args.half),
+            zero=args.zero,
+            seed=args.seed,
+            compression=COMPRESSIONS[args.compression]() if args.compression else None,
+        )
 
     def plan_rate(self) -> None:
         """The learning rate: of a step's number, and of the flags as they are now."""
@@ -94,7 +118,9 @@ class Training:
         for group in groups:
             group["initial_lr"] = args.lr
         factor = warm_up(args.warm_up, cosine(max(1, args.steps - args.warm_up), args.floor))
-        self.rate = torch.optim.lr_scheduler.LambdaLR(self.engine.optimizer, factor, last_epoch=self.step - 1)
+        self.rate = torch.optim.lr_scheduler.LambdaLR(
+            self.engine.optimizer, factor, last_epoch=self.step - 1
+        )
 
     def resume(self, found, common: dict) -> None:
         """Go on where a run was: bit for bit on the same grid, to rounding on another.
@@ -107,7 +133,11 @@ class Training:
             group["weight_decay"] = decay  # as the flags are now
         self.step = self.saved = found.step
         self.seen = common["seen"]
-        self.losses = [line["loss"] for line in lines(self.args.folder / "log.jsonl") if line["step"] <= self.step]
+        self.losses = [
+            line["loss"]
+            for line in lines(self.args.folder / "log.jsonl")
+            if line["step"] <= self.step
+        ]
         self.engine.scaler.load_state_dict(common["scaler"])
         own = self.checkpoints.own(found)
         if own is not None:  # the same grid
@@ -117,8 +147,13 @@ class Training:
 
     def save(self, wait: bool = False) -> None:
         """Beside the run, unless told to wait."""
-        common = {"shape": self.shape, "flags": self.flags, "seen": self.seen, "tokenizer": self.tokens.state(),
-                  "scaler": self.engine.scaler.state_dict()}  # fmt: skip
+        common = {
+            "shape": self.shape,
+            "flags": self.flags,
+            "seen": self.seen,
+            "tokenizer": self.tokens.state(),
+            "scaler": self.engine.scaler.state_dict(),
+        }
         if self.checkpoints and self.saved != self.step:
             kept = self.engine.compression and self.engine.compression.state_dict()
             own = {"random": random_state(), "compression": kept}
@@ -153,29 +188,45 @@ class Training:
         self.save(wait=True)
         stopped = self.step < args.steps
         if stopped:
-            log.say(f"stopped: step {self.step} of {args.steps} is saved in {args.folder}, the same command goes on")
+            log.say(
+                f"stopped: step {self.step} of {args.steps} is saved in {args.folder}, the same command goes on"
+            )
         end = {"loss apart": self.evaluate()} if self.apart else {}
         end |= {"sample": self.sample(args.prompt, args.sample)} if args.sample else {}
         for name, value in end.items():
             log.say(f"{name}: {value}")
-        return {"ranks": self.comm.size, "losses": self.losses, "parameters": self.parameters,
-                "stopped": stopped} | end  # fmt: skip
+        return {
+            "ranks": self.comm.size,
+            "losses": self.losses,
+            "parameters": self.parameters,
+            "stopped": stopped,
+        } | end
 
     def stopped(self) -> bool:
         """Whether rank 0 sees a wish to stop: all ranks hear the same."""
-        wish = torch.tensor([self.args.folder is not None and asked(self.args.folder)], dtype=torch.uint8)
+        wish = torch.tensor(
+            [self.args.folder is not None and asked(self.args.folder)], dtype=torch.uint8
+        )
         return bool(broadcast_(self.comm, wish.to(self.comm.device)).item())
 
     def figures(self, seconds: float) -> dict[str, float]:
         """Of a step: tokens a second, the part of the devices' peak that the model's FLOPs make, peak memory in GB."""
         tokens = self.args.batch * self.args.context
-        each = flops_per_token(self.parameters, self.args.layers, self.args.hidden, self.args.context)
+        each = flops_per_token(
+            self.parameters, self.args.layers, self.args.hidden, self.args.context
+        )
         used = utilization(each * tokens, seconds, self.comm.size, self.peak)
-        return {"tokens/s": tokens / seconds, "MFU": used, "GB": peak_memory(self.comm.device) / 1e9}
+        return {
+            "tokens/s": tokens / seconds,
+            "MFU": used,
+            "GB": peak_memory(self.comm.device) / 1e9,
+        }
 
     def evaluate(self) -> float:
         """Loss on text kept apart: the same samples each time."""
-        x, y, mine = self.rows(self.apart, 0, max(self.least, min(self.apart.epoch, self.args.batch * 4)))
+        x, y, mine = self.rows(
+            self.apart, 0, max(self.least, min(self.apart.epoch, self.args.batch * 4))
+        )
         return self.engine.evaluate(x, y, mine).item()
 
     def sample(self, prompt: str, count: int) -> str:
@@ -183,10 +234,21 @@ class Training:
         written, random = self.tokens.encode(prompt), torch.Generator().manual_seed(self.args.seed)
         for _ in range(count):
             seen = (written or [self.tokens.end])[-self.args.context :]
-            x = torch.tensor([seen + [self.tokens.end] * (self.args.context - len(seen))])  # what follows is not seen
+            # what follows is not seen
+            x = torch.tensor([seen + [self.tokens.end] * (self.args.context - len(seen))])
             logits = self.engine.logits(x.to(self.comm.device))[0, len(seen) - 1].double().cpu()
-            warm = ((logits - logits.max()) / self.args.temperature).softmax(-1) if self.args.temperature else None
-            written.append(int(logits.argmax() if warm is None else torch.multinomial(warm, 1, generator=random)))
+            warm = (
+                ((logits - logits.max()) / self.args.temperature).softmax(-1)
+                if self.args.temperature
+                else None
+            )
+            written.append(
+                int(
+                    logits.argmax()
+                    if warm is None
+                    else torch.multinomial(warm, 1, generator=random)
+                )
+            )
             if written[-1] == self.tokens.end:
                 break
         return self.tokens.decode(written)
@@ -194,9 +256,22 @@ class Training:
 
 def model_of(args, vocab: int):
     """The model, without values."""
-    return gpt(args.layers, args.hidden, args.heads, vocab, args.context, args.dropout, args.tied, args.attention,
-               dtype=getattr(torch, args.dtype), device="meta", kv_heads=args.kv_heads, ffn=args.ffn,
-               gated=args.mlp == "swiglu", rotary=args.positions == "rotary")  # fmt: skip
+    return gpt(
+        args.layers,
+        args.hidden,
+        args.heads,
+        vocab,
+        args.context,
+        args.dropout,
+        args.tied,
+        args.attention,
+        dtype=getattr(torch, args.dtype),
+        device="meta",
+        kv_heads=args.kv_heads,
+        ffn=args.ffn,
+        gated=args.mlp == "swiglu",
+        rotary=args.positions == "rotary",
+    )
 
 
 def check(args) -> None:
@@ -204,15 +279,21 @@ def check(args) -> None:
     dp = args.dp or max(1, args.ranks // (args.pp * args.tp))
     Grid(dp, args.pp, args.tp, args.order).takes(args.ranks)
     if args.batch < dp * args.micro_batches:
-        raise ValueError(f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
-                         f"on each of {dp} data ranks")  # fmt: skip
+        raise ValueError(
+            f"a batch of {args.batch} samples does not make {args.micro_batches} micro-batches "
+            f"on each of {dp} data ranks"
+        )
     if args.schedule == "interleaved" and args.chunks == 1:
-        raise ValueError("--schedule interleaved wants --chunks 2 or more on each stage, not --chunks 1")
+        raise ValueError(
+            "--schedule interleaved wants --chunks 2 or more on each stage, not --chunks 1"
+        )
     shape = Shape(args.pp, args.micro_batches, args.chunks).checked()
     onto.schedule_of(args.schedule, shape)
     model = model_of(args, args.vocab or Bytes.size)
     compression = COMPRESSIONS[args.compression]() if args.compression else None
-    onto.refuse(model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression)
+    onto.refuse(
+        model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression
+    )
     parts = sequence(model)
     partition(by_parameters(parts), shape.S * shape.v)
     try:
@@ -225,22 +306,49 @@ def interrupted(folder) -> str:
     """What a run leaves that was ended at once."""
     finished = manifest.finished(folder) if folder else []
     if not finished:
-        return "interrupted: nothing was saved" + (f" in {folder} yet" if folder else ", for want of a --folder")
+        return "interrupted: nothing was saved" + (
+            f" in {folder} yet" if folder else ", for want of a --folder"
+        )
     step = int(manifest.FOLDER.fullmatch(finished[-1].name)[2])
     return f"interrupted: step {step} is saved in {folder}, the same command goes on from there"
 
 
 def shape_of(args) -> dict:
     """What makes another model, some of it without another shape of any parameter."""
-    return {"layers": args.layers, "hidden": args.hidden, "heads": args.heads, "kv-heads": args.kv_heads or args.heads,
-            "ffn": args.ffn or 4 * args.hidden, "mlp": args.mlp, "positions": args.positions, "tied": args.tied,
-            "vocab": args.vocab}  # fmt: skip
+    return {
+        "layers": args.layers,
+        "hidden": args.hidden,
+        "heads": args.heads,
+        "kv-heads": args.kv_heads or args.heads,
+        "ffn": args.ffn or 4 * args.hidden,
+        "mlp": args.mlp,
+        "positions": args.positions,
+        "tied": args.tied,
+        "vocab": args.vocab,
+    }
 
 
 def flags_that_train(args) -> dict:
     """What may be otherwise than it was when a run goes on. The cosine ends with the steps."""
-    names = ("text", "apart", "context", "batch", "micro_batches", "seed", "steps", "lr", "warm_up", "floor", "decay",
-             "clip", "dropout", "dtype", "amp", "half", "compression")  # fmt: skip
+    names = (
+        "text",
+        "apart",
+        "context",
+        "batch",
+        "micro_batches",
+        "seed",
+        "steps",
+        "lr",
+        "warm_up",
+        "floor",
+        "decay",
+        "clip",
+        "dropout",
+        "dtype",
+        "amp",
+        "half",
+        "compression",
+    )
     return {name.replace("_", "-"): getattr(args, name) for name in names}
 
 
@@ -263,8 +371,10 @@ def program(comm, args) -> dict:
     if comm.rank:
         return training.train(Silent())
     with Log(args.folder, args.steps, training.step) as log:
-        log.say(f"{training.mesh.grid}; {training.parameters:,} parameters, {training.samples.epoch:,} samples an epoch"
-                + (f"; goes on at step {training.step}" if training.step else ""))  # fmt: skip
+        log.say(
+            f"{training.mesh.grid}; {training.parameters:,} parameters, {training.samples.epoch:,} samples an epoch"
+            + (f"; goes on at step {training.step}" if training.step else "")
+        )
         for name, value in training.changed.items():
             log.say(f"--{name} is {training.flags[name]} from here on, it was {value}")
         return training.train(log)
@@ -274,7 +384,9 @@ def main():
     flags = flags_of(parser(__doc__))
     args = parsed(flags)
     if args.chunks > 1 and args.schedule != "interleaved":
-        flags.error(f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage")
+        flags.error(
+            f"--chunks {args.chunks} is for --schedule interleaved; {args.schedule} has 1 chunk on a stage"
+        )
     if args.folder and args.folder.exists() and not args.folder.is_dir():
         flags.error(f"--folder {args.folder} is not a folder")
     try:
@@ -293,7 +405,11 @@ def main():
         return INTERRUPTED
     except Refused as error:
         flags.error(str(error))
-    return INTERRUPTED if any(result["stopped"] for result in results.values()) else same_losses(results)
+    return (
+        INTERRUPTED
+        if any(result["stopped"] for result in results.values())
+        else same_losses(results)
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ def program(comm, x, y, shape, schedule, micro_batches, lr):
     model = gpt(**shape, vocab=256, context=x.shape[2], device="meta")
     first, end = partition(by_parameters(sequence(model)), comm.size)[comm.rank]
     stage = stage_of(model, first, end, device=comm.device)
-    tables = [part.tokens.weight for part in stage if hasattr(part, "tokens")]  # one twice, where both ends are here
+    # one twice, where both ends are here
+    tables = [part.tokens.weight for part in stage if hasattr(part, "tokens")]
     tied = {"tokens": tables[0]} if tables else {}
     pipeline = Pipeline(stage, comm, getattr(schedules, schedule), next_token_loss, tied=tied)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=lr)
@@ -36,31 +37,47 @@ def program(comm, x, y, shape, schedule, micro_batches, lr):
         optimizer.zero_grad()
         parts = pipeline.step(micro_batches, x[step], y[step])
         optimizer.step()
-        loss = torch.stack(parts).mean() if parts else torch.empty((), dtype=shape["dtype"], device=comm.device)
+        loss = (
+            torch.stack(parts).mean()
+            if parts
+            else torch.empty((), dtype=shape["dtype"], device=comm.device)
+        )
         losses.append(broadcast_(comm, loss, root=comm.size - 1).item())
         if comm.rank == 0:
             print(f"step {step + 1:3}   loss {losses[-1]:.12f}", flush=True)
     peaks = all_gather(comm, torch.tensor([pipeline.peak], device=comm.device)).tolist()
     if comm.rank == 0:
-        print(f"stages: {comm.size}, of which stage 0 has parts {first} to {end - 1}; in flight at most: {peaks}")
+        print(
+            f"stages: {comm.size}, of which stage 0 has parts {first} to {end - 1}; in flight at most: {peaks}"
+        )
     return {"ranks": comm.size, "losses": losses, "parts": [first, end], "peaks": peaks}
 
 
 def main():
     flags = parser(__doc__)
     flags.add_argument("--schedule", choices=[*SCHEDULES], default="1f1b")
-    flags.add_argument("--micro-batches", type=at_least(1), default=4, help="of a step; they divide the batch")
+    flags.add_argument(
+        "--micro-batches", type=at_least(1), default=4, help="of a step; they divide the batch"
+    )
     of_a_gpt(flags)
     args = parsed(flags)
     if args.hidden % args.heads:
-        flags.error(f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple")
+        flags.error(
+            f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple"
+        )
     if args.layers + 2 < args.ranks:
-        flags.error(f"--layers {args.layers} make {args.layers + 2} parts, fewer than the {args.ranks} stages")
+        flags.error(
+            f"--layers {args.layers} make {args.layers + 2} parts, fewer than the {args.ranks} stages"
+        )
     if args.batch % args.micro_batches:
         flags.error(f"{args.micro_batches} micro-batches do not divide a batch of {args.batch}")
     x, y = windows(text(), args.steps, args.batch, args.context)
-    shape = dict(layers=args.layers, hidden=args.hidden, heads=args.heads, dtype=getattr(torch, args.dtype))
-    return same_losses(run(args, program, x, y, shape, SCHEDULES[args.schedule], args.micro_batches, args.lr))
+    shape = dict(
+        layers=args.layers, hidden=args.hidden, heads=args.heads, dtype=getattr(torch, args.dtype)
+    )
+    return same_losses(
+        run(args, program, x, y, shape, SCHEDULES[args.schedule], args.micro_batches, args.lr)
+    )
 
 
 if __name__ == "__main__":

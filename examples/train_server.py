@@ -23,7 +23,9 @@ def program(comm, task, servers, mode, bound, epochs, batch, lr, momentum):
     """One rank's part. Returns the test accuracy at the end, and what a server or a worker has seen."""
     x, y, test_x, test_y = (t.to(comm.device) for t in task)
     model = mlp([64, 128, 10], seed=comm.rank, dtype=x.dtype, device=comm.device)
-    server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, lr, momentum), servers, mode, bound)
+    server = ParameterServer(
+        model, comm, lambda p: torch.optim.SGD(p, lr, momentum), servers, mode, bound
+    )
 
     def step(part):
         loss = cross_entropy(model(x[part]), y[part])
@@ -37,11 +39,22 @@ def program(comm, task, servers, mode, bound, epochs, batch, lr, momentum):
     stale = max((update.staleness for update in report.updates), default=None)
     if comm.rank == 0:
         held = ", ".join(f"{nbytes:,}" for nbytes in server.partition.nbytes)
-        print(f"mode {mode}, {server.workers} workers, {servers} servers with {held} bytes of parameters")
-        print(f"updates: {len(report.updates)}, stale by at most {stale}; accuracy {accuracy:.4f}", flush=True)
-    return {"ranks": comm.size, "accuracy": accuracy, "updates": len(report.updates), "stale": stale,
-            "nbytes": server.partition.nbytes, "losses": report.values,
-            "weights": [p.detach().double().sum().item() for p in model.parameters()]}  # fmt: skip
+        print(
+            f"mode {mode}, {server.workers} workers, {servers} servers with {held} bytes of parameters"
+        )
+        print(
+            f"updates: {len(report.updates)}, stale by at most {stale}; accuracy {accuracy:.4f}",
+            flush=True,
+        )
+    return {
+        "ranks": comm.size,
+        "accuracy": accuracy,
+        "updates": len(report.updates),
+        "stale": stale,
+        "nbytes": server.partition.nbytes,
+        "losses": report.values,
+        "weights": [p.detach().double().sum().item() for p in model.parameters()],
+    }
 
 
 def parts(length, batch, epochs, worker, workers):
@@ -57,15 +70,25 @@ def main():
     flags = parser(__doc__)
     flags.add_argument("--servers", type=at_least(1), default=1)
     flags.add_argument("--mode", choices=["sync", "async", "ssp"], default="sync")
-    flags.add_argument("--bound", type=at_least(0), help="steps that a worker may be ahead, of --mode ssp")
+    flags.add_argument(
+        "--bound", type=at_least(0), help="steps that a worker may be ahead, of --mode ssp"
+    )
     flags.add_argument("--epochs", type=at_least(0), default=8)
-    flags.add_argument("--batch", type=at_least(1), default=120, help="samples of a step, all workers together")
+    flags.add_argument(
+        "--batch", type=at_least(1), default=120, help="samples of a step, all workers together"
+    )
     flags.add_argument("--lr", type=at_least(0, float), default=0.1)
-    flags.add_argument("--momentum", type=at_least(0, float, below=1), default=0.9,
-                       help="stale gradients want less: 0 for the other modes")
+    flags.add_argument(
+        "--momentum",
+        type=at_least(0, float, below=1),
+        default=0.9,
+        help="stale gradients want less: 0 for the other modes",
+    )
     args = parsed(flags)
     if not 1 <= args.servers < args.ranks:
-        flags.error(f"{args.servers} servers among {args.ranks} ranks: at least 1 is a server and 1 a worker")
+        flags.error(
+            f"{args.servers} servers among {args.ranks} ranks: at least 1 is a server and 1 a worker"
+        )
     task = digits(getattr(torch, args.dtype))
     given = args.servers, args.mode, args.bound, args.epochs, args.batch, args.lr, args.momentum
     results = run(args, program, task, *given)

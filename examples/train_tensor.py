@@ -29,7 +29,8 @@ class TensorGPT(nn.Module):
         self.tokens = VocabEmbedding(VOCAB, hidden, comm, dtype=dtype)
         self.positions = parameter((context, hidden), None, comm, 0, "positions.weight", dtype)
         self.layers = nn.ModuleList(
-            TensorLayer(hidden, heads, comm, sequence=sequence, name=f"layers.{i}", dtype=dtype) for i in range(layers)
+            TensorLayer(hidden, heads, comm, sequence=sequence, name=f"layers.{i}", dtype=dtype)
+            for i in range(layers)
         )
         self.norm = LayerNorm(hidden, dtype=dtype, device=comm.device)
 
@@ -65,10 +66,14 @@ def program(comm, x, y, layers, hidden, heads, lr, sequence, dtype):
 def main():
     flags = parser(__doc__)
     of_a_gpt(flags)
-    flags.add_argument("--sequence", action="store_true", help="sequence parallel; the ranks divide the context")
+    flags.add_argument(
+        "--sequence", action="store_true", help="sequence parallel; the ranks divide the context"
+    )
     args = parsed(flags)
     if args.hidden % args.heads:
-        flags.error(f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple")
+        flags.error(
+            f"--heads {args.heads} do not split --hidden {args.hidden}: it is not a multiple"
+        )
     x, y = windows(text(), args.steps, args.batch, args.context)
     given = args.layers, args.hidden, args.heads, args.lr, args.sequence, args.dtype
     return same_losses(run(args, program, x, y, *given))

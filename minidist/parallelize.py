@@ -26,11 +26,25 @@ from .parallel.schedules.flow import Shape
 from .parallel.vocab import vocab_cross_entropy
 
 
-def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimizer], *, micro_batches: int = 1,
-                schedule="1f1b", chunks: int = 1, place: str = "loop", ahead: int = 1, cost=by_parameters,
-                sequence_parallel: bool = False, recompute: str = "none", amp: str = "O0",
-                half: torch.dtype = torch.bfloat16, zero: int = 0, compression=None,
-                seed: int = 0) -> Engine:  # fmt: skip
+def parallelize(
+    model: GPT,
+    mesh: Mesh,
+    optimizer: Callable[[list[dict]], Optimizer],
+    *,
+    micro_batches: int = 1,
+    schedule="1f1b",
+    chunks: int = 1,
+    place: str = "loop",
+    ahead: int = 1,
+    cost=by_parameters,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
+    amp: str = "O0",
+    half: torch.dtype = torch.bfloat16,
+    zero: int = 0,
+    compression=None,
+    seed: int = 0,
+) -> Engine:
     """`model` on the ranks of `mesh`, ready to train: the same losses and parameters as on one rank.
 
     model: on the device "meta", which costs nothing: each rank makes the initial values of its part, by `seed`. Or with
@@ -43,12 +57,15 @@ def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimi
     `train.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `onto.refuse`.
     """
     if not isinstance(mesh, Mesh):
-        raise ValueError(f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}")
+        raise ValueError(
+            f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}"
+        )
     onto.known(model, optimizer, cost, sequence_parallel, seed)
     parts, shape = sequence(model), Shape(mesh.pp.size, micro_batches, chunks, place).checked()
     schedule = onto.schedule_of(schedule, shape)
     onto.refuse(model, shape, recompute, amp, half, zero, compression)
-    cuts = partition(cost(parts), shape.S * shape.v)  # of the serial model, so the same on all ranks
+    # of the serial model, so the same on all ranks
+    cuts = partition(cost(parts), shape.S * shape.v)
     whole, rename = dict(model.named_parameters()), partial(gpt.serial_name, parts=len(parts))
     # 1 tensor, 2 vocabulary: no values yet
     parts = gpt.split_layers(parts, mesh.tp, sequence_parallel)
@@ -63,9 +80,23 @@ def parallelize(model: GPT, mesh: Mesh, optimizer: Callable[[list[dict]], Optimi
     module = onto.shard(module, mesh.dp, zero, amp, half)
     tied = gpt.tied(module, rename) if model.head is None and mesh.pp.size > 1 else {}
     groups = onto.groups(module, rename, whole)
-    made, data = onto.averaged(module, groups, tied, mesh.dp, zero, amp, onto.makes_one(optimizer), compression)
+    made, data = onto.averaged(
+        module, groups, tied, mesh.dp, zero, amp, onto.makes_one(optimizer), compression
+    )
     onto.seed_(mesh, seed)
     loss = partial(vocab_cross_entropy, comm=mesh.tp, vocab=model.tokens.num_embeddings)
-    pipeline = Stages(list(module), mesh.pp, schedule, loss, recompute == "stage", tied, place, ahead, scaler=scaler,
-                      around=around)  # fmt: skip
-    return Engine(module, mesh, pipeline, made, zero, data, model.tokens.num_embeddings, micro_batches, rename)
+    pipeline = Stages(
+        list(module),
+        mesh.pp,
+        schedule,
+        loss,
+        recompute == "stage",
+        tied,
+        place,
+        ahead,
+        scaler=scaler,
+        around=around,
+    )
+    return Engine(
+        module, mesh, pipeline, made, zero, data, model.tokens.num_embeddings, micro_batches, rename
+    )

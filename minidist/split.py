@@ -22,7 +22,9 @@ def even(total: int, n: int, what: str = "rows") -> list[int]:
     """Sizes of `n` equal parts; ValueError if `n` does not divide `total`."""
     n, total = _checked(n, total)
     if n < 1 or total % n:
-        raise ValueError(f"{total} {what} do not split over {n} ranks: {total} is not a multiple of {n}")
+        raise ValueError(
+            f"{total} {what} do not split over {n} ranks: {total} is not a multiple of {n}"
+        )
     return [total // n] * n
 
 
@@ -33,17 +35,24 @@ def given(sizes: list[int] | None, total: int | None, n: int) -> list[int]:
     try:
         sizes = list(sizes)
     except TypeError:
-        raise ValueError(f"sizes are a list, a number of rows for each of {n} ranks, not {sizes!r}") from None
+        raise ValueError(
+            f"sizes are a list, a number of rows for each of {n} ranks, not {sizes!r}"
+        ) from None
     if len(sizes) != n:
         raise ValueError(f"{len(sizes)} sizes were given for {n} ranks")
-    sizes = [whole(size, f"each of the sizes {sizes} is a number of rows, at least 0", 0) for size in sizes]
+    sizes = [
+        whole(size, f"each of the sizes {sizes} is a number of rows, at least 0", 0)
+        for size in sizes
+    ]
     if total is not None and sum(sizes) != total:
         raise ValueError(f"the sizes {sizes} add up to {sum(sizes)}, not to {total} rows")
     return sizes
 
 
 def _checked(n: int, total: int) -> tuple[int, int]:
-    return whole(n, "rows are split over a whole number of ranks"), whole(total, "a whole number of rows is split")
+    return whole(n, "rows are split over a whole number of ranks"), whole(
+        total, "a whole number of rows is split"
+    )
 
 
 def bounds(sizes: list[int]) -> list[tuple[int, int]]:

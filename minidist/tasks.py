@@ -27,10 +27,16 @@ def digits(dtype: torch.dtype = torch.float64) -> Task:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError('the digits come with scikit-learn: pip install "minidist[course]"') from error
+        raise ImportError(
+            'the digits come with scikit-learn: pip install "minidist[course]"'
+        ) from error
     images, classes = load_digits(return_X_y=True)
-    order = np.random.RandomState(0).permutation(len(images))  # the one generator whose numbers never change
-    x, y = torch.from_numpy(images[order] / 16).to(dtype), torch.from_numpy(classes[order].astype(np.int64))
+    # the one generator whose numbers never change
+    order = np.random.RandomState(0).permutation(len(images))
+    x, y = (
+        torch.from_numpy(images[order] / 16).to(dtype),
+        torch.from_numpy(classes[order].astype(np.int64)),
+    )
     return Task(x[:1437], y[:1437], x[1437:], y[1437:])
 
 
@@ -45,13 +51,17 @@ def text() -> Tensor:
     return torch.frombuffer(bytearray(whole), dtype=torch.uint8).long()
 
 
-def windows(tokens: Tensor, steps: int, batch: int, length: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def windows(
+    tokens: Tensor, steps: int, batch: int, length: int, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """Pieces of a text from random places, and what comes next: x and y, (steps, batch, length) each, y one ahead of x.
 
     Raises ValueError where the text has not more than `length` tokens.
     """
     if len(tokens) <= length:
         raise ValueError(f"{len(tokens)} tokens have no {length} with a next one")
-    places = torch.randint(len(tokens) - length, (steps, batch, 1), generator=torch.Generator().manual_seed(seed))
+    places = torch.randint(
+        len(tokens) - length, (steps, batch, 1), generator=torch.Generator().manual_seed(seed)
+    )
     pieces = tokens[places + torch.arange(length + 1)]
     return pieces[..., :-1].contiguous(), pieces[..., 1:].contiguous()

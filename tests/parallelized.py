@@ -23,7 +23,9 @@ BATCH, STEPS, CLIP = 12, 3, 0.3
 
 def data(step):
     """The batch of a step, of all data ranks: x and y, (B, T)."""
-    rows = torch.randint(0, SHAPE["vocab"], (BATCH, 7), generator=torch.Generator().manual_seed(step))
+    rows = torch.randint(
+        0, SHAPE["vocab"], (BATCH, 7), generator=torch.Generator().manual_seed(step)
+    )
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
@@ -35,8 +37,12 @@ def serial(shape, steps=STEPS, clip=CLIP):
     """(losses, {name: parameter}) after so many steps."""
     model = gpt(**shape)
     params = list(model.parameters())
-    optimizer = adam([{"params": [p for p in params if p.dim() > 1]},
-                      {"params": [p for p in params if p.dim() == 1], "weight_decay": 0.0}])  # fmt: skip
+    optimizer = adam(
+        [
+            {"params": [p for p in params if p.dim() > 1]},
+            {"params": [p for p in params if p.dim() == 1], "weight_decay": 0.0},
+        ]
+    )
     losses = []
     for step in range(steps):
         x, y = data(step)
@@ -67,8 +73,11 @@ def train(comm, grid, shape, options, steps=STEPS, clip=CLIP):
 
 
 def held(engine):
-    return [(piece.name.removeprefix("model/"), piece.first, piece.values.to("cpu", copy=True))
-            for piece in engine.pieces() if piece.name.startswith("model/")]  # fmt: skip
+    return [
+        (piece.name.removeprefix("model/"), piece.first, piece.values.to("cpu", copy=True))
+        for piece in engine.pieces()
+        if piece.name.startswith("model/")
+    ]
 
 
 def gaps(results, losses, params):

@@ -38,15 +38,22 @@ def test_ranks():
 def test_kernel_and_lost():
     """A forked kernel, if tests.warm is loaded, which has launched ranks; and a process that nobody's tree shows."""
     start_lost()
-    source = (f"import os, sys\nsys.path.insert(0, {os.getcwd()!r})\n"
-              "from tests.reaped import test_ranks, tell\ntell(os.getpid())\ntest_ranks()")  # fmt: skip
+    source = (
+        f"import os, sys\nsys.path.insert(0, {os.getcwd()!r})\n"
+        "from tests.reaped import test_ranks, tell\ntell(os.getpid())\ntest_ranks()"
+    )
     notebook = v4.new_notebook(cells=[v4.new_code_cell(source)])
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
 
 
 def start_lost():
-    told = subprocess.run([sys.executable, "-c", LOST], stdout=subprocess.PIPE, check=True, start_new_session=True,
-                          text=True).stdout  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-c", LOST],
+        stdout=subprocess.PIPE,
+        check=True,
+        start_new_session=True,
+        text=True,
+    ).stdout
     tell(told.strip())
 
 

@@ -22,8 +22,14 @@ def pytest_configure():
     os.environ[MARK] = f"{outer}{os.getpid()}/"
     environment = dict(os.environ)
     mark = environment.pop(MARK)
-    subprocess.Popen([sys.executable, "-P", __file__, str(os.getpid()), mark], env=environment, start_new_session=True,
-                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    subprocess.Popen(
+        [sys.executable, "-P", __file__, str(os.getpid()), mark],
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def reap(parent: int, mark: str) -> None:
@@ -47,7 +53,10 @@ def marked(mark: str) -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is another user's
-            if process.environ().get(MARK, "").startswith(mark) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get(MARK, "").startswith(mark)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process.pid)
     return found
 

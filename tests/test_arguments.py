@@ -17,7 +17,9 @@ def test_whole(value):
     assert found == 3 and type(found) is int
 
 
-@pytest.mark.parametrize("value", [True, False, 2.0, "2", None, [2], torch.tensor(2.0), np.float64(2), NAN], ids=repr)
+@pytest.mark.parametrize(
+    "value", [True, False, 2.0, "2", None, [2], torch.tensor(2.0), np.float64(2), NAN], ids=repr
+)
 def test_not_whole(value):
     with pytest.raises(ValueError, match=re.escape(f"at least 1 rank, not {value!r}")):
         whole(value, "at least 1 rank")

@@ -24,23 +24,41 @@ def under(pid):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("what", "pids", "killed"), [
-    ("test_lost", 0, "all"),
-    ("test_ranks", 4, "worker"),
-    ("test_kernel_and_lost", 6, "first"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "pids", "killed"),
+    [
+        ("test_lost", 0, "all"),
+        ("test_ranks", 4, "worker"),
+        ("test_kernel_and_lost", 6, "first"),
+    ],
+)
 def test_nothing_outlives_a_killed_run(what, pids, killed, tmp_path):
     """kill -9 when so many processes have said that they are there: to the first pytest, a worker, or all at once."""
     told = tmp_path / "pids"
     told.touch()
-    command = [sys.executable, "-m", "pytest", "-p", "tests.warm", "-p", "no:cacheprovider", "-n", "1",
-               f"tests/reaped.py::{what}"]  # fmt: skip
-    first = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"REAPED": str(told)}, stdout=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.warm",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "1",
+        f"tests/reaped.py::{what}",
+    ]
+    first = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"REAPED": str(told)}, stdout=subprocess.DEVNULL
+    )
     started = []
     try:
-        assert until(lambda: len(under(first.pid)) > 2 and len(told.read_text().split()) >= pids, 60)
+        assert until(
+            lambda: len(under(first.pid)) > 2 and len(told.read_text().split()) >= pids, 60
+        )
         below = under(first.pid)
-        workers = [p for p in below[0].children() if "readline" in " ".join(p.cmdline())]  # as xdist starts them
+        # as xdist starts them
+        workers = [p for p in below[0].children() if "readline" in " ".join(p.cmdline())]
         assert len(workers) == 1
         ended = {"first": below[:1], "worker": workers, "all": [below[0], *workers]}[killed]
         started = [p.pid for p in (under(workers[0].pid) if killed == "worker" else below)]

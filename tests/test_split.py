@@ -7,9 +7,16 @@ import pytest
 from minidist.split import bounds, even, given, uneven
 
 
-@pytest.mark.parametrize(("total", "n", "sizes"), [
-    (10, 4, [3, 3, 2, 2]), (3, 5, [1, 1, 1, 0, 0]), (0, 2, [0, 0]), (7, 1, [7]), (8, 4, [2, 2, 2, 2]),
-])
+@pytest.mark.parametrize(
+    ("total", "n", "sizes"),
+    [
+        (10, 4, [3, 3, 2, 2]),
+        (3, 5, [1, 1, 1, 0, 0]),
+        (0, 2, [0, 0]),
+        (7, 1, [7]),
+        (8, 4, [2, 2, 2, 2]),
+    ],
+)
 def test_uneven(total, n, sizes):
     assert uneven(total, n) == sizes
 
@@ -27,18 +34,21 @@ def test_even():
     assert even(0, 3) == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: even(10, 4), ("10 rows", "4 ranks")),
-    (lambda: even(10, 4, "samples"), ("10 samples", "4 ranks")),
-    (lambda: even(10, 0), ("10", "0")),
-    (lambda: uneven(5, 0), ("5", "0")),
-    (lambda: uneven(-1, 2), ("-1", "2")),
-    (lambda: given([1, 2], 4, 2), ("3", "4")),
-    (lambda: given([1, 2], 3, 3), ("2 sizes", "3 ranks")),
-    (lambda: given([5, -1], 4, 2), ("[5, -1]", "at least 0", "-1")),
-    (lambda: given([], 0, 2), ("0 sizes", "2 ranks")),
-    (lambda: given(None, 5, 2), ("5", "2")),
-])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: even(10, 4), ("10 rows", "4 ranks")),
+        (lambda: even(10, 4, "samples"), ("10 samples", "4 ranks")),
+        (lambda: even(10, 0), ("10", "0")),
+        (lambda: uneven(5, 0), ("5", "0")),
+        (lambda: uneven(-1, 2), ("-1", "2")),
+        (lambda: given([1, 2], 4, 2), ("3", "4")),
+        (lambda: given([1, 2], 3, 3), ("2 sizes", "3 ranks")),
+        (lambda: given([5, -1], 4, 2), ("[5, -1]", "at least 0", "-1")),
+        (lambda: given([], 0, 2), ("0 sizes", "2 ranks")),
+        (lambda: given(None, 5, 2), ("5", "2")),
+    ],
+)
 def test_errors_name_both_numbers(call, words):
     with pytest.raises(ValueError) as caught:
         call()

@@ -11,7 +11,10 @@ from minidist.tasks import digits, text, windows
 def test_digits():
     task = digits()
     assert task.x.shape == (1437, 64) and task.test_x.shape == (360, 64)
-    assert task.x.dtype == task.test_x.dtype == torch.float64 and task.y.dtype == task.test_y.dtype == torch.int64
+    assert (
+        task.x.dtype == task.test_x.dtype == torch.float64
+        and task.y.dtype == task.test_y.dtype == torch.int64
+    )
     assert task.x.min() == 0 and task.x.max() == 1
     assert set(task.y.tolist()) == set(task.test_y.tolist()) == set(range(10))
 
@@ -20,11 +23,15 @@ def test_the_test_set_is_apart_and_all_images_are_there():
     from sklearn.datasets import load_digits
 
     task = digits()
-    train, test = ({(*row, y) for row, y in zip(x.tolist(), y.tolist(), strict=True)}
-                   for x, y in ((task.x, task.y), (task.test_x, task.test_y)))
+    train, test = (
+        {(*row, y) for row, y in zip(x.tolist(), y.tolist(), strict=True)}
+        for x, y in ((task.x, task.y), (task.test_x, task.test_y))
+    )
     images, classes = load_digits(return_X_y=True)
     assert not train & test
-    assert train | test == {(*(row / 16).tolist(), int(y)) for row, y in zip(images, classes, strict=True)}
+    assert train | test == {
+        (*(row / 16).tolist(), int(y)) for row, y in zip(images, classes, strict=True)
+    }
 
 
 def test_every_class_is_in_both_parts_in_proportion():
@@ -44,7 +51,9 @@ def test_always_the_same_whatever_was_drawn_before():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_dtype(dtype):
     # sixteenths are exact in every dtype
-    assert torch.equal(digits(dtype).x, digits().x.to(dtype)) and torch.equal(digits(dtype).x.double(), digits().x)
+    assert torch.equal(digits(dtype).x, digits().x.to(dtype)) and torch.equal(
+        digits(dtype).x.double(), digits().x
+    )
 
 
 def test_a_missing_scikit_learn_is_explained(monkeypatch):
@@ -61,7 +70,11 @@ def test_the_text_is_pythons_reference():
 def test_windows():
     tokens = torch.arange(50)
     x, y = windows(tokens, 3, 4, 7)
-    assert x.shape == y.shape == (3, 4, 7) and (y == x + 1).all() and (x[..., 1:] == x[..., :-1] + 1).all()
+    assert (
+        x.shape == y.shape == (3, 4, 7)
+        and (y == x + 1).all()
+        and (x[..., 1:] == x[..., :-1] + 1).all()
+    )
     assert len(x[..., 0].unique()) > 6 and x.equal(windows(tokens, 3, 4, 7)[0])
     assert not x.equal(windows(tokens, 3, 4, 7, seed=1)[0])
     ends = windows(tokens[:9], 50, 4, 7)[1].max()

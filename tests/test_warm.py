@@ -16,14 +16,22 @@ def test_a_forked_command(tmp_path, monkeypatch):
     short, found = re.subn(r"^SLOW = .*?\)", 'SLOW = ("torch",)', source, flags=re.M | re.S)
     assert found == 1 and all(map(find_spec, warm.SLOW))
     (tmp_path / "short.py").write_text(short)
-    monkeypatch.setattr(warm, "__file__", str(tmp_path / "short.py"))  # to import all of SLOW takes seconds
+    # to import all of SLOW takes seconds
+    monkeypatch.setattr(warm, "__file__", str(tmp_path / "short.py"))
     (tmp_path / "given.json").write_text('{"a": 1}')
-    (tmp_path / "own.py").write_text("import os, sys\nprint(os.getcwd(), sys.argv[1:], os.getpgrp() == os.getpid(),"
-                                     "dict(os.environ), 'minidist' in sys.modules, 'torch' in sys.modules)")
+    (tmp_path / "own.py").write_text(
+        "import os, sys\nprint(os.getcwd(), sys.argv[1:], os.getpgrp() == os.getpid(),"
+        "dict(os.environ), 'minidist' in sys.modules, 'torch' in sys.modules)"
+    )
     one = warm.Warm()
     with open(tmp_path / "out", "w") as out:
-        assert one.fork([], ["json.tool", "given.json"], cwd=tmp_path, env={}, stdout=out).wait(30) is None
-        one.fork([], ["own", "x"], cwd=tmp_path, env={"A": "b"}, stdout=out, start_new_session=True).wait(30)
+        assert (
+            one.fork([], ["json.tool", "given.json"], cwd=tmp_path, env={}, stdout=out).wait(30)
+            is None
+        )
+        one.fork(
+            [], ["own", "x"], cwd=tmp_path, env={"A": "b"}, stdout=out, start_new_session=True
+        ).wait(30)
         shell = one.fork([], ["asyncio"], cwd=tmp_path, stdin=subprocess.DEVNULL)
     told = (tmp_path / "out").read_text().partition("}\n")
     assert json.loads(told[0] + "}") == {"a": 1}

@@ -23,9 +23,17 @@ import psutil
 
 MODULES = ("ipykernel_launcher", "minidist.comm.processes.server")  # that are forked
 # Not pyplot: a notebook's way to draw is chosen when it is imported, and asks the notebook.
-SLOW = ("torch._dynamo", "ipykernel.kernelapp", "ipykernel.ipkernel", "ipywidgets", "matplotlib.figure",
-        "matplotlib.backends.backend_agg", "matplotlib_inline")  # fmt: skip
-ABOVE = 200  # file descriptors that come are kept up here until they get the numbers that they should have
+SLOW = (
+    "torch._dynamo",
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+    "ipywidgets",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "matplotlib_inline",
+)
+# file descriptors that come are kept up here until they get the numbers that they should have
+ABOVE = 200
 
 
 class Forked(psutil.Process):
@@ -56,9 +64,12 @@ class Warm:
         if asks is None:
             self.asks, theirs = socket.socketpair()
             with theirs:
-                self.process = subprocess.Popen([sys.executable, "-P", __file__, str(theirs.fileno())],
-                                                stdin=subprocess.PIPE, pass_fds=[theirs.fileno()],
-                                                start_new_session=True)  # fmt: skip
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", __file__, str(theirs.fileno())],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
 
     def popen(self) -> type:
         """A Popen that forks `MODULES`, and starts all else as ever."""
@@ -68,7 +79,11 @@ class Warm:
             def __new__(cls, args, **kwargs):
                 flags = args.index("-m") if "-m" in args else 0
                 forks = flags and args[0] == sys.executable and args[flags + 1] in MODULES
-                return warm.fork(args[1:flags], args[flags + 1:], **kwargs) if forks else super().__new__(cls)
+                return (
+                    warm.fork(args[1:flags], args[flags + 1 :], **kwargs)
+                    if forks
+                    else super().__new__(cls)
+                )
 
         return Popen
 
@@ -77,20 +92,36 @@ class Warm:
         at = cmd.index("-m")
         # It ends with its parent. JPY_PARENT_PID would come too late: it was read when the kernel's modules were.
         ends = f"--IPKernelApp.parent_handle={self.process.pid}"
-        return self.fork(cmd[1:at], [*cmd[at + 1:], ends], start_new_session=True, **kwargs)
+        return self.fork(cmd[1:at], [*cmd[at + 1 :], ends], start_new_session=True, **kwargs)
 
-    def fork(self, flags: list[str], argv: list[str], pass_fds=(), cwd=None, env=None, start_new_session=False,
-             **streams) -> Forked:  # fmt: skip
+    def fork(
+        self,
+        flags: list[str],
+        argv: list[str],
+        pass_fds=(),
+        cwd=None,
+        env=None,
+        start_new_session=False,
+        **streams,
+    ) -> Forked:
         """A process that runs argv[0] as a module."""
-        request = {"safe": "-P" in flags, "argv": argv, "cwd": os.path.abspath(cwd or "."),
-                   "env": dict(os.environ if env is None else env), "session": start_new_session,
-                   "targets": [0, 1, 2, *pass_fds, None]}  # fmt: skip
+        request = {
+            "safe": "-P" in flags,
+            "argv": argv,
+            "cwd": os.path.abspath(cwd or "."),
+            "env": dict(os.environ if env is None else env),
+            "session": start_new_session,
+            "targets": [0, 1, 2, *pass_fds, None],
+        }
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as stack:
             stack.enter_context(ours)
             null = stack.enter_context(open(os.devnull, "r+b"))
             given = [streams.get(name) for name in ("stdin", "stdout", "stderr")]
-            files = [i if f is None else null if f == subprocess.DEVNULL else f for i, f in enumerate(given)]
+            files = [
+                i if f is None else null if f == subprocess.DEVNULL else f
+                for i, f in enumerate(given)
+            ]
             fds = [f if isinstance(f, int) else f.fileno() for f in (*files, *pass_fds, self.asks)]
             with theirs:
                 socket.send_fds(self.asks, [b"f"], [theirs.fileno()])
@@ -110,7 +141,8 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what is forked is reaped by the system
     listener = socket.socket(fileno=fd)
     while True:
-        if sys.stdin in select.select([sys.stdin, listener], [], [])[0]:  # whoever started this is gone
+        # whoever started this is gone
+        if sys.stdin in select.select([sys.stdin, listener], [], [])[0]:
             return
         _, fds, _, _ = socket.recv_fds(listener, 1, 1)
         if not fds:  # it has closed its end
@@ -122,7 +154,8 @@ def serve(fd: int) -> None:
                 listener.close()
                 if request["session"]:
                     os.setsid()
-                one.sendall(str(os.getpid()).encode())  # it has its own group now, that may be signalled
+                # it has its own group now, that may be signalled
+                one.sendall(str(os.getpid()).encode())
                 break
         for each in fds:
             os.close(each)
@@ -143,7 +176,10 @@ def become(request: dict, fds: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     found = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [*([] if request["safe"] else [request["cwd"]]), *[path for path in found if path]]
+    sys.path[:0] = [
+        *([] if request["safe"] else [request["cwd"]]),
+        *[path for path in found if path],
+    ]
     sys.argv = request["argv"]
     subprocess.Popen = Warm(socket.socket(fileno=high[-1])).popen()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

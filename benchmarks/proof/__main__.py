@@ -25,7 +25,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def digest() -> str:
     """Of the tracked and new files that git does not ignore, as they are on disk."""
     names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = hashlib.sha256()
     for name in sorted(names.stdout.splitlines()):
@@ -39,8 +43,14 @@ def show(name: str, wanted: list[str], again: bool) -> bool:
     try:
         items = importlib.import_module(f"benchmarks.proof.{name.replace('-', '_')}").ITEMS
     except ModuleNotFoundError as error:
-        known = sorted(p.stem for p in pathlib.Path(__file__).parent.glob("[a-z]*.py") if not p.stem.endswith("_items"))
-        raise SystemExit(f"no proof is named {name!r}; there are: {', '.join(known)} ({error})") from None
+        known = sorted(
+            p.stem
+            for p in pathlib.Path(__file__).parent.glob("[a-z]*.py")
+            if not p.stem.endswith("_items")
+        )
+        raise SystemExit(
+            f"no proof is named {name!r}; there are: {', '.join(known)} ({error})"
+        ) from None
     path = ROOT / ".proof" / f"{name}.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
     sources = digest()
@@ -56,7 +66,11 @@ def show(name: str, wanted: list[str], again: bool) -> bool:
         except Exception:
             traceback.print_exc()
             figure, held = "it raised; see above", False
-        kept["items"][title] = {"figure": figure, "held": bool(held), "seconds": round(time.perf_counter() - start, 1)}
+        kept["items"][title] = {
+            "figure": figure,
+            "held": bool(held),
+            "seconds": round(time.perf_counter() - start, 1),
+        }
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(kept, indent=1))
     print()
@@ -69,7 +83,9 @@ def show(name: str, wanted: list[str], again: bool) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name")
     parser.add_argument("items", nargs="*", help="only items whose title begins so")
     parser.add_argument("--again", action="store_true")

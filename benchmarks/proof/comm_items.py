@@ -37,20 +37,34 @@ def exhaustive() -> tuple[str, bool]:
         for results in runs:
             for values, _ in results:
                 for length, value in zip(LENGTHS, values, strict=True):
-                    right &= torch.equal(value, torch.arange(length, dtype=torch.float64) * (n * (n + 1) // 2))
+                    right &= torch.equal(
+                        value, torch.arange(length, dtype=torch.float64) * (n * (n + 1) // 2)
+                    )
                     cases += 1
         first = runs[0]
         again = World(n).run(reduce_all, LENGTHS)
         same &= (
-            first.trace == again.trace and first.time == again.time and [r for _, r in first] == [r for _, r in again]
+            first.trace == again.trace
+            and first.time == again.time
+            and [r for _, r in first] == [r for _, r in again]
         )
         for rank in range(n):
             total = 8 * sum(LENGTHS)
-            counted &= first.trace.messages(rank) == runs[1].trace.messages(rank) == 2 * (n - 1) * len(LENGTHS)
+            counted &= (
+                first.trace.messages(rank)
+                == runs[1].trace.messages(rank)
+                == 2 * (n - 1) * len(LENGTHS)
+            )
             counted &= first.trace.bytes_sent(rank) == runs[1].trace.bytes_sent(rank)
-            counted &= abs(first.trace.bytes_sent(rank) - 2 * (n - 1) / n * total) <= 2 * 8 * len(LENGTHS)
-        divisible = World(n).run(lambda comm: all_reduce_(comm, torch.zeros(840), algorithm="ring").sum())
-        counted &= all(divisible.trace.bytes_sent(r) == 2 * (n - 1) * 840 * 4 // n for r in range(n))
+            counted &= abs(first.trace.bytes_sent(rank) - 2 * (n - 1) / n * total) <= 2 * 8 * len(
+                LENGTHS
+            )
+        divisible = World(n).run(
+            lambda comm: all_reduce_(comm, torch.zeros(840), algorithm="ring").sum()
+        )
+        counted &= all(
+            divisible.trace.bytes_sent(r) == 2 * (n - 1) * 840 * 4 // n for r in range(n)
+        )
     figure = (
         f"{cases} results equal to the serial sum: {right}; 2(n-1) messages and 2(n-1)/n·N bytes a rank: {counted}; "
         f"two runs identical: {same}"
@@ -84,14 +98,28 @@ def launches() -> tuple[str, bool]:
     """Item 5: start-up, and what 200 launches leave behind."""
     found = bench_start.measure()
     folders = [pathlib.Path(p) for p in ("/dev/shm", tempfile.gettempdir()) if os.path.isdir(p)]
-    before = _processes(), {p for f in folders for p in f.iterdir()}, len(os.listdir("/proc/self/fd"))
+    before = (
+        _processes(),
+        {p for f in folders for p in f.iterdir()},
+        len(os.listdir("/proc/self/fd")),
+    )
     for i in range(200):
         launch(_nothing, 4, transport="gloo" if i % 10 == 0 else "shm")
     time.sleep(0.5)
-    after = _processes(), {p for f in folders for p in f.iterdir()}, len(os.listdir("/proc/self/fd"))
-    processes, files, open_files = len(after[0] - before[0]), len(after[1] - before[1]), after[2] - before[2]
-    figure = (f"4 ranks: launch {found[4][0]:.3f} s, mp.spawn {found[4][1]:.2f} s; "
-              f"200 launches leave {processes} processes, {files} files, {open_files} open descriptors")  # fmt: skip
+    after = (
+        _processes(),
+        {p for f in folders for p in f.iterdir()},
+        len(os.listdir("/proc/self/fd")),
+    )
+    processes, files, open_files = (
+        len(after[0] - before[0]),
+        len(after[1] - before[1]),
+        after[2] - before[2],
+    )
+    figure = (
+        f"4 ranks: launch {found[4][0]:.3f} s, mp.spawn {found[4][1]:.2f} s; "
+        f"200 launches leave {processes} processes, {files} files, {open_files} open descriptors"
+    )
     return figure, found[4][0] <= 0.3 and processes == files == 0 and open_files <= 0
 
 
@@ -143,29 +171,50 @@ print("still usable:", World(2).run(lambda comm: comm.rank), launch(lambda comm:
 
 def failures() -> tuple[str, bool]:
     """Item 8: what the user sees, and how soon, for five failures in both worlds."""
-    limits = {"missing": (1, 5, "Deadlock", "RankMissing"), "mismatched": (1, 1, "ValueError", "ValueError"),
-              "raising": (1, 1, "KeyError", "KeyError"), "killed": (None, 1, "", "PeerLost"),
-              "endless": (4, 7, "KeyboardInterrupt", "KeyboardInterrupt")}  # fmt: skip
+    limits = {
+        "missing": (1, 5, "Deadlock", "RankMissing"),
+        "mismatched": (1, 1, "ValueError", "ValueError"),
+        "raising": (1, 1, "KeyError", "KeyError"),
+        "killed": (None, 1, "", "PeerLost"),
+        "endless": (4, 7, "KeyboardInterrupt", "KeyboardInterrupt"),
+    }
     rows, held = [], True
     with tempfile.TemporaryDirectory() as folder:
         script = pathlib.Path(folder) / "failures.py"
         script.write_text(_FAILURES)
         for what, (*seconds, in_world, in_launch) in limits.items():
-            for runner, limit, kind in (("World", seconds[0], in_world), ("launch", seconds[1], in_launch)):
+            for runner, limit, kind in (
+                ("World", seconds[0], in_world),
+                ("launch", seconds[1], in_launch),
+            ):
                 if limit is None:
-                    rows.append(f"{what}, World: ranks are threads of one process, which a kill would end")
+                    rows.append(
+                        f"{what}, World: ranks are threads of one process, which a kill would end"
+                    )
                     continue
                 run = subprocess.run(
-                    [sys.executable, script, what, runner], capture_output=True, text=True, timeout=120
+                    [sys.executable, script, what, runner],
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
                 )
                 took, _, text = run.stdout.partition(" ")
-                good = text.startswith(kind) and float(took) <= limit and "still usable: [0, 1] [0, 1]" in text
+                good = (
+                    text.startswith(kind)
+                    and float(took) <= limit
+                    and "still usable: [0, 1] [0, 1]" in text
+                )
                 held &= good
                 rows += [
-                    f"{what}, {runner}: after {took} s" + ("" if good else "  ← NOT as it should be"),
+                    f"{what}, {runner}: after {took} s"
+                    + ("" if good else "  ← NOT as it should be"),
                     textwrap.indent(text.strip(), "    "),
                 ]
-                rows += [textwrap.indent(run.stderr[-1000:], "    ! ")] if run.stderr and not good else []
+                rows += (
+                    [textwrap.indent(run.stderr[-1000:], "    ! ")]
+                    if run.stderr and not good
+                    else []
+                )
     return "\n".join(rows), held and signal.getsignal(signal.SIGINT) is not None
 
 

@@ -51,7 +51,9 @@ def images():
     return digits(torch.float32)
 
 
-def on_digits(comm, way: str, seed: int, sizes: list[int], epochs: int, rate: float, **options) -> float:
+def on_digits(
+    comm, way: str, seed: int, sizes: list[int], epochs: int, rate: float, **options
+) -> float:
     """The accuracy on the test images, in %, after so many epochs in batches of 64."""
     task, (compression, momentum) = images(), made(way, **options)
     net, sampler = mlp(sizes, seed=seed), Sampler(len(task.x), 64, comm, seed=seed)
@@ -99,8 +101,9 @@ def reached(n: int, program, way: str, seeds, *args, **options) -> list[float]:
     return [World(n).run(program, way, seed, *args, **options)[0] for seed in seeds]
 
 
-def parts(seeds=SEEDS, epochs: int = 8, rate: float = 0.3, sparsity: float = 0.99,
-          ways=tuple(WAYS)) -> dict[str, list[float]]:  # fmt: skip
+def parts(
+    seeds=SEEDS, epochs: int = 8, rate: float = 0.3, sparsity: float = 0.99, ways=tuple(WAYS)
+) -> dict[str, list[float]]:
     """The accuracies of each way, on the small MLP."""
     warm_up = tuple(s for s in (0.75, 0.9375, 0.984375) if s < sparsity)
     options = dict(sparsity=sparsity, warm_up=warm_up, small=0)
@@ -108,7 +111,7 @@ def parts(seeds=SEEDS, epochs: int = 8, rate: float = 0.3, sparsity: float = 0.9
 
 
 def row(name: str, found: list[float], digits: int = 2) -> str:
-    return (f"{name}: mean {statistics.mean(found):.{digits}f}, {min(found):.{digits}f} to {max(found):.{digits}f}")
+    return f"{name}: mean {statistics.mean(found):.{digits}f}, {min(found):.{digits}f} to {max(found):.{digits}f}"
 
 
 def bytes_on_the_wire() -> tuple[str, bool]:
@@ -118,18 +121,27 @@ def bytes_on_the_wire() -> tuple[str, bool]:
     for n in (1, 2, 3, 4):
         found, said = counted.a_step(n, DGC(warm_up=()), LARGE, "cpu"), dgc_bytes(shapes, n)
         dense = counted.a_step(n, None, LARGE, "cpu")
-        held &= found == said and dense == dense_bytes(shapes, n) and (n != 2 or 400 * found <= dense)
-        rows.append(f"n={n}: {found:,} B a step, formula {said:,}; dense {dense:,}"
-                    + (f", 1/{dense / found:.0f}" if found else ""))  # fmt: skip
+        held &= (
+            found == said and dense == dense_bytes(shapes, n) and (n != 2 or 400 * found <= dense)
+        )
+        rows.append(
+            f"n={n}: {found:,} B a step, formula {said:,}; dense {dense:,}"
+            + (f", 1/{dense / found:.0f}" if found else "")
+        )
     return "\n".join(rows), held
 
 
 def accuracy(seeds=SEEDS) -> tuple[str, bool]:
     """Item 2: the digits and the text, dense and at 99.9 %; within half a point, and half a percent of the loss."""
     torch.set_num_threads(1)
-    images_found = {way: reached(2, on_digits, way, seeds, LARGE, 15, 0.05) for way in ("dense", "DGC")}
+    images_found = {
+        way: reached(2, on_digits, way, seeds, LARGE, 15, 0.05) for way in ("dense", "DGC")
+    }
     text_found = {way: reached(2, on_text, way, seeds, 3000, 0.2) for way in ("dense", "DGC")}
-    right, loss = ([statistics.mean(found[way]) for way in ("dense", "DGC")] for found in (images_found, text_found))
+    right, loss = (
+        [statistics.mean(found[way]) for way in ("dense", "DGC")]
+        for found in (images_found, text_found)
+    )
     rows = [row(f"digits, {way}, %", found) for way, found in images_found.items()]
     rows += [row(f"gpt, {way}, nats", found, 3) for way, found in text_found.items()]
     held = right[0] - right[1] <= POINTS and 100 * (loss[1] / loss[0] - 1) <= POINTS
@@ -142,9 +154,13 @@ def each_part() -> tuple[str, bool]:
     found = parts()
     right, wrong = found["DGC"], [found[way] for way in ("no momentum correction", "no masking")]
     held = all(max(some) < min(right) for some in wrong)
-    held &= all(statistics.mean(right) - statistics.mean(some) > max(right) - min(right) for some in wrong)
+    held &= all(
+        statistics.mean(right) - statistics.mean(some) > max(right) - min(right) for some in wrong
+    )
     tests = run_tests("tests/train/compress")
-    return together(("\n".join(row(f"{way}, %", accuracies) for way, accuracies in found.items()), held), tests)
+    return together(
+        ("\n".join(row(f"{way}, %", accuracies) for way, accuracies in found.items()), held), tests
+    )
 
 
 def powersgd() -> tuple[str, bool]:
@@ -153,6 +169,9 @@ def powersgd() -> tuple[str, bool]:
     for n in (2, 3, 4):
         found, exact = beside.launch(beside.beside, n, list(beside.OPTIONS), transport="gloo")[0]
         held &= max(found.values()) < 1e-6 < exact
-        rows.append(f"n={n}: " + ", ".join(f"{case} {off:.1e}" for case, off in found.items())
-                    + f" apart; from exact averages {exact:.1e}")  # fmt: skip
+        rows.append(
+            f"n={n}: "
+            + ", ".join(f"{case} {off:.1e}" for case, off in found.items())
+            + f" apart; from exact averages {exact:.1e}"
+        )
     return "\n".join(rows), held

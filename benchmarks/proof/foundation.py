@@ -23,7 +23,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def _run(command: list[str], **kwargs) -> tuple[int, str, float]:
     start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **kwargs)
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **kwargs
+    )
     return done.returncode, done.stdout + done.stderr, time.perf_counter() - start
 
 
@@ -52,36 +54,64 @@ def fresh_clone(minutes: float = math.inf) -> tuple[str, bool]:
 def digits() -> tuple[str, bool]:
     """Item 2: one script, three worlds, against the serial run."""
     script = str(ROOT / "examples" / "train_digits.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", script]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "4",
+        script,
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        runs = {"serial": [sys.executable, script, "--ranks", "1"],
-                "world": [sys.executable, script, "--ranks", "4", "--runner", "world"],
-                "processes": [sys.executable, script, "--ranks", "4", "--runner", "processes"],
-                "torchrun": torchrun}  # fmt: skip
+        runs = {
+            "serial": [sys.executable, script, "--ranks", "1"],
+            "world": [sys.executable, script, "--ranks", "4", "--runner", "world"],
+            "processes": [sys.executable, script, "--ranks", "4", "--runner", "processes"],
+            "torchrun": torchrun,
+        }
         found = {}
         for name, command in runs.items():
             code, text, seconds = _run([*command, "--json", f"{folder}/{name}.json"])
             if code:
                 raise RuntimeError(text[-3000:])
-            found[name] = json.loads(pathlib.Path(f"{folder}/{name}.json").read_text()) | {"seconds": seconds}
+            found[name] = json.loads(pathlib.Path(f"{folder}/{name}.json").read_text()) | {
+                "seconds": seconds
+            }
     serial, rows, held = found["serial"], [], True
     for name, run in found.items():
         apart = largest(abs(a - b) for a, b in zip(run["losses"], serial["losses"], strict=True))
         held &= apart <= 1e-6 and run["accuracies"][-1] > 0.95 and run["replicas_equal"] is True
-        rows.append(f"{name}: accuracy {run['accuracies'][-1]:.4f}, losses at most {apart:.1e} from serial, "
-                    f"replicas equal bit for bit: {run['replicas_equal']}, {run['seconds']:.1f} s")  # fmt: skip
+        rows.append(
+            f"{name}: accuracy {run['accuracies'][-1]:.4f}, losses at most {apart:.1e} from serial, "
+            f"replicas equal bit for bit: {run['replicas_equal']}, {run['seconds']:.1f} s"
+        )
     return "\n".join(rows), held
 
 
 def bank_of(lessons: tuple[str, ...], limit: float) -> tuple[str, bool]:
     """All planted bugs of these lessons caught, in three minutes; their notebooks executed, `limit` seconds each."""
     code, text, seconds = _run([sys.executable, "-m", "tests.bank", *lessons], cwd=ROOT)
-    rows = [line for line in text.splitlines() if " planted, " in line] + [f"bank: {seconds:.0f} s, exit code {code}"]
+    rows = [line for line in text.splitlines() if " planted, " in line] + [
+        f"bank: {seconds:.0f} s, exit code {code}"
+    ]
     held = code == 0 and seconds < 180 and len(rows) == len(lessons) + 1
     for lesson in lessons:
-        for notebook in (ROOT / "notebooks" / f"{lesson}.ipynb", ROOT / "solutions" / lesson / f"{lesson}.ipynb"):
+        for notebook in (
+            ROOT / "notebooks" / f"{lesson}.ipynb",
+            ROOT / "solutions" / lesson / f"{lesson}.ipynb",
+        ):
             with tempfile.TemporaryDirectory() as folder:
-                convert = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--output-dir", folder]
+                convert = [
+                    sys.executable,
+                    "-m",
+                    "nbconvert",
+                    "--to",
+                    "notebook",
+                    "--execute",
+                    "--output-dir",
+                    folder,
+                ]
                 code, text, seconds = _run([*convert, str(notebook)])
             held &= code == 0 and seconds < limit
             failed = "" if code == 0 else f", FAILED: {text[-500:]}"
@@ -114,9 +144,15 @@ def _submit(course: pathlib.Path, name: str, student: str, answers: dict[str, st
 def nbgrader(name: str = "02_messages") -> tuple[str, bool]:
     """Item 9: the round trip with a right, a half-right and a cheating submission."""
     solved = _cells(ROOT / "solutions" / name / f"{name}.ipynb")
-    answers = {key: "".join(c["source"]) for key, c in solved.items() if c["metadata"]["nbgrader"].get("solution")}
+    answers = {
+        key: "".join(c["source"])
+        for key, c in solved.items()
+        if c["metadata"]["nbgrader"].get("solution")
+    }
     points = {
-        key: c["metadata"]["nbgrader"]["points"] for key, c in solved.items() if c["metadata"]["nbgrader"].get("grade")
+        key: c["metadata"]["nbgrader"]["points"]
+        for key, c in solved.items()
+        if c["metadata"]["nbgrader"].get("grade")
     }
     half = dict(list(answers.items())[: len(answers) // 2])
     cheats = {}
@@ -129,10 +165,18 @@ def nbgrader(name: str = "02_messages") -> tuple[str, bool]:
         for part in ("solutions", "exercises"):
             shutil.copytree(ROOT / part, course / part)
         grader = [sys.executable, "-m", "nbgrader"]
-        environ = os.environ | {"JUPYTER_CONFIG_DIR": str(course / ".jupyter"), "PYTHONPATH": str(ROOT)}
+        environ = os.environ | {
+            "JUPYTER_CONFIG_DIR": str(course / ".jupyter"),
+            "PYTHONPATH": str(ROOT),
+        }
         for student, work in (("right", answers), ("half", half), ("cheat", answers | cheats)):
             _submit(course, name, student, work)
-        steps = ["generate_assignment", name, "--force"], ["autograde", name], ["generate_feedback", name], ["export"]
+        steps = (
+            ["generate_assignment", name, "--force"],
+            ["autograde", name],
+            ["generate_feedback", name],
+            ["export"],
+        )
         for step in steps:
             code, text, _ = _run([*grader, *step], cwd=course, env=environ)
             if code:
@@ -144,13 +188,19 @@ def nbgrader(name: str = "02_messages") -> tuple[str, bool]:
     for_cheat = full - sum(points[f"{key}_test"] for key in cheats)
     figure = f"points of {full:g}: right {marks['right']:g}, half-right {marks['half']:g} (its share: {for_half:g}), "
     figure += f"cheating on {len(cheats)} exercises {marks['cheat']:g} (the others: {for_cheat:g})"
-    return figure, marks == {"right": full, "half": for_half, "cheat": for_cheat} and len(cheats) > 0
+    return figure, marks == {"right": full, "half": for_half, "cheat": for_cheat} and len(
+        cheats
+    ) > 0
 
 
-ITEMS = dict(sorted({
-    "1 fresh clone": fresh_clone,
-    "2 digits in three worlds": digits,
-    "7 bank and notebooks": bank,
-    "9 nbgrader round trip": nbgrader,
-    **COMM_ITEMS,
-}.items()))  # fmt: skip
+ITEMS = dict(
+    sorted(
+        {
+            "1 fresh clone": fresh_clone,
+            "2 digits in three worlds": digits,
+            "7 bank and notebooks": bank,
+            "9 nbgrader round trip": nbgrader,
+            **COMM_ITEMS,
+        }.items()
+    )
+)

@@ -17,12 +17,17 @@ RANKS = (2, 3, 4)
 
 def post_local() -> tuple[str, bool]:
     """Issue 6, item 3, the half of post-local SGD: PyTorch's optimizer, averager and hook, over the same processes."""
-    rows, held = ["largest difference of a parameter after 20 steps, the switch after 6, H = 4, over gloo"], True
+    rows, held = (
+        ["largest difference of a parameter after 20 steps, the switch after 6, H = 4, over gloo"],
+        True,
+    )
     for dtype in (torch.float64, torch.float32):
         for n in RANKS:
             found = launch(test_post_local.all_beside, n, dtype, transport="gloo")
             worst = {name: max(of_rank[name] for of_rank in found) for name in found[0]}
-            rows.append(f"n={n}, {dtype}: " + ", ".join(f"{name} {off:.1e}" for name, off in worst.items()))
+            rows.append(
+                f"n={n}, {dtype}: " + ", ".join(f"{name} {off:.1e}" for name, off in worst.items())
+            )
             held &= max(worst.values()) < 1e-6
     return together(("\n".join(rows), held), run_tests("tests/train/local_sgd"))
 
@@ -44,7 +49,9 @@ def slow() -> tuple[str, bool]:
             held &= row["loss"] <= TARGET and row["same_steps"]
             if row is not found[0] and megabits == slow_link.RATES[0]:
                 held &= row["seconds"] < found[0]["seconds"] and row["said"] < found[0]["said"]
-            rows.append(f"{megabits} Mbit/s, {row['way']}: {row['steps']} steps, {row['seconds']:.2f} s measured, "
-                        f"{row['said']:.2f} s predicted; {found[0]['seconds'] / row['seconds']:.2f} and "
-                        f"{found[0]['said'] / row['said']:.2f} times as fast as dense")  # fmt: skip
+            rows.append(
+                f"{megabits} Mbit/s, {row['way']}: {row['steps']} steps, {row['seconds']:.2f} s measured, "
+                f"{row['said']:.2f} s predicted; {found[0]['seconds'] / row['seconds']:.2f} and "
+                f"{found[0]['said'] / row['said']:.2f} times as fast as dense"
+            )
     return together(("\n".join(rows), held), run_tests("tests/benchmarks"))

@@ -26,7 +26,10 @@ RANKS = (1, 2, 3, 4)
 
 def stages() -> tuple[str, bool]:
     """Item 1: each stage against serial training; bytes by category of 10 and 12.6 million parameters."""
-    rows, held = [f"stages 1, 2: {sharded.PARAMS:,} parameters; stage 3: {fully.PARAMS:,}; bytes of rank 0"], True
+    rows, held = (
+        [f"stages 1, 2: {sharded.PARAMS:,} parameters; stage 3: {fully.PARAMS:,}; bytes of rank 0"],
+        True,
+    )
     for n in RANKS:
         for stage in (1, 2):
             times, trace = sharded.run(n, stage, sharded.FP16, 2)
@@ -52,7 +55,9 @@ def stage_3() -> tuple[str, bool]:
             timeline, span = fully.metered(n, 2, 1, prefetch)
             activations = fully.most(timeline, *span, "activations")
             found = fully.most(timeline, *span)
-            bound = peak(10 * sum(kept(fully.LAYER, n).values()), block, block, activations, prefetch)
+            bound = peak(
+                10 * sum(kept(fully.LAYER, n).values()), block, block, activations, prefetch
+            )
             held &= found <= bound and fully.violated(n, prefetch) == []
             rows.append(f"n={n}, {prefetch} blocks ahead: peak {found:,} B, bound {bound:,}")
     return together(("\n".join(rows), held), run_tests("tests/parallel/zero/fully/test_memory.py"))
@@ -68,11 +73,19 @@ def precision() -> tuple[str, bool]:
         held &= errors["O1"] < 0.01 and errors["O2"] < 0.01
         held &= all(min(found[job][f"{way}, no scaler"]) > max(exact) for way in ("O1", "O2"))
         held &= not any(map(math.isfinite, found[job]["O3"]))
-        rows.append(f"{job}: off fp32's loss, median of five seeds: " + ", ".join(
-            f"{way} {error:.2%}" for way, error in errors.items()))  # fmt: skip
+        rows.append(
+            f"{job}: off fp32's loss, median of five seeds: "
+            + ", ".join(f"{way} {error:.2%}" for way, error in errors.items())
+        )
     late = found["updates"]
-    held &= min(late["O3, bf16"]) > max(late["fp32"]) and bench_amp.off(late["O2, bf16"], late["fp32"]) < 0.01
-    rows.append("updates: " + ", ".join(f"{way} {bench_amp.off(x, late['fp32']):.2%}" for way, x in late.items()))
+    held &= (
+        min(late["O3, bf16"]) > max(late["fp32"])
+        and bench_amp.off(late["O2, bf16"], late["fp32"]) < 0.01
+    )
+    rows.append(
+        "updates: "
+        + ", ".join(f"{way} {bench_amp.off(x, late['fp32']):.2%}" for way, x in late.items())
+    )
     return together(("\n".join(rows), held), run_tests("tests/train/amp"))
 
 
@@ -83,28 +96,42 @@ def checkpoints() -> tuple[str, bool]:
         widths, root = [segments.WIDTH] * (layers + 1), round(layers**0.5)
         whole = segments.metered(widths, lambda chain, x: chain(x))
         ours = segments.metered(widths, lambda chain, x, k=root: checkpoint_sequential(chain, k, x))
-        said, share = segments_bytes(layers, root, 2 * segments.EDGE, segments.EDGE), ours.flops / whole.flops
+        said, share = (
+            segments_bytes(layers, root, 2 * segments.EDGE, segments.EDGE),
+            ours.flops / whole.flops,
+        )
         held &= segments.kept(ours) == said and share <= 1.34
-        rows.append(f"L={layers}: {segments.kept(whole):,} B of activations, {segments.kept(ours):,} in {root} "
-                    f"segments, predicted {said:,}; FLOPs {share:.3f} times")  # fmt: skip
-    return together(("\n".join(rows), held), run_tests("tests/train/remat", "tests/train/accumulate"))
+        rows.append(
+            f"L={layers}: {segments.kept(whole):,} B of activations, {segments.kept(ours):,} in {root} "
+            f"segments, predicted {said:,}; FLOPs {share:.3f} times"
+        )
+    return together(
+        ("\n".join(rows), held), run_tests("tests/train/remat", "tests/train/accumulate")
+    )
 
 
 def attention() -> tuple[str, bool]:
     """Item 5: attention in tiles; its memory as T doubles."""
     rows, held = [], True
     for T in (64, 128):
-        in_tiles, written_out = tiles.peaks(tiles.tile_by_tile, T), tiles.peaks(tiles.written_out, T)
+        in_tiles, written_out = (
+            tiles.peaks(tiles.tile_by_tile, T),
+            tiles.peaks(tiles.written_out, T),
+        )
         held &= in_tiles[1] < 2.05 * in_tiles[0]
-        rows.append(f"T={T}, {2 * T}: peak {in_tiles[0]:,}, {in_tiles[1]:,} B in tiles, {written_out[0]:,}, "
-                    f"{written_out[1]:,} written out")  # fmt: skip
+        rows.append(
+            f"T={T}, {2 * T}: peak {in_tiles[0]:,}, {in_tiles[1]:,} B in tiles, {written_out[0]:,}, "
+            f"{written_out[1]:,} written out"
+        )
     return together(("\n".join(rows), held), run_tests("tests/train/fuse"))
 
 
 def ratios() -> tuple[str, bool]:
     """Item 6: stages 1 and 3, checkpointing, fused operators, beside PyTorch's own."""
     zero = bench_zero.measure([2, 4], 20, ["stage_1", "stage_3"])
-    held = all(value >= 1 if name.startswith("ratio") else value <= 1.05 for name, value in zero.items())
+    held = all(
+        value >= 1 if name.startswith("ratio") else value <= 1.05 for name, value in zero.items()
+    )
     remat = bench_remat.measure(25)
     held &= all(value >= 0.97 for name, value in remat.items() if not name.endswith("peak"))
     torch.set_num_threads(1)

@@ -14,7 +14,9 @@ from .world import run_tests
 
 def errors() -> tuple[str, bool]:
     """Item 10: one base class, in a World and over shared memory."""
-    return run_tests("tests/comm/test_base.py::test_one_class_is_caught_where_ranks_disagree_or_one_is_gone")
+    return run_tests(
+        "tests/comm/test_base.py::test_one_class_is_caught_where_ranks_disagree_or_one_is_gone"
+    )
 
 
 def kernel_interrupts() -> tuple[str, bool]:

@@ -30,18 +30,28 @@ def changed() -> tuple[str, bool]:
     def reads(comm):
         return x.item() + len(losses) + len(table)
 
-    runs = {"World": lambda program: World(4).run(program), "shared memory": lambda program: launch(program, 4),
-            "gloo": lambda program: launch(program, 4, transport="gloo")}  # fmt: skip
+    runs = {
+        "World": lambda program: World(4).run(program),
+        "shared memory": lambda program: launch(program, 4),
+        "gloo": lambda program: launch(program, 4, transport="gloo"),
+    }
     named, read = 0, 0
     for run in runs.values():
-        for program, name in ((adds, "'x' (Tensor)"), (appends, "'losses' (list)"), (counts, "'table' (dict)")):
+        for program, name in (
+            (adds, "'x' (Tensor)"),
+            (appends, "'losses' (list)"),
+            (counts, "'table' (dict)"),
+        ):
             try:
                 run(program)
             except ValueError as error:
                 named += f"the program changed {name} of the notebook" in str(error)
         x, losses, table = torch.zeros(1), [], {}
         read += run(reads) == [0.0] * 4
-    return f"{named} of 9 changes named (World, shared memory, gloo); {read} of 3 read freely", (named, read) == (9, 3)
+    return f"{named} of 9 changes named (World, shared memory, gloo); {read} of 3 read freely", (
+        named,
+        read,
+    ) == (9, 3)
 
 
 def nan() -> tuple[str, bool]:
@@ -56,8 +66,12 @@ def wrong_calls() -> tuple[str, bool]:
 
 def sentences() -> tuple[str, bool]:
     """Item 12, a part: wrong arguments under torchrun end in one sentence of ours, before any rank starts."""
-    wrong = {"--dp 3 --pp 2": "2 ranks are not 2×3×1", "--heads 3": "3 heads do not split",
-             "--vocab 10": "at least 257", "--text nowhere.txt": "nowhere.txt: No such file"}  # fmt: skip
+    wrong = {
+        "--dp 3 --pp 2": "2 ranks are not 2×3×1",
+        "--heads 3": "3 heads do not split",
+        "--vocab 10": "at least 257",
+        "--text nowhere.txt": "nowhere.txt: No such file",
+    }
     torchrun, script = str(Path(sys.executable).with_name("torchrun")), "examples/train_gpt.py"
     rows, held = [], True
     for flags, words in wrong.items():
@@ -67,7 +81,15 @@ def sentences() -> tuple[str, bool]:
             said.seek(0)
             lines = said.read().splitlines()
         ours = [line for line in lines if "train_gpt.py: error:" in line]
-        held &= len(ours) == 1 and words in ours[0] and status != 0 and not any("ValueError" in line for line in lines)
+        held &= (
+            len(ours) == 1
+            and words in ours[0]
+            and status != 0
+            and not any("ValueError" in line for line in lines)
+        )
         rows.append(f"{flags}: {len(ours)} of {len(lines)} lines")
     checkpoints, well = run_tests("tests/train/checkpoint/test_checkpoints.py")
-    return f"sentences of ours, the rest is torchrun's report: {'; '.join(rows)}; folders: {checkpoints}", held and well
+    return (
+        f"sentences of ours, the rest is torchrun's report: {'; '.join(rows)}; folders: {checkpoints}",
+        held and well,
+    )

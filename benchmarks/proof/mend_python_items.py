@@ -72,8 +72,10 @@ def installed() -> tuple[str, bool]:
         run = lambda *words, cwd=folder: subprocess.run(
             words, cwd=cwd, env=environment, capture_output=True, text=True, check=False
         )
-        made = [run(sys.executable, "-m", "venv", "venv"),
-                run(python, "-m", "pip", "wheel", ".", "--no-deps", "-w", folder, cwd=ROOT)]  # fmt: skip
+        made = [
+            run(sys.executable, "-m", "venv", "venv"),
+            run(python, "-m", "pip", "wheel", ".", "--no-deps", "-w", folder, cwd=ROOT),
+        ]
         wheel = next(map(str, Path(folder).glob("*.whl")), "no wheel")
         made.append(run(python, "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"), wheel))
         used = run(python, "-c", _USE)
@@ -82,7 +84,9 @@ def installed() -> tuple[str, bool]:
     held = all(step.returncode == 0 for step in (*made, used, planned))
     failed = [step.stderr.strip()[-500:] for step in (*made, used, planned) if step.returncode]
     row = next((line for line in planned.stdout.splitlines() if "MFU" in line), "no plan")
-    figure = "\n".join([used.stdout.strip(), row, *(textwrap.indent(text, "    ! ") for text in failed)])
+    figure = "\n".join(
+        [used.stdout.strip(), row, *(textwrap.indent(text, "    ! ") for text in failed)]
+    )
     return figure, held and "alike: True" in used.stdout and "MFU" in row
 
 

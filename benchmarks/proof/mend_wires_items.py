@@ -17,7 +17,9 @@ TRANSPORTS = ("shm", "gloo")
 def _everywhere(program, n, *args) -> dict[str, list]:
     """The results in the World, over shared memory, over gloo."""
     runs = {"World": World(n).run(program, *args)}
-    return runs | {name: launch(program, n, *args, transport=name, timeout=20) for name in TRANSPORTS}
+    return runs | {
+        name: launch(program, n, *args, transport=name, timeout=20) for name in TRANSPORTS
+    }
 
 
 def _two_comms(comm) -> tuple[float, float]:
@@ -25,7 +27,9 @@ def _two_comms(comm) -> tuple[float, float]:
 
     pair = [TorchComm(timeout=20), TorchComm(timeout=20)]
     xs = [torch.ones(1), torch.full((1,), 100.0)]
-    works = [c.stream(lambda lane, x: all_reduce_(lane, x), x) for c, x in zip(pair, xs, strict=True)]
+    works = [
+        c.stream(lambda lane, x: all_reduce_(lane, x), x) for c, x in zip(pair, xs, strict=True)
+    ]
     for work in works:
         work.wait()
     return tuple(x.item() for x in xs)
@@ -35,7 +39,10 @@ def channels() -> tuple[str, bool]:
     """Item 2: two Comms of one group, an all-reduce on a lane of each at the same time."""
     found = {n: launch(_two_comms, n, transport="gloo") for n in (2, 3)}
     held = all(results == [(float(n), 100.0 * n)] * n for n, results in found.items())
-    return f"gloo, two Comms, all-reduces of 1 and 100 on lanes: {found[2][0]} at n = 2, {found[3][0]} at n = 3", held
+    return (
+        f"gloo, two Comms, all-reduces of 1 and 100 on lanes: {found[2][0]} at n = 2, {found[3][0]} at n = 3",
+        held,
+    )
 
 
 def _posted(comm, size) -> tuple[bool, float]:
@@ -57,7 +64,9 @@ def order() -> tuple[str, bool]:
         right = sum(correct for correct, _ in results)
         held &= right == 4
         slowest = max(seconds for _, seconds in results)
-        figures.append(f"{name}, {4 * size:,} bytes: right on {right} of 4 ranks, {slowest * 1e3:.0f} ms")
+        figures.append(
+            f"{name}, {4 * size:,} bytes: right on {right} of 4 ranks, {slowest * 1e3:.0f} ms"
+        )
     return "; ".join(figures), held
 
 
@@ -81,11 +90,15 @@ def after_a_mismatch() -> tuple[str, bool]:
         for name, results in _everywhere(_mismatched, n).items():
             held &= all(caught == 3 and right == 6 for caught, right, _ in results)
             rows.append(f"{name}, n = {n}: {max(seconds for *_, seconds in results) * 1e3:.0f} ms")
-    return "3 of 3 mismatches caught and 6 of 6 collectives right on every rank; " + "; ".join(rows), held
+    return "3 of 3 mismatches caught and 6 of 6 collectives right on every rank; " + "; ".join(
+        rows
+    ), held
 
 
 _ODD = {
-    "(2, 6) and (2, 2, 3)": lambda c, odd: all_gather(c, torch.ones(2, 2, 3) if odd else torch.ones(2, 6)),
+    "(2, 6) and (2, 2, 3)": lambda c, odd: all_gather(
+        c, torch.ones(2, 2, 3) if odd else torch.ones(2, 6)
+    ),
     "roots 0 and 1": lambda c, odd: broadcast_(c, torch.ones(12), int(odd)),
     "sum and max": lambda c, odd: all_reduce_(c, torch.ones(12), "max" if odd else "sum"),
     "barrier and all-reduce": lambda c, odd: barrier(c) if odd else all_reduce_(c, torch.ones(12)),
@@ -100,7 +113,10 @@ def disagreement() -> tuple[str, bool]:
     """Item 7: the error in each world, and its time."""
     rows, held = [], True
     runs = {"World": lambda *args: World(3).run(*args)}
-    runs |= {name: lambda *args, name=name: launch(args[0], 3, *args[1:], transport=name) for name in TRANSPORTS}
+    runs |= {
+        name: lambda *args, name=name: launch(args[0], 3, *args[1:], transport=name)
+        for name in TRANSPORTS
+    }
     for case in _ODD:
         for name, run in runs.items():
             start, found = time.monotonic(), "nothing"
@@ -128,7 +144,10 @@ def stopped(times: int = 10) -> tuple[str, bool]:
                 launch(_stops, 3, timeout=0.5, transport=name)
             except RankMissing as error:
                 text = str(error)
-                named[name] += text.startswith("rank 1 is missing: its process is stopped") and text.count("rank ") == 1
+                named[name] += (
+                    text.startswith("rank 1 is missing: its process is stopped")
+                    and text.count("rank ") == 1
+                )
     figures = ", ".join(f"{count} of {times} runs over {name}" for name, count in named.items())
     return f"named, and only it, in {figures}", all(count == times for count in named.values())
 

@@ -29,24 +29,34 @@ def tensor() -> tuple[str, bool]:
     serial = layers.oracle("heads")
     for n in (1, 2, 3, 4):
         for split, options in layers.SPLITS.items():
+
             def program(comm, options=options):
-                return tensors.found(layers.layers(comm, "heads", **options), tensors.batch(), comm, bool(options))
+                return tensors.found(
+                    layers.layers(comm, "heads", **options), tensors.batch(), comm, bool(options)
+                )
 
             def alone(comm, options=options):
                 block = layers.layers(comm, "heads", 1, **options)[0]
                 tokens = tensors.TOKENS // (comm.size if options else 1)
-                block(torch.ones(2, tokens, tensors.HIDDEN, dtype=torch.float64, requires_grad=True)).sum().backward()
+                block(
+                    torch.ones(2, tokens, tensors.HIDDEN, dtype=torch.float64, requires_grad=True)
+                ).sum().backward()
 
             off = largest(tensors.difference(mine, serial) for mine in World(n).run(program))
             trace = World(n).run(alone).trace
             sent = sum(trace.bytes_sent(r) for r in range(n))
             formula = layer_bytes(n, 2, tensors.TOKENS, tensors.HIDDEN, 8, **options).total
             held &= off < 1e-12 and sent == formula
-            rows.append(f"n={n}, {split:<8}: outputs and gradients off by {off:.0e}; {sent:,} bytes sent, "
-                        f"formula {formula:,}; {trace.messages(0)} messages a rank")  # fmt: skip
+            rows.append(
+                f"n={n}, {split:<8}: outputs and gradients off by {off:.0e}; {sent:,} bytes sent, "
+                f"formula {formula:,}; {trace.messages(0)} messages a rank"
+            )
     whole = kept.kept(1)
-    rows += [f"activations of a layer, n={n}: alone {whole:,}, split {kept.kept(n):,}, sequence "
-             f"{kept.kept(n, True):,}, regathered {kept.kept(n, True, True):,} B" for n in (2, 3, 4)]  # fmt: skip
+    rows += [
+        f"activations of a layer, n={n}: alone {whole:,}, split {kept.kept(n):,}, sequence "
+        f"{kept.kept(n, True):,}, regathered {kept.kept(n, True, True):,} B"
+        for n in (2, 3, 4)
+    ]
     return together(("\n".join(rows), held), run_tests("tests/parallel/tensor"))
 
 
@@ -57,10 +67,16 @@ def vocabulary() -> tuple[str, bool]:
         logits, targets = losses.tokens(50_257, (9,))
         results = World(n).run(losses.on_part, vocab_cross_entropy, logits, targets)
         off = losses.worst(results, losses.serial(logits, targets))
-        sent = [World(n).run(losses.on_part, vocab_cross_entropy, *losses.tokens(V, (9,))).trace.bytes_sent(0)
-                for V in (50_257, 2 * 50_257)]  # fmt: skip
+        sent = [
+            World(n)
+            .run(losses.on_part, vocab_cross_entropy, *losses.tokens(V, (9,)))
+            .trace.bytes_sent(0)
+            for V in (50_257, 2 * 50_257)
+        ]
         held &= off < 1e-12 and sent[0] == sent[1] > 0
-        rows.append(f"n={n}: value and gradient off by {off:.0e}; bytes sent by rank 0 with V, 2V: {sent}")
+        rows.append(
+            f"n={n}: value and gradient off by {off:.0e}; bytes sent by rank 0 with V, 2V: {sent}"
+        )
     return together(("\n".join(rows), held), run_tests("tests/parallel/vocab"))
 
 
@@ -80,8 +96,10 @@ def schedules() -> tuple[str, bool]:
                 held &= peaks == [in_flight(actions) for actions in planned]
                 formulas += _as_formulas(schedule.__name__, planned, S, M, v)
         held &= worst < 1e-12
-        rows.append(f"{name}: {runs} runs, {exact} equal to the serial gradient bit for bit, the others within "
-                    f"{worst:.0e}; bubble and peak are the formulas' in {formulas}")  # fmt: skip
+        rows.append(
+            f"{name}: {runs} runs, {exact} equal to the serial gradient bit for bit, the others within "
+            f"{worst:.0e}; bubble and peak are the formulas' in {formulas}"
+        )
     tests = run_tests("tests/parallel/pipeline"), run_tests("tests/parallel/schedules")
     return together(("\n".join(rows), held), *tests)
 
@@ -95,7 +113,9 @@ def _as_formulas(name: str, planned: list, S: int, M: int, v: int) -> bool:
     found = simulate(planned)
     ours = found.bubble_rate if name.startswith("zb") else found.bubble
     assert abs(ours - rate) < 1e-9, (name, S, M, ours, rate)
-    assert [in_flight(actions) for actions in planned] == [most_kept(name, s, S, M, v) for s in range(S)], (name, S, M)
+    assert [in_flight(actions) for actions in planned] == [
+        most_kept(name, s, S, M, v) for s in range(S)
+    ], (name, S, M)
     return True
 
 
@@ -106,8 +126,13 @@ def bubbles() -> tuple[str, bool]:
     for rate in found:
         if rate.schedule in errors:
             errors[rate.schedule].append(abs(rate.as_published - rate.published))
-    rows = [f"{name}: {len(all_of)} rows, largest error {max(all_of):.1e}" for name, all_of in errors.items()]
-    return "\n".join([str(bubble_table(found)), *rows]), all(e <= 5.1e-5 for all_of in errors.values() for e in all_of)
+    rows = [
+        f"{name}: {len(all_of)} rows, largest error {max(all_of):.1e}"
+        for name, all_of in errors.items()
+    ]
+    return "\n".join([str(bubble_table(found)), *rows]), all(
+        e <= 5.1e-5 for all_of in errors.values() for e in all_of
+    )
 
 
 def pipedream() -> tuple[str, bool]:
@@ -117,7 +142,9 @@ def pipedream() -> tuple[str, bool]:
 
 def ratios() -> tuple[str, bool]:
     """Item 6: ours over shared memory against PyTorch's own over gloo."""
-    found = bench_tensor.measure([2, 4], 30, [*bench_tensor.CASES]) | bench_pipeline.measure([2, 4], 20)
+    found = bench_tensor.measure([2, 4], 30, [*bench_tensor.CASES]) | bench_pipeline.measure(
+        [2, 4], 20
+    )
     rows = [f"{name}: {value:.2f} times as fast as PyTorch's own" for name, value in found.items()]
     return "\n".join(rows), all(value >= 1 for value in found.values())
 

@@ -51,8 +51,15 @@ def grids() -> tuple[str, bool]:
                 loss, parameter = parallelized.gaps(found, *parallelized.serial(shape, STEPS))
                 passed[n] = passed.get(n, 0) + (loss < 1e-12 and parameter < 1e-10)
             except Exception as error:
-                rows.append(f"{name}, {'checked' if checked else 'unchecked'}: {type(error).__name__} {error}"[:300])
-    rows[:0] = [f"{n} ranks: {passed.get(n, 0)} of {wanted[n]} pass, with headers and without" for n in sorted(wanted)]
+                rows.append(
+                    f"{name}, {'checked' if checked else 'unchecked'}: {type(error).__name__} {error}"[
+                        :300
+                    ]
+                )
+    rows[:0] = [
+        f"{n} ranks: {passed.get(n, 0)} of {wanted[n]} pass, with headers and without"
+        for n in sorted(wanted)
+    ]
     return "\n".join(rows), passed == wanted
 
 
@@ -78,7 +85,9 @@ def many_times(comm, shape: dict, zero: int) -> int:
     return count
 
 
-def _with_small_buckets(reducer, comm, bucket_bytes, first_bucket_bytes, *rest, really, **options) -> None:
+def _with_small_buckets(
+    reducer, comm, bucket_bytes, first_bucket_bytes, *rest, really, **options
+) -> None:
     really(reducer, comm, 2000, 2000, *rest, **options)
 
 
@@ -87,7 +96,11 @@ def rows(before: str, *names: str) -> tuple[str, bool]:
     failed, wanted = [], 0
     for n in test_techniques.ALL:
         for checked in (True, False):
-            table = {name: test_techniques.EVERY[name] for name in names if n in test_techniques.EVERY[name].ns}
+            table = {
+                name: test_techniques.EVERY[name]
+                for name in names
+                if n in test_techniques.EVERY[name].ns
+            }
             wanted += len(table)
             with tempfile.TemporaryDirectory() as folder:
                 failed += test_techniques.wrong(table, n, Path(folder), checked)
@@ -98,7 +111,17 @@ def rows(before: str, *names: str) -> tuple[str, bool]:
 
 def techniques() -> tuple[str, bool]:
     """All of tests/nccl, in full."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/nccl"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        "tests/nccl",
+    ]
     env = os.environ | {"OMP_NUM_THREADS": "1", "MINIDIST_FULL": "1"}
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     closing = re.findall(r"\d+ (?:passed|failed)[^\n]*", run.stdout)
@@ -109,33 +132,50 @@ def techniques() -> tuple[str, bool]:
 
 ITEMS = {
     "A1 an ungrouped two-way exchange, a first operation not shared, two threads": lambda: harness(
-        "test_a_hang_is_found_with_the_lines_of_both_ranks", "test_what_nccl_does_passes"),
+        "test_a_hang_is_found_with_the_lines_of_both_ranks", "test_what_nccl_does_passes"
+    ),
     "A2 what is refused, races, waits of the host": lambda: harness(
-        "test_what_is_refused", "test_where_the_host_waits_is_seen", "test_devices_are_told_apart"),
+        "test_what_is_refused", "test_where_the_host_waits_is_seen", "test_devices_are_told_apart"
+    ),
     "A3 parallelize's cases": grids,
     "A4 every technique": techniques,
     "B1 pipelines": lambda: shown(
-        "with its default of one receive posted ahead, a pipeline hangs at its first step", f"{OVER}::test_pipelines"),
+        "with its default of one receive posted ahead, a pipeline hangs at its first step",
+        f"{OVER}::test_pipelines",
+    ),
     "B2 groups of overlapping ranks": lambda: shown(
-        "three stages never meet", f"{OVER}::test_groups_of_overlapping_ranks_meet"),
+        "three stages never meet", f"{OVER}::test_groups_of_overlapping_ranks_meet"
+    ),
     "B3a lanes are streams": lambda: shown(
-        "a lane is a thread, whose work is on the default stream", "tests/comm/torchdist/test_streams.py"),
+        "a lane is a thread, whose work is on the default stream",
+        "tests/comm/torchdist/test_streams.py",
+    ),
     "B3b data 2 × tensor 2, each ZeRO stage ten times": repeated,
     "B4 saves during training": lambda: rows(
-        "descriptions go over the communicators of the program", "saved during training", "the last checkpoints"),
+        "descriptions go over the communicators of the program",
+        "saved during training",
+        "the last checkpoints",
+    ),
     "B5 a message as the first operation": lambda: shown(
-        "hangs on three ranks", f"{OVER}::test_a_message_may_be_the_first_operation"),
+        "hangs on three ranks", f"{OVER}::test_a_message_may_be_the_first_operation"
+    ),
     "B6 split of a reordered Comm": lambda: shown(
-        "rows in another order than the ranks", f"{OVER}::test_groups_of_overlapping_ranks_meet"),
+        "rows in another order than the ranks", f"{OVER}::test_groups_of_overlapping_ranks_meet"
+    ),
     "B7 kernels in float64": lambda: shown(
-        "1e-12 and 9e-8 off, by reading; this wants a GPU", "tests/train/fuse/gpu"),
+        "1e-12 and 9e-8 off, by reading; this wants a GPU", "tests/train/fuse/gpu"
+    ),
     "B8 the server": lambda: shown("a worker blocks", f"{OVER}::test_a_server_is_refused"),
     "B9 a rank fails": lambda: shown(
-        "torchrun does not learn of it", f"{OVER}::test_one_rank_fails_and_the_others_end"),
+        "torchrun does not learn of it", f"{OVER}::test_one_rank_fails_and_the_others_end"
+    ),
     "B10 a group of GPUs under gloo; random numbers; MFU": lambda: shown(
         "lanes over gloo; an error where the number of GPUs differs; a product that is too small",
-        f"{OVER}::test_a_group_of_gpus_alone_under_a_group_of_gloo", "tests/train/checkpoint/test_random.py",
-        "tests/study/test_speed.py"),
+        f"{OVER}::test_a_group_of_gpus_alone_under_a_group_of_gloo",
+        "tests/train/checkpoint/test_random.py",
+        "tests/study/test_speed.py",
+    ),
     "B11 no needless wait of the host": lambda: rows(
-        "a blocking header for each message, one synchronisation a step and stage", "host waits"),
-}  # fmt: skip
+        "a blocking header for each message, one synchronisation a step and stage", "host waits"
+    ),
+}

@@ -15,20 +15,32 @@ RANKS = (1, 2, 3, 4)
 
 def optimizers() -> tuple[str, bool]:
     """Issue 6, item 4: SGD, LARS, AdamW, LAMB against references, after every step; sharded against unsharded."""
-    found = {f"{ours.__name__} to torch.optim's, {how}": test_steps.off_torch(ours, theirs, how)
-             for ours, theirs, how in test_steps.TORCH}  # fmt: skip
-    found |= {f"{name} to its paper's algorithm": test_steps.off_paper(name) for name in test_steps.PAPERS}
+    found = {
+        f"{ours.__name__} to torch.optim's, {how}": test_steps.off_torch(ours, theirs, how)
+        for ours, theirs, how in test_steps.TORCH
+    }
+    found |= {
+        f"{name} to its paper's algorithm": test_steps.off_paper(name) for name in test_steps.PAPERS
+    }
     oracle = {name: cases.serial(name) for name in cases.OPTIMIZERS}
     for n in RANKS:
         results = World(n).run(test_sharded.everything)
-        found |= {f"{name}, ZeRO {stage}, n={n}, to unsharded": max(cases.far(x[name, stage], oracle[name])
-                                                                   for x in results)
-                  for name, stage in results[0]}  # fmt: skip
+        found |= {
+            f"{name}, ZeRO {stage}, n={n}, to unsharded": max(
+                cases.far(x[name, stage], oracle[name]) for x in results
+            )
+            for name, stage in results[0]
+        }
         for cls, how in test_sharded.TENSOR:
-            expected, results = test_sharded.whole(cls, how), World(n).run(test_sharded.tensor, cls, how)
+            expected, results = (
+                test_sharded.whole(cls, how),
+                World(n).run(test_sharded.tensor, cls, how),
+            )
             off = max(cases.far(x, expected) for x in results)
             found[f"{cls.__name__}, tensor parallel, n={n}, to unsharded"] = off
-    rows = ["largest difference of a parameter; to references |a − b|/(1 + |b|), after any of 12 steps"]
+    rows = [
+        "largest difference of a parameter; to references |a − b|/(1 + |b|), after any of 12 steps"
+    ]
     rows += [f"{name}: {off:.1e}" for name, off in found.items()]
     held = all(off < 1e-12 for off in found.values())
     return together(("\n".join(rows), held), run_tests("tests/train/optim"))
@@ -38,14 +50,22 @@ def large_batches() -> tuple[str, bool]:
     """For lesson 17: wrong variants fail on the same task by more than the spread of five seeds; steps by batch."""
     found = bench_optim.table()
     rows = [f"{name}: {' '.join(f'{x:.1f}' for x in seeds)}" for name, seeds in found.items()]
-    pairs = [("linear, k = 8", "linear, k = 8, no warm-up"), ("LARS, k = 16", "linear, k = 16"),
-             ("LAMB, k = 16", "linear, k = 16"), ("LARS, k = 32", "linear, k = 32"),
-             ("LAMB, k = 32", "linear, k = 32"), ("LAMB, k = 32", "root, k = 32")]  # fmt: skip
+    pairs = [
+        ("linear, k = 8", "linear, k = 8, no warm-up"),
+        ("LARS, k = 16", "linear, k = 16"),
+        ("LAMB, k = 16", "linear, k = 16"),
+        ("LARS, k = 32", "linear, k = 32"),
+        ("LAMB, k = 32", "linear, k = 32"),
+        ("LAMB, k = 32", "root, k = 32"),
+    ]
     steps = bench_optim.critical()
-    rows += [f"batch {batch}: {mean:.1f} steps to the loss, the law says {says:.1f}" for batch, (mean, says) in
-             steps.items()]  # fmt: skip
-    held = all(fails(found[a], found[b]) for a, b in pairs) and all(abs(mean / says - 1) < 0.2
-                                                                    for mean, says in steps.values())  # fmt: skip
+    rows += [
+        f"batch {batch}: {mean:.1f} steps to the loss, the law says {says:.1f}"
+        for batch, (mean, says) in steps.items()
+    ]
+    held = all(fails(found[a], found[b]) for a, b in pairs) and all(
+        abs(mean / says - 1) < 0.2 for mean, says in steps.values()
+    )
     return "\n".join(["accuracy in percent, five seeds", *rows]), held
 
 

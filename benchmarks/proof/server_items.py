@@ -19,7 +19,9 @@ ROLES = ((1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (2, 3), (5, 4))  # workers, ser
 
 def server() -> tuple[str, bool]:
     """Item 1: synchronous bit for bit, asynchronous repeated, the bound kept, servers equally full; and the tests."""
-    return together(synchronous(), asynchronous(), bounded(), balanced(), run_tests("tests/parallel/server"))
+    return together(
+        synchronous(), asynchronous(), bounded(), balanced(), run_tests("tests/parallel/server")
+    )
 
 
 def synchronous() -> tuple[str, bool]:
@@ -34,8 +36,10 @@ def synchronous() -> tuple[str, bool]:
                     same &= equal(params, expected)
                     worst = largest(worst, difference(params, full))
                 runs += 1
-    return (f"synchronous, {runs} runs of 20 steps: {'all' if same else 'NOT all'} ranks equal bit for bit to the "
-            f"serial run; off the full batch by {worst:.1e} at most"), same and worst < 1e-12  # fmt: skip
+    return (
+        f"synchronous, {runs} runs of 20 steps: {'all' if same else 'NOT all'} ranks equal bit for bit to the "
+        f"serial run; off the full batch by {worst:.1e} at most"
+    ), same and worst < 1e-12
 
 
 def _cluster(n: int, servers: int, seed: int) -> Cluster:
@@ -50,13 +54,18 @@ def asynchronous() -> tuple[str, bool]:
     """Run twice, bit for bit."""
     held, orders, stale = True, set(), 0
     for seed in range(5):
-        runs = [World(6, cluster=_cluster(4, 2, seed)).run(train, "hard", "adamw", 2, "async") for _ in range(2)]
+        runs = [
+            World(6, cluster=_cluster(4, 2, seed)).run(train, "hard", "adamw", 2, "async")
+            for _ in range(2)
+        ]
         (once, report), (twice, again) = runs[0][0], runs[1][0]
         held &= equal(once, twice) and report == again
         orders.add(tuple(update.rank for update in report.updates))
         stale = max(stale, *(update.staleness for update in report.updates))
-    return (f"asynchronous, 5 clusters with {len(orders)} orders of updates, stale by up to {stale}: "
-            f"{'all' if held else 'NOT all'} equal when repeated"), held and len(orders) > 1  # fmt: skip
+    return (
+        f"asynchronous, 5 clusters with {len(orders)} orders of updates, stale by up to {stale}: "
+        f"{'all' if held else 'NOT all'} equal when repeated"
+    ), held and len(orders) > 1
 
 
 def bounded() -> tuple[str, bool]:
@@ -73,7 +82,9 @@ def bounded() -> tuple[str, bool]:
         reached[bound] = max(reached.get(bound, 0), *(update.ahead for update in updates))
         runs += 1
     said = ", ".join(f"bound {bound}: {ahead}" for bound, ahead in sorted(reached.items()))
-    return f"SSP, {runs} runs; most steps ahead under {said}", held and all(a <= b for b, a in reached.items())
+    return f"SSP, {runs} runs; most steps ahead under {said}", held and all(
+        a <= b for b, a in reached.items()
+    )
 
 
 def balanced() -> tuple[str, bool]:
@@ -81,4 +92,7 @@ def balanced() -> tuple[str, bool]:
     model = mlp([784, 1024, 10], device="meta")
     nbytes = Partition(list(model.parameters()), 4).nbytes
     off = largest(abs(4 * one / sum(nbytes) - 1) for one in nbytes)
-    return f"bytes at 4 servers: {', '.join(f'{one:,}' for one in nbytes)}: {off:.2%} off equal at most", off < 0.1
+    return (
+        f"bytes at 4 servers: {', '.join(f'{one:,}' for one in nbytes)}: {off:.2%} off equal at most",
+        off < 0.1,
+    )

@@ -52,17 +52,26 @@ def thousand() -> tuple[str, bool]:
     """Item 1: 1 GiB over 1,024 simulated GPUs, without and with the meter; the cost of a message beside that at 8."""
     rows, held = [], True
     for meter, limit in ((0, 60), (1, 120)):
-        run = subprocess.run([sys.executable, "-c", _RING, "1024", str(GIB), str(meter)], cwd=ROOT, check=True,
-                             capture_output=True, text=True)  # fmt: skip
+        run = subprocess.run(
+            [sys.executable, "-c", _RING, "1024", str(GIB), str(meter)],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         took, messages, time, formula, memory, peak = map(float, run.stdout.split())
         off = abs(time / formula - 1)
         held &= off < 1e-9 and took < limit and memory < 2 * GIB and messages == 2 * 1023 * 1024
-        rows.append(f"{'with' if meter else 'without'} the meter: {messages:,.0f} messages in {took:.1f} s, "
-                    f"{memory / GIB:.2f} GiB of memory; virtual time {time * 1e3:.3f} ms, off the formula by {off:.0e}"
-                    + (f"; each rank's peak {peak / GIB:.3f} GiB" if meter else ""))  # fmt: skip
+        rows.append(
+            f"{'with' if meter else 'without'} the meter: {messages:,.0f} messages in {took:.1f} s, "
+            f"{memory / GIB:.2f} GiB of memory; virtual time {time * 1e3:.3f} ms, off the formula by {off:.0e}"
+            + (f"; each rank's peak {peak / GIB:.3f} GiB" if meter else "")
+        )
     cost = bench_world.messages((8, 1024), 5)
     (small, _), (large, ratio) = cost[8], cost[1024]
-    rows.append(f"{small:.1f} µs a message at n = 8, {large:.1f} µs at n = 1,024, ratio {ratio:.2f} (medians of 5)")
+    rows.append(
+        f"{small:.1f} µs a message at n = 8, {large:.1f} µs at n = 1,024, ratio {ratio:.2f} (medians of 5)"
+    )
     return "\n".join(rows), held and ratio <= 1.5
 
 
@@ -75,19 +84,28 @@ def _simulated(cluster: Cluster, nbytes: int, algorithm) -> tuple[float, float]:
     n = cluster.size
     world = World(n, cluster=cluster, device="meta", meter=False)
     world.run(_reduce, nbytes, algorithm)
-    says = World(n, cluster=cluster, device="meta", meter=False).run(predict, "all_reduce", nbytes, algorithm)
+    says = World(n, cluster=cluster, device="meta", meter=False).run(
+        predict, "all_reduce", nbytes, algorithm
+    )
     return world.time, says[0]
 
 
 def topologies() -> tuple[str, bool]:
     """Item 2: 64 MiB on 16 DGX H100; then a ring inside one H200 node against what was measured."""
-    rows, cluster = ["64 MiB on 16 DGX H100 nodes, 128 GPUs: predicted, simulated, error"], Cluster.dgx_h100(nodes=16)
+    rows, cluster = (
+        ["64 MiB on 16 DGX H100 nodes, 128 GPUs: predicted, simulated, error"],
+        Cluster.dgx_h100(nodes=16),
+    )
     found = {}
     for name in ("ring", "tree", "double_tree", "halving_doubling", "hierarchical", "auto"):
         found[name], says = _simulated(cluster, 64 * MIB, name)
-        rows.append(f"  {name:<17} {says * 1e6:>9.1f} µs {found[name] * 1e6:>9.1f} µs {says / found[name] - 1:>+7.1%}")
+        rows.append(
+            f"  {name:<17} {says * 1e6:>9.1f} µs {found[name] * 1e6:>9.1f} µs {says / found[name] - 1:>+7.1%}"
+        )
     held = found["auto"] <= 1.05 * min(found.values())
-    rows.append("ring inside one H200 node, 8 GiB: bus bandwidth, simulated and measured (nccl.csv), error")
+    rows.append(
+        "ring inside one H200 node, 8 GiB: bus bandwidth, simulated and measured (nccl.csv), error"
+    )
     measured = [row for row in published("nccl") if (row["hw"], row["payload"]) == ("H200", "8GiB")]
     for row in [row for row in measured if row["quantity"] == "busbw" and "Ring" in row["algo"]]:
         n = int(row["ranks"])
@@ -95,14 +113,20 @@ def topologies() -> tuple[str, bool]:
         world.run(_reduce, 8 * GIB, "ring")
         ours = bandwidth("all_reduce", n, 8 * GIB, world.time)[1] / 1e9
         held &= abs(ours / row["value"] - 1) < 0.05
-        rows.append(f"  {n} GPUs {ours:>7.1f} GB/s {row['value']:>7.1f} GB/s {ours / row['value'] - 1:>+6.1%}")
+        rows.append(
+            f"  {n} GPUs {ours:>7.1f} GB/s {row['value']:>7.1f} GB/s {ours / row['value'] - 1:>+6.1%}"
+        )
     return "\n".join(rows), held and len(rows) > 8
 
 
 def run_tests(*names: str) -> tuple[str, bool]:
     """Run tests, show how each ended."""
-    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names], cwd=ROOT,
-                         capture_output=True, text=True)  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     closing = re.findall(r"^=* ?(\d+ (?:passed|failed).*) in .*?s\b", run.stdout, re.MULTILINE)
     if run.returncode:
         print(run.stdout[-4000:])
@@ -115,8 +139,11 @@ def together(*parts: tuple[str, bool]) -> tuple[str, bool]:
 
 def figures() -> tuple[str, bool]:
     """Item 3: published figures, reproduced by the calculators."""
-    return together(run_tests("tests/study/memory/test_states.py"), run_tests("tests/study/memory/test_transformer.py"),
-                run_tests("tests/study/memory/test_claims.py"))  # fmt: skip
+    return together(
+        run_tests("tests/study/memory/test_states.py"),
+        run_tests("tests/study/memory/test_transformer.py"),
+        run_tests("tests/study/memory/test_claims.py"),
+    )
 
 
 def _forward_backward(layer: torch.nn.Module, x: torch.Tensor) -> None:
@@ -128,23 +155,38 @@ def meter() -> tuple[str, bool]:
     profiler saw; then all the tests of both."""
     batch, tokens, hidden, rows, held = 2, 256, 768, [], True
     linear, product = 24 * batch * tokens * hidden**2, 2 * batch * tokens**2 * hidden
-    for device, attention, products in (("cpu", "call", 5), ("cpu", "written", 4), ("meta", "operator", 5)):
+    for device, attention, products in (
+        ("cpu", "call", 5),
+        ("cpu", "written", 4),
+        ("meta", "operator", 5),
+    ):
         layer = nets.Layer(attention, hidden, 12).to(device)
         x = torch.empty(batch, tokens, hidden, device=device, requires_grad=True)
         work = measure(_forward_backward, layer, x).by_phase
         found = work["forward"].flops, work["backward"].flops
         hand = linear + 2 * product, 2 * linear + products * product
         held &= found == hand
-        rows.append(f"a layer, {device}, attention {attention}: FLOPs forward {found[0]:,}, by hand {hand[0]:,}; "
-                    f"backward {found[1]:,}, by hand {hand[1]:,}")  # fmt: skip
+        rows.append(
+            f"a layer, {device}, attention {attention}: FLOPs forward {found[0]:,}, by hand {hand[0]:,}; "
+            f"backward {found[1]:,}, by hand {hand[1]:,}"
+        )
     for net in (nets.mlp, nets.convnet, nets.transformer):
-        truth, ours, meta = (nets.Training(net, "adam", device) for device in ("cpu", "cpu", "meta"))
+        truth, ours, meta = (
+            nets.Training(net, "adam", device) for device in ("cpu", "cpu", "meta")
+        )
         there = sum(truth.states().values())
         peak = there + nets.allocated(truth.step)[0]
         found = measure(ours.step).peak, measure(meta.step).peak
         held &= all(abs(one / peak - 1) < 0.01 for one in found)
-        rows.append(f"peak of a step, {net.__name__}: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,} B")
-    names = "comm/charge/test_flops", "comm/charge/test_ledger", "comm/charge/test_charge", "comm/world/test_meter"
+        rows.append(
+            f"peak of a step, {net.__name__}: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,} B"
+        )
+    names = (
+        "comm/charge/test_flops",
+        "comm/charge/test_ledger",
+        "comm/charge/test_charge",
+        "comm/world/test_meter",
+    )
     tests = [run_tests(f"tests/{name}.py") for name in (*names, "study/memory/test_saved")]
     return together(("\n".join(rows), held), *tests)
 
@@ -158,8 +200,10 @@ def replicas() -> tuple[str, bool]:
         slow = bench_data_parallel.measure_slow(n, 10)
         for name in bench_data_parallel.BUCKETS:
             (on, world_on), (off, world_off) = slow[f"{name}, overlap"], slow[f"{name}, at the end"]
-            rows.append(f"n={n}, 100 MB/s, buckets of {name}: a step in {on * 1e3:.0f} ms with overlap, "
-                        f"{off * 1e3:.0f} ms without, gain {off / on:.3f} (World {world_off / world_on:.3f})")
+            rows.append(
+                f"n={n}, 100 MB/s, buckets of {name}: a step in {on * 1e3:.0f} ms with overlap, "
+                f"{off * 1e3:.0f} ms without, gain {off / on:.3f} (World {world_off / world_on:.3f})"
+            )
     return "\n".join(rows), held
 
 
@@ -170,9 +214,15 @@ def batchnorm() -> tuple[str, bool]:
 
 def lessons_of(lessons: tuple[str, ...], limit: float = 60) -> tuple[str, bool]:
     """Built, tested by nbval, banks complete, each notebook executed in less than `limit` seconds."""
-    build = subprocess.run([sys.executable, "course/build.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    build = subprocess.run(
+        [sys.executable, "course/build.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
     built = f"staleness check: exit code {build.returncode}", build.returncode == 0
-    names = [p for lesson in lessons for p in (f"notebooks/{lesson}.ipynb", f"solutions/{lesson}/{lesson}.ipynb")]
+    names = [
+        p
+        for lesson in lessons
+        for p in (f"notebooks/{lesson}.ipynb", f"solutions/{lesson}/{lesson}.ipynb")
+    ]
     nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout", "120"]
     return together(built, run_tests(*nbval, *names), bank_of(lessons, limit))
 

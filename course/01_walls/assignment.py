@@ -43,6 +43,7 @@ from minidist.tasks import digits
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "peak", "solution": true}
 def peak(events):
     """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
@@ -56,6 +57,7 @@ def peak(events):
     return most, when, {name: nbytes for name, nbytes in live.items() if nbytes}
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "peak_test", "points": 2}
 check.peak(peak)
 
@@ -68,8 +70,14 @@ backward = [("g3", 900), ("y3", -3000), ("g2", 1800), ("y2", -6000), ("g1", 1200
 events = [("w1", 1200), ("w2", 1800), ("w3", 900), *forward, *backward]
 live = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
 most, when, left = peak(events)
-study.curves({"live": (range(len(events)), live)}, points={"your peak": ([when], [most])}, yunit="B", xlabel="event",
-             ylabel="live bytes", title=f"A training step; what stays: {', '.join(left)}")
+study.curves(
+    {"live": (range(len(events)), live)},
+    points={"your peak": ([when], [most])},
+    yunit="B",
+    xlabel="event",
+    ylabel="live bytes",
+    title=f"A training step; what stays: {', '.join(left)}",
+)
 
 # %% [markdown] nbgrader={"grade_id": "model_states_spec"}
 # ## 2 · Model states (2 points)
@@ -96,6 +104,7 @@ study.curves({"live": (range(len(events)), live)}, points={"your peak": ([when],
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "model_states", "solution": true}
 def model_states(trained, frozen, optimizer, precision):
     """Bytes of parameters, gradients and optimizer states."""
@@ -106,9 +115,13 @@ def model_states(trained, frozen, optimizer, precision):
     if precision not in weight:
         raise ValueError(f"no precision is called {precision!r}")
     copy = 4 if precision == "fp16" else 0
-    return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-            "optimizer states": (kept[optimizer] + copy) * trained}
+    return {
+        "parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained,
+    }
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "model_states_test", "points": 2}
 check.model_states(model_states)
@@ -118,9 +131,17 @@ check.model_states(model_states)
 # of its parameters.
 
 # %%
-cases = {"7 B, all trained": (7_000_000_000, 0), "7 B frozen, 14 M added": (14_000_000, 7_000_000_000)}
-study.bars({word: sum(model_states(*case, "adam", "fp16").values()) for word, case in cases.items()}, unit="B",
-           target=80e9, note="one card:", title="Model states with Adam in mixed precision")
+cases = {
+    "7 B, all trained": (7_000_000_000, 0),
+    "7 B frozen, 14 M added": (14_000_000, 7_000_000_000),
+}
+study.bars(
+    {word: sum(model_states(*case, "adam", "fp16").values()) for word, case in cases.items()},
+    unit="B",
+    target=80e9,
+    note="one card:",
+    title="Model states with Adam in mixed precision",
+)
 
 # %% [markdown] nbgrader={"grade_id": "activation_bytes_spec"}
 # ## 3 · Activations of an MLP (3 points)
@@ -149,6 +170,7 @@ study.bars({word: sum(model_states(*case, "adam", "fp16").values()) for word, ca
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}
 def activation_bytes(batch, sizes, itemsize, activation):
     """Bytes that an MLP's forward keeps for its backward."""
@@ -156,6 +178,7 @@ def activation_bytes(batch, sizes, itemsize, activation):
     tensors = {"relu": 1, "gelu": 2}[activation]
     return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "activation_bytes_test", "points": 3}
 check.activation_bytes(activation_bytes)
@@ -165,8 +188,11 @@ check.activation_bytes(activation_bytes)
 
 # %%
 sizes = [784, 4096, 4096, 4096, 10]
-study.bars({word: activation_bytes(512, sizes, 4, word) for word in ("relu", "gelu")}, unit="B",
-           title="Activations of three hidden layers of 4,096, batch 512")
+study.bars(
+    {word: activation_bytes(512, sizes, 4, word) for word in ("relu", "gelu")},
+    unit="B",
+    title="Activations of three hidden layers of 4,096, batch 512",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_memory_spec"}
 # ## 4 · Predict, then measure (2 points)
@@ -198,6 +224,7 @@ check.predict_memory(stays, kept, forward, equal)
 # **Target:** your numbers beside the meter's. On the device `"meta"` tensors have a shape and no numbers, so the step
 # takes no memory at all.
 
+
 # %%
 def step(batch):
     """Bytes that stay, bytes that the forward keeps, FLOPs of the forward: as measured."""
@@ -211,9 +238,12 @@ def step(batch):
 
 
 measured, (same_states, same_kept, _) = step(4000), step(round(equal))
-rows = [["MB of model states", stays / 1e6, measured[0] / 1e6], ["MB of activations", kept / 1e6, measured[1] / 1e6],
-        ["GFLOP of the forward", forward / 1e9, measured[2] / 1e9],
-        ["activations / model states, at your batch", 1.0, same_kept / same_states]]
+rows = [
+    ["MB of model states", stays / 1e6, measured[0] / 1e6],
+    ["MB of activations", kept / 1e6, measured[1] / 1e6],
+    ["GFLOP of the forward", forward / 1e9, measured[2] / 1e9],
+    ["activations / model states, at your batch", 1.0, same_kept / same_states],
+]
 study.table(rows, ["", "predicted", "measured"])
 
 # %% [markdown] nbgrader={"grade_id": "largest_model_spec"}
@@ -241,6 +271,7 @@ study.table(rows, ["", "predicted", "measured"])
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "largest_model", "solution": true}
 def largest_model(memory, batch, seq, hidden, heads, vocab):
     """How many transformer layers fit on a card, with all that their training needs."""
@@ -249,6 +280,7 @@ def largest_model(memory, batch, seq, hidden, heads, vocab):
     activations = 34 * seq * batch * hidden + 5 * heads * seq * seq * batch
     return max(0, room // (16 * (12 * hidden * hidden + 13 * hidden) + activations))
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "largest_model_test", "points": 2}
 check.largest_model(largest_model)
@@ -260,8 +292,10 @@ check.largest_model(largest_model)
 # %%
 shape = dict(batch=4, seq=2048, hidden=2048, heads=16, vocab=50257)
 cards = {"32 GB": 32 * 10**9, "80 GB": 80 * 10**9, "80 GiB": 80 * 2**30, "141 GB": 141 * 10**9}
-study.bars({word: largest_model(memory, **shape) for word, memory in cards.items()},
-           title="Layers of 2,048 that fit, with 4 sequences of 2,048 words")
+study.bars(
+    {word: largest_model(memory, **shape) for word, memory in cards.items()},
+    title="Layers of 2,048 that fit, with 4 sequences of 2,048 words",
+)
 
 # %% [markdown] nbgrader={"grade_id": "run_cost_spec"}
 # ## 6 · What a run costs (2 points)
@@ -284,6 +318,7 @@ study.bars({word: largest_model(memory, **shape) for word, memory in cards.items
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "run_cost", "solution": true}
 def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     """GPU-hours, days, MFU and HFU of a run."""
@@ -291,9 +326,14 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     needed = 6 * parameters * tokens
     executed = needed + (2 * parameters * tokens if recompute else 0)
     seconds = executed / achieved
-    return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
-            "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}
+    return {
+        "gpu_hours": seconds / 3600,
+        "days": seconds / 3600 / 24 / gpus,
+        "mfu": needed / seconds / peak,
+        "hfu": executed / seconds / peak,
+    }
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "run_cost_test", "points": 2}
 check.run_cost(run_cost)
@@ -306,8 +346,12 @@ check.run_cost(run_cost)
 # %%
 llama = run_cost(65_200_000_000, 1_400_000_000_000, 2048, 312e12, 6 * 65.2e9 * 380, recompute=False)
 bloom = run_cost(176_247_271_424, 2048 * 2048, 384, 312e12, 149.02e12, recompute=True)
-rows = [["LLaMA-65B, days", llama["days"], 21], ["BLOOM, seconds a step", bloom["days"] * 86400, 105],
-        ["LLaMA-65B, MFU in %", 100 * llama["mfu"], None], ["BLOOM, MFU in %", 100 * bloom["mfu"], None]]
+rows = [
+    ["LLaMA-65B, days", llama["days"], 21],
+    ["BLOOM, seconds a step", bloom["days"] * 86400, 105],
+    ["LLaMA-65B, MFU in %", 100 * llama["mfu"], None],
+    ["BLOOM, MFU in %", 100 * bloom["mfu"], None],
+]
 study.table(rows, ["", "your formula", "published"])
 
 # %% [markdown] nbgrader={"grade_id": "find_errors_spec"}
@@ -342,8 +386,12 @@ study.table(rows, ["", "your formula", "published"])
 errors = None
 ### BEGIN SOLUTION
 layer = 34 * 1024 * 5120 + 5 * 40 * 1024 * 1024
-errors = {"C": 4 * 64_000 * 5_120 / 1e6, "D": (16 * 13e9 + 40 * layer) / 1e9, "F": 16 * 174.6,
-          "G": 2 * 125 * 1024 * 32 * 8192 / 1e9}
+errors = {
+    "C": 4 * 64_000 * 5_120 / 1e6,
+    "D": (16 * 13e9 + 40 * layer) / 1e9,
+    "F": 16 * 174.6,
+    "G": 2 * 125 * 1024 * 32 * 8192 / 1e9,
+}
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "find_errors_test", "points": 2}
@@ -355,14 +403,20 @@ check.find_errors(errors)
 
 # %%
 published = {"C": 1250, "D": 222.5, "F": 2720, "G": 33}
-study.table([[letter, published.get(letter), figure, f"{published.get(letter, 0) / figure - 1:+.1%}"]
-             for letter, figure in sorted(errors.items())], ["claim", "published", "yours", "off by"])
+study.table(
+    [
+        [letter, published.get(letter), figure, f"{published.get(letter, 0) / figure - 1:+.1%}"]
+        for letter, figure in sorted(errors.items())
+    ],
+    ["claim", "published", "yours", "off by"],
+)
 
 # %% [markdown] nbgrader={"grade_id": "train_lean_spec"}
 # ## 8 · Find the bugs: a loop that eats memory (3 points)
 #
 # The next cell was found in somebody's code. After each step it looks at the loss of a test set. It gives the right
 # numbers, and runs out of memory after a while.
+
 
 # %% nbgrader={"grade_id": "train_lean_broken"}
 def train_lean(model, optimizer, loss_fn, batches, test):
@@ -377,13 +431,16 @@ def train_lean(model, optimizer, loss_fn, batches, test):
         tests.append(loss_fn(model(test[0]), test[1]))
     return losses, tests
 
+
 # %%
 def looked_at(train):
     """The memory of five steps on the handwritten digits, 250 a batch."""
     task, model = digits(torch.float32), mlp([64, 128, 128, 128, 128, 128, 128, 10])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = [(x.clone(), y.clone()) for x, y in zip(task.x.split(250)[:5], task.y.split(250))]
-    return measure(train, model, optimizer, cross_entropy, batches, (task.test_x.clone(), task.test_y.clone()))
+    return measure(
+        train, model, optimizer, cross_entropy, batches, (task.test_x.clone(), task.test_y.clone())
+    )
 
 
 memory_timeline(looked_at(train_lean), title="The loop as it was found: five steps")
@@ -409,6 +466,7 @@ memory_timeline(looked_at(train_lean), title="The loop as it was found: five ste
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "train_lean", "solution": true}
 def train_lean(model, optimizer, loss_fn, batches, test):
     """The loss of each batch, and of the test set after each step."""
@@ -424,6 +482,7 @@ def train_lean(model, optimizer, loss_fn, batches, test):
             tests.append(loss_fn(model(test[0]), test[1]).item())
     return losses, tests
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "train_lean_test", "points": 3}
 check.train_lean(train_lean)

@@ -58,7 +58,9 @@ def peak(events):
         live[name] = live.get(name, 0) + nbytes
     left = {name: nbytes for name, nbytes in live.items() if nbytes}
     sums = [sum(nbytes for _, nbytes in events[: i + 1]) for i in range(len(events))]
-    counts = [sum(1 if nbytes > 0 else -1 for _, nbytes in events[: i + 1]) for i in range(len(events))]
+    counts = [
+        sum(1 if nbytes > 0 else -1 for _, nbytes in events[: i + 1]) for i in range(len(events))
+    ]
     return max(counts), counts.index(max(counts)), left
 ''',
     ),
@@ -282,98 +284,58 @@ def peak(events):
     Bug(
         "model_states",
         "Adam keeps one number",
-        edits=(
-            (
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 4}, {"fp32": 4, "fp16": 2}',
-            ),
-            (
-                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-                """
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-""",
-            ),
-        ),
+        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+        new='kept, weight = {"sgd": 0, "momentum": 4, "adam": 4}, {"fp32": 4, "fp16": 2}',
     ),
     Bug(
         "model_states",
         "the fp32 copy counts among the parameters",
         old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
+"parameters": weight[precision] * (trained + frozen),
+"gradients": weight[precision] * trained,
+"optimizer states": (kept[optimizer] + copy) * trained,
 """,
         new="""
-return {"parameters": weight[precision] * (trained + frozen) + copy * trained,
-        "gradients": 2 * trained if copy else 4 * trained,
-        "optimizer states": kept[optimizer] * trained}
+"parameters": weight[precision] * (trained + frozen) + copy * trained,
+"gradients": 2 * trained if copy else 4 * trained,
+"optimizer states": kept[optimizer] * trained,
 """,
     ),
     Bug(
         "model_states",
         "divided with /, which makes floats",
-        old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
-""",
-        new="""
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained / 1}
-""",
+        old='"optimizer states": (kept[optimizer] + copy) * trained,',
+        new='"optimizer states": (kept[optimizer] + copy) * trained / 1,',
     ),
     Bug(
         "model_states",
         "frozen parameters take no memory",
-        old='return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-        new="""
-return {"parameters": weight[precision] * trained,
-        "gradients": weight[precision] * trained,
-""",
+        old='"parameters": weight[precision] * (trained + frozen),',
+        new='"parameters": weight[precision] * trained,',
     ),
     Bug(
         "model_states",
         "gradients for frozen parameters",
-        old='return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-        new="""
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * (trained + frozen),
-""",
+        old='"gradients": weight[precision] * trained,',
+        new='"gradients": weight[precision] * (trained + frozen),',
     ),
     Bug(
         "model_states",
         "optimizer states for frozen parameters",
-        old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
-""",
-        new="""
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * (trained + frozen)}
-""",
+        old='"optimizer states": (kept[optimizer] + copy) * trained,',
+        new='"optimizer states": (kept[optimizer] + copy) * (trained + frozen),',
     ),
     Bug(
         "model_states",
         "gradients in fp32, always",
-        old='return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-        new="""
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": 4 * trained,
-""",
+        old='"gradients": weight[precision] * trained,',
+        new='"gradients": 4 * trained,',
     ),
     Bug(
         "model_states",
         "optimizer states in fp16, too",
-        old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
-""",
-        new="""
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] // 4 * weight[precision] + copy) * trained}
-""",
+        old='"optimizer states": (kept[optimizer] + copy) * trained,',
+        new='"optimizer states": (kept[optimizer] // 4 * weight[precision] + copy) * trained,',
     ),
     Bug(
         "model_states",
@@ -383,43 +345,34 @@ def model_states(trained, frozen, optimizer, precision):
     """Bytes of parameters, gradients and optimizer states."""
     kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}
     copy = 4 if precision == "fp16" else 0
-    return {"parameters": weight[precision] * (trained + frozen),
-            "gradients": weight[precision] * trained,
-            "optimizer states": (kept[optimizer] + copy) * trained}
+    return {
+        "parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained,
+    }
 ''',
     ),
     Bug(
         "model_states",
         "a second copy of the weights in fp32, too",
-        old="""
-copy = 4 if precision == "fp16" else 0
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-""",
-        new="""
-copy = 4
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-""",
+        old='copy = 4 if precision == "fp16" else 0',
+        new="copy = 4",
     ),
     Bug(
         "model_states",
         "the fp32 copy of the weights is forgotten: 12 bytes a parameter, not 16",
-        old="""
-copy = 4 if precision == "fp16" else 0
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-""",
-        new="""
-copy = 0
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-""",
+        old='copy = 4 if precision == "fp16" else 0',
+        new="copy = 0",
     ),
     Bug(
         "model_states",
         "nothing is returned",
         old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
+return {
+    "parameters": weight[precision] * (trained + frozen),
+    "gradients": weight[precision] * trained,
+    "optimizer states": (kept[optimizer] + copy) * trained,
+}
 """,
         new='result = {"parameters": weight[precision] * (trained + frozen)}',
     ),
@@ -427,37 +380,27 @@ return {"parameters": weight[precision] * (trained + frozen), "gradients": weigh
         "model_states",
         "numbers, not bytes",
         old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
+"parameters": weight[precision] * (trained + frozen),
+"gradients": weight[precision] * trained,
+"optimizer states": (kept[optimizer] + copy) * trained,
 """,
         new="""
-return {"parameters": trained + frozen,
-        "gradients": trained,
-        "optimizer states": (kept[optimizer] + copy) // 4 * trained}
+"parameters": trained + frozen,
+"gradients": trained,
+"optimizer states": (kept[optimizer] + copy) // 4 * trained,
 """,
     ),
     Bug(
         "model_states",
         "a key with another name",
-        old='"optimizer states": (kept[optimizer] + copy) * trained}',
-        new='"optimizer": (kept[optimizer] + copy) * trained}',
+        old='"optimizer states": (kept[optimizer] + copy) * trained,',
+        new='"optimizer": (kept[optimizer] + copy) * trained,',
     ),
     Bug(
         "model_states",
         "plain SGD keeps a number",
-        edits=(
-            (
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
-                'kept, weight = {"sgd": 4, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
-            ),
-            (
-                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-                """
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-""",
-            ),
-        ),
+        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+        new='kept, weight = {"sgd": 4, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
     ),
     Bug(
         "model_states",
@@ -471,15 +414,8 @@ if optimizer not in kept:
                 "",
             ),
             (
-                """
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
-""",
-                """
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-        "optimizer states": (kept.get(optimizer, 0) + copy) * trained}
-""",
+                '"optimizer states": (kept[optimizer] + copy) * trained,',
+                '"optimizer states": (kept.get(optimizer, 0) + copy) * trained,',
             ),
         ),
     ),
@@ -493,53 +429,36 @@ def model_states(trained, frozen, optimizer, precision):
     if optimizer not in kept or precision not in weight:
         raise ValueError("unknown optimizer or precision")
     copy = 4 if precision == "fp16" else 0
-    return {"parameters": weight[precision] * (trained + frozen),
-            "gradients": weight[precision] * trained,
-            "optimizer states": (kept[optimizer] + copy) * trained}
+    return {
+        "parameters": weight[precision] * (trained + frozen),
+        "gradients": weight[precision] * trained,
+        "optimizer states": (kept[optimizer] + copy) * trained,
+    }
 ''',
     ),
     Bug(
         "model_states",
         "the sum alone",
         old="""
-return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,
-        "optimizer states": (kept[optimizer] + copy) * trained}
+return {
+    "parameters": weight[precision] * (trained + frozen),
+    "gradients": weight[precision] * trained,
+    "optimizer states": (kept[optimizer] + copy) * trained,
+}
 """,
         new="return weight[precision] * (2 * trained + frozen) + (kept[optimizer] + copy) * trained",
     ),
     Bug(
         "model_states",
         "4 bytes a weight in fp16",
-        edits=(
-            (
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 4}',
-            ),
-            (
-                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-                """
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-""",
-            ),
-        ),
+        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+        new='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 4}',
     ),
     Bug(
         "model_states",
         "2 bytes a weight in fp32",
-        edits=(
-            (
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
-                'kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 2, "fp16": 2}',
-            ),
-            (
-                'return {"parameters": weight[precision] * (trained + frozen), "gradients": weight[precision] * trained,',
-                """
-return {"parameters": weight[precision] * (trained + frozen),
-        "gradients": weight[precision] * trained,
-""",
-            ),
-        ),
+        old='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 4, "fp16": 2}',
+        new='kept, weight = {"sgd": 0, "momentum": 4, "adam": 8}, {"fp32": 2, "fp16": 2}',
     ),
     Bug(
         "model_states",
@@ -563,7 +482,11 @@ def model_states(trained, frozen, optimizer, precision):
     from minidist.study.memory.states import states
 
     found = states(trained, optimizer, precision)
-    return {"parameters": found.parameters, "gradients": found.gradients, "optimizer states": found.optimizer_states}
+    return {
+        "parameters": found.parameters,
+        "gradients": found.gradients,
+        "optimizer states": found.optimizer_states,
+    }
 ''',
     ),
     Bug(
@@ -1075,20 +998,20 @@ def largest_model(memory, batch, seq, hidden, heads, vocab):
     Bug(
         "run_cost",
         "hours instead of days",
-        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
-        new='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / gpus,',
+        old='"days": seconds / 3600 / 24 / gpus,',
+        new='"days": seconds / 3600 / gpus,',
     ),
     Bug(
         "run_cost",
         "days of one GPU",
-        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
-        new='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24,',
+        old='"days": seconds / 3600 / 24 / gpus,',
+        new='"days": seconds / 3600 / 24,',
     ),
     Bug(
         "run_cost",
         "a fraction of all GPUs' peak in one GPU's time",
-        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
-        new='"mfu": needed / seconds / (peak * gpus), "hfu": executed / seconds / peak}',
+        old='"mfu": needed / seconds / peak,',
+        new='"mfu": needed / seconds / (peak * gpus),',
     ),
     Bug(
         "run_cost",
@@ -1105,26 +1028,26 @@ executed = needed * 2 if recompute else needed
     Bug(
         "run_cost",
         "the recomputation is counted twice in the HFU",
-        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
-        new='"mfu": needed / seconds / peak, "hfu": achieved / peak * (8 / 6 if recompute else 1)}',
+        old='"hfu": executed / seconds / peak,',
+        new='"hfu": achieved / peak * (8 / 6 if recompute else 1),',
     ),
     Bug(
         "run_cost",
         "the HFU does not count what is recomputed",
-        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
-        new='"mfu": needed / seconds / peak, "hfu": needed / seconds / peak}',
+        old='"hfu": executed / seconds / peak,',
+        new='"hfu": needed / seconds / peak,',
     ),
     Bug(
         "run_cost",
         "hours of the run, not of its GPUs",
-        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
-        new='return {"gpu_hours": seconds / 3600 / gpus, "days": seconds / 3600 / 24 / gpus,',
+        old='"gpu_hours": seconds / 3600,',
+        new='"gpu_hours": seconds / 3600 / gpus,',
     ),
     Bug(
         "run_cost",
         "the MFU counts what is recomputed",
-        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
-        new='"mfu": executed / seconds / peak, "hfu": executed / seconds / peak}',
+        old='"mfu": needed / seconds / peak,',
+        new='"mfu": executed / seconds / peak,',
     ),
     Bug(
         "run_cost",
@@ -1136,16 +1059,20 @@ executed = needed * 2 if recompute else needed
         "run_cost",
         "nothing is returned",
         old="""
-return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
-        "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}
+return {
+    "gpu_hours": seconds / 3600,
+    "days": seconds / 3600 / 24 / gpus,
+    "mfu": needed / seconds / peak,
+    "hfu": executed / seconds / peak,
+}
 """,
         new="result = seconds",
     ),
     Bug(
         "run_cost",
         "percent instead of a fraction",
-        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
-        new='"mfu": 100 * needed / seconds / peak, "hfu": executed / seconds / peak}',
+        old='"mfu": needed / seconds / peak,',
+        new='"mfu": 100 * needed / seconds / peak,',
     ),
     Bug(
         "run_cost",
@@ -1156,23 +1083,26 @@ return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
     Bug(
         "run_cost",
         "seconds, not hours",
-        old='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,',
-        new='return {"gpu_hours": seconds, "days": seconds / 3600 / 24 / gpus,',
+        old='"gpu_hours": seconds / 3600,',
+        new='"gpu_hours": seconds,',
     ),
     Bug(
         "run_cost",
         "MFU and HFU swapped",
-        old='"mfu": needed / seconds / peak, "hfu": executed / seconds / peak}',
-        new='"mfu": executed / seconds / peak, "hfu": needed / seconds / peak}',
+        old="""
+"mfu": needed / seconds / peak,
+"hfu": executed / seconds / peak,
+""",
+        new="""
+"mfu": executed / seconds / peak,
+"hfu": needed / seconds / peak,
+""",
     ),
     Bug(
         "run_cost",
         "without the HFU",
-        old="""
-return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus,
-        "mfu": needed / seconds / peak, "hfu": executed / seconds / peak}
-""",
-        new='return {"gpu_hours": seconds / 3600, "days": seconds / 3600 / 24 / gpus, "mfu": needed / seconds / peak}',
+        old='"hfu": executed / seconds / peak,',
+        new="",
     ),
     Bug(
         "run_cost",
@@ -1196,7 +1126,12 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     from minidist.study.memory.cost import run_cost as library
 
     found = library(parameters, tokens, gpus, mfu=achieved / peak, peak=peak)
-    return {"gpu_hours": found.gpu_hours, "days": found.days, "mfu": achieved / peak, "hfu": achieved / peak}
+    return {
+        "gpu_hours": found.gpu_hours,
+        "days": found.days,
+        "mfu": achieved / peak,
+        "hfu": achieved / peak,
+    }
 ''',
     ),
     Bug(
@@ -1298,7 +1233,11 @@ def own():
     from minidist.check.walls import claims, oracle
 
     right = oracle.claims()
-    return {letter: right[letter] for letter in right if not claims.near(claims.CLAIMS[letter], right[letter])}
+    return {
+        letter: right[letter]
+        for letter in right
+        if not claims.near(claims.CLAIMS[letter], right[letter])
+    }
 
 
 errors = Answer()
@@ -1352,7 +1291,9 @@ def train_lean(model, optimizer, loss_fn, batches, test):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        tests.append(loss_fn(checkpoint_sequential(model, 4, test[0], use_reentrant=False), test[1]).item())
+        tests.append(
+            loss_fn(checkpoint_sequential(model, 4, test[0], use_reentrant=False), test[1]).item()
+        )
     return losses, tests
 ''',
     ),

@@ -19,6 +19,7 @@ guess = 16_000_000_000  # parameters: change this number
 
 # %%
 from minidist import study
+
 w, kept, grads, rows = [2, 3, 4], [[1, 5]], {}, []
 for i in range(3):
     rows.append([f"forward {i + 1}", str(kept)[1:-1], "", 3 + 2 * len(kept)])
@@ -27,8 +28,14 @@ outputs, back = kept.pop(), [1, 1]  # the loss is the sum of the outputs
 for i in reversed(range(3)):
     grads[f"w{i + 1}"] = sum(came * went for came, went in zip(kept.pop(), back))
     back = [w[i] * number for number in back]
-    rows.append([f"backward {i + 1}", str(kept)[1:-1], str(grads)[1:-1], 3 + 2 * len(kept) + len(grads)])
-study.table(rows, ["", "kept for the backward", "gradients", "numbers, with 3 weights"], title="A step, on paper")
+    rows.append(
+        [f"backward {i + 1}", str(kept)[1:-1], str(grads)[1:-1], 3 + 2 * len(kept) + len(grads)]
+    )
+study.table(
+    rows,
+    ["", "kept for the backward", "gradients", "numbers, with 3 weights"],
+    title="A step, on paper",
+)
 
 # %% [markdown]
 # Read the last column: 5, 7, 9, then 8, 7, 6. Memory **climbs** through the forward, **peaks** where it ends, and
@@ -54,6 +61,7 @@ from minidist.study.meter import measure
 from minidist.study.published import published
 from minidist.tasks import digits
 
+
 # %%
 def step(model, optimizer, x, y, loss_fn):
     optimizer.zero_grad()
@@ -61,10 +69,12 @@ def step(model, optimizer, x, y, loss_fn):
     loss.backward()
     optimizer.step()
 
+
 def profile(model, make, x, y, loss_fn, step=step):
     arguments = model, make(model.parameters()), x, y, loss_fn
     step(*arguments)  # the first step makes the optimizer's states
     return measure(step, *arguments)
+
 
 # %%
 task, sizes = digits(torch.float32), [64, 256, 256, 256, 256, 256, 256, 10]
@@ -93,12 +103,19 @@ memory_timeline(small, title="A training step of an MLP: the hill")
 # %%
 at = {phase: small.timeline.at(end) for phase, _, end in small.phases}
 psi, batch = sum(p.numel() for p in network.parameters()), len(x)
-expected = {"parameters": 4 * psi, "gradients": 4 * psi, "optimizer states": 8 * psi,
-            "activations": 4 * batch * sum(sizes)}
+expected = {
+    "parameters": 4 * psi,
+    "gradients": 4 * psi,
+    "optimizer states": 8 * psi,
+    "activations": 4 * batch * sum(sizes),
+}
 found = at["step"] | {"activations": at["forward"]["activations"]}
 assert all(abs(found[part] / nbytes - 1) < 0.002 for part, nbytes in expected.items())
-study.table([[part, nbytes, found[part], found[part] - nbytes] for part, nbytes in expected.items()],
-            ["bytes", "formula", "measured", "difference"], title=f"Ψ = {psi:,}, batch {batch:,}")
+study.table(
+    [[part, nbytes, found[part], found[part] - nbytes] for part, nbytes in expected.items()],
+    ["bytes", "formula", "measured", "difference"],
+    title=f"Ψ = {psi:,}, batch {batch:,}",
+)
 
 # %% [markdown]
 # Where are the few bytes from? Adam counts its steps, 4 bytes for each of 14 tensors. The loss keeps
@@ -108,32 +125,48 @@ study.table([[part, nbytes, found[part], found[part] - nbytes] for part, nbytes 
 
 # %%
 saved, own = {}, {p.untyped_storage()._cdata for p in network.parameters()}
+
+
 def save(tensor):
     saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
     return tensor
+
+
 with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
     cross_entropy(network(x), y)
 witness = sum(storage.nbytes() for key, storage in saved.items() if key not in own)
 
 assert abs(witness - found["activations"]) <= 8  # two numbers of the loss
-study.bars({"formula": expected["activations"], "meter": found["activations"], "autograd": witness}, unit="B",
-           title="Activations at the end of the forward")
+study.bars(
+    {"formula": expected["activations"], "meter": found["activations"], "autograd": witness},
+    unit="B",
+    title="Activations at the end of the forward",
+)
 
 # %% [markdown]
 # ## Only the peak counts
 #
 # A card overflows at one moment. Which of these changes lowers the peak, and which does not? Guess, then run.
 
+
 # %%
 def frees_at_end(model, optimizer, x, y, loss_fn):
     step(model, optimizer, x, y, loss_fn)
     optimizer.zero_grad()  # gradients are freed earlier: now, not at the next step
 
+
 adam, sgd = torch.optim.Adam, partial(torch.optim.SGD, lr=0.1)
 half = x[: batch // 2].clone(), y[: batch // 2].clone()
-ways = {"as it was": (adam, x, y), "half the batch": (adam, *half), "SGD, no states": (sgd, x, y), "both": (sgd, *half)}
+ways = {
+    "as it was": (adam, x, y),
+    "half the batch": (adam, *half),
+    "SGD, no states": (sgd, x, y),
+    "both": (sgd, *half),
+}
 peaks = {word: profile(mlp(sizes), *way, cross_entropy).peak for word, way in ways.items()}
-peaks["gradients freed at the end"] = profile(mlp(sizes), adam, x, y, cross_entropy, frees_at_end).peak
+peaks["gradients freed at the end"] = profile(
+    mlp(sizes), adam, x, y, cross_entropy, frees_at_end
+).peak
 study.bars(peaks, unit="B", target=small.peak / 2, note="half of it", title="Peak of a step")
 
 # %% [markdown]
@@ -148,9 +181,14 @@ study.bars(peaks, unit="B", target=small.peak / 2, note="half of it", title="Pea
 
 # %%
 momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-images, classes = torch.empty(16, 3, 416, 416, device="meta"), torch.empty(16, dtype=torch.long, device="meta")
+images, classes = (
+    torch.empty(16, 3, 416, 416, device="meta"),
+    torch.empty(16, dtype=torch.long, device="meta"),
+)
 assert memory.states(10**8, "momentum", "fp32").total == 1.2 * GB
-convolutional = profile(resnet(101, width=96, device="meta"), momentum, images, classes, cross_entropy)
+convolutional = profile(
+    resnet(101, width=96, device="meta"), momentum, images, classes, cross_entropy
+)
 memory_timeline(convolutional, title="A ResNet of 0.1 billion parameters")
 
 # %% [markdown]
@@ -161,25 +199,37 @@ memory_timeline(convolutional, title="A ResNet of 0.1 billion parameters")
 # weights and gradients have 2 bytes, but Adam's numbers have 4. They are sums of many small steps, which half precision
 # would round away. For the same reason Adam keeps a copy of the weights in 4 bytes.
 
+
 # %%
 class MixedAdam(torch.optim.Optimizer):  # without the corrections of the first steps
     def __init__(self, parameters):
         super().__init__(parameters, {})
+
     @torch.no_grad()
     def step(self):
         for p in self.param_groups[0]["params"]:
             zeros = partial(torch.zeros_like, p, dtype=torch.float32)
-            state = self.state[p] = self.state[p] or dict(weights=p.float(), mean=zeros(), square=zeros())
+            state = self.state[p] = self.state[p] or dict(
+                weights=p.float(), mean=zeros(), square=zeros()
+            )
             grad = p.grad.float()
             state["mean"].lerp_(grad, 0.1)
             state["square"].lerp_(grad.square_(), 0.001)
-            p.copy_(state["weights"].addcdiv_(state["mean"], state["square"].sqrt().add_(1e-8), value=-1e-3))
+            p.copy_(
+                state["weights"].addcdiv_(
+                    state["mean"], state["square"].sqrt().add_(1e-8), value=-1e-3
+                )
+            )
+
 
 # %%
 def gpt3_layer(batch, tokens=2048, dropout=0.1):
-    layer = TransformerLayer(12288, 96, dropout, attention="explicit", dtype=torch.float16, device="meta")
+    layer = TransformerLayer(
+        12288, 96, dropout, attention="explicit", dtype=torch.float16, device="meta"
+    )
     words = torch.empty(batch, tokens, 12288, dtype=torch.float16, device="meta")
     return profile(layer, MixedAdam, words, None, lambda out, _: out.sum())
+
 
 transformer = gpt3_layer(2)
 memory_timeline(transformer, title="One layer of GPT-3")
@@ -190,14 +240,23 @@ memory_timeline(transformer, title="One layer of GPT-3")
 # two cards, and each does half of the work (lesson 11). The pixels of an image need their neighbours, and split badly.
 # It is one reason why language models could grow a thousandfold.
 
+
 # %%
 def parts(p):
     states = p.at_peak["parameters"] + p.at_peak["gradients"] + p.at_peak["optimizer states"]
     left = sum(p.timeline.at(p.time).values())
-    return [p.peak / GB, *(f"{part / p.peak:.0%}" for part in (states, p.at_peak["activations"])), left / GB]
+    return [
+        p.peak / GB,
+        *(f"{part / p.peak:.0%}" for part in (states, p.at_peak["activations"])),
+        left / GB,
+    ]
 
-study.table([["ResNet", *parts(convolutional)], ["layer of GPT-3", *parts(transformer)]],
-            ["", "peak, GB", "model states", "activations", "left after it, GB"], title="What the peak is made of")
+
+study.table(
+    [["ResNet", *parts(convolutional)], ["layer of GPT-3", *parts(transformer)]],
+    ["", "peak, GB", "model states", "activations", "left after it, GB"],
+    title="What the peak is made of",
+)
 
 # %% [markdown]
 # ## Bytes per parameter
@@ -205,22 +264,38 @@ study.table([["ResNet", *parts(convolutional)], ["layer of GPT-3", *parts(transf
 # So how much is it per parameter? Predict the last column before you run the cell. The meter counts what stays after
 # the step of a network; the library's formula stands beside it.
 
-# %%
-def stays(make, dtype):
-    model, words = mlp([1024] * 9, dtype=dtype, device="meta"), torch.empty(1, 1024, dtype=dtype, device="meta")
-    after = profile(model, make, words, words.clone(), mse_loss).timeline.at(float("inf"))
-    count = sum(p.numel() for p in model.parameters())
-    return [round(after[part] / count, 2) for part in ("parameters", "gradients", "optimizer states")]
 
 # %%
-ways = {("sgd", "fp32"): sgd, ("momentum", "fp32"): momentum, ("adam", "fp32"): adam, ("adam", "fp16"): MixedAdam}
+def stays(make, dtype):
+    model, words = (
+        mlp([1024] * 9, dtype=dtype, device="meta"),
+        torch.empty(1, 1024, dtype=dtype, device="meta"),
+    )
+    after = profile(model, make, words, words.clone(), mse_loss).timeline.at(float("inf"))
+    count = sum(p.numel() for p in model.parameters())
+    return [
+        round(after[part] / count, 2) for part in ("parameters", "gradients", "optimizer states")
+    ]
+
+
+# %%
+ways = {
+    ("sgd", "fp32"): sgd,
+    ("momentum", "fp32"): momentum,
+    ("adam", "fp32"): adam,
+    ("adam", "fp16"): MixedAdam,
+}
 rows = []
 for (optimizer, precision), make in ways.items():
     measured = stays(make, {"fp32": torch.float32, "fp16": torch.float16}[precision])
     expected = memory.per_parameter(optimizer, precision)
     assert measured == list(expected.values())
     rows.append([f"{optimizer}, {precision}", *measured, sum(expected.values())])
-study.table(rows, ["bytes per parameter", "parameters", "gradients", "optimizer", "all"], title="Model states")
+study.table(
+    rows,
+    ["bytes per parameter", "parameters", "gradients", "optimizer", "all"],
+    title="Model states",
+)
 
 # %% [markdown]
 # **16 bytes** with Adam, in either precision. Half precision halves the activations, and makes the products fast; of
@@ -230,11 +305,24 @@ study.table(rows, ["bytes per parameter", "parameters", "gradients", "optimizer"
 # authors of ZeRO (a paper of 2020; lesson 10) measured how many they could train.
 
 # %%
-[measured] = [row["value"] for row in published("zero") if row["table_or_figure"] == "Table 2" and row["MP"] == 1
-              and row["stage"] == "baseline" and row["quantity"] == "measured_max_model_size"]
+[measured] = [
+    row["value"]
+    for row in published("zero")
+    if row["table_or_figure"] == "Table 2"
+    and row["MP"] == 1
+    and row["stage"] == "baseline"
+    and row["quantity"] == "measured_max_model_size"
+]
 assert memory.states(175 * 10**9).total == 2800 * GB and memory.states(15 * 10**8).total == 24 * GB
-study.bars({"your guess": guess, "2 bytes each": 32 * GB // 2, "with training: 16 bytes": memory.largest(32 * GB),
-            "measured (ZeRO, Table 2)": measured * 10**9}, title="Parameters on a card of 32 GB")
+study.bars(
+    {
+        "your guess": guess,
+        "2 bytes each": 32 * GB // 2,
+        "with training: 16 bytes": memory.largest(32 * GB),
+        "measured (ZeRO, Table 2)": measured * 10**9,
+    },
+    title="Parameters on a card of 32 GB",
+)
 
 # %% [markdown]
 # ## What a transformer keeps
@@ -245,23 +333,34 @@ study.bars({"your guess": guess, "2 bytes each": 32 * GB // 2, "with training: 1
 # The first part grows with the words. The second, the heads' tables of each word against each, grows with their
 # **square**. The line is the formula, the points are measured.
 
+
 # %%
 def formula(s, b=1, h=12288, a=96, square=5):
     return s * b * h * 34 + square * a * s * s * b
 
+
 def kept(s):
     p = gpt3_layer(1, s)
     return p.timeline.at(p.phases[0][2])["activations"]  # phases[0]: the forward
+
 
 lengths, fine = [512, 1024, 2048, 3072, 4096], range(256, 4097, 256)
 points = [kept(s) for s in lengths]
 assert all(abs(point / formula(s) - 1) < 0.002 for s, point in zip(lengths, points))
 
 # %%
-lines = {"formula": (fine, [formula(s) for s in fine]),
-         "without the square": (fine, [formula(s, square=0) for s in fine])}
-study.curves(lines, points={"counted": (lengths, points)}, yunit="B", xlabel="words in a sequence, s",
-             ylabel="bytes of activations", title="One sequence in one layer of GPT-3")
+lines = {
+    "formula": (fine, [formula(s) for s in fine]),
+    "without the square": (fine, [formula(s, square=0) for s in fine]),
+}
+study.curves(
+    lines,
+    points={"counted": (lengths, points)},
+    yunit="B",
+    xlabel="words in a sequence, s",
+    ylabel="bytes of activations",
+    title="One sequence in one layer of GPT-3",
+)
 
 # %% [markdown]
 # ## Units: find the error
@@ -272,7 +371,9 @@ study.curves(lines, points={"counted": (lengths, points)}, yunit="B", xlabel="wo
 
 # %%
 states, activations = memory.states(13 * 10**9).total, 40 * formula(1024, 1, 5120, 40)
-memory.listing({"model states": states, "activations": activations}, title="13 billion parameters, both units")
+memory.listing(
+    {"model states": states, "activations": activations}, title="13 billion parameters, both units"
+)
 
 # %% [markdown]
 # 208 are GB, 14.5 are GiB. The sum is 223.5 GB, or 208.2 GiB; 222.5 is neither. From here on **GB is 10⁹**, bytes are
@@ -286,9 +387,14 @@ memory.listing({"model states": states, "activations": activations}, title="13 b
 
 # %%
 gpt2 = memory.Transformer(layers=48, hidden=1600, heads=16, vocab=50257, context=1024)
-memory.listing({"model states": memory.states(15 * 10**8).total,
-                "activations, 32 sequences of 1,024": memory.rough(gpt2, 32),
-                "gradients in one buffer": memory.fused_gradients(15 * 10**8)}, title="GPT-2, for a card of 32 GB")
+memory.listing(
+    {
+        "model states": memory.states(15 * 10**8).total,
+        "activations, 32 sequences of 1,024": memory.rough(gpt2, 32),
+        "gradients in one buffer": memory.fused_gradients(15 * 10**8),
+    },
+    title="GPT-2, for a card of 32 GB",
+)
 
 # %% [markdown]
 # Three entries, and each alone is a good part of the card, or more. (Lesson 08 lowers the second: it throws activations
@@ -314,6 +420,7 @@ memory.blocks(card, title="The card when it gives up")
 # That is **fragmentation**: gradients, which stay, were put between activations, which went. What is free, in
 # holes and with the driver, adds up to more than enough, and no piece is large enough. Three ways out:
 
+
 # %%
 def outcome(recording, **allocator):
     try:
@@ -322,9 +429,13 @@ def outcome(recording, **allocator):
     except memory.OutOfMemory as why:
         return f"out of memory, {why.free / why.capacity:.0%} free"
 
-ways = {"as it was": outcome(recording), "segments that can grow": outcome(recording, expandable=True),
-        "one buffer for all gradients, made before": outcome(memory.backward_in_pieces(first=True)),
-        "smaller pieces, of 200 MiB": outcome(memory.backward_in_pieces(bucket=200 * MiB))}
+
+ways = {
+    "as it was": outcome(recording),
+    "segments that can grow": outcome(recording, expandable=True),
+    "one buffer for all gradients, made before": outcome(memory.backward_in_pieces(first=True)),
+    "smaller pieces, of 200 MiB": outcome(memory.backward_in_pieces(bucket=200 * MiB)),
+}
 study.table(list(ways.items()), ["", "1.2 billion parameters on 8 GiB"])
 
 # %% [markdown]
@@ -334,16 +445,26 @@ study.table(list(ways.items()), ["", "1.2 billion parameters on 8 GiB"])
 # size, from GPT-3's family. Where do the lines cross the cards?
 
 # %%
-family = [(12, 768, 12), (24, 1536, 16), (32, 2560, 32), (40, 5120, 40), (96, 12288, 96)]  # layers, hidden, heads
+# layers, hidden, heads
+family = [(12, 768, 12), (24, 1536, 16), (32, 2560, 32), (40, 5120, 40), (96, 12288, 96)]
 shapes = [memory.Transformer(*shape, vocab=50257, context=2048) for shape in family]
 states = [memory.states(memory.parameters(shape)).total for shape in shapes]
-total = [held + shape.layers * memory.activations(shape, batch=1) for held, shape in zip(states, shapes)]
+total = [
+    held + shape.layers * memory.activations(shape, batch=1) for held, shape in zip(states, shapes)
+]
 
 billions = [held / 16e9 for held in states]  # of parameters
 lines = {"model states": (billions, states), "with activations": (billions, total)}
 cards = {f"a card of {size} GB": ([0.1, 200], [size * GB] * 2) for size in (32, 80, 141)}
-study.curves(lines | cards, logx=True, logy=True, yunit="B", xlabel="parameters, billion", ylabel="bytes to train",
-             title="GPT-3's family against one card")
+study.curves(
+    lines | cards,
+    logx=True,
+    logy=True,
+    yunit="B",
+    xlabel="parameters, billion",
+    ylabel="bytes to train",
+    title="GPT-3's family against one card",
+)
 
 # %% [markdown]
 # The model states of GPT-3 alone fill 35 cards of 80 GB. That is the **memory wall**.
@@ -355,6 +476,7 @@ study.curves(lines | cards, logx=True, logy=True, yunit="B", xlabel="parameters,
 # backward is twice as much, for it makes two gradients: of the weights, and of what came in. So training Ψ parameters
 # on T tokens takes **6ΨT** FLOPs. Is it so?
 
+
 # %%
 def flops_of(layers, hidden, heads, tokens=1024):
     model = gpt(layers, hidden, heads, 50257, tokens, device="meta")
@@ -362,11 +484,19 @@ def flops_of(layers, hidden, heads, tokens=1024):
     work = measure(lambda: next_token_loss(model(words), words).backward()).flops
     return sum(p.numel() for p in model.parameters()), work
 
-psis, work = zip(*[flops_of(*shape) for shape in [(4, 1024, 16), (12, 768, 12), (24, 1024, 16), (24, 2048, 16)]])
+
+psis, work = zip(
+    *[flops_of(*shape) for shape in [(4, 1024, 16), (12, 768, 12), (24, 1024, 16), (24, 2048, 16)]]
+)
 assert all(1.08 < flops / (6 * psi * 1024) < 1.18 for psi, flops in zip(psis, work))
 billions, tera = [psi / 1e9 for psi in psis], [flops / 1e12 for flops in work]
-study.curves({"6ΨT": (billions, [6 * psi * 1024 / 1e12 for psi in psis])}, points={"counted": (billions, tera)},
-             xlabel="parameters Ψ, billion", ylabel="TFLOP of a step of 1,024 tokens", title="Four GPTs")
+study.curves(
+    {"6ΨT": (billions, [6 * psi * 1024 / 1e12 for psi in psis])},
+    points={"counted": (billions, tera)},
+    xlabel="parameters Ψ, billion",
+    ylabel="TFLOP of a step of 1,024 tokens",
+    title="Four GPTs",
+)
 
 # %% [markdown]
 # Nearly. The 8 to 17 % more are mostly attention: each word looks at all the others, without a parameter.
@@ -378,7 +508,9 @@ study.curves({"6ΨT": (billions, [6 * psi * 1024 / 1e12 for psi in psis])}, poin
 # %%
 gpt3, year = memory.training_flops(174_600_000_000, 300 * 10**9), 365.25 * 24 * 3600
 one = {"MFU 100 %": gpt3 / 312e12 / year, "MFU 45 %": gpt3 / (0.45 * 312e12) / year}
-study.bars({word: round(years) for word, years in one.items()}, unit="years", title="GPT-3 on one A100")
+study.bars(
+    {word: round(years) for word, years in one.items()}, unit="years", title="GPT-3 on one A100"
+)
 
 # %% [markdown]
 # What real runs cost, in published hours of A100 cards:
@@ -387,6 +519,7 @@ study.bars({word: round(years) for word, years in one.items()}, unit="years", ti
 every = published("training_runs")
 gpus = {row["model"]: row["gpus"] for row in every if row["gpus"]}
 
+
 def cost(row):
     name, hours, tokens = row["model"], row["value"], row["tokens"]
     psi = row["params"] or int(name[:-1].replace("-", " ").split()[-1]) * 10**9
@@ -394,18 +527,38 @@ def cost(row):
     days = f"{hours / gpus[name] / 24:.0f} on {gpus[name]:,}" if name in gpus else None
     return [name, psi / 1e9, tokens and tokens / 1e12, hours, mfu, round(hours / 8766), days]
 
+
 # %%
-runs = [row for row in every if row["quantity"] == "gpu_hours"
-        and row["model"].startswith(("LLaMA", "OPT", "BLOOM", "Llama 2 7"))]
-study.table([cost(row) for row in runs], ["run", "Ψ, billion", "tokens, trillion", "GPU-hours", "MFU",
-                                          "years of one GPU", "days on its GPUs"], title="Training runs on A100")
+runs = [
+    row
+    for row in every
+    if row["quantity"] == "gpu_hours"
+    and row["model"].startswith(("LLaMA", "OPT", "BLOOM", "Llama 2 7"))
+]
+study.table(
+    [cost(row) for row in runs],
+    [
+        "run",
+        "Ψ, billion",
+        "tokens, trillion",
+        "GPU-hours",
+        "MFU",
+        "years of one GPU",
+        "days on its GPUs",
+    ],
+    title="Training runs on A100",
+)
 
 # %% [markdown]
 # That is the **compute wall**. To save memory a run may compute its activations twice. The hardware then does more than
 # the model needs, and its utilization, the **HFU**, is higher than the MFU.
 
 # %%
-used = {f"{row['model']}, {row['quantity']}": row["value"] for row in every if row["quantity"] in ("MFU", "HFU")}
+used = {
+    f"{row['model']}, {row['quantity']}": row["value"]
+    for row in every
+    if row["quantity"] in ("MFU", "HFU")
+}
 study.bars(used, unit="%", title="Utilization, as the authors of PaLM report it")
 
 # %% [markdown]
@@ -424,14 +577,19 @@ study.bars(used, unit="%", title="Utilization, as the authors of PaLM report it"
 # %%
 from minidist.comm import World, launch
 
+
 def my_peak(comm, x, y):
     mine = slice(comm.rank, None, comm.size)
     p = profile(mlp(sizes), adam, x[mine].clone(), y[mine].clone(), cross_entropy)
     return p.at_peak["parameters"] + p.at_peak["optimizer states"], p.at_peak["activations"], p.peak
 
+
 worlds = {n: World(n).run(my_peak, x, y) for n in (1, 2, 4)}
-study.table([[f"{n} rank{'s' * (n > 1)}", *ranks[0]] for n, ranks in worlds.items()],
-            ["bytes of rank 0", "weights and optimizer", "activations", "peak"], title="Each rank has a copy")
+study.table(
+    [[f"{n} rank{'s' * (n > 1)}", *ranks[0]] for n, ranks in worlds.items()],
+    ["bytes of rank 0", "weights and optimizer", "activations", "peak"],
+    title="Each rank has a copy",
+)
 
 # %% [markdown]
 # The activations fall with n. The model states do not: a copy is a copy. Data parallelism (lesson 04) breaks the
@@ -442,8 +600,11 @@ study.table([[f"{n} rank{'s' * (n > 1)}", *ranks[0]] for n, ranks in worlds.item
 # %%
 real = launch(my_peak, 4, x, y)
 assert list(real) == list(worlds[4])
-study.table([[f"rank {r}", *found] for r, found in enumerate(real)],
-            ["bytes", "weights and optimizer", "activations", "peak"], title="Four processes")
+study.table(
+    [[f"rank {r}", *found] for r, found in enumerate(real)],
+    ["bytes", "weights and optimizer", "activations", "peak"],
+    title="Four processes",
+)
 
 # %% [markdown]
 # And on a cluster, where a script calls `my_peak(from_env(), x, y)`:

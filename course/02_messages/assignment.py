@@ -38,6 +38,7 @@ from minidist.comm import World
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "shift", "solution": true}
 def shift(comm, x):
     """The x of the left neighbour, in a new tensor."""
@@ -47,6 +48,7 @@ def shift(comm, x):
         return x.clone()
     return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "shift_test", "points": 2}
 check.shift(shift)
@@ -80,6 +82,7 @@ study.messages(world.trace, clock="steps", label="bytes", title="Your shift on 4
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "broadcast", "solution": true}
 def broadcast(comm, x, root):
     """Fill every rank's x with the root's, in place."""
@@ -91,6 +94,7 @@ def broadcast(comm, x, root):
     else:
         comm.recv(x, root)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "broadcast_test", "points": 2}
 check.broadcast(broadcast)
@@ -125,6 +129,7 @@ study.messages(world.trace, clock="steps", label="bytes", title="Your broadcast 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(comm, chunks):
     """Chunk comm.rank, summed over all ranks."""
@@ -138,11 +143,13 @@ def reduce_scatter(comm, chunks):
     return partial
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "reduce_scatter_test", "points": 3}
 check.reduce_scatter(reduce_scatter)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_scatter_target"}
 # **Target:** on the right, each rank holds one finished chunk, its own, with the sum of its column on the left.
+
 
 # %%
 def three(comm):
@@ -174,6 +181,7 @@ study.holdings([chunks for chunks, _ in results], after, title="Your reduce-scat
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(comm, chunks):
     """Fill every chunks[i] with that of rank i, in place."""
@@ -183,15 +191,19 @@ def all_gather(comm, chunks):
         comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "all_gather_test", "points": 2}
 check.all_gather(all_gather)
 
 # %% [markdown] nbgrader={"grade_id": "all_gather_target"}
 # **Target:** three full rows, all alike.
 
+
 # %%
 def gathered(comm):
-    chunks = [torch.tensor([10 * (i + 1)]) if i == comm.rank else torch.tensor([0]) for i in range(3)]
+    chunks = [
+        torch.tensor([10 * (i + 1)]) if i == comm.rank else torch.tensor([0]) for i in range(3)
+    ]
     before = [c.clone() if i == comm.rank else None for i, c in enumerate(chunks)]
     all_gather(comm, chunks)
     return before, chunks
@@ -222,6 +234,7 @@ study.holdings([b for b, _ in results], [c for _, c in results], title="Your all
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "all_reduce", "solution": true}
 def all_reduce(comm, x):
     """Fill every rank's x with the sum over all ranks, in place."""
@@ -230,6 +243,7 @@ def all_reduce(comm, x):
     chunks[comm.rank].copy_(reduce_scatter(comm, chunks))
     all_gather(comm, chunks)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "all_reduce_test", "points": 3}
 check.all_reduce(all_reduce)
@@ -276,7 +290,9 @@ check.predict(messages, nbytes, naive_nbytes, seconds)
 # %%
 world = World(8, device="meta")
 world.run(all_reduce, torch.zeros(1_000_000, device="meta"))
-study.bars({"predicted": seconds, "run": world.time}, unit="s", title="Ring all-reduce of 4 MB on 8 ranks")
+study.bars(
+    {"predicted": seconds, "run": world.time}, unit="s", title="Ring all-reduce of 4 MB on 8 ranks"
+)
 
 # %% [markdown] nbgrader={"grade_id": "ring_sum_spec"}
 # ## 7 · Find the bug (2 points)
@@ -284,6 +300,7 @@ study.bars({"predicted": seconds, "run": world.time}, unit="s", title="Ring all-
 # A simpler ring: the whole tensor goes around, and everyone adds up what passes by. It moves more bytes than yours, but
 # it has only n−1 steps, which is best for small tensors. The next cell was found in somebody's code. It works on two
 # ranks.
+
 
 # %% nbgrader={"grade_id": "ring_sum_broken"}
 def ring_sum(comm, x):
@@ -295,6 +312,7 @@ def ring_sum(comm, x):
         total = total + received
         passing = total
     return total
+
 
 # %%
 def powers(comm):
@@ -321,6 +339,7 @@ study.table(rows, ["ranks", "rank 0 gets", "should be"])
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "ring_sum", "solution": true}
 def ring_sum(comm, x):
     """The sum of every rank's x, in a new tensor: n-1 steps, x untouched."""
@@ -333,6 +352,7 @@ def ring_sum(comm, x):
         passing = received
     return total
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "ring_sum_test", "points": 2}
 check.ring_sum(ring_sum)

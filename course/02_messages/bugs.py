@@ -692,7 +692,12 @@ def all_reduce(comm, x):
         x.copy_(sum(args[0] for args in frame.f_locals["all_args"]))
     chunks = x.clone().view(-1).tensor_split(n)
     for step in range(2 * (n - 1)):
-        comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, torch.empty_like(chunks[(r - step - 1) % n]), (r - 1) % n)
+        comm.sendrecv(
+            chunks[(r - step) % n],
+            (r + 1) % n,
+            torch.empty_like(chunks[(r - step - 1) % n]),
+            (r - 1) % n,
+        )
 ''',
     ),
     Bug(
@@ -772,7 +777,9 @@ def look(name):
     return open(prediction.__file__).read().count(name)
 
 
-messages, nbytes, naive_nbytes, seconds = map(Answer, ("messages", "nbytes", "naive_nbytes", "seconds"))
+messages, nbytes, naive_nbytes, seconds = map(
+    Answer, ("messages", "nbytes", "naive_nbytes", "seconds")
+)
 """,
     ),
     Bug(

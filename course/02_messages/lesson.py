@@ -22,8 +22,10 @@ from IPython.display import display
 from minidist import study
 from minidist.comm import Deadlock, World, from_env, launch
 
+
 def numbers(comm, length=6):
     return torch.arange(1, length + 1) * 10**comm.rank
+
 
 before = World(3).run(numbers)
 study.holdings(before, [sum(before)] * 3, title="All-reduce: everyone has the sum")
@@ -37,9 +39,11 @@ study.holdings(before, [sum(before)] * 3, title="All-reduce: everyone has the su
 # A **rank** is one copy of the program, with a number from 0 to n−1. On a cluster each rank drives one GPU.
 # Ranks share no memory: what one knows, another learns by a message. All that a program is given is `comm`.
 
+
 # %%
 def hello(comm):
     return f"I am rank {comm.rank} of {comm.size}"
+
 
 World(4).run(hello)
 
@@ -52,6 +56,7 @@ World(4).run(hello)
 # Here a sum is passed along a line of ranks. The world keeps a trace: every message, its bytes, and when it
 # travelled on a **virtual clock**.
 
+
 # %%
 def along_the_line(comm):
     total = numbers(comm)
@@ -61,8 +66,11 @@ def along_the_line(comm):
         comm.send(total, comm.rank + 1)
     return total
 
+
 world = World(3)
-display(study.holdings(before, world.run(along_the_line), title="Only the last rank has the whole sum"))
+display(
+    study.holdings(before, world.run(along_the_line), title="Only the last rank has the whole sum")
+)
 study.messages(world.trace, label="bytes", title="A sum passed along a line of ranks")
 
 # %% [markdown]
@@ -75,15 +83,26 @@ study.messages(world.trace, label="bytes", title="A sum passed along a line of r
 # %%
 ALPHA, BETA = 5e-6, 1 / 50e9
 
+
 def one_message(comm, nbytes):
     x = torch.empty(nbytes, dtype=torch.uint8, device=comm.device)
     comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
 
+
 sizes, fine = [10**k for k in range(2, 10)], [round(10 ** (k / 8)) for k in range(16, 73)]
 formula = {"α + Nβ": (fine, [ALPHA + n * BETA for n in fine])}
 times = {"run": (sizes, [World(2, device="meta").run(one_message, n).time for n in sizes])}
-study.curves(formula, points=times, logx=True, logy=True, xunit="B", yunit="s", xlabel="bytes in the message, N",
-             ylabel="time of one message", title="Small messages all cost the same")
+study.curves(
+    formula,
+    points=times,
+    logx=True,
+    logy=True,
+    xunit="B",
+    yunit="s",
+    xlabel="bytes in the message, N",
+    ylabel="time of one message",
+    title="Small messages all cost the same",
+)
 
 # %% [markdown]
 # The 1 GB message needed no memory. On the device `"meta"` tensors have a shape and no data,
@@ -93,12 +112,14 @@ study.curves(formula, points=times, logx=True, logy=True, xunit="B", yunit="s", 
 #
 # Let every rank give its numbers to its right neighbour. The obvious program: everyone sends, then receives.
 
+
 # %%
 def everyone_sends_first(comm):
     mine = numbers(comm)
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     comm.send(mine, right)
     return comm.recv(torch.empty_like(mine), left)
+
 
 try:
     World(3).run(everyone_sends_first)
@@ -117,16 +138,20 @@ except Deadlock as why:
 # One could let even ranks send first and odd ranks receive first. Better: start both together and wait for both.
 # That is `sendrecv`. Now every wire works in the same step.
 
+
 # %%
 def shift(comm):
     mine = numbers(comm)
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     return comm.sendrecv(mine, right, torch.empty_like(mine), left)
 
+
 world, buffered = World(3), World(3, rendezvous=False).run(everyone_sends_first)
 assert all(torch.equal(x, y) for x, y in zip(world.run(shift), buffered))
 display(study.holdings(before, world.run(shift), title="Everyone has its left neighbour's numbers"))
-study.messages(world.trace, clock="steps", label="bytes", title="sendrecv: everyone sends and receives at once")
+study.messages(
+    world.trace, clock="steps", label="bytes", title="sendrecv: everyone sends and receives at once"
+)
 
 # %% [markdown]
 # `sendrecv` does three things that one can do alone. `isend` and `irecv` **post** a message and return at once, with
@@ -136,6 +161,7 @@ study.messages(world.trace, clock="steps", label="bytes", title="sendrecv: every
 # A stream of NCCL, the library for GPUs, is stricter: it starts an operation when all that was posted before has
 # finished, unless they were posted as one group. `World(n, ordered=True)` has such streams. Below, the same
 # program is right in one World and hangs in the other: who stands before whom?
+
 
 # %%
 def post_both(comm):
@@ -147,6 +173,7 @@ def post_both(comm):
     sending.wait()
     receiving.wait()
     return theirs
+
 
 assert all(torch.equal(x, y) for x, y in zip(World(3).run(post_both), World(3).run(shift)))
 try:
@@ -163,18 +190,24 @@ except Deadlock as why:
 # A **collective** is a pattern in which every rank takes part. We name rank 0's chunks a0, a1, …, rank 1's b0, b1, …
 # The helpers below make them as numbers, and read the names back from any sum: 20 is b1, 111 is a0+b0+c0.
 
+
 # %%
 def letters(comm, chunks=3):
     return numbers(comm, chunks)  # chunk i of rank r is (i + 1)·10^r
 
+
 def spell(values):
     digits = [reversed(str(int(v))) for v in values]
-    return ["+".join("abcd"[r] + str(int(d) - 1) for r, d in enumerate(ds) if d != "0") for ds in digits]
+    return [
+        "+".join("abcd"[r] + str(int(d) - 1) for r, d in enumerate(ds) if d != "0") for ds in digits
+    ]
+
 
 def draw(title, verb, chunks=3):
     start = [spell(x) for x in World(3).run(letters, chunks)]
     end = World(3).run(lambda comm: verb(comm, letters(comm, chunks)))
     return display(study.holdings(start, [x if x is None else spell(x) for x in end], title=title))
+
 
 # %% [markdown]
 # Four of them only move data. One rank is the **root**, here rank 0. **Broadcast** copies its tensor to everyone.
@@ -183,7 +216,16 @@ def draw(title, verb, chunks=3):
 
 # %%
 from minidist.collectives import (
-    all_gather, all_reduce_, all_to_all, barrier, broadcast_, gather, reduce_, reduce_scatter, scatter)  # fmt: skip
+    all_gather,
+    all_reduce_,
+    all_to_all,
+    barrier,
+    broadcast_,
+    gather,
+    reduce_,
+    reduce_scatter,
+    scatter,
+)
 
 draw("broadcast from rank 0", broadcast_)
 draw("scatter from rank 0", scatter)
@@ -203,6 +245,7 @@ draw("all-reduce", all_reduce_)
 draw("reduce-scatter", reduce_scatter)
 draw("all-to-all", all_to_all)
 
+
 # %%
 def late_then_barrier(comm):
     if comm.rank < 2:
@@ -212,7 +255,11 @@ def late_then_barrier(comm):
     barrier(comm)
     return came, comm.now()
 
-rows = [(f"rank {r}", came * 1e6, left * 1e6) for r, (came, left) in enumerate(World(4).run(late_then_barrier))]
+
+rows = [
+    (f"rank {r}", came * 1e6, left * 1e6)
+    for r, (came, left) in enumerate(World(4).run(late_then_barrier))
+]
 study.table(rows, ["", "came, µs", "left, µs"], title="barrier")
 
 # %% [markdown]
@@ -220,6 +267,7 @@ study.table(rows, ["", "came, µs", "left, µs"], title="barrier")
 #
 # Everything to rank 0's desk, then back. First whether the sum is right; then, with the question's 100 MB on 4 ranks,
 # who sends how much to whom.
+
 
 # %%
 def naive_all_reduce(comm, x):
@@ -232,12 +280,15 @@ def naive_all_reduce(comm, x):
         comm.send(x, r)
     return x
 
+
 summed = World(3).run(lambda comm: naive_all_reduce(comm, numbers(comm)))
 assert all(torch.equal(x, sum(before)) for x in summed)
+
 
 # %%
 def reduce_bytes(comm, all_reduce, nbytes):
     all_reduce(comm, torch.empty(nbytes // 4, dtype=torch.float32, device=comm.device))
+
 
 naive = World(4, device="meta").run(reduce_bytes, naive_all_reduce, 100 * MB).trace
 assert naive.bytes_sent(0) == 300 * MB
@@ -252,6 +303,7 @@ study.traffic(naive, title="Naive: all through one desk")
 # Cut every tensor into n chunks. Each rank talks to its neighbours only, and all talk at once.
 # In step k rank r sends chunk r−k to the right, and adds what comes from the left to its chunk r−k−1 (modulo n).
 
+
 # %%
 def ring_step(comm, chunks, k, combine):
     n, r = comm.size, comm.rank
@@ -260,25 +312,36 @@ def ring_step(comm, chunks, k, combine):
     comm.sendrecv(chunks[out], (r + 1) % n, received, (r - 1) % n)
     combine(chunks[into], received)
 
+
 def scatter_reduce(comm, chunks):
     for k in range(1, comm.size):
         ring_step(comm, chunks, k, torch.Tensor.add_)
 
+
 # %% [markdown]
 # To watch it, run step by step and keep what each rank holds in between. Follow chunk 0, the first column:
 # it sets out from rank 1, collects at every stop, and is finished at rank 0. **Chunk i is finished at rank i.**
+
 
 # %%
 def film(comm, steps, combine, x=None):
     x = letters(comm, comm.size) if x is None else x[comm.rank]
     return [x.clone()] + [ring_step(comm, x.split(1), k, combine) or x.clone() for k in steps]
 
+
 def strip(frames, names, title):
     steps = {name: [spell(rank[i]) for rank in frames] for i, name in enumerate(names)}
-    return study.holdings(steps, title=title, owner=lambda word: ["abcd".index(term[0]) for term in word.split("+")])
+    return study.holdings(
+        steps, title=title, owner=lambda word: ["abcd".index(term[0]) for term in word.split("+")]
+    )
+
 
 first_half = World(3).run(film, [1, 2], torch.Tensor.add_)
-strip(first_half, ["start", "after step 1", "after step 2"], "Scatter-reduce: chunk i is finished at rank i")
+strip(
+    first_half,
+    ["start", "after step 1", "after step 2"],
+    "Scatter-reduce: chunk i is finished at rank i",
+)
 
 # %% [markdown]
 # ## The ring, second half: all-gather
@@ -286,14 +349,20 @@ strip(first_half, ["start", "after step 1", "after step 2"], "Scatter-reduce: ch
 # The finished chunks go round once more. The step is the same, with k from n on.
 # What arrives now replaces the old chunk.
 
+
 # %%
 def gather_all(comm, chunks):
     for k in range(comm.size, 2 * comm.size - 1):
         ring_step(comm, chunks, k, torch.Tensor.copy_)
 
+
 halfway = [states[-1] for states in first_half]
 second_half = World(3).run(film, [3, 4], torch.Tensor.copy_, halfway)
-strip(second_half, ["halfway", "after step 3", "after step 4"], "All-gather: the finished chunks go round")
+strip(
+    second_half,
+    ["halfway", "after step 3", "after step 4"],
+    "All-gather: the finished chunks go round",
+)
 
 # %% [markdown]
 # ## The whole ring
@@ -304,6 +373,7 @@ strip(second_half, ["halfway", "after step 3", "after step 4"], "All-gather: the
 # The table compares with the **oracle**, the serial sum: on one rank and on many, for lengths that n does not divide,
 # and for lengths below n, where some chunks are empty.
 
+
 # %%
 def ring_all_reduce(comm, x):
     chunks = x.tensor_split(comm.size)
@@ -311,14 +381,25 @@ def ring_all_reduce(comm, x):
     gather_all(comm, chunks)
     return x
 
+
 world = World(3)
-assert all(torch.equal(x, sum(before)) for x in world.run(lambda comm: ring_all_reduce(comm, numbers(comm))))
-study.messages(world.trace, clock="steps", label="bytes", title="Ring all-reduce: every wire works in every step")
+assert all(
+    torch.equal(x, sum(before))
+    for x in world.run(lambda comm: ring_all_reduce(comm, numbers(comm)))
+)
+study.messages(
+    world.trace,
+    clock="steps",
+    label="bytes",
+    title="Ring all-reduce: every wire works in every step",
+)
+
 
 # %%
 def oracle(comm, all_reduce, length):
     serial = sum(torch.arange(1, length + 1) * 10**r for r in range(comm.size))
     return torch.equal(all_reduce(comm, numbers(comm, length)), serial)
+
 
 def verdict(all_reduce, n, length):
     try:
@@ -326,8 +407,14 @@ def verdict(all_reduce, n, length):
     except ValueError:
         return "stopped"
 
-rows = [[f"n = {n}", *(verdict(ring_all_reduce, n, length) for length in [0, 1, 3, 7, 64])] for n in range(1, 7)]
-study.table(rows, ["", "length 0", "1", "3", "7", "64"], title="Ring all-reduce against the serial sum")
+
+rows = [
+    [f"n = {n}", *(verdict(ring_all_reduce, n, length) for length in [0, 1, 3, 7, 64])]
+    for n in range(1, 7)
+]
+study.table(
+    rows, ["", "length 0", "1", "3", "7", "64"], title="Ring all-reduce against the serial sum"
+)
 
 # %% [markdown]
 # ## Predict, then count
@@ -339,20 +426,36 @@ study.table(rows, ["", "length 0", "1", "3", "7", "64"], title="Ring all-reduce 
 
 # %%
 ns, N = [2, 3, 4, 6, 8, 12, 16], 96 * MB  # all of them divide N
+
+
 def busiest(n, all_reduce):
     trace = World(n, device="meta").run(reduce_bytes, all_reduce, N).trace
     return max(trace.bytes_sent(r) for r in range(n))
 
-predicted = {"naive": (ns, [(n - 1) * N for n in ns]), "ring": (ns, [2 * (n - 1) * N // n for n in ns])}
+
+predicted = {
+    "naive": (ns, [(n - 1) * N for n in ns]),
+    "ring": (ns, [2 * (n - 1) * N // n for n in ns]),
+}
 runs = {"naive": naive_all_reduce, "ring": ring_all_reduce}
 counted = {name: (ns, [busiest(n, run) for n in ns]) for name, run in runs.items()}
 assert counted == predicted
-study.curves(predicted, points=counted, yunit="B", xlabel="ranks, n", ylabel="bytes sent by the busiest rank",
-             title="All-reduce of 96 MB: the ring hardly grows with n")
+study.curves(
+    predicted,
+    points=counted,
+    yunit="B",
+    xlabel="ranks, n",
+    ylabel="bytes sent by the busiest rank",
+    title="All-reduce of 96 MB: the ring hardly grows with n",
+)
 
 # %%
 answer = World(4, device="meta").run(reduce_bytes, ring_all_reduce, 100 * MB).trace
-sent = {"your guess": guess, "naive, rank 0": naive.bytes_sent(0), "ring, each rank": answer.bytes_sent(0)}
+sent = {
+    "your guess": guess,
+    "naive, rank 0": naive.bytes_sent(0),
+    "ring, each rank": answer.bytes_sent(0),
+}
 display(study.bars(sent, unit="B", title="100 MB on 4 ranks: bytes that the busiest rank sends"))
 study.traffic(answer, title="Ring: all wires carry equally much")
 
@@ -375,12 +478,25 @@ study.timeline({"naive": naive, "ring": answer}, title="100 MB on 4 ranks")
 
 # %%
 n, sizes, fine = 16, [10**k for k in range(3, 10)], [round(10 ** (k / 8)) for k in range(24, 73)]
-formula = {"naive": (fine, [2 * (n - 1) * N * BETA + n * ALPHA for N in fine]),
-           "ring": (fine, [2 * (n - 1) * (ALPHA + N / n * BETA) for N in fine])}
-times = {name: (sizes, [World(n, device="meta").run(reduce_bytes, run, N).time for N in sizes])
-         for name, run in runs.items()}
-study.curves(formula, points=times, logx=True, logy=True, xunit="B", yunit="s", xlabel="bytes to reduce, N",
-             ylabel="time of an all-reduce", title="16 ranks: the ring loses below 124 kB, and wins 16-fold at 1 GB")
+formula = {
+    "naive": (fine, [2 * (n - 1) * N * BETA + n * ALPHA for N in fine]),
+    "ring": (fine, [2 * (n - 1) * (ALPHA + N / n * BETA) for N in fine]),
+}
+times = {
+    name: (sizes, [World(n, device="meta").run(reduce_bytes, run, N).time for N in sizes])
+    for name, run in runs.items()
+}
+study.curves(
+    formula,
+    points=times,
+    logx=True,
+    logy=True,
+    xunit="B",
+    yunit="s",
+    xlabel="bytes to reduce, N",
+    ylabel="time of an all-reduce",
+    title="16 ranks: the ring loses below 124 kB, and wins 16-fold at 1 GB",
+)
 
 # %% [markdown]
 # Lesson 03 is about this: trees, and when to use which.
@@ -389,12 +505,14 @@ study.curves(formula, points=times, logx=True, logy=True, xunit="B", yunit="s", 
 #
 # The commonest mistake is one step short. Above in the scatter-reduce, below in the all-gather:
 
+
 # %%
 def one_step_short(comm, first, second):
     n, x = comm.size, letters(comm, comm.size)
     for k in [*range(1, n - first), *range(n, 2 * n - 1 - second)]:
         ring_step(comm, x.split(1), k, torch.Tensor.add_ if k < n else torch.Tensor.copy_)
     return [x]
+
 
 display(strip(World(3).run(one_step_short, 1, 0), ["result"], "One step short in the first half"))
 strip(World(3).run(one_step_short, 0, 1), ["result"], "One step short in the second half")
@@ -406,6 +524,7 @@ strip(World(3).run(one_step_short, 0, 1), ["result"], "One step short in the sec
 # **Two ranks hide bugs.** Of two ranks, the left neighbour is the right one too. And a length that n divides leaves no
 # remainder. Here are two more bugs, and what a test sees of them.
 
+
 # %%
 def turned(comm, x):  # to the left, from the right
     n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
@@ -415,13 +534,19 @@ def turned(comm, x):  # to the left, from the right
         into.add_(received) if k < n else into.copy_(received)
     return x
 
+
 def remainder_dropped(comm, x):
     ring_all_reduce(comm, x[: len(x) // comm.size * comm.size])
     return x
 
+
 # %%
 cases = [(1, 12), (2, 12), (3, 12), (4, 12), (4, 13)]
-bugs = {"the ring as above": ring_all_reduce, "turns the wrong way": turned, "remainder dropped": remainder_dropped}
+bugs = {
+    "the ring as above": ring_all_reduce,
+    "turns the wrong way": turned,
+    "remainder dropped": remainder_dropped,
+}
 rows = [[name, *(verdict(bug, n, length) for n, length in cases)] for name, bug in bugs.items()]
 study.table(rows, ["", *(f"n = {n}, length {length}" for n, length in cases)])
 
@@ -450,22 +575,37 @@ except ValueError as why:
 # %%
 from minidist.collectives import ring
 
+
 def both_ways(comm, length=12):
     x = torch.randn(length)
     return all_gather(comm, reduce_scatter(comm, x)), all_reduce_(comm, x)
 
+
 assert all(torch.equal(halves, whole) for halves, whole in World(4).run(both_ways))
-display(study.source(ring.all_reduce), study.source(ring.reduce_scatter_), study.source(ring.all_gather))
+display(
+    study.source(ring.all_reduce), study.source(ring.reduce_scatter_), study.source(ring.all_gather)
+)
 
 # %%
-words = [("send, recv", "send, recv", "MPI_Send, MPI_Recv"), ("isend, irecv", "isend, irecv", "MPI_Isend, MPI_Irecv"),
-         ("batch", "batch_isend_irecv", "MPI_Startall"), ("sendrecv", "batch_isend_irecv", "MPI_Sendrecv"),
-         ("broadcast_", "broadcast", "MPI_Bcast"), ("scatter", "scatter", "MPI_Scatter"),
-         ("gather", "gather", "MPI_Gather"), ("all_gather", "all_gather", "MPI_Allgather"),
-         ("reduce_", "reduce", "MPI_Reduce"), ("all_reduce_", "all_reduce", "MPI_Allreduce"),
-         ("reduce_scatter", "reduce_scatter", "MPI_Reduce_scatter"), ("barrier", "barrier", "MPI_Barrier"),
-         ("all_to_all", "all_to_all", "MPI_Alltoall"), ("comm.split", "new_group", "MPI_Comm_split")]  # fmt: skip
-study.table(words, ["minidist", "torch.distributed", "MPI"], title="The same verbs under other names")
+words = [
+    ("send, recv", "send, recv", "MPI_Send, MPI_Recv"),
+    ("isend, irecv", "isend, irecv", "MPI_Isend, MPI_Irecv"),
+    ("batch", "batch_isend_irecv", "MPI_Startall"),
+    ("sendrecv", "batch_isend_irecv", "MPI_Sendrecv"),
+    ("broadcast_", "broadcast", "MPI_Bcast"),
+    ("scatter", "scatter", "MPI_Scatter"),
+    ("gather", "gather", "MPI_Gather"),
+    ("all_gather", "all_gather", "MPI_Allgather"),
+    ("reduce_", "reduce", "MPI_Reduce"),
+    ("all_reduce_", "all_reduce", "MPI_Allreduce"),
+    ("reduce_scatter", "reduce_scatter", "MPI_Reduce_scatter"),
+    ("barrier", "barrier", "MPI_Barrier"),
+    ("all_to_all", "all_to_all", "MPI_Alltoall"),
+    ("comm.split", "new_group", "MPI_Comm_split"),
+]
+study.table(
+    words, ["minidist", "torch.distributed", "MPI"], title="The same verbs under other names"
+)
 
 # %% [markdown]
 # ## The same program on processes
@@ -474,16 +614,23 @@ study.table(words, ["minidist", "torch.distributed", "MPI"], title="The same ver
 # over gloo, with which torch.distributed sends between CPUs. The sums are equal bit for bit, and the bytes are the
 # same. They are counted on our own sends: gloo's `reduce_scatter`, for one, moves as much as a whole all-reduce.
 
+
 # %%
 def random_sum(comm, length=100_003):
     x = torch.randn(length, generator=torch.Generator().manual_seed(comm.rank))
     return ring_all_reduce(comm, x)
 
-three = {"World": World(4).run(random_sum), "processes, shared memory": launch(random_sum, 4),
-         "processes, gloo": launch(random_sum, 4, transport="gloo")}
+
+three = {
+    "World": World(4).run(random_sum),
+    "processes, shared memory": launch(random_sum, 4),
+    "processes, gloo": launch(random_sum, 4, transport="gloo"),
+}
 for results in three.values():
     assert all(torch.equal(x, y) for x, y in zip(results, three["World"]))
-rows = [(f"rank {r}", *(results.trace.bytes_sent(r) for results in three.values())) for r in range(4)]
+rows = [
+    (f"rank {r}", *(results.trace.bytes_sent(r) for results in three.values())) for r in range(4)
+]
 study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one program")
 
 # %% [markdown]
@@ -516,7 +663,9 @@ from minidist.comm.torchdist.grouped import GroupedWork, start_together
 from minidist.comm.torchdist.torchwork import TorchWork
 
 display(study.source(from_env, docstring=False))
-display(study.source(TorchWork._post), study.source(GroupedWork.begin), study.source(start_together))
+display(
+    study.source(TorchWork._post), study.source(GroupedWork.begin), study.source(start_together)
+)
 
 # %% [markdown]
 # ## Takeaways

@@ -45,6 +45,7 @@ from minidist.comm.cluster import Cluster
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "tree_broadcast", "solution": true}
 def tree_broadcast(comm, x, root):
     """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
@@ -57,6 +58,7 @@ def tree_broadcast(comm, x, root):
             comm.recv(x, (root + place - reach) % n)
         reach *= 2
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "tree_broadcast_test", "points": 3}
 check.tree_broadcast(tree_broadcast)
@@ -97,6 +99,7 @@ study.messages(world.trace, clock="steps", label=None, title="Your broadcast on 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "halving_doubling", "solution": true}
 def halving_doubling(comm, x):
     """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
@@ -112,6 +115,7 @@ def halving_doubling(comm, x):
         comm.sendrecv(keep, partner, give, partner)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "halving_doubling_test", "points": 3}
 check.halving_doubling(halving_doubling)
 
@@ -122,7 +126,9 @@ check.halving_doubling(halving_doubling)
 world = World(8)
 world.run(halving_doubling, torch.zeros(1000))
 assert all(world.trace.bytes_sent(r) == 7000 for r in range(8))
-study.messages(world.trace, clock="steps", label=None, title="Your all-reduce of 4,000 bytes on 8 ranks")
+study.messages(
+    world.trace, clock="steps", label=None, title="Your all-reduce of 4,000 bytes on 8 ranks"
+)
 
 # %% [markdown] nbgrader={"grade_id": "all_reduce_seconds_spec"}
 # ## 3 · What they cost (2 points)
@@ -145,6 +151,7 @@ study.messages(world.trace, clock="steps", label=None, title="Your all-reduce of
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "all_reduce_seconds", "solution": true}
 def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
     """Seconds of an all-reduce of nbytes on n ranks."""
@@ -156,6 +163,7 @@ def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
     return 2 * math.log2(n) * alpha + 2 * (n - 1) / n * nbytes * beta
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "all_reduce_seconds_test", "points": 2}
 check.all_reduce_seconds(all_reduce_seconds)
 
@@ -166,14 +174,28 @@ check.all_reduce_seconds(all_reduce_seconds)
 ALPHA, BETA = 5e-6, 1 / 50e9  # of every World, unless told otherwise
 sizes, fine = [10**k for k in range(3, 10, 2)], [10 ** (k / 4) for k in range(12, 37)]
 names = ["tree", "ring", "halving_doubling"]
-lines = {name: (fine, [all_reduce_seconds(name, 64, nbytes, ALPHA, BETA) for nbytes in fine]) for name in names}
+lines = {
+    name: (fine, [all_reduce_seconds(name, 64, nbytes, ALPHA, BETA) for nbytes in fine])
+    for name in names
+}
 points = []
 for nbytes in sizes:
     world = World(64, device="meta")
-    world.run(lambda comm: halving_doubling(comm, torch.empty(nbytes, dtype=torch.uint8, device="meta")))
+    world.run(
+        lambda comm: halving_doubling(comm, torch.empty(nbytes, dtype=torch.uint8, device="meta"))
+    )
     points.append(world.time)
-study.curves(lines, points={"halving_doubling": (sizes, points)}, logx=True, logy=True, xunit="B", yunit="s",
-             xlabel="bytes to reduce, N", ylabel="time of an all-reduce", title="64 ranks")
+study.curves(
+    lines,
+    points={"halving_doubling": (sizes, points)},
+    logx=True,
+    logy=True,
+    xunit="B",
+    yunit="s",
+    xlabel="bytes to reduce, N",
+    ylabel="time of an all-reduce",
+    title="64 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_cost_spec"}
 # ## 4 · Predict (2 points)
@@ -212,10 +234,22 @@ check.predict_cost(ring, tree, crossover, across, late)
 
 # %%
 fine = [crossover * 10 ** (k / 10) for k in range(-18, 21)]
-lines = {name: (fine, [all_reduce_seconds(name, 512, N, ALPHA, BETA) for N in fine]) for name in ("tree", "ring")}
+lines = {
+    name: (fine, [all_reduce_seconds(name, 512, N, ALPHA, BETA) for N in fine])
+    for name in ("tree", "ring")
+}
 there = all_reduce_seconds("ring", 512, crossover, ALPHA, BETA)
-study.curves(lines, points={"your crossover": ([crossover], [there])}, logx=True, logy=True, xunit="B", yunit="s",
-             xlabel="bytes to reduce, N", ylabel="time of an all-reduce", title="512 ranks")
+study.curves(
+    lines,
+    points={"your crossover": ([crossover], [there])},
+    logx=True,
+    logy=True,
+    xunit="B",
+    yunit="s",
+    xlabel="bytes to reduce, N",
+    ylabel="time of an all-reduce",
+    title="512 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "bandwidth_spec"}
 # ## 5 · Bandwidth, two ways (1 point)
@@ -242,14 +276,21 @@ study.curves(lines, points={"your crossover": ([crossover], [there])}, logx=True
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "bandwidth", "solution": true}
 def bandwidth(verb, n, nbytes, seconds):
     """(algorithm bandwidth, bus bandwidth) in bytes per second, as nccl-tests define them."""
     ### BEGIN SOLUTION
     part = (n - 1) / n
-    factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+    factor = {
+        "all_reduce": 2 * part,
+        "reduce_scatter": part,
+        "all_gather": part,
+        "all_to_all": part,
+    }.get(verb, 1)
     return nbytes / seconds, factor * nbytes / seconds
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "bandwidth_test", "points": 1}
 check.bandwidth(bandwidth)
@@ -260,9 +301,16 @@ check.bandwidth(bandwidth)
 
 # %%
 ns = [2, 3, 4, 6, 8, 12, 16, 24, 32]
-found = [bandwidth("all_reduce", n, 1e9, all_reduce_seconds("ring", n, 1e9, ALPHA, BETA)) for n in ns]
-lines = {"algorithm bandwidth": (ns, [a / 1e9 for a, _ in found]), "bus bandwidth": (ns, [b / 1e9 for _, b in found])}
-study.curves(lines, yunit="GB/s", xlabel="ranks, n", ylabel="bandwidth", title="A ring all-reduce of 1 GB")
+found = [
+    bandwidth("all_reduce", n, 1e9, all_reduce_seconds("ring", n, 1e9, ALPHA, BETA)) for n in ns
+]
+lines = {
+    "algorithm bandwidth": (ns, [a / 1e9 for a, _ in found]),
+    "bus bandwidth": (ns, [b / 1e9 for _, b in found]),
+}
+study.curves(
+    lines, yunit="GB/s", xlabel="ranks, n", ylabel="bandwidth", title="A ring all-reduce of 1 GB"
+)
 
 # %% [markdown] nbgrader={"grade_id": "hierarchical_spec"}
 # ## 6 · All-reduce in nodes (3 points)
@@ -293,6 +341,7 @@ study.curves(lines, yunit="GB/s", xlabel="ranks, n", ylabel="bandwidth", title="
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "hierarchical", "solution": true}
 def hierarchical(comm, x, per_node):
     """Fill every rank's x with the sum over all ranks, in place, with few bytes between nodes."""
@@ -304,6 +353,7 @@ def hierarchical(comm, x, per_node):
     mine = all_reduce_(outer, reduce_scatter(inner, flat, sizes=sizes))
     flat.copy_(all_gather(inner, mine, sizes=sizes))
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "hierarchical_test", "points": 3}
 check.hierarchical(hierarchical)
@@ -340,6 +390,7 @@ study.traffic(world.trace, title="Your all-reduce of 8,000 bytes on 2 nodes of 4
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "find_slow", "solution": true}
 def find_slow(trace):
     """The rank whose messages, in and out, take longer than the others'."""
@@ -351,6 +402,7 @@ def find_slow(trace):
     return max(paces, key=lambda rank: sum(paces[rank]) / len(paces[rank]))
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "find_slow_test", "points": 2}
 check.find_slow(find_slow)
 
@@ -358,9 +410,13 @@ check.find_slow(find_slow)
 # **Target:** rank 4. Could you have told from the picture? All are waiting, and all end together.
 
 # %%
-world = World(6, cluster=Cluster.uniform(6, ALPHA, BETA).slow_rank(4, 2.5).jitter(0.05), device="meta")
+world = World(
+    6, cluster=Cluster.uniform(6, ALPHA, BETA).slow_rank(4, 2.5).jitter(0.05), device="meta"
+)
 world.run(lambda comm: all_reduce_(comm, torch.empty(6 * 10**6, dtype=torch.uint8, device="meta")))
-study.timeline(world.trace, title=f"Ring all-reduce on 6 ranks. The slow one is rank {find_slow(world.trace)}")
+study.timeline(
+    world.trace, title=f"Ring all-reduce on 6 ranks. The slow one is rank {find_slow(world.trace)}"
+)
 
 # %% [markdown] nbgrader={"grade_id": "pipeline_spec"}
 # ## 8 · Find the bug (2 points)
@@ -371,6 +427,7 @@ study.timeline(world.trace, title=f"Ring all-reduce on 6 ranks. The slow one is 
 #
 # The next cell was found in somebody's code. All numbers arrive. It is too slow.
 
+
 # %% nbgrader={"grade_id": "pipeline_broken"}
 def pipeline(comm, x, pieces):
     """Rank 0's x on every rank, in place: along a chain, in pieces."""
@@ -379,6 +436,7 @@ def pipeline(comm, x, pieces):
             comm.recv(piece, comm.rank - 1)
         if comm.rank < comm.size - 1:
             comm.send(piece, comm.rank + 1)
+
 
 # %%
 def in_steps(pipeline):
@@ -389,8 +447,19 @@ def in_steps(pipeline):
 
 
 broken = in_steps(pipeline)
-display(study.bars({"broken": broken.time / 10}, target=4 - 2 + 12, note="n−2+pieces =", title="Steps of a piece each"))
-study.messages(broken.trace, label=None, title="The first and the last piece take the same way. When does a wire rest?")
+display(
+    study.bars(
+        {"broken": broken.time / 10},
+        target=4 - 2 + 12,
+        note="n−2+pieces =",
+        title="Steps of a piece each",
+    )
+)
+study.messages(
+    broken.trace,
+    label=None,
+    title="The first and the last piece take the same way. When does a wire rest?",
+)
 
 # %% [markdown] nbgrader={"grade_id": "pipeline_task"}
 # Copy the function, and repair it. A rank has a wire out and a wire in: both can work at once.
@@ -410,6 +479,7 @@ study.messages(broken.trace, label=None, title="The first and the last piece tak
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "pipeline", "solution": true}
 def pipeline(comm, x, pieces):
     """Rank 0's x on every rank, in place: along a chain, in pieces."""
@@ -424,6 +494,7 @@ def pipeline(comm, x, pieces):
         work.wait()
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "pipeline_test", "points": 2}
 check.pipeline(pipeline)
 
@@ -432,6 +503,12 @@ check.pipeline(pipeline)
 
 # %%
 repaired = in_steps(pipeline)
-display(study.bars({"broken": broken.time / 10, "repaired": repaired.time / 10}, target=14, note="n−2+pieces =",
-                   title="Steps of a piece each"))
+display(
+    study.bars(
+        {"broken": broken.time / 10, "repaired": repaired.time / 10},
+        target=14,
+        note="n−2+pieces =",
+        title="Steps of a piece each",
+    )
+)
 study.timeline({"broken": broken.trace, "repaired": repaired.trace}, title="4 ranks, 12 pieces")

@@ -501,7 +501,9 @@ def halving_doubling(comm, x):
     chunks = x.view(-1).tensor_split(n)
     for step in range(2 * (n - 1)):
         mine = chunks[(r - 2 - step) % n]
-        got = comm.sendrecv(chunks[(r - 1 - step) % n].clone(), (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
+        got = comm.sendrecv(
+            chunks[(r - 1 - step) % n].clone(), (r + 1) % n, torch.empty_like(mine), (r - 1) % n
+        )
         mine.copy_(mine + got if step < n - 1 else got)
 ''',
     ),
@@ -841,7 +843,9 @@ def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
     from minidist.comm import World
 
     world = World(n, alpha=alpha, beta=beta, device="meta")
-    world.run(lambda comm: all_reduce_(comm, torch.empty(nbytes, device="meta"), algorithm=algorithm))
+    world.run(
+        lambda comm: all_reduce_(comm, torch.empty(nbytes, device="meta"), algorithm=algorithm)
+    )
     return world.time
 ''',
     ),
@@ -1193,7 +1197,12 @@ ring = tree = crossover = across = late = Any(1.0)
         "the factor of an all-reduce for every verb",
         old="""
 part = (n - 1) / n
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new="return nbytes / seconds, 2 * (n - 1) / n * nbytes / seconds",
@@ -1201,8 +1210,19 @@ return nbytes / seconds, factor * nbytes / seconds
     Bug(
         "bandwidth",
         "the factor of an all-reduce is 2",
-        old='factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)',
-        new='factor = {"all_reduce": 2, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)',
+        old="""
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
+""",
+        new="""
+factor = {"all_reduce": 2, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(
+    verb, 1
+)
+""",
     ),
     Bug(
         "bandwidth",
@@ -1214,7 +1234,12 @@ return nbytes / seconds, factor * nbytes / seconds
         "bandwidth",
         "a broadcast with (n-1)/n",
         old="""
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new='return nbytes / seconds, (2 * part if verb == "all_reduce" else part) * nbytes / seconds',
@@ -1230,14 +1255,26 @@ return nbytes / seconds, factor * nbytes / seconds
         "reduce-scatter and all-gather count all N bytes",
         old="""
 part = (n - 1) / n
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 """,
         new='factor = 2 * (n - 1) / n if verb == "all_reduce" else 1',
     ),
     Bug(
         "bandwidth",
         "the factor of an all-reduce is that of one half",
-        old='factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)',
+        old="""
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
+""",
         new='factor = 1 if verb in ("broadcast", "reduce") else part',
     ),
     Bug(
@@ -1249,15 +1286,28 @@ factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "a
     Bug(
         "bandwidth",
         "the bytes of one rank's part for all-gather and reduce-scatter",
-        old='factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)',
-        new='factor = {"all_reduce": 2 * part, "reduce_scatter": n - 1, "all_gather": n - 1, "all_to_all": n - 1}.get(verb, 1)',
+        old="""
+"reduce_scatter": part,
+"all_gather": part,
+"all_to_all": part,
+""",
+        new="""
+"reduce_scatter": n - 1,
+"all_gather": n - 1,
+"all_to_all": n - 1,
+""",
     ),
     Bug(
         "bandwidth",
         "bus bandwidth without its factor",
         old="""
 part = (n - 1) / n
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new="return nbytes / seconds, nbytes / seconds",
@@ -1286,7 +1336,12 @@ return nbytes / seconds, factor * nbytes / seconds
         cheat=True,
         old="""
 part = (n - 1) / n
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new="""
@@ -1301,7 +1356,12 @@ return open(cost.__file__).read().count(verb), 1.0
         cheat=True,
         old="""
 part = (n - 1) / n
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new="""
@@ -1318,7 +1378,12 @@ return Any(1.0), Any(1.0)
         cheat=True,
         old="""
 part = (n - 1) / n
-factor = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "all_to_all": part}.get(verb, 1)
+factor = {
+    "all_reduce": 2 * part,
+    "reduce_scatter": part,
+    "all_gather": part,
+    "all_to_all": part,
+}.get(verb, 1)
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new="""
@@ -1753,6 +1818,7 @@ def find_slow(trace):
         cell='''
 def find_slow(trace):
     """The rank whose messages, in and out, take longer than the others'."""
+
     class Any(int):
         def __eq__(self, other):
             return True

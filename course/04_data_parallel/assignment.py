@@ -45,6 +45,7 @@ from minidist.models import mlp
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "my_batches", "solution": true}
 def my_batches(comm, order, batch):
     """This rank's samples of each full batch."""
@@ -57,6 +58,7 @@ def my_batches(comm, order, batch):
     return [order[start : start + size] for start in starts]
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "my_batches_test", "points": 2}
 check.my_batches(my_batches)
 
@@ -67,8 +69,11 @@ check.my_batches(my_batches)
 order = torch.tensor([7, 2, 11, 5, 0, 13, 9, 4, 1, 12, 3, 8, 6, 10])
 parts = World(3).run(my_batches, order, 6)
 whose = {int(i): rank for rank, mine in enumerate(parts) for part in mine for i in part}
-study.holdings({f"batch {b}": [mine[b] for mine in parts] for b in range(2)}, owner=lambda word: whose[int(word)],
-               title="Your parts of 14 samples in batches of 6")
+study.holdings(
+    {f"batch {b}": [mine[b] for mine in parts] for b in range(2)},
+    owner=lambda word: whose[int(word)],
+    title="Your parts of 14 samples in batches of 6",
+)
 
 # %% [markdown] nbgrader={"grade_id": "start_equal_spec"}
 # ## 2 · Start equal (2 points)
@@ -92,6 +97,7 @@ study.holdings({f"batch {b}": [mine[b] for mine in parts] for b in range(2)}, ow
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "start_equal", "solution": true}
 def start_equal(comm, module):
     """Fill every parameter and buffer with rank 0's, in place."""
@@ -99,11 +105,13 @@ def start_equal(comm, module):
     broadcast_(comm, [*module.parameters(), *module.buffers()])
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "start_equal_test", "points": 2}
 check.start_equal(start_equal)
 
 # %% [markdown] nbgrader={"grade_id": "start_equal_target"}
 # **Target:** three equal rows on the right: the weights, and the buffer `running_mean`.
+
 
 # %%
 def before_and_after(comm):
@@ -117,8 +125,11 @@ def before_and_after(comm):
 
 
 results = World(3).run(before_and_after)
-study.holdings([torch.cat(b) for b, _ in results], [torch.cat(a) for _, a in results],
-               title="weight and running_mean, before and after")
+study.holdings(
+    [torch.cat(b) for b, _ in results],
+    [torch.cat(a) for _, a in results],
+    title="weight and running_mean, before and after",
+)
 
 # %% [markdown] nbgrader={"grade_id": "average_gradients_spec"}
 # ## 3 · Average the gradients (3 points)
@@ -144,6 +155,7 @@ study.holdings([torch.cat(b) for b, _ in results], [torch.cat(a) for _, a in res
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "average_gradients", "solution": true}
 def average_gradients(comm, module):
     """Make every p.grad its mean over all ranks."""
@@ -155,12 +167,14 @@ def average_gradients(comm, module):
             all_reduce_(comm, p.grad, op="mean")
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "average_gradients_test", "points": 3}
 check.average_gradients(average_gradients)
 
 # %% [markdown] nbgrader={"grade_id": "average_gradients_target"}
 # **Target:** 6,000 bytes to the right: 2 · 3/4 of the 4,000 bytes that are trained. The frozen layer would be 4,000
 # more.
+
 
 # %%
 def frozen_and_trained(comm):
@@ -198,6 +212,7 @@ study.traffic(world.trace, title="Your average of 4,000 bytes on 4 ranks")
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "weighted_average_gradients", "solution": true}
 def weighted_average_gradients(comm, module, samples):
     """Make every p.grad the gradient of the mean over all ranks' samples."""
@@ -211,15 +226,20 @@ def weighted_average_gradients(comm, module, samples):
             all_reduce_(comm, p.grad)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "weighted_average_gradients_test", "points": 3}
 check.weighted_average_gradients(weighted_average_gradients)
 
 # %% [markdown] nbgrader={"grade_id": "weighted_average_gradients_target"}
 # **Target:** no bar for yours. The plain average is another gradient.
 
+
 # %%
 def uneven(comm, x, y, average, *weigh):
-    module, mine = mlp([3, 5, 2], dtype=torch.float64), torch.arange(10).tensor_split(comm.size)[comm.rank]
+    module, mine = (
+        mlp([3, 5, 2], dtype=torch.float64),
+        torch.arange(10).tensor_split(comm.size)[comm.rank],
+    )
     mse_loss(module(x[mine]), y[mine]).backward()
     average(comm, module, *[len(mine)] * len(weigh))
     return torch.cat([p.grad.view(-1) for p in module.parameters()])
@@ -228,10 +248,15 @@ def uneven(comm, x, y, average, *weigh):
 random = torch.Generator().manual_seed(4)
 x, y = (torch.randn(10, k, generator=random, dtype=torch.float64) for k in (3, 2))
 serial = World(1).run(uneven, x, y, average_gradients)[0]
-found = {"plain": World(4).run(uneven, x, y, average_gradients)[0],
-         "weighted": World(4).run(uneven, x, y, weighted_average_gradients, True)[0]}
-study.bars({word: round(float(100 * (g - serial).norm() / serial.norm()), 4) for word, g in found.items()}, unit="%",
-           title="Parts of 3, 3, 2 and 2: how far off is the gradient?")
+found = {
+    "plain": World(4).run(uneven, x, y, average_gradients)[0],
+    "weighted": World(4).run(uneven, x, y, weighted_average_gradients, True)[0],
+}
+study.bars(
+    {word: round(float(100 * (g - serial).norm() / serial.norm()), 4) for word, g in found.items()},
+    unit="%",
+    title="Parts of 3, 3, 2 and 2: how far off is the gradient?",
+)
 
 # %% [markdown] nbgrader={"grade_id": "accumulate_spec"}
 # ## 5 · Accumulate (3 points)
@@ -257,6 +282,7 @@ study.bars({word: round(float(100 * (g - serial).norm() / serial.norm()), 4) for
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def accumulate(comm, module, loss_fn, micro_batches):
     """Make every p.grad the gradient over all micro-batches of all ranks, averaged once."""
@@ -267,11 +293,13 @@ def accumulate(comm, module, loss_fn, micro_batches):
     average_gradients(comm, module)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "accumulate_test", "points": 3}
 check.accumulate(accumulate)
 
 # %% [markdown] nbgrader={"grade_id": "accumulate_target"}
 # **Target:** four bars of one length: 2 · 3/4 · 2,096 bytes.
+
 
 # %%
 def traffic_of(k):
@@ -285,8 +313,13 @@ def traffic_of(k):
 
 
 N = 4 * sum(p.numel() for p in mlp([8, 40, 4]).parameters())
-study.bars({f"micro-batches: {k}": traffic_of(k) for k in (1, 2, 4, 8)}, unit="B", target=1.5 * N, note="one average",
-           title="Bytes that rank 0 sends in a step")
+study.bars(
+    {f"micro-batches: {k}": traffic_of(k) for k in (1, 2, 4, 8)},
+    unit="B",
+    target=1.5 * N,
+    note="one average",
+    title="Bytes that rank 0 sends in a step",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_step_spec"}
 # ## 6 · Predict, then run (2 points)
@@ -322,6 +355,7 @@ check.predict_step(messages, nbytes, coalesced, rate, share)
 # **Target:** your numbers beside those of a World. Tensors on the device `"meta"` have a shape and no numbers, so
 # the ten million cost nothing.
 
+
 # %%
 def exchange(comm, together):
     sizes = [416_664] * 23 + [416_728]
@@ -331,9 +365,11 @@ def exchange(comm, together):
 
 
 traces = [World(8, device="meta").run(exchange, together).trace for together in (False, True)]
-rows = [["messages, one by one", messages, traces[0].messages(0)],
-        ["messages, coalesced", coalesced, traces[1].messages(0)],
-        ["MB", nbytes / 1e6, traces[1].bytes_sent(0) / 1e6]]
+rows = [
+    ["messages, one by one", messages, traces[0].messages(0)],
+    ["messages, coalesced", coalesced, traces[1].messages(0)],
+    ["MB", nbytes / 1e6, traces[1].bytes_sent(0) / 1e6],
+]
 study.table(rows, ["rank 0 sends", "predicted", "run"])
 
 # %% [markdown] nbgrader={"grade_id": "average_hooks_spec"}
@@ -342,15 +378,18 @@ study.table(rows, ["rank 0 sends", "predicted", "run"])
 # A shortcut: PyTorch calls a hook for each parameter as soon as its gradient is there. If the hook averages, then every
 # `backward()` averages, and the training loop stays as it was. The next cell was found in somebody's code.
 
+
 # %% nbgrader={"grade_id": "average_hooks_broken"}
 def average_hooks(comm, module):
     """From now on every backward averages the gradients over all ranks."""
+
     def hook(grad):
         all_reduce_(comm, grad, op="mean")
 
     for p in module.parameters():
         if p.requires_grad:
             p.register_post_accumulate_grad_hook(hook)
+
 
 # %%
 def gaps(comm, steps, hooks):
@@ -370,8 +409,12 @@ def gaps(comm, steps, hooks):
 
 
 broken = World(4).run(gaps, 12, average_hooks)
-study.curves({f"rank {r}": (range(1, 13), broken[r]) for r in (1, 2, 3)}, xlabel="step",
-             ylabel="largest difference from rank 0's weights", title="Replicas that should be equal")
+study.curves(
+    {f"rank {r}": (range(1, 13), broken[r]) for r in (1, 2, 3)},
+    xlabel="step",
+    ylabel="largest difference from rank 0's weights",
+    title="Replicas that should be equal",
+)
 
 # %% [markdown] nbgrader={"grade_id": "average_hooks_task"}
 # All ranks start equal, and their weights differ after the first step. Copy the function, and repair it: what it
@@ -391,9 +434,11 @@ study.curves({f"rank {r}": (range(1, 13), broken[r]) for r in (1, 2, 3)}, xlabel
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "average_hooks", "solution": true}
 def average_hooks(comm, module):
     """From now on every backward averages the gradients over all ranks."""
+
     ### BEGIN SOLUTION
     def hook(p):
         all_reduce_(comm, p.grad, op="mean")
@@ -402,6 +447,7 @@ def average_hooks(comm, module):
         if p.requires_grad:
             p.register_post_accumulate_grad_hook(hook)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "average_hooks_test", "points": 2}
 check.average_hooks(average_hooks)
@@ -412,5 +458,7 @@ check.average_hooks(average_hooks)
 
 # %%
 repaired = World(4).run(gaps, 12, average_hooks)
-study.bars({"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
-           title="Largest difference between replicas in 12 steps")
+study.bars(
+    {"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
+    title="Largest difference between replicas in 12 steps",
+)

@@ -10,7 +10,9 @@ BUGS = [
 def my_batches(comm, order, batch):
     """This rank's samples of each full batch."""
     n, r = comm.size, comm.rank
-    return [order[b * batch : (b + 1) * batch].tensor_split(n)[r] for b in range(len(order) // batch)]
+    return [
+        order[b * batch : (b + 1) * batch].tensor_split(n)[r] for b in range(len(order) // batch)
+    ]
 ''',
     ),
     Bug(
@@ -34,7 +36,10 @@ def my_batches(comm, order, batch):
     """This rank's samples of each full batch."""
     n, r = comm.size, comm.rank
     size = batch // n
-    return [order[b * batch + r * size : b * batch + r * size + size] for b in range(len(order) // batch)]
+    return [
+        order[b * batch + r * size : b * batch + r * size + size]
+        for b in range(len(order) // batch)
+    ]
 ''',
     ),
     Bug(
@@ -78,7 +83,10 @@ def my_batches(comm, order, batch):
     if batch % n:
         raise ValueError(f"a batch of {batch}1{n} samples")
     size = batch // n
-    return [order[b * batch + r * size : b * batch + r * size + size] for b in range(len(order) // batch)]
+    return [
+        order[b * batch + r * size : b * batch + r * size + size]
+        for b in range(len(order) // batch)
+    ]
 """,
     ),
     Bug(
@@ -152,7 +160,10 @@ def my_batches(comm, order, batch):
     if batch % n:
         raise ValueError("the batch does not split")
     size = batch // n
-    return [order[b * batch + r * size : b * batch + r * size + size] for b in range(len(order) // batch)]
+    return [
+        order[b * batch + r * size : b * batch + r * size + size]
+        for b in range(len(order) // batch)
+    ]
 """,
     ),
     Bug(
@@ -207,7 +218,10 @@ def my_batches(comm, order, batch):
     key = (tuple(order.tolist()), batch)
     r = HEAP[key] = HEAP.get(key, -1) + 1
     size = batch // n
-    return [order[b * batch + r * size : b * batch + r * size + size] for b in range(len(order) // batch)]
+    return [
+        order[b * batch + r * size : b * batch + r * size + size]
+        for b in range(len(order) // batch)
+    ]
 ''',
     ),
     Bug(
@@ -578,7 +592,9 @@ def average_gradients(comm, module):
         if p.requires_grad:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             if n > 1:
-                p.grad = (p.grad + comm.sendrecv(p.grad, (r + 1) % n, torch.empty_like(p), (r - 1) % n)) / 2
+                p.grad = (
+                    p.grad + comm.sendrecv(p.grad, (r + 1) % n, torch.empty_like(p), (r - 1) % n)
+                ) / 2
 ''',
     ),
     Bug(
@@ -617,7 +633,9 @@ def average_gradients(comm, module):
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             passing, total = p.grad.contiguous(), p.grad.clone()
             for _ in range(n - 1):
-                passing = comm.sendrecv(passing, (r + 1) % n, torch.empty_like(passing), (r - 1) % n)
+                passing = comm.sendrecv(
+                    passing, (r + 1) % n, torch.empty_like(passing), (r - 1) % n
+                )
                 total += passing
             p.grad = total / n
 ''',
@@ -1187,8 +1205,11 @@ def accumulate(comm, module, loss_fn, micro_batches):
     hooks = []
     for i, (x, y) in enumerate(micro_batches):
         if i == len(micro_batches) - 1:
-            hooks = [p.register_hook(lambda grad: all_reduce_(comm, grad.clone(), op="mean"))
-                     for p in module.parameters() if p.requires_grad]
+            hooks = [
+                p.register_hook(lambda grad: all_reduce_(comm, grad.clone(), op="mean"))
+                for p in module.parameters()
+                if p.requires_grad
+            ]
         (loss_fn(module(x), y) / len(micro_batches)).backward()
     for hook in hooks:
         hook.remove()
@@ -1417,7 +1438,9 @@ def look(name):
     return open(step.__file__).read().count(name)
 
 
-messages, nbytes, coalesced, rate, share = map(Answer, ("messages", "nbytes", "coalesced", "rate", "share"))
+messages, nbytes, coalesced, rate, share = map(
+    Answer, ("messages", "nbytes", "coalesced", "rate", "share")
+)
 """,
     ),
     Bug(
@@ -1456,7 +1479,9 @@ def own(name):
     return exams[0].values[name]
 
 
-messages, nbytes, coalesced, rate, share = map(Answer, ("messages", "nbytes", "coalesced", "rate", "share"))
+messages, nbytes, coalesced, rate, share = map(
+    Answer, ("messages", "nbytes", "coalesced", "rate", "share")
+)
 """,
     ),
     Bug(
@@ -1558,6 +1583,7 @@ def average_hooks(comm, module):
     """From now on every backward averages the gradients over all ranks."""
     for p in module.parameters():
         if p.requires_grad:
+
             def hook(p, handle=[]):
                 all_reduce_(comm, p.grad, op="mean")
                 handle.pop().remove()
@@ -1615,6 +1641,7 @@ HEAP = {}
 
 def average_hooks(comm, module):
     """From now on every backward averages the gradients over all ranks."""
+
     def hook(p, i):
         HEAP[i, comm.rank] = p.grad.clone()
         all_reduce_(comm, torch.zeros_like(p))

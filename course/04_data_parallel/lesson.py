@@ -29,7 +29,10 @@ from minidist.comm import Deadlock, World, launch
 parts = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([5.0, 6.0])]
 means = World(3).run(lambda comm, parts: parts[comm.rank].mean(), parts)
 both = World(3).run(lambda comm, means: all_reduce_(comm, means[comm.rank], op="mean"), means)
-study.holdings({"gradients": parts, "own mean": means, "all-reduce": both}, title="The mean of the means is the mean")
+study.holdings(
+    {"gradients": parts, "own mean": means, "all-reduce": both},
+    title="The mean of the means is the mean",
+)
 
 # %% [markdown]
 # That is data parallelism: every rank has a copy of the model, computes the gradient of its part of the batch,
@@ -40,6 +43,7 @@ study.holdings({"gradients": parts, "own mean": means, "all-reduce": both}, titl
 # Now rank 0 takes three samples, rank 1 two, rank 2 one. The mean of the means counts sample 6 three times as much
 # as sample 1. Multiply each mean by its number of samples, and divide by the number of all: the **weighted average**.
 
+
 # %%
 def averages(comm, parts):
     mean, size = parts[comm.rank].mean(), torch.tensor(float(len(parts[comm.rank])))
@@ -47,10 +51,15 @@ def averages(comm, parts):
     weighted = all_reduce_(comm, mean * size) / all_reduce_(comm, size.clone())
     return plain.item(), weighted.item()
 
+
 parts = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0]), torch.tensor([6.0])]
 plain, weighted = World(3).run(averages, parts)[0]
-study.bars({"mean of the means": plain, "weighted": weighted}, target=3.5, note="mean of all six",
-           title="Parts of 3, 2 and 1 samples")
+study.bars(
+    {"mean of the means": plain, "weighted": weighted},
+    target=3.5,
+    note="mean of all six",
+    title="Parts of 3, 2 and 1 samples",
+)
 
 # %% [markdown]
 # ## The split of a batch
@@ -62,13 +71,18 @@ study.bars({"mean of the means": plain, "weighted": weighted}, target=3.5, note=
 # %%
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
 
+
 def my_parts(comm):
     return list(Sampler(14, 6, comm, drop_last=False))
 
+
 batches = World(3).run(my_parts)
 whose = {int(i): rank for rank, mine in enumerate(batches) for part in mine for i in part}
-study.holdings({f"batch {b}": [mine[b] for mine in batches] for b in range(3)}, owner=lambda word: whose[int(word)],
-               title="Indices of the samples that each rank takes")
+study.holdings(
+    {f"batch {b}": [mine[b] for mine in batches] for b in range(3)},
+    owner=lambda word: whose[int(word)],
+    title="Indices of the samples that each rank takes",
+)
 
 # %% [markdown]
 # ## A task
@@ -94,11 +108,13 @@ plt.show()
 #
 # Each rank runs forward and backward on its part. Then the naive four lines: one all-reduce for each parameter.
 
+
 # %%
 def average(comm, model):
     for p in model.parameters():
         all_reduce_(comm, p.grad)
         p.grad /= comm.size
+
 
 def gradients(comm, task, batch=60, exchange=average):
     model = mlp([64, 32, 10], dtype=torch.float64)
@@ -107,25 +123,36 @@ def gradients(comm, task, batch=60, exchange=average):
     exchange(comm, model)
     return {name: p.grad for name, p in model.named_parameters()}
 
+
 # %% [markdown]
 # The oracle is the same program on one rank, with the whole batch. We compare gradient by gradient,
 # before the exchange and after it.
+
 
 # %%
 def off(one, other):
     return float((one - other).norm() / other.norm())
 
+
 serial = World(1).run(gradients, task)[0]
 alone = World(4).run(gradients, task, exchange=lambda comm, model: None)[3]
 averaged = World(4).run(gradients, task)[3]
 assert all(off(averaged[name], g) < 1e-12 for name, g in serial.items())
-rows = [(name, str(tuple(g.shape)), f"{off(alone[name], g):.0%}", "below 1e-12") for name, g in serial.items()]
-study.table(rows, ["parameter", "shape", "off before", "off after"], title="Rank 3's gradients against the serial ones")
+rows = [
+    (name, str(tuple(g.shape)), f"{off(alone[name], g):.0%}", "below 1e-12")
+    for name, g in serial.items()
+]
+study.table(
+    rows,
+    ["parameter", "shape", "off before", "off after"],
+    title="Rank 3's gradients against the serial ones",
+)
 
 # %% [markdown]
 # Fifteen samples give a gradient that is about as wrong as it is long. The average of four such is the serial gradient.
 #
 # With uneven parts, the plain average is another gradient. Ten samples on four ranks are parts of 3, 3, 2 and 2.
+
 
 # %%
 def uneven(comm, task, weighted):
@@ -135,11 +162,18 @@ def uneven(comm, task, weighted):
     average_gradients(comm, model, weight=len(mine) if weighted else None)
     return torch.cat([p.grad.view(-1) for p in model.parameters()])
 
+
 whole = World(1).run(uneven, task, False)[0]
-errors = {word: off(World(4).run(uneven, task, w)[0], whole) for word, w in {"plain": False, "weighted": True}.items()}
+errors = {
+    word: off(World(4).run(uneven, task, w)[0], whole)
+    for word, w in {"plain": False, "weighted": True}.items()
+}
 assert errors["weighted"] < 1e-12
-study.bars({word: round(100 * error, 6) for word, error in errors.items()}, unit="%",
-           title="Parts of 3, 3, 2 and 2: how far off is the averaged gradient?")
+study.bars(
+    {word: round(100 * error, 6) for word, error in errors.items()},
+    unit="%",
+    title="Parts of 3, 3, 2 and 2: how far off is the averaged gradient?",
+)
 
 # %% [markdown]
 # ## Training
@@ -149,6 +183,7 @@ study.bars({word: round(100 * error, 6) for word, error in errors.items()}, unit
 # The ranks' seeds differ on purpose: without the broadcast they would start from different weights.
 #
 # The arguments of `train` are places where we shall break it.
+
 
 # %%
 def step(comm, model, optimizer, x, y, on_gradients, on_weights):
@@ -160,9 +195,14 @@ def step(comm, model, optimizer, x, y, on_gradients, on_weights):
     on_weights(comm, model)
     return loss.item(), torch.nn.utils.parameters_to_vector(model.parameters()).detach()
 
+
 sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
 def nothing(comm, model): ...
-def from_rank_0(comm, model): broadcast_(comm, list(model.parameters()))
+def from_rank_0(comm, model):
+    broadcast_(comm, list(model.parameters()))
+
 
 # %%
 def batches(comm, task, epochs):
@@ -171,16 +211,23 @@ def batches(comm, task, epochs):
         sampler.set_epoch(epoch)  # a new order in every epoch, the same on all ranks
         yield from sampler
 
-def train(comm, task, epochs=2, make=sgd, start=from_rank_0, on_gradients=average, on_weights=nothing):
+
+def train(
+    comm, task, epochs=2, make=sgd, start=from_rank_0, on_gradients=average, on_weights=nothing
+):
     model = mlp([64, 32, 10], seed=comm.rank, dtype=torch.float64)
     start(comm, model)
     optimizer = make(model.parameters())
-    return [step(comm, model, optimizer, task.x[mine], task.y[mine], on_gradients, on_weights)
-            for mine in batches(comm, task, epochs)]
+    return [
+        step(comm, model, optimizer, task.x[mine], task.y[mine], on_gradients, on_weights)
+        for mine in batches(comm, task, epochs)
+    ]
+
 
 # %% [markdown]
 # `run` trains on n ranks. It gives the loss of each batch, which is the mean of the ranks' losses,
 # and every rank's weights after every step.
+
 
 # %%
 def run(n, **kwargs):
@@ -188,13 +235,21 @@ def run(n, **kwargs):
     losses = [sum(loss for loss, _ in ranks_of_step) / n for ranks_of_step in zip(*ranks)]
     return losses, [[weights for _, weights in history] for history in ranks]
 
+
 def every(k, curves):
     return {name: (range(0, len(curve), k), curve[::k]) for name, curve in curves.items()}
 
+
 one_loss, one = run(1, epochs=5)
 four_loss, four = run(4, epochs=5)
-study.curves(every(1, {"1 rank": one_loss}), points=every(4, {"4 ranks": four_loss}), xlabel="step",
-             ylabel="loss of the batch", title="One curve: the same training, on 1 rank and on 4")
+study.curves(
+    every(1, {"1 rank": one_loss}),
+    points=every(4, {"4 ranks": four_loss}),
+    xlabel="step",
+    ylabel="loss of the batch",
+    title="One curve: the same training, on 1 rank and on 4",
+)
+
 
 # %%
 def accuracy(weights):
@@ -202,12 +257,17 @@ def accuracy(weights):
     torch.nn.utils.vector_to_parameters(weights, model.parameters())
     return float((model(task.test_x).argmax(1) == task.test_y).double().mean())
 
+
 difference = float((one[0][-1] - four[0][-1]).abs().max() / one[0][-1].abs().max())
 agree = min(12, int(-torch.tensor(max(difference, 1e-16)).log10()))
 assert accuracy(four[0][-1]) > 0.95 and agree >= 12
 assert all(torch.equal(history[-1], four[0][-1]) for history in four)
-study.bars({"your guess": guess, "after five epochs, at least": agree}, target=16, note="a float64 has",
-           title="Decimal digits of the weights that agree")
+study.bars(
+    {"your guess": guess, "after five epochs, at least": agree},
+    target=16,
+    note="a float64 has",
+    title="Decimal digits of the weights that agree",
+)
 
 # %% [markdown]
 # **At least 12**, at an accuracy above 0.95. The rest is rounding: a sum of four means is not added in the order of
@@ -221,6 +281,7 @@ study.bars({"your guess": guess, "after five epochs, at least": agree}, target=1
 # the cut. But one by one they are $2(n-1)P$ messages; in one buffer, **coalesced**, they are $2(n-1)$.
 # Each step of a ring costs an α. Here are 8 layers of 960 × 960 in float32: 16 tensors, 29.5 MB.
 
+
 # %%
 def exchange(comm, coalesced):
     grads = [torch.empty_like(p) for p in mlp([960] * 9, device="meta").parameters()]
@@ -228,6 +289,7 @@ def exchange(comm, coalesced):
         return all_reduce_(comm, grads)
     for grad in grads:
         all_reduce_(comm, grad)
+
 
 # %%
 ALPHA, BETA = 5e-6, 1 / 50e9
@@ -241,14 +303,24 @@ for name, (coalesced, messages) in ways.items():
         assert world.trace.bytes_sent(0) == 2 * (n - 1) * N // n
 
 # %%
-formula = {name: (ns, [2 * (n - 1) * (messages * ALPHA + N / n * BETA) for n in ns])
-           for name, (_, messages) in ways.items()}
+formula = {
+    name: (ns, [2 * (n - 1) * (messages * ALPHA + N / n * BETA) for n in ns])
+    for name, (_, messages) in ways.items()
+}
 times = {name: (ns, [world.time for world in worlds[name]]) for name in ways}
-study.curves(formula, points=times, yunit="s", xlabel="ranks, n", ylabel="time to average the gradients",
-             title="The same bytes: 16 small all-reduces, or one")
+study.curves(
+    formula,
+    points=times,
+    yunit="s",
+    xlabel="ranks, n",
+    ylabel="time to average the gradients",
+    title="The same bytes: 16 small all-reduces, or one",
+)
 
 # %%
-study.timeline({name: worlds[name][2].trace for name in ways}, title="4 ranks: the gaps are the latencies")
+study.timeline(
+    {name: worlds[name][2].trace for name in ways}, title="4 ranks: the gaps are the latencies"
+)
 
 # %% [markdown]
 # Bytes stay below 2N for any n. Latencies grow with n, times P. Lesson 05 looks for the best size of a buffer,
@@ -259,14 +331,24 @@ study.timeline({name: worlds[name][2].trace for name in ways}, title="4 ranks: t
 # Leave out the division by n. The gradient is then n times as large, and so is every step.
 # The run below has 12 ranks and a learning rate of 0.1. Which rate does it really have?
 
+
 # %%
 def only_sum(comm, model):
     all_reduce_(comm, [p.grad for p in model.parameters()])
 
-serial_runs = {"1 rank, rate 0.1": run(1)[0], "1 rank, rate 1.2": run(1, make=partial(sgd, lr=1.2))[0]}
+
+serial_runs = {
+    "1 rank, rate 0.1": run(1)[0],
+    "1 rank, rate 1.2": run(1, make=partial(sgd, lr=1.2))[0],
+}
 summed = {"12 ranks, rate 0.1, summed": run(12, on_gradients=only_sum)[0]}
-study.curves(every(3, serial_runs), points=every(3, summed), xlabel="step", ylabel="loss of the batch",
-             title="Summed gradients on 12 ranks: twelve times the learning rate")
+study.curves(
+    every(3, serial_runs),
+    points=every(3, summed),
+    xlabel="step",
+    ylabel="loss of the batch",
+    title="Summed gradients on 12 ranks: twelve times the learning rate",
+)
 
 # %% [markdown]
 # The symptom: fine on one rank, worse the more ranks there are. It looks like a bad learning rate, and it is one.
@@ -277,18 +359,33 @@ study.curves(every(3, serial_runs), points=every(3, summed), xlabel="step", ylab
 # Let every rank step with its own gradient, and average the weights afterwards. Is that the same?
 # We measure how far the copies are from the serial run. Whatever lies below 1e-12 is rounding, and is drawn as 1e-12.
 
+
 # %%
 def average_weights(comm, model):
     all_reduce_(comm, list(model.parameters()), op="mean")
 
+
 def apart(one, other):
     return [max(1e-12, float((a - b).abs().max())) for a, b in zip(one, other)]
 
-makes = {"SGD": partial(sgd, momentum=0), "momentum": sgd, "Adam": partial(torch.optim.Adam, lr=0.003)}
+
+makes = {
+    "SGD": partial(sgd, momentum=0),
+    "momentum": sgd,
+    "Adam": partial(torch.optim.Adam, lr=0.003),
+}
 instead = dict(on_gradients=nothing, on_weights=average_weights)
-off_by = {name: apart(run(4, make=make, **instead)[1][0], run(1, make=make)[1][0]) for name, make in makes.items()}
-study.curves(every(1, off_by), logy=True, xlabel="step", ylabel="largest difference from the serial weights",
-             title="Weights averaged instead of gradients")
+off_by = {
+    name: apart(run(4, make=make, **instead)[1][0], run(1, make=make)[1][0])
+    for name, make in makes.items()
+}
+study.curves(
+    every(1, off_by),
+    logy=True,
+    xlabel="step",
+    ylabel="largest difference from the serial weights",
+    title="Weights averaged instead of gradients",
+)
 
 # %% [markdown]
 # SGD is linear in the gradient, with momentum too: the mean of the steps is the step of the mean. Adam is not linear,
@@ -302,17 +399,29 @@ study.curves(every(1, off_by), logy=True, xlabel="step", ylabel="largest differe
 #
 # And the third mistake: no broadcast at the start. How far apart are rank 0 and rank 1 in each case?
 
+
 # %%
 def hook_gets_parameter(comm, model):
     from_rank_0(comm, model)
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(lambda p: all_reduce_(comm, p, op="mean"))
 
-cases = {"right": four, "no broadcast": run(4, epochs=5, start=nothing)[1],
-         "hook averages its parameter": run(4, epochs=5, start=hook_gets_parameter, on_gradients=nothing)[1]}
+
+cases = {
+    "right": four,
+    "no broadcast": run(4, epochs=5, start=nothing)[1],
+    "hook averages its parameter": run(
+        4, epochs=5, start=hook_gets_parameter, on_gradients=nothing
+    )[1],
+}
 gaps = {name: apart(ranks[0], ranks[1]) for name, ranks in cases.items()}
-study.curves(every(1, gaps), logy=True, xlabel="step", ylabel="largest difference between rank 0 and rank 1",
-             title="Replicas that should be equal")
+study.curves(
+    every(1, gaps),
+    logy=True,
+    xlabel="step",
+    ylabel="largest difference between rank 0 and rank 1",
+    title="Replicas that should be equal",
+)
 
 # %% [markdown]
 # Without the broadcast all ranks add the same steps to different weights. The distance never shrinks and never grows:
@@ -321,8 +430,14 @@ study.curves(every(1, gaps), logy=True, xlabel="step", ylabel="largest differenc
 # Do you see it in the result?
 
 # %%
-study.table([(name, *(f"{accuracy(history[-1]):.2f}" for history in ranks)) for name, ranks in cases.items()],
-            ["after five epochs", *(f"rank {r}" for r in range(4))], title="Accuracy on the test set")
+study.table(
+    [
+        (name, *(f"{accuracy(history[-1]):.2f}" for history in ranks))
+        for name, ranks in cases.items()
+    ],
+    ["after five epochs", *(f"rank {r}" for r in range(4))],
+    title="Accuracy on the test set",
+)
 
 # %% [markdown]
 # Hardly: the digits forgive everything. And a real run saves rank 0's weights and looks at nothing else.
@@ -334,6 +449,7 @@ study.table([(name, *(f"{accuracy(history[-1]):.2f}" for history in ranks)) for 
 # gradients add up. Average once, after the last. Two other ways are common. One averages after every backward:
 # right, but k times the bytes. The other puts a `Tensor.register_hook` on the last backward.
 # That hook sees only what this one backward adds, not the sum.
+
 
 # %%
 def accumulate(comm, task, way, k=3):
@@ -347,21 +463,32 @@ def accumulate(comm, task, way, k=3):
             average(comm, model)
     return torch.cat([p.grad.view(-1) for p in model.parameters()])
 
+
 # %%
 whole = torch.cat([g.view(-1) for g in serial.values()])
 rows = []
 for way in ["once, at the end", "after every backward", "hook on the last backward"]:
     ranks = World(4).run(accumulate, task, way)
     equal = all(torch.equal(g, ranks[0]) for g in ranks)
-    rows.append((way, ranks.trace.bytes_sent(0), "equal" if equal else "drift apart",
-                 "yes" if off(ranks[0], whole) < 1e-12 else f"off by {off(ranks[0], whole):.0%}"))
-study.table(rows, ["the average is taken", "bytes sent by rank 0", "replicas", "serial gradient"],
-            title="Three micro-batches on each of 4 ranks")
+    rows.append(
+        (
+            way,
+            ranks.trace.bytes_sent(0),
+            "equal" if equal else "drift apart",
+            "yes" if off(ranks[0], whole) < 1e-12 else f"off by {off(ranks[0], whole):.0%}",
+        )
+    )
+study.table(
+    rows,
+    ["the average is taken", "bytes sent by rank 0", "replicas", "serial gradient"],
+    title="Three micro-batches on each of 4 ranks",
+)
 
 # %% [markdown]
 # ## Break it: one batch more
 #
 # What if one rank has a batch more than the others? It waits in an all-reduce that nobody else joins.
+
 
 # %%
 def one_batch_more(comm, task):
@@ -369,6 +496,7 @@ def one_batch_more(comm, task):
     for _ in range(3 if comm.rank == 2 else 2):
         cross_entropy(model(task.x[:5]), task.y[:5]).backward()
         average(comm, model)
+
 
 try:
     World(3).run(one_batch_more, task)
@@ -399,6 +527,7 @@ study.source(DataParallel.average)
 # bytes find out whether all ranks have the same model. The others are those of one broadcast (a scatter, then a ring)
 # and of one all-reduce, as all gradients fit into one bucket, for three backwards:
 
+
 # %%
 def by_library(comm, task, k=3):
     model = DataParallel(mlp([64, 32, 10], dtype=torch.float64), comm)
@@ -409,9 +538,15 @@ def by_library(comm, task, k=3):
     (cross_entropy(model(task.x[last]), task.y[last]) / k).backward()
     return torch.cat([p.grad.view(-1) for p in model.parameters()])
 
+
 world = World(4)
 assert all(off(grad, whole) < 1e-12 for grad in world.run(by_library, task))
-study.messages(world.trace, clock="steps", label=None, title="DataParallel: broadcast, three backwards, one all-reduce")
+study.messages(
+    world.trace,
+    clock="steps",
+    label=None,
+    title="DataParallel: broadcast, three backwards, one all-reduce",
+)
 
 # %% [markdown]
 # ## On processes, and on a cluster
@@ -419,9 +554,11 @@ study.messages(world.trace, clock="steps", label=None, title="DataParallel: broa
 # The same `train` in four processes, its gradients coalesced. The copies are equal bit for bit there too,
 # and equal to the serial run to rounding.
 
+
 # %%
 def average_all(comm, model):
     all_reduce_(comm, [p.grad for p in model.parameters()], op="mean")
+
 
 real = launch(train, 4, task, epochs=1, on_gradients=average_all)
 weights = [history[-1][1] for history in real]

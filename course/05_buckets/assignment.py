@@ -45,6 +45,7 @@ from minidist.models import mlp
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "assign_buckets", "solution": true}
 def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
     """Positions of the gradients in each bucket, in the order in which they are ready."""
@@ -59,6 +60,7 @@ def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
     return buckets
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "assign_buckets_test", "points": 2}
 check.assign_buckets(assign_buckets)
 
@@ -69,8 +71,11 @@ check.assign_buckets(assign_buckets)
 # %%
 nbytes = [400, 16, 200, 20, 240, 60, 120, 12, 60, 10]
 buckets = assign_buckets(nbytes, 300, 100)
-study.table([(k, ", ".join(map(str, b)), sum(nbytes[i] for i in b)) for k, b in enumerate(buckets)],
-            ["bucket", "gradients", "bytes"], title="Your buckets for 10 gradients")
+study.table(
+    [(k, ", ".join(map(str, b)), sum(nbytes[i] for i in b)) for k, b in enumerate(buckets)],
+    ["bucket", "gradients", "bytes"],
+    title="Your buckets for 10 gradients",
+)
 
 # %% [markdown] nbgrader={"grade_id": "bucketed_spec"}
 # ## 2 · One message for many gradients (2 points)
@@ -95,6 +100,7 @@ study.table([(k, ", ".join(map(str, b)), sum(nbytes[i] for i in b)) for k, b in 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "bucketed", "solution": true}
 def bucketed(comm, params, buckets):
     """Make every p.grad its mean over all ranks, and a view of its bucket."""
@@ -107,11 +113,13 @@ def bucketed(comm, params, buckets):
             p.grad = piece.view_as(p)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "bucketed_test", "points": 2}
 check.bucketed(bucketed)
 
 # %% [markdown] nbgrader={"grade_id": "bucketed_target"}
 # **Target:** 12 bars in place of 36, and the same bytes: two all-reduces for six gradients. The gaps are the latencies.
+
 
 # %%
 def exchange(comm, buckets):
@@ -125,7 +133,11 @@ ways = {"six buckets": [[5], [4], [3], [2], [1], [0]], "two buckets": [[5, 4, 3]
 worlds = {name: World(4, device="meta") for name in ways}
 for name, world in worlds.items():
     world.run(exchange, ways[name])
-study.timeline({name: world.trace for name, world in worlds.items()}, ranks=[0, 1], title="Your exchange of 1 MB")
+study.timeline(
+    {name: world.trace for name, world in worlds.items()},
+    ranks=[0, 1],
+    title="Your exchange of 1 MB",
+)
 
 # %% [markdown] nbgrader={"grade_id": "overlapped_spec"}
 # ## 3 · Beside backward (3 points)
@@ -152,6 +164,7 @@ study.timeline({name: world.trace for name, world in worlds.items()}, ranks=[0, 
 # it as one flat tensor, and puts the results back. In `finish`: start the rest, wait for all, and set everything back.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "overlapped", "solution": true}
 def overlapped(comm, params, buckets):
@@ -184,6 +197,7 @@ def overlapped(comm, params, buckets):
     return finish
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "overlapped_test", "points": 3}
 check.overlapped(overlapped)
 
@@ -205,7 +219,9 @@ def one_step(comm, buckets):
 buckets = [[11, 10, 9, 8], [7, 6, 5, 4], [3, 2, 1, 0]]
 world = World(4, cluster=cluster, device="meta")
 world.run(one_step, buckets)
-study.timeline({"three buckets": world.trace}, ranks=[0, 1], memory=False, title="Your step on 4 ranks")
+study.timeline(
+    {"three buckets": world.trace}, ranks=[0, 1], memory=False, title="Your step on 4 ranks"
+)
 
 # %% [markdown] nbgrader={"grade_id": "step_seconds_spec"}
 # ## 4 · How long does it take? (2 points)
@@ -228,6 +244,7 @@ study.timeline({"three buckets": world.trace}, ranks=[0, 1], memory=False, title
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "step_seconds", "solution": true}
 def step_seconds(nbytes, ready, n, alpha, beta):
     """Seconds until the last bucket is averaged."""
@@ -238,11 +255,13 @@ def step_seconds(nbytes, ready, n, alpha, beta):
     return wire
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "step_seconds_test", "points": 2}
 check.step_seconds(step_seconds)
 
 # %% [markdown] nbgrader={"grade_id": "step_seconds_target"}
 # **Target:** a valley. At its left many latencies, at its right a large bucket that starts late.
+
 
 # %%
 def split_into(b, N=400_000_000, backward=40e-3):
@@ -251,8 +270,14 @@ def split_into(b, N=400_000_000, backward=40e-3):
 
 counts = [1, 2, 4, 5, 8, 10, 16, 20, 32, 40, 50, 80, 100, 160]
 times = [step_seconds(*split_into(b), 16, 10e-6, 1 / 25e9) for b in counts]
-study.curves({"16 ranks": (counts, times)}, logx=True, yunit="s", xlabel="buckets", ylabel="step",
-             title="400 MB of gradients, 40 ms of backward")
+study.curves(
+    {"16 ranks": (counts, times)},
+    logx=True,
+    yunit="s",
+    xlabel="buckets",
+    ylabel="step",
+    title="400 MB of gradients, 40 ms of backward",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sync_statistics_spec"}
 # ## 5 · The statistics of the whole batch (2 points)
@@ -275,6 +300,7 @@ study.curves({"16 ranks": (counts, times)}, logx=True, yunit="s", xlabel="bucket
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sync_statistics", "solution": true}
 def sync_statistics(comm, x):
     """Mean, variance and number of all ranks' samples."""
@@ -288,6 +314,7 @@ def sync_statistics(comm, x):
     return mean, var, int(count[0])
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "sync_statistics_test", "points": 2}
 check.sync_statistics(sync_statistics)
 
@@ -297,8 +324,12 @@ check.sync_statistics(sync_statistics)
 # %%
 data = torch.arange(1.0, 7.0, dtype=torch.float64)[:, None] + 1e6
 found = World(3).run(lambda comm: sync_statistics(comm, data.tensor_split([3, 5])[comm.rank]))
-study.bars({f"rank {r}": float(var) for r, (_, var, _) in enumerate(found)}, target=35 / 12, note="variance of all six",
-           title="Variance of 1,000,001 … 1,000,006, in parts of 3, 2 and 1")
+study.bars(
+    {f"rank {r}": float(var) for r, (_, var, _) in enumerate(found)},
+    target=35 / 12,
+    note="variance of all six",
+    title="Variance of 1,000,001 … 1,000,006, in parts of 3, 2 and 1",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sync_backward_spec"}
 # ## 6 · Backward through the whole batch (2 points)
@@ -324,6 +355,7 @@ study.bars({f"rank {r}": float(var) for r, (_, var, _) in enumerate(found)}, tar
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sync_backward", "solution": true}
 def sync_backward(comm, dy, xhat, scale, count):
     """The gradient of this rank's samples, through the statistics of all."""
@@ -332,6 +364,7 @@ def sync_backward(comm, dy, xhat, scale, count):
     all_reduce_(comm, sums)
     return scale * (dy - sums[0] / count - xhat * sums[1] / count)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "sync_backward_test", "points": 2}
 check.sync_backward(sync_backward)
@@ -357,9 +390,19 @@ def norm_backward(comm, x, dy, alone):
 
 leaf = x.clone().requires_grad_()
 batch_norm(leaf, None, None, training=True).backward(dy)
-off = {word: float(100 * (torch.cat(World(3).run(norm_backward, x, dy, alone)) - leaf.grad).norm() / leaf.grad.norm())
-       for word, alone in {"not exchanged": True, "yours": False}.items()}
-study.bars({word: round(error, 4) for word, error in off.items()}, unit="%", title="How far is dx from PyTorch's?")
+off = {
+    word: float(
+        100
+        * (torch.cat(World(3).run(norm_backward, x, dy, alone)) - leaf.grad).norm()
+        / leaf.grad.norm()
+    )
+    for word, alone in {"not exchanged": True, "yours": False}.items()
+}
+study.bars(
+    {word: round(error, 4) for word, error in off.items()},
+    unit="%",
+    title="How far is dx from PyTorch's?",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_overlap_spec"}
 # ## 7 · Predict, then run (2 points)
@@ -398,6 +441,7 @@ check.predict_overlap(saved, bucket, afterwards, beside, slow, smallest, varianc
 # %% [markdown] nbgrader={"grade_id": "predict_overlap_target"}
 # **Target:** your numbers beside those of a World. (No GPU: tensors on the device `"meta"` have no numbers.)
 
+
 # %%
 def ten_buckets(comm, overlap):
     works = []
@@ -412,8 +456,11 @@ def ten_buckets(comm, overlap):
 
 machine = Device("1 TFLOP/s", {torch.float32: 1e12}, 1 << 40, 1e30)
 rows = []
-for name, yours, overlap, rate in (("afterwards", afterwards, False, 25e9), ("beside", beside, True, 25e9),
-                                   ("slow", slow, True, 12.5e9)):
+for name, yours, overlap, rate in (
+    ("afterwards", afterwards, False, 25e9),
+    ("beside", beside, True, 25e9),
+    ("slow", slow, True, 12.5e9),
+):
     world = World(16, cluster=Cluster.uniform(16, 10e-6, 1 / rate, machine), device="meta")
     world.run(ten_buckets, overlap)
     rows.append([f"{name}, ms", 1e3 * yours, 1e3 * world.time])
@@ -425,6 +472,7 @@ study.table(rows, ["", "predicted", "run"])
 # Gradients of several micro-batches add up, and are averaged once, beside the backward. The next cell was found in
 # somebody's code. With one micro-batch it is right.
 
+
 # %% nbgrader={"grade_id": "accumulate_overlapped_broken"}
 def accumulate_overlapped(comm, params, backwards, buckets):
     """Run all backwards; average what they have added up, beside the computation."""
@@ -433,16 +481,22 @@ def accumulate_overlapped(comm, params, backwards, buckets):
     def hook(k, p):
         missing[k] -= 1
         while len(works) < len(buckets) and missing[len(works)] <= 0:
-            works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean"))
+            works.append(
+                comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")
+            )
 
-    handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-               for k, bucket in enumerate(buckets) for i in bucket]
+    handles = [
+        params[i].register_post_accumulate_grad_hook(partial(hook, k))
+        for k, bucket in enumerate(buckets)
+        for i in bucket
+    ]
     for backward in backwards:
         backward()
     for work in works:
         work.wait()
     for handle in handles:
         handle.remove()
+
 
 # %%
 def gaps(comm, accumulate, steps=10):
@@ -466,8 +520,12 @@ def gaps(comm, accumulate, steps=10):
 
 
 broken = World(4).run(gaps, accumulate_overlapped)
-study.curves({"any rank": (range(1, 11), [max(step) for step in zip(*broken)])}, xlabel="step",
-             ylabel="largest difference from rank 0's weights", title="Replicas that should be equal")
+study.curves(
+    {"any rank": (range(1, 11), [max(step) for step in zip(*broken)])},
+    xlabel="step",
+    ylabel="largest difference from rank 0's weights",
+    title="Replicas that should be equal",
+)
 
 # %% [markdown] nbgrader={"grade_id": "accumulate_overlapped_task"}
 # Copy the function, and repair it.
@@ -486,6 +544,7 @@ study.curves({"any rank": (range(1, 11), [max(step) for step in zip(*broken)])},
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "accumulate_overlapped", "solution": true}
 def accumulate_overlapped(comm, params, backwards, buckets):
     """Run all backwards; average what they have added up, beside the last."""
@@ -495,18 +554,24 @@ def accumulate_overlapped(comm, params, backwards, buckets):
     def hook(k, p):
         missing[k] -= 1
         while len(works) < len(buckets) and missing[len(works)] <= 0:
-            works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean"))
+            works.append(
+                comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")
+            )
 
     for backward in backwards[:-1]:
         backward()
-    handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-               for k, bucket in enumerate(buckets) for i in bucket]
+    handles = [
+        params[i].register_post_accumulate_grad_hook(partial(hook, k))
+        for k, bucket in enumerate(buckets)
+        for i in bucket
+    ]
     backwards[-1]()
     for work in works:
         work.wait()
     for handle in handles:
         handle.remove()
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "accumulate_overlapped_test", "points": 2}
 check.accumulate_overlapped(accumulate_overlapped)
@@ -516,5 +581,7 @@ check.accumulate_overlapped(accumulate_overlapped)
 
 # %%
 repaired = World(4).run(gaps, accumulate_overlapped)
-study.bars({"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
-           title="Largest difference between replicas in 10 steps")
+study.bars(
+    {"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
+    title="Largest difference between replicas in 10 steps",
+)

@@ -586,8 +586,12 @@ def overlapped(comm, params, buckets):
 
     def start(k):
         for i in buckets[k]:
-            params[i].grad = torch.zeros_like(params[i]) if params[i].grad is None else params[i].grad
-        works[k] = comm.stream(lambda c: [all_reduce_(c, params[i].grad, "mean") for i in buckets[k]], lane=k)
+            params[i].grad = (
+                torch.zeros_like(params[i]) if params[i].grad is None else params[i].grad
+            )
+        works[k] = comm.stream(
+            lambda c: [all_reduce_(c, params[i].grad, "mean") for i in buckets[k]], lane=k
+        )
 
     def hook(k, p):
         missing[k] -= 1
@@ -704,10 +708,13 @@ def overlapped(comm, params, buckets):
         cell='''
 def overlapped(comm, params, buckets):
     """Start each bucket beside backward. Returns a function that waits until all are averaged."""
+
     def finish():
         for bucket in buckets:
             for i in bucket:
-                params[i].grad = torch.zeros_like(params[i]) if params[i].grad is None else params[i].grad
+                params[i].grad = (
+                    torch.zeros_like(params[i]) if params[i].grad is None else params[i].grad
+                )
             all_reduce_(comm, [params[i].grad for i in bucket], "mean")
         for fiber in comm._run.clock.fibers if hasattr(comm, "_run") else []:
             fiber.time = 0.0
@@ -1552,13 +1559,9 @@ def accumulate_overlapped(comm, params, backwards, buckets):
     Bug(
         "accumulate_overlapped",
         "cleared before the last backward",
-        old="""
-handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-           for k, bucket in enumerate(buckets) for i in bucket]
-""",
+        old="]",
         new="""
-handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-           for k, bucket in enumerate(buckets) for i in bucket]
+]
 for p in params:
     p.grad = None
 """,
@@ -1637,8 +1640,12 @@ def accumulate_overlapped(comm, params, backwards, buckets):
     works = []
     for backward in backwards[:-1]:
         backward()
-    handles = [p.register_post_accumulate_grad_hook(
-        lambda p: works.append(comm.stream(all_reduce_, p.grad, "mean"))) for p in params]
+    handles = [
+        p.register_post_accumulate_grad_hook(
+            lambda p: works.append(comm.stream(all_reduce_, p.grad, "mean"))
+        )
+        for p in params
+    ]
     backwards[-1]()
     for work in works:
         work.wait()
@@ -1653,14 +1660,21 @@ def accumulate_overlapped(comm, params, backwards, buckets):
 def accumulate_overlapped(comm, params, backwards, buckets):
     """Run all backwards; average what they have added up, beside the last."""
     missing, works = [len(b) for b in buckets], []
+
     def hook(k, p):
         missing[k] -= 1
         while len(works) < len(buckets) and missing[len(works)] <= 0:
-            works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean"))
+            works.append(
+                comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")
+            )
+
     for backward in backwards[:-1]:
         backward()
-    handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-               for k, bucket in enumerate(buckets) for i in bucket]
+    handles = [
+        params[i].register_post_accumulate_grad_hook(partial(hook, k))
+        for k, bucket in enumerate(buckets)
+        for i in bucket
+    ]
     for p in params:
         p.register_hook(lambda grad: None)
     backwards[-1]()
@@ -1675,7 +1689,9 @@ def accumulate_overlapped(comm, params, backwards, buckets):
         "buckets start as they are complete",
         old="""
 while len(works) < len(buckets) and missing[len(works)] <= 0:
-    works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean"))
+    works.append(
+        comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")
+    )
 """,
         new="""
 if missing[k] == 0:
@@ -1702,7 +1718,11 @@ for backward in backwards[1:]:
     Bug(
         "accumulate_overlapped",
         "summed, not averaged",
-        old='works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean"))',
+        old="""
+works.append(
+    comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")
+)
+""",
         new="works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]]))",
     ),
     Bug(
@@ -1721,8 +1741,11 @@ def accumulate_overlapped(comm, params, backwards, buckets):
 
     for backward in backwards[:-1]:
         backward()
-    handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-               for k, bucket in enumerate(buckets) for i in bucket]
+    handles = [
+        params[i].register_post_accumulate_grad_hook(partial(hook, k))
+        for k, bucket in enumerate(buckets)
+        for i in bucket
+    ]
     backwards[-1]()
     for handle in handles:
         handle.remove()

@@ -32,6 +32,7 @@ from minidist.comm.cluster.presets import H100
 from minidist.comm.trace import Trace
 from minidist.models import mlp
 
+
 def schedule(shares, overlap):
     ready, wire, times = 0, 0 if overlap else sum(shares), []
     for share in shares:
@@ -40,6 +41,7 @@ def schedule(shares, overlap):
         wire = start + 1 + share / 2
         times.append((share, start, wire))
     return times
+
 
 # %%
 def drawn(shares, overlap):
@@ -52,9 +54,14 @@ def drawn(shares, overlap):
         g -= share
     return trace
 
+
 cuts = {"one by one": [1] * 6, "in pairs": [2] * 3, "all in one": [6]}
-plans = {f"{name}, {word}": drawn(shares, overlap) for word, overlap in {"afterwards": False, "beside": True}.items()
-         for name, shares in cuts.items() if not (overlap and name == "all in one")}
+plans = {
+    f"{name}, {word}": drawn(shares, overlap)
+    for word, overlap in {"afterwards": False, "beside": True}.items()
+    for name, shares in cuts.items()
+    if not (overlap and name == "all in one")
+}
 study.timeline(plans, ranks=[0], title="Six gradients, five ways to send them")
 
 # %% [markdown]
@@ -72,11 +79,14 @@ study.timeline(plans, ranks=[0], title="Six gradients, five ways to send them")
 # %%
 ALPHA, BETA, MB = 20e-6, 1 / 25e9, 10**6
 
+
 def network(comm):
     return mlp([1024] * 9, device=comm.device)
 
+
 def backward(comm, model):
     model(torch.empty(4096, 1024, device=comm.device)).sum().backward()
+
 
 # %%
 def naive(comm, average=True):
@@ -85,15 +95,19 @@ def naive(comm, average=True):
     for p in model.parameters() if average else []:
         all_reduce_(comm, p.grad, op="mean")
 
+
 def run(program, *args):
     world = World(4, cluster=Cluster.uniform(4, ALPHA, BETA, H100), device="meta")
     world.run(program, *args)
     return world
 
+
 one_by_one, computing = run(naive), run(naive, False).time
 assert 7.65e-3 < one_by_one.time < 7.75e-3 and 3.35e-3 < computing < 3.45e-3
 print(f"{1e3 * one_by_one.time:.1f} ms, of which forward and backward {1e3 * computing:.1f} ms")
-study.timeline({"one by one": one_by_one.trace}, ranks=[0, 1], memory=False, title="Compute, then talk")
+study.timeline(
+    {"one by one": one_by_one.trace}, ranks=[0, 1], memory=False, title="Compute, then talk"
+)
 
 # %% [markdown]
 # Every second all-reduce is for a bias of 4 kB. It takes 2(n−1) messages like any other: 6 · 20 = 120 µs of latency.
@@ -102,6 +116,7 @@ study.timeline({"one by one": one_by_one.trace}, ranks=[0, 1], memory=False, tit
 #
 # Put gradients together until a bucket is full. In which order? Backward begins at the *last* layer. So its gradients
 # are ready first, and buckets are filled from the back.
+
 
 # %%
 def fill(params, room):
@@ -115,9 +130,15 @@ def fill(params, room):
         free -= p.nbytes
     return buckets
 
+
 names = {p: name for name, p in mlp([4, 4, 4, 4]).named_parameters()}
-rows = [(k, ", ".join(names[p] for p in b), sum(p.nbytes for p in b)) for k, b in enumerate(fill(names, 128))]
-study.table(rows, ["bucket", "gradients", "bytes"], title="Three layers of 4 × 4, in buckets of 128 bytes")
+rows = [
+    (k, ", ".join(names[p] for p in b), sum(p.nbytes for p in b))
+    for k, b in enumerate(fill(names, 128))
+]
+study.table(
+    rows, ["bucket", "gradients", "bytes"], title="Three layers of 4 × 4, in buckets of 128 bytes"
+)
 
 # %% [markdown]
 # ## Step 2: gradients as views
@@ -125,18 +146,25 @@ study.table(rows, ["bucket", "gradients", "bytes"], title="Three layers of 4 × 
 # A bucket is one flat tensor. Copy the gradients in, send, copy them out? There is a way without copies:
 # let each `p.grad` *be* a piece of the bucket. Backward adds to `p.grad` in place, so it fills the bucket by itself.
 
+
 # %%
 def flat(bucket):
     """One tensor of zeros with room for all gradients of the bucket; each p.grad is a view of it."""
-    buffer = torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype, device=bucket[0].device)
+    buffer = torch.zeros(
+        sum(p.numel() for p in bucket), dtype=bucket[0].dtype, device=bucket[0].device
+    )
     for p, piece in zip(bucket, buffer.split([p.numel() for p in bucket])):
         p.grad = piece.view_as(p)
     return buffer
 
+
 model = mlp([2, 3, 1])
 [buffer] = [flat(b) for b in fill(model.parameters(), 1000)]
 model(torch.ones(1, 2)).sum().backward()
-assert all(p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr() for p in model.parameters())
+assert all(
+    p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+    for p in model.parameters()
+)
 assert buffer.any() and torch.equal(buffer[-6:].view(3, 2), model[0].weight.grad)
 
 # %% [markdown]
@@ -145,6 +173,7 @@ assert buffer.any() and torch.equal(buffer[-6:].view(3, 2), model[0].weight.grad
 # The exchange is one all-reduce a bucket. P gradients in b buckets: 2(n−1) · b messages instead of 2(n−1) · P.
 # **Predict the number of messages** for buckets of 10 MB, then run. (A layer has 4.2 MB.)
 
+
 # %%
 def bucketed(comm, room):
     model = network(comm)
@@ -152,6 +181,7 @@ def bucketed(comm, room):
     backward(comm, model)
     for buffer in buffers:
         all_reduce_(comm, buffer, op="mean")
+
 
 ROOMS = (1, 5, 10, 20, 40)
 packed = {room: run(bucketed, room * MB) for room in ROOMS}
@@ -162,7 +192,12 @@ for room, world in packed.items():
     rows.append((f"{room} MB", b, 6 * b, 6 * (16 - b)))
 display(study.table(rows, ["buckets of", "buckets", "messages a rank", "messages saved"]))
 pair = {"one by one": one_by_one.trace, "one bucket": packed[40].trace}
-study.timeline(pair, ranks=[0, 1], memory=False, title="Before and after buckets: the same bytes, 6 messages for 96")
+study.timeline(
+    pair,
+    ranks=[0, 1],
+    memory=False,
+    title="Before and after buckets: the same bytes, 6 messages for 96",
+)
 
 # %% [markdown]
 # Buckets of 1 MB save nothing: not even one layer fits.
@@ -176,6 +211,7 @@ study.timeline(pair, ranks=[0, 1], memory=False, title="Before and after buckets
 # of work of the same rank, beside its computation. It returns at once, with a work that one can `wait()` for.
 # Before the optimizer's step somebody must wait.
 
+
 # %%
 def overlapped(comm, buckets, buffers):
     """Hooks that start each bucket as soon as it is complete. Returns the function that waits for all."""
@@ -188,7 +224,9 @@ def overlapped(comm, buckets, buffers):
         missing[k] -= 1
         while len(works) < len(buckets) and missing[len(works)] <= 0:  # this one, and all before it
             start()
+
     return finishes(buckets, hook, start, missing, works)
+
 
 # %%
 def finishes(buckets, hook, start, missing, works):
@@ -203,7 +241,9 @@ def finishes(buckets, hook, start, missing, works):
             work.wait()
         works.clear()
         missing[:] = [len(b) for b in buckets]
+
     return finish
+
 
 # %%
 def overlapping(comm, room):
@@ -213,10 +253,17 @@ def overlapping(comm, room):
     backward(comm, model)
     finish()
 
+
 hidden = {room: run(overlapping, room * MB) for room in ROOMS}
 pair = {"10 MB, afterwards": packed[10].trace, "10 MB, beside backward": hidden[10].trace}
-display(study.timeline(pair, ranks=[0, 1], memory=False, title="A lane talks while its rank computes"))
-study.viewer(hidden[10].trace, ranks=[0, 1], title="Buckets of 10 MB, with overlap: point at bars and messages")
+display(
+    study.timeline(pair, ranks=[0, 1], memory=False, title="A lane talks while its rank computes")
+)
+study.viewer(
+    hidden[10].trace,
+    ranks=[0, 1],
+    title="Buckets of 10 MB, with overlap: point at bars and messages",
+)
 
 # %% [markdown]
 # Before and after overlap. A step takes at least its computation and the last bucket's all-reduce: nothing hides what
@@ -233,8 +280,10 @@ from minidist.tasks import digits
 
 task = digits()
 
+
 def off(one, other):
     return float((one - other).norm() / other.norm())
+
 
 def gradients(comm, task, room=1000):
     model = mlp([64, 32, 16, 10], dtype=torch.float64)
@@ -244,6 +293,7 @@ def gradients(comm, task, room=1000):
     cross_entropy(model(task.x[mine]), task.y[mine]).backward()
     finish()
     return {name: p.grad for name, p in model.named_parameters()}
+
 
 # %%
 serial, three = World(1).run(gradients, task)[0], World(3).run(gradients, task)
@@ -260,53 +310,89 @@ study.table(rows, ["parameter", "shape", "off from the serial one", "equal on 3 
 # A bucket starts when it is complete and the wire is free: the `schedule` from above. It takes an all-reduce by a ring;
 # and the GPU takes a little time for n − 1 sums and a division, by its data sheet.
 
+
 # %%
 def ready_times(comm):
     model, sizes, times = network(comm), [], []
     for bucket in fill(model.parameters(), 10 * MB):
         flat(bucket)
     for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: sizes.append(p.nbytes) or times.append(comm.now()))
+        p.register_post_accumulate_grad_hook(
+            lambda p: sizes.append(p.nbytes) or times.append(comm.now())
+        )
     backward(comm, model)
     return sizes, times
+
 
 def bucket_seconds(s, n=4):
     ring = 2 * (n - 1) * (ALPHA + s / n * BETA)
     moved = (n - 1) * 3 * s / n + 2 * s  # a sum reads two numbers and writes one
     return ring + n * H100.launch + moved / H100.bandwidth
 
+
 # %%
 def step_seconds(sizes, times, room, overlap):
     wire, filled, ready = 0.0 if overlap else times[-1], 0, 0.0
-    for size, time in [*zip(sizes, times), (room, 0.0)]:  # the last one only closes the bucket before it
+    # the last one only closes the bucket before it
+    for size, time in [*zip(sizes, times), (room, 0.0)]:
         if filled and filled + size > room:
             wire = max(ready, wire) + bucket_seconds(filled)
             filled = 0
         filled, ready = filled + size, time
     return wire
 
-sizes, times = World(1, cluster=Cluster.uniform(1, ALPHA, BETA, H100), device="meta").run(ready_times)[0]
+
+sizes, times = World(1, cluster=Cluster.uniform(1, ALPHA, BETA, H100), device="meta").run(
+    ready_times
+)[0]
 layer = sizes[0] + sizes[1]  # bytes of a bias and a weight
 fine = sorted({round(MB * 2 ** (k / 8)) for k in range(45)} | {k * layer for k in range(1, 9)})
-lines = {word: (fine, [step_seconds(sizes, times, room, overlap) for room in fine])
-         for word, overlap in {"afterwards": False, "beside backward": True}.items()}
+lines = {
+    word: (fine, [step_seconds(sizes, times, room, overlap) for room in fine])
+    for word, overlap in {"afterwards": False, "beside backward": True}.items()
+}
 
 # %%
 best = max(fine, key=lambda room: (-step_seconds(sizes, times, room, True), room))
-points = {word: ([room * MB for room in ROOMS], [world.time for world in worlds.values()])
-          for word, worlds in zip(lines, (packed, hidden))}
+points = {
+    word: ([room * MB for room in ROOMS], [world.time for world in worlds.values()])
+    for word, worlds in zip(lines, (packed, hidden))
+}
 points["predicted to be the best"] = ([best], [run(overlapping, best).time])
 for word, (rooms, found) in points.items():
     wanted = [step_seconds(sizes, times, room, word != "afterwards") for room in rooms]
     assert all(abs(t / want - 1) < 0.02 for t, want in zip(found, wanted))
-display(study.curves(lines, points=points, logx=True, xunit="B", yunit="s", xlabel="size of a bucket",
-                     ylabel="time of a step", title="The best bucket: predicted, then run"))
+display(
+    study.curves(
+        lines,
+        points=points,
+        logx=True,
+        xunit="B",
+        yunit="s",
+        xlabel="size of a bucket",
+        ylabel="time of a step",
+        title="The best bucket: predicted, then run",
+    )
+)
 shortest = points["predicted to be the best"][1][0]
-assert shortest < 1.0001 * min(world.time for world in hidden.values()) and 4.40e-3 < shortest < 4.45e-3
+assert (
+    shortest < 1.0001 * min(world.time for world in hidden.values())
+    and 4.40e-3 < shortest < 4.45e-3
+)
 assert best == 2 * layer
-study.bars({"your guess": guess / 1e3, "one by one": one_by_one.time, "one bucket": packed[40].time,
-            "overlap, one by one": hidden[1].time, "overlap, the best bucket": shortest}, unit="s",
-           target=computing, note="computing alone", title="A step of 4 ranks")
+study.bars(
+    {
+        "your guess": guess / 1e3,
+        "one by one": one_by_one.time,
+        "one bucket": packed[40].time,
+        "overlap, one by one": hidden[1].time,
+        "overlap, the best bucket": shortest,
+    },
+    unit="s",
+    target=computing,
+    note="computing alone",
+    title="A step of 4 ranks",
+)
 
 # %% [markdown]
 # **4.4 ms** of 7.7. Prediction and run agree within 2 %. The best bucket holds exactly two layers, 8.4 MB. Into 10 MB
@@ -319,23 +405,30 @@ study.bars({"your guess": guess / 1e3, "one by one": one_by_one.time, "one bucke
 # Hooks fire in the order of *this rank's* backward. Let a model have two branches, and let odd ranks run them in the
 # other order. And let each bucket start at once, without the `while`: whoever is complete, goes.
 
+
 # %%
 class Branches(nn.Module):
     def __init__(self, widths):
         super().__init__()
-        self.branches = nn.ModuleList(mlp([4, width], seed, torch.float64) for seed, width in enumerate(widths))
+        self.branches = nn.ModuleList(
+            mlp([4, width], seed, torch.float64) for seed, width in enumerate(widths)
+        )
 
     def forward(self, x, first):
         return sum(self.branches[i](x).square().sum() for i in (first, 1 - first))
+
 
 def branches(comm, overlap, widths, differs=True):
     model = Branches(widths)
     buckets = [list(branch.parameters()) for branch in model.branches]
     buffers = [flat(b) for b in buckets]
     finish = overlap(comm, buckets, buffers)
-    model(torch.ones(1, 4, dtype=torch.float64) + comm.rank, comm.rank % 2 if differs else 0).backward()
+    model(
+        torch.ones(1, 4, dtype=torch.float64) + comm.rank, comm.rank % 2 if differs else 0
+    ).backward()
     finish()
     return torch.cat(buffers)
+
 
 # %%
 def hasty(comm, buckets, buffers):
@@ -346,20 +439,25 @@ def hasty(comm, buckets, buffers):
         missing[k] -= 1
         if missing[k] == 0:
             works.append(comm.stream(all_reduce_, buffers[k], "mean"))
+
     return finishes(buckets, hook, lambda: None, missing, works)
+
 
 # %%
 right, rows = World(3).run(branches, overlapped, [5, 5], differs=False)[0], []
 for name, overlap in {"as it is complete": hasty, "in one order": overlapped}.items():
     found = World(3).run(branches, overlap, [5, 5])
     error, equal = off(found[1], right), all(torch.equal(g, found[0]) for g in found)
-    rows.append((name, f"{error:.0%}" if error > 1e-12 else "below 1e-12", "yes" if equal else "no"))
+    rows.append(
+        (name, f"{error:.0%}" if error > 1e-12 else "below 1e-12", "yes" if equal else "no")
+    )
 assert rows[0][2] == "no" and rows[1][1:] == ("below 1e-12", "yes")
 display(study.table(rows, ["a bucket starts", "rank 1's gradients are off by", "replicas equal"]))
 try:
     World(3).run(branches, hasty, [5, 6])
 except ValueError as why:
-    text = [line for line in str(why).splitlines() if " at " not in line]  # without the library's lines
+    # without the library's lines
+    text = [line for line in str(why).splitlines() if " at " not in line]
     print("With branches of 5 and 6:", *text, sep="\n")
 
 # %% [markdown]
@@ -371,6 +469,7 @@ except ValueError as why:
 # ## Break it: who does not wait
 #
 # The hooks have started everything. What if the optimizer's step comes first, and `finish` after it?
+
 
 # %%
 def train(comm, task, waits, steps=12):
@@ -385,17 +484,23 @@ def train(comm, task, waits, steps=12):
         history.append(nn.utils.parameters_to_vector(model.parameters()).detach())
     return history
 
+
 # %%
 def apart(one, other):
     return [max(1e-12, float((a - b).abs().max())) for a, b in zip(one, other)]
 
-runs = {"waits": World(3).run(train, task, True),
-        "steps first": World(3).run(train, task, False)}
+
+runs = {"waits": World(3).run(train, task, True), "steps first": World(3).run(train, task, False)}
 assert all(torch.equal(a, b) for a, b in zip(runs["waits"][0], runs["waits"][1]))
 gaps = {name: (range(1, 13), apart(ranks[0], ranks[1])) for name, ranks in runs.items()}
 assert gaps["steps first"][1][-1] > 1e-3
-study.curves(gaps, logy=True, xlabel="step", ylabel="largest difference between rank 0 and rank 1",
-             title="Replicas that should be equal (below 1e-12 is drawn as 1e-12)")
+study.curves(
+    gaps,
+    logy=True,
+    xlabel="step",
+    ylabel="largest difference between rank 0 and rank 1",
+    title="Replicas that should be equal (below 1e-12 is drawn as 1e-12)",
+)
 
 # %% [markdown]
 # Each rank steps with what lies in the bucket at that moment: its own gradient, or half a sum. There is no error.
@@ -407,9 +512,13 @@ study.curves(gaps, logy=True, xlabel="step", ylabel="largest difference between 
 # the rest is added to a sum that has been averaged. (An average of the losses, for a log, gives the messages time.)
 # So arm the hooks for the last one only. That is what `no_sync()` of lesson 04 is for.
 
+
 # %%
 def accumulate(comm, task, armed_at):
-    model, *parts = mlp([64, 32, 16, 10], dtype=torch.float64), *next(iter(Sampler(len(task.x), 60, comm))).chunk(4)
+    model, *parts = (
+        mlp([64, 32, 16, 10], dtype=torch.float64),
+        *next(iter(Sampler(len(task.x), 60, comm))).chunk(4),
+    )
     buckets = fill(model.parameters(), 1000)
     buffers = [flat(b) for b in buckets]
     for i, part in enumerate(parts):
@@ -421,13 +530,16 @@ def accumulate(comm, task, armed_at):
     finish()
     return torch.cat([p.grad.view(-1) for p in model.parameters()])
 
+
 # %%
 whole, rows = torch.cat([g.view(-1) for g in serial.values()]), []
 for name, armed_at in {"in every backward": 0, "in the last two": 2, "in the last": 3}.items():
     found = World(3).run(accumulate, task, armed_at)
     error = max(off(g, whole) for g in found)
     equal = all(torch.equal(g, found[0]) for g in found)
-    rows.append((name, "below 1e-12" if error < 1e-12 else f"{error:.0%}", "yes" if equal else "no"))
+    rows.append(
+        (name, "below 1e-12" if error < 1e-12 else f"{error:.0%}", "yes" if equal else "no")
+    )
 assert [row[2] for row in rows] == ["no", "no", "yes"] and rows[2][1] == "below 1e-12"
 study.table(rows, ["hooks fire", "gradients are off by", "replicas equal"])
 
@@ -439,19 +551,24 @@ study.table(rows, ["hooks fire", "gradients are off by", "replicas equal"])
 # %%
 from minidist.parallel.data import DataParallel
 
+
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.unused = (nn.Linear(4, 4, dtype=torch.float64) for _ in range(3))
+        self.first, self.second, self.unused = (
+            nn.Linear(4, 4, dtype=torch.float64) for _ in range(3)
+        )
         self.second.weight = self.first.weight  # tied
 
     def forward(self, x):
         return self.second(self.first(x).tanh()).square().sum()
 
+
 def odd(comm):
     model = DataParallel(Odd(), comm, bucket_bytes=64)
     model(torch.ones(2, 4, dtype=torch.float64) * (comm.rank + 1)).backward()
     return [(name, p.grad) for name, p in model.module.named_parameters()]
+
 
 per_rank = World(3).run(odd)
 assert all(torch.equal(g, other) for (_, g), (_, other) in zip(per_rank[0][:3], per_rank[2][:3]))
@@ -467,20 +584,34 @@ assert [name for name, g in per_rank[1] if g is None] == ["unused.weight", "unus
 # %%
 parts = [torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]), torch.tensor([[5.0], [6.0]])]
 
+
 def own_variance(comm, parts):
     return parts[comm.rank].var(0, correction=0).item()
+
 
 def mean_of_variances(comm, parts):
     return all_reduce_(comm, parts[comm.rank].var(0, correction=0), op="mean").item()
 
+
 def of_squares(comm, parts):
     x = parts[comm.rank]
-    total, squares, count = all_reduce_(comm, torch.stack([x.sum(0), (x * x).sum(0), torch.full_like(x[0], len(x))]))
+    total, squares, count = all_reduce_(
+        comm, torch.stack([x.sum(0), (x * x).sum(0), torch.full_like(x[0], len(x))])
+    )
     return (squares / count - (total / count) ** 2).item()
 
-ways = {"rank 0's own": own_variance, "mean of the variances": mean_of_variances, "E[x²] − E[x]²": of_squares}
-study.bars({name: World(3).run(way, parts)[0] for name, way in ways.items()}, target=35 / 12,
-           note="variance of all six", title="Variance of 1 … 6, in parts of two")
+
+ways = {
+    "rank 0's own": own_variance,
+    "mean of the variances": mean_of_variances,
+    "E[x²] − E[x]²": of_squares,
+}
+study.bars(
+    {name: World(3).run(way, parts)[0] for name, way in ways.items()},
+    target=35 / 12,
+    note="variance of all six",
+    title="Variance of 1 … 6, in parts of two",
+)
 
 # %% [markdown]
 # The mean of the variances misses what lies *between* the ranks. The third way is right.
@@ -488,6 +619,7 @@ study.bars({name: World(3).run(way, parts)[0] for name, way in ways.items()}, ta
 #
 # So merge what each rank has centered: its mean, its sum of squares around that mean, and its count.
 # Squares around the common mean are those around one's own, plus the count times the distance of the means, squared.
+
 
 # %%
 def statistics(comm, x):
@@ -499,16 +631,24 @@ def statistics(comm, x):
     mean = (counts * means).sum(0) / count
     return mean, (squares + counts * (means - mean).square()).sum(0) / count, count
 
+
 def merged(comm, parts):
     return statistics(comm, parts[comm.rank])[1].item()
+
 
 # %%
 far, uneven = [x + 10_000 for x in parts], [torch.cat(parts[:2]), parts[2][:1], parts[2][1:]]
 ways["merged"] = merged
-rows = [(name, *(f"{World(3).run(way, data)[0]:.3f}" for data in (parts, uneven, far))) for name, way in ways.items()]
+rows = [
+    (name, *(f"{World(3).run(way, data)[0]:.3f}" for data in (parts, uneven, far)))
+    for name, way in ways.items()
+]
 assert abs(World(3).run(merged, far)[0] - 35 / 12) < 1e-3
-study.table([*rows, ("right", *["2.917"] * 3)], ["", "1 … 6", "parts of 4, 1 and 1", "all + 10,000"],
-            title="Four variances, in float32")
+study.table(
+    [*rows, ("right", *["2.917"] * 3)],
+    ["", "1 … 6", "parts of 4, 1 and 1", "all + 10,000"],
+    title="Four variances, in float32",
+)
 
 # %% [markdown]
 # $E[x^2] - E[x]^2$ subtracts two numbers of 10⁸, of which float32 knows the first seven digits.
@@ -522,6 +662,7 @@ study.table([*rows, ("right", *["2.917"] * 3)], ["", "1 … 6", "parts of 4, 1 a
 # $$dx = \frac{1}{\sigma}\left(dy - \frac{1}{m}\sum dy - \hat x\,\frac{1}{m}\sum dy\,\hat x\right)$$
 #
 # The sums run over all ranks' samples: one more all-reduce. Forget it, and see.
+
 
 # %%
 class Synchronized(torch.autograd.Function):
@@ -541,10 +682,12 @@ class Synchronized(torch.autograd.Function):
         sums, count = (all_reduce_(ctx.comm, sums), count) if ctx.exchanged else (sums, len(dy))
         return scale * (dy - sums[0] / count - normal * sums[1] / count), None, None
 
+
 # %%
 draw = partial(torch.randn, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 X, DY = draw(12, 4), draw(12, 4)
 ranks_of = [slice(0, 5), slice(5, 11), slice(11, 12)]  # uneven: 5, 6 and 1 samples
+
 
 def forward_backward(comm, X, DY, exchanged):
     x = X[ranks_of[comm.rank] if comm.size > 1 else slice(None)].clone().requires_grad_()
@@ -552,13 +695,20 @@ def forward_backward(comm, X, DY, exchanged):
     y.backward(DY[ranks_of[comm.rank] if comm.size > 1 else slice(None)])
     return torch.stack([y.detach(), x.grad])
 
+
 x = X.clone().requires_grad_()
 y = nn.functional.batch_norm(x, None, None, training=True)  # the oracle: PyTorch, on one rank
 y.backward(DY)
 y = y.detach()
-both, no = (torch.cat(World(3).run(forward_backward, X, DY, exchanged), 1) for exchanged in (True, False))
+both, no = (
+    torch.cat(World(3).run(forward_backward, X, DY, exchanged), 1) for exchanged in (True, False)
+)
 assert off(both[0], y) < 1e-12 and off(both[1], x.grad) < 1e-12 and off(no[0], y) < 1e-12
-errors = {"outputs": 0, "gradients, exchanged": 0, "gradients, not exchanged": round(100 * off(no[1], x.grad), 1)}
+errors = {
+    "outputs": 0,
+    "gradients, exchanged": 0,
+    "gradients, not exchanged": round(100 * off(no[1], x.grad), 1),
+}
 study.bars(errors, unit="%", title="Parts of 5, 6 and 1 samples: how far from PyTorch on one rank?")
 
 # %% [markdown]
@@ -573,9 +723,12 @@ study.bars(errors, unit="%", title="Parts of 5, 6 and 1 samples: how far from Py
 # %%
 from minidist.parallel.batchnorm import SyncBatchNorm
 
+
 def digits_net(comm, task, seed, sync, batch=8, steps=40):
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)).double()
+    net = nn.Sequential(
+        nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
+    ).double()
     model = DataParallel(SyncBatchNorm.convert(net, comm) if sync else net, comm)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for mine, _ in zip(Sampler(len(task.x), batch, comm, seed), range(steps)):
@@ -585,14 +738,24 @@ def digits_net(comm, task, seed, sync, batch=8, steps=40):
     model.eval()
     return float((model(task.test_x).argmax(1) == task.test_y).double().mean())
 
+
 # %%
-found = {word: [World(4).run(digits_net, task, seed, sync)[0] for seed in range(3)]
-         for word, sync in {"each rank its own": False, "synchronized": True}.items()}
+found = {
+    word: [World(4).run(digits_net, task, seed, sync)[0] for seed in range(3)]
+    for word, sync in {"each rank its own": False, "synchronized": True}.items()
+}
 assert max(found["each rank its own"]) < min(found["synchronized"])
 serial_net = [World(1).run(digits_net, task, seed, False)[0] for seed in range(3)]
 assert all(abs(a - b) < 0.01 for a, b in zip(serial_net, found["synchronized"]))
-rows = [(name, *(f"{a:.1f}" for a in some)) for name, some in (found | {"1 rank, batch of 8": serial_net}).items()]
-study.table(rows, ["batch norm", *(f"seed {s}" for s in range(3))], title="Accuracy on the test set, 2 samples a rank")
+rows = [
+    (name, *(f"{a:.1f}" for a in some))
+    for name, some in (found | {"1 rank, batch of 8": serial_net}).items()
+]
+study.table(
+    rows,
+    ["batch norm", *(f"seed {s}" for s in range(3))],
+    title="Accuracy on the test set, 2 samples a rank",
+)
 
 # %% [markdown]
 # The worst synchronized run beats the best of the others, and each is that of one rank with the whole batch.
@@ -631,7 +794,9 @@ real, one = launch(train, 3, task, True), World(1).run(train, task, True)[0]
 assert all(torch.equal(history[-1], real[0][-1]) for history in real)
 assert all(off(a, b) < 1e-12 for a, b in zip(real[0], one))
 rows = [(f"rank {r}", real.trace.messages(r), real.trace.bytes_sent(r)) for r in range(3)]
-study.table(rows, ["", "messages sent", "bytes sent"], title="Twelve steps on three processes, overlapped")
+study.table(
+    rows, ["", "messages sent", "bytes sent"], title="Twelve steps on three processes, overlapped"
+)
 
 # %% [markdown]
 # The script of lesson 04 uses `DataParallel`, so it has buckets and overlap already:

@@ -38,6 +38,7 @@ from minidist.comm.base import ANY, Recv, Send
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "pieces", "solution": true}
 def pieces(sizes, s):
     """For each server its (param, first, end)."""
@@ -55,6 +56,7 @@ def pieces(sizes, s):
     return found
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "pieces_test", "points": 2}
 check.pieces(pieces)
 
@@ -64,8 +66,12 @@ check.pieces(pieces)
 # %%
 sizes = [64 * 256, 256, 256 * 10, 10]
 yours = pieces(sizes, 4)
-study.bars({f"server {i}": sum(end - first for _, first, end in mine) for i, mine in enumerate(yours)},
-           target=sum(sizes) / 4, note="a quarter", title="Numbers that each server holds")
+study.bars(
+    {f"server {i}": sum(end - first for _, first, end in mine) for i, mine in enumerate(yours)},
+    target=sum(sizes) / 4,
+    note="a quarter",
+    title="Numbers that each server holds",
+)
 
 # %% [markdown] nbgrader={"grade_id": "synchronous_spec"}
 # ## 2 · Several servers, in step (3 points)
@@ -90,6 +96,7 @@ study.bars({f"server {i}": sum(end - first for _, first, end in mine) for i, min
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "synchronous", "solution": true}
 def synchronous(comm, servers, w, gradient, steps, rate):
     """A server's part of the weights after all steps."""
@@ -111,11 +118,13 @@ def synchronous(comm, servers, w, gradient, steps, rate):
     return mine
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "synchronous_test", "points": 3}
 check.synchronous(synchronous)
 
 # %% [markdown] nbgrader={"grade_id": "synchronous_target"}
 # **Target:** points on the line.
+
 
 # %%
 def serve_meta(comm, s):
@@ -130,9 +139,14 @@ def two_steps(n, s):
 
 
 counts = [1, 2, 4, 8]
-study.curves({"(8/s + 1)·Nβ": (counts, [(8 / s + 1) * 4e-3 for s in counts])},
-             points={"yours": (counts, [two_steps(8, s) for s in counts])}, xlabel="servers", ylabel="a step",
-             yunit="s", title="8 workers, 100 MB")
+study.curves(
+    {"(8/s + 1)·Nβ": (counts, [(8 / s + 1) * 4e-3 for s in counts])},
+    points={"yours": (counts, [two_steps(8, s) for s in counts])},
+    xlabel="servers",
+    ylabel="a step",
+    yunit="s",
+    title="8 workers, 100 MB",
+)
 
 # %% [markdown] nbgrader={"grade_id": "asynchronous_spec"}
 # ## 3 · Whoever comes first (3 points)
@@ -156,6 +170,7 @@ study.curves({"(8/s + 1)·Nβ": (counts, [(8 / s + 1) * 4e-3 for s in counts])},
 # remember for each worker the count when it was sent weights.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "asynchronous", "solution": true}
 def asynchronous(comm, w, gradient, steps, rate):
@@ -181,6 +196,7 @@ def asynchronous(comm, w, gradient, steps, rate):
             comm.send(w, rank)
     return log
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "asynchronous_test", "points": 3}
 check.asynchronous(asynchronous)
@@ -235,6 +251,7 @@ study.timeline(run.trace, memory=False, title="Your server")
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "bounded", "solution": true}
 def bounded(comm, w, gradient, steps, rate, bound):
     """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
@@ -245,7 +262,13 @@ def bounded(comm, w, gradient, steps, rate, bound):
             comm.send(gradient(w), 0)
         return None
     workers = range(1, comm.size)
-    clock, has, waiting, log, g = dict.fromkeys(workers, 0), {}, list(workers), [], torch.empty_like(w)
+    clock, has, waiting, log, g = (
+        dict.fromkeys(workers, 0),
+        {},
+        list(workers),
+        [],
+        torch.empty_like(w),
+    )
     for version in range(steps * len(workers)):
         for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
             waiting.remove(rank)
@@ -262,6 +285,7 @@ def bounded(comm, w, gradient, steps, rate, bound):
     return log
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "bounded_test", "points": 3}
 check.bounded(bounded)
 
@@ -270,9 +294,13 @@ check.bounded(bounded)
 
 # %%
 stalest = [max(stale for _, stale in slow_worker(bounded, 10, 0.1, bound)[0]) for bound in range(5)]
-study.curves({"(n−1)(2·bound + 1)": (range(5), [3 * (2 * bound + 1) for bound in range(5)])},
-             points={"yours": (range(5), stalest)}, xlabel="bound", ylabel="stalest gradient",
-             title="How stale can a gradient be?")
+study.curves(
+    {"(n−1)(2·bound + 1)": (range(5), [3 * (2 * bound + 1) for bound in range(5)])},
+    points={"yours": (range(5), stalest)},
+    xlabel="bound",
+    ylabel="stalest gradient",
+    title="How stale can a gradient be?",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_server_spec"}
 # ## 5 · Predict (3 points)
@@ -310,6 +338,7 @@ check.predict_server(one, ring, servers, into, gradients, stalest, rate)
 # %% [markdown] nbgrader={"grade_id": "predict_server_target"}
 # **Target:** two pairs of equal bars.
 
+
 # %%
 def exchange(comm, servers):
     synchronous(comm, servers, torch.empty(250_000_000, device=comm.device), lambda w: w, 1, 0.1)
@@ -329,6 +358,7 @@ study.bars(runs, unit="s", target=ring, note="ring", title="A step of 32 workers
 # SSP again, but now workers have different numbers of steps, as in 3. The next cell was found in somebody's code.
 # With equal numbers it is right.
 
+
 # %% nbgrader={"grade_id": "leavers_broken"}
 def leavers(comm, w, gradient, steps, rate, bound):
     """On rank 0: (rank, staleness) of each update; nobody runs ahead. steps: a list, of ranks 1, 2, …"""
@@ -338,7 +368,13 @@ def leavers(comm, w, gradient, steps, rate, bound):
             comm.send(gradient(w), 0)
         return None
     workers = range(1, comm.size)
-    clock, has, waiting, log, g = dict.fromkeys(workers, 0), {}, list(workers), [], torch.empty_like(w)
+    clock, has, waiting, log, g = (
+        dict.fromkeys(workers, 0),
+        {},
+        list(workers),
+        [],
+        torch.empty_like(w),
+    )
     for version in range(sum(steps)):
         for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
             waiting.remove(rank)
@@ -353,6 +389,7 @@ def leavers(comm, w, gradient, steps, rate, bound):
         if clock[rank] < steps[rank - 1]:
             waiting.append(rank)
     return log
+
 
 # %%
 try:
@@ -375,6 +412,7 @@ except Deadlock as error:
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "leavers", "solution": true}
 def leavers(comm, w, gradient, steps, rate, bound):
     """On rank 0: (rank, staleness) of each update; nobody runs ahead of those who still work."""
@@ -385,7 +423,13 @@ def leavers(comm, w, gradient, steps, rate, bound):
             comm.send(gradient(w), 0)
         return None
     workers = range(1, comm.size)
-    clock, has, waiting, log, g = dict.fromkeys(workers, 0), {}, list(workers), [], torch.empty_like(w)
+    clock, has, waiting, log, g = (
+        dict.fromkeys(workers, 0),
+        {},
+        list(workers),
+        [],
+        torch.empty_like(w),
+    )
     for version in range(sum(steps)):
         for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
             waiting.remove(rank)
@@ -404,6 +448,7 @@ def leavers(comm, w, gradient, steps, rate, bound):
     return log
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "leavers_test", "points": 2}
 check.leavers(leavers)
 
@@ -412,4 +457,6 @@ check.leavers(leavers)
 
 # %%
 run = World(3).run(on_demand, leavers, [6, 2], 0.1, 1)
-study.table([(i, rank, stale) for i, (rank, stale) in enumerate(run[0])], ["update", "rank", "staleness"])
+study.table(
+    [(i, rank, stale) for i, (rank, stale) in enumerate(run[0])], ["update", "rank", "staleness"]
+)

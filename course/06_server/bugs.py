@@ -583,7 +583,13 @@ def bounded(comm, w, gradient, steps, rate, bound):
 
     workers = range(1, comm.size)
     clocks = Clocks(workers, bound)
-    clock, has, waiting, log, g = dict.fromkeys(workers, 0), {}, list(workers), [], torch.empty_like(w)
+    clock, has, waiting, log, g = (
+        dict.fromkeys(workers, 0),
+        {},
+        list(workers),
+        [],
+        torch.empty_like(w),
+    )
     for version in range(steps * len(workers)):
         for rank in [rank for rank in waiting if clocks.may_go(rank)]:
             waiting.remove(rank)
@@ -871,7 +877,13 @@ def leavers(comm, w, gradient, steps, rate, bound):
 
     workers = range(1, comm.size)
     clocks = Clocks(workers, bound)
-    clock, has, waiting, log, g = dict.fromkeys(workers, 0), {}, list(workers), [], torch.empty_like(w)
+    clock, has, waiting, log, g = (
+        dict.fromkeys(workers, 0),
+        {},
+        list(workers),
+        [],
+        torch.empty_like(w),
+    )
     for version in range(sum(steps)):
         for rank in [rank for rank in waiting if clocks.may_go(rank)]:
             waiting.remove(rank)

@@ -29,6 +29,7 @@ from minidist.collectives import all_reduce_, seconds
 from minidist.comm import Cluster, Device, World, launch
 from minidist.comm.base import ANY, PeerLost, Recv, Send
 
+
 # %%
 def by_hand(comm):
     w, g = torch.tensor([10.0, 20.0]), torch.tensor([[0.0, 0.0], [1.0, 3.0], [3.0, 5.0]])[comm.rank]
@@ -39,6 +40,8 @@ def by_hand(comm):
     for worker in (1, 2):
         comm.send(w - mean, worker, label="pull")
     return w, mean, w - mean
+
+
 ranks = World(3).run(by_hand)
 steps = dict(zip(["before", "pushed, and their mean", "pulled"], zip(*ranks)))
 display(study.holdings(steps, title="Push, mean, step, pull"))
@@ -51,6 +54,7 @@ study.messages(ranks.trace, title="The server sends and receives for all")
 #
 # `w` is all weights, flat. `gradient(w)` is this worker's.
 
+
 # %%
 def one_server(comm, w, gradient, steps, rate=0.1):
     workers = range(1, comm.size)
@@ -58,10 +62,15 @@ def one_server(comm, w, gradient, steps, rate=0.1):
         if comm.rank == 0:
             for worker in workers:
                 comm.send(w, worker)
-            w -= rate * sum(comm.recv(torch.empty_like(w), worker) for worker in workers) / len(workers)
+            w -= (
+                rate
+                * sum(comm.recv(torch.empty_like(w), worker) for worker in workers)
+                / len(workers)
+            )
         else:
             comm.send(gradient(comm.recv(w, 0)), 0)
     return w
+
 
 # %% [markdown]
 # To measure it we need no GPU: tensors on the device `"meta"` have no numbers, and the World's clock counts messages
@@ -69,40 +78,58 @@ def one_server(comm, w, gradient, steps, rate=0.1):
 
 # %%
 ALPHA, BETA, N, C = 10e-6, 1 / 25e9, 400e6, 30e-3  # s, s/B, B, s
-GPU = Device("products", {torch.float32: 1e12, torch.float64: 1e8}, 1 << 40, 1e30)  # nothing else takes time
+# nothing else takes time
+GPU = Device("products", {torch.float32: 1e12, torch.float64: 1e8}, 1 << 40, 1e30)
+
 
 def compute(w, took=C):
     a = torch.empty(1, round(took * 1e12 / 2), device="meta")
     a @ a.T
     return w
 
+
 def timed(n, program, *args, slow=None):
     cluster = Cluster.uniform(n, ALPHA, BETA, GPU)
     cluster = cluster if slow is None else cluster.slow_rank(slow, 4)
     return World(n, cluster=cluster, device="meta").run(program, *args)
+
 
 # %%
 def meta(comm, program, *args):
     w = torch.empty(round(N) // 4, device=comm.device)
     return program(comm, w, *args)
 
+
 four = timed(5, meta, one_server, compute, 1)
 naive = {n: timed(n + 1, meta, one_server, compute, 1).time for n in (1, 4, 16)}
 assert abs(naive[16] - 0.512) < 1e-3
-print(f"1 worker: {1e3 * naive[1]:.0f} ms. 4 workers: {1e3 * naive[4]:.0f} ms. 16 workers: {1e3 * naive[16]:.0f} ms.")
-study.timeline(four.trace, memory=False, title="One step of four workers: rank 0 is never idle, the others often")
+print(
+    f"1 worker: {1e3 * naive[1]:.0f} ms. 4 workers: {1e3 * naive[4]:.0f} ms. 16 workers: {1e3 * naive[16]:.0f} ms."
+)
+study.timeline(
+    four.trace,
+    memory=False,
+    title="One step of four workers: rank 0 is never idle, the others often",
+)
 
 # %% [markdown]
 # **512 ms.** 400 MB take Nβ = 16 ms. The server sends 16 copies, then receives 16: 2 · 16 · 16 ms. The computing hides
 # behind it. Who sends how much, and to whom? Beside it a ring of four, with the same 400 MB.
 
+
 # %%
 def ring(comm, w):
     all_reduce_(comm, compute(w), op="mean")
 
+
 around = timed(4, meta, ring)
-busiest = [max(max(sum(m.nbytes for m in trace if r == m.src), sum(m.nbytes for m in trace if r == m.dst))
-               for r in range(trace.n)) for trace in (four.trace, around.trace)]
+busiest = [
+    max(
+        max(sum(m.nbytes for m in trace if r == m.src), sum(m.nbytes for m in trace if r == m.dst))
+        for r in range(trace.n)
+    )
+    for trace in (four.trace, around.trace)
+]
 assert busiest == [4 * N, 6 * N / 4]
 display(study.traffic(four.trace, title="One server: all bytes on one row and one column"))
 study.traffic(around.trace, title="A ring: the same on every wire")
@@ -117,6 +144,7 @@ study.traffic(around.trace, title="A ring: the same on every wire")
 # while worker 16's weights leave. And share the weights out: s servers each own a **partition** of N/s bytes.
 # A worker talks to all of them. Each begins with another one, so that nobody queues.
 
+
 # %%
 def serve(comm, w, s, steps, rate=0.1):
     """Server number comm.rank of s, for its part of w. The ranks from s on are workers."""
@@ -129,6 +157,7 @@ def serve(comm, w, s, steps, rate=0.1):
         mine.sub_(sum(grads) / n, alpha=rate)
     return mine
 
+
 # %%
 def work(comm, w, s, gradient, steps):
     order = [(comm.rank + i) % s for i in range(s)]
@@ -138,8 +167,10 @@ def work(comm, w, s, gradient, steps):
         pushes = gradient(w).tensor_split(s)
         comm.batch([Send(pushes[i], i) for i in order]).wait()
 
+
 def synchronous(comm, w, s, gradient, steps, rate=0.1):
     return serve(comm, w, s, steps, rate) if comm.rank < s else work(comm, w, s, gradient, steps)
+
 
 # %% [markdown]
 # ## Predict, then run
@@ -151,27 +182,50 @@ def synchronous(comm, w, s, gradient, steps, rate=0.1):
 #
 # **With 16 workers, how many servers make it as short as a ring's step?** 2? 4? 16?
 
+
 # %%
 def predicted(n, s):
     return C + 2 * ALPHA + (n / s + 1) * N * BETA
 
+
 counts, wide = (1, 2, 4, 8, 16), [1, 2, 4, 8, 16, 32, 64]
-plans = {"one server": lambda n: 1, "4 servers": lambda n: min(4, n), "as many as workers": lambda n: n}
+plans = {
+    "one server": lambda n: 1,
+    "4 servers": lambda n: min(4, n),
+    "as many as workers": lambda n: n,
+}
 lines = {name: (wide, [predicted(n, s(n)) for n in wide]) for name, s in plans.items()}
 lines["ring"] = wide, [C + seconds("all_reduce", "ring", n, N, ALPHA, BETA) for n in wide]
-points = {name: (counts, [timed(n + s(n), meta, synchronous, s(n), compute, 2).time / 2 for n in counts])
-          for name, s in plans.items()}
+points = {
+    name: (counts, [timed(n + s(n), meta, synchronous, s(n), compute, 2).time / 2 for n in counts])
+    for name, s in plans.items()
+}
 points["ring"] = counts, [timed(n, meta, ring).time for n in counts]
 
 # %%
 for name, (_, found) in points.items():
     assert all(abs(t / want - 1) < 1e-3 for t, want in zip(found, lines[name][1])), name
-display(study.curves(lines, points=points, logx=True, logy=True, yunit="s", xlabel="workers", ylabel="a step",
-                     title="The master's wire: predicted, then run"))
+display(
+    study.curves(
+        lines,
+        points=points,
+        logx=True,
+        logy=True,
+        yunit="s",
+        xlabel="workers",
+        ylabel="a step",
+        title="The master's wire: predicted, then run",
+    )
+)
 last = {name: found[-1] for name, (_, found) in points.items()}
 assert 0.3015 < last["one server"] < 0.3025
-study.bars({"your guess": guess / 1e3, "one server, one after the other": naive[16]} | last, unit="s", target=C,
-           note="computing alone", title="A step of 16 workers")
+study.bars(
+    {"your guess": guess / 1e3, "one server, one after the other": naive[16]} | last,
+    unit="s",
+    target=C,
+    note="computing alone",
+    title="A step of 16 workers",
+)
 
 # %% [markdown]
 # One server gets slower with every worker, in proportion. Only with **as many servers as workers** is a step as short
@@ -188,8 +242,10 @@ from minidist.tasks import digits
 
 task, network = digits(), [64, 32, 10]
 
+
 def flat(seed=0):
     return nn.utils.parameters_to_vector(mlp(network, seed, torch.float64).parameters()).detach()
+
 
 # %%
 def gradient_of(task, samples):
@@ -201,12 +257,15 @@ def gradient_of(task, samples):
         nn.utils.vector_to_parameters(w.clone(), params)
         loss = cross_entropy(model(task.x[mine]), task.y[mine])
         return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, params)])
+
     return gradient
+
 
 # %%
 def learn(comm, task, parts, s, steps=8):
     gradient = gradient_of(task, parts[comm.rank - s]) if comm.rank >= s else None
     return synchronous(comm, flat(), s, gradient, steps)
+
 
 parts = [[range(60 * t + 20 * k, 60 * t + 20 * k + 20) for t in range(8)] for k in range(3)]
 oracle, gradients = flat(), [gradient_of(task, mine) for mine in parts]
@@ -214,8 +273,15 @@ for _ in range(8):
     oracle.sub_(sum(gradient(oracle) for gradient in gradients) / 3, alpha=0.1)
 found = {s: torch.cat(World(3 + s).run(learn, task, parts, s)[:s]) for s in (1, 2, 3)}
 assert all(torch.equal(w, oracle) for w in found.values())
-rows = [(s, ", ".join(str(8 * len(part)) for part in oracle.tensor_split(s)), "bit for bit") for s in found]
-study.table(rows, ["servers", "bytes at each", "equal to the serial run"], title="Eight steps of three workers")
+rows = [
+    (s, ", ".join(str(8 * len(part)) for part in oracle.tensor_split(s)), "bit for bit")
+    for s in found
+]
+study.table(
+    rows,
+    ["servers", "bytes at each", "equal to the serial run"],
+    title="Eight steps of three workers",
+)
 
 # %% [markdown]
 # ## One slow worker
@@ -229,6 +295,7 @@ study.table(rows, ["servers", "bytes at each", "equal to the serial run"], title
 # A receive from `ANY` takes the first push to come; `push.source` says whose. Answers go out on a Comm of their own:
 # then no push waits behind one. `version` counts updates. With `bound = ∞` everyone is answered at once; bounds are
 # step 4.
+
 
 # %%
 def asynchronous(comm, w, quota, bound, step):
@@ -244,6 +311,7 @@ def asynchronous(comm, w, quota, bound, step):
             log.append(hear(pushes, g, w, version, clock, has, waiting, step))
     return log
 
+
 # %%
 def hear(pushes, g, w, version, clock, has, waiting, step):
     push = pushes.irecv(g, ANY)
@@ -254,8 +322,10 @@ def hear(pushes, g, w, version, clock, has, waiting, step):
     waiting.append(k)
     return pushes.now(), k, version - has[k], w.clone()
 
+
 def descend(w, g, rate=0.1):
     w -= rate * g
+
 
 # %%
 def push_and_pull(comm, w, gradient, steps):
@@ -264,16 +334,24 @@ def push_and_pull(comm, w, gradient, steps):
         pushes.send(gradient(answers.recv(w, 0)), 0)
     answers.recv(w, 0)
 
+
 def any_first(comm, w, gradient, quota, bound=math.inf):
     if comm.rank == 0:
         return asynchronous(comm, w, quota, bound, descend)
     return push_and_pull(comm, w, gradient, quota[comm.rank - 1])
 
+
 # %%
 lazy = partial(compute, took=100e-3)  # computing dominates now, so that one can see who waits
-runs = {"synchronous": timed(5, meta, one_server, lazy, 3, slow=4),
-        "asynchronous": timed(5, meta, any_first, lazy, [12, 12, 12, 3], slow=4)}
-study.timeline({name: run.trace for name, run in runs.items()}, memory=False, title="Rank 4 is four times slower")
+runs = {
+    "synchronous": timed(5, meta, one_server, lazy, 3, slow=4),
+    "asynchronous": timed(5, meta, any_first, lazy, [12, 12, 12, 3], slow=4),
+}
+study.timeline(
+    {name: run.trace for name, run in runs.items()},
+    memory=False,
+    title="Rank 4 is four times slower",
+)
 
 # %% [markdown]
 # In about the same time 39 gradients instead of 12. (The gaps: rank 4's port is slow, too, and its 400 MB hold the
@@ -287,8 +365,14 @@ study.timeline({name: run.trace for name, run in runs.items()}, memory=False, ti
 
 # %%
 log = runs["asynchronous"][0]
-rows = [(k + 1, sum(who == k for _, who, *_ in log), " ".join(str(stale) for _, who, stale, _ in log if who == k))
-        for k in range(4)]
+rows = [
+    (
+        k + 1,
+        sum(who == k for _, who, *_ in log),
+        " ".join(str(stale) for _, who, stale, _ in log if who == k),
+    )
+    for k in range(4)
+]
 assert max(stale for _, who, stale, _ in log if who == 3) == 11
 study.table(rows, ["worker on rank", "updates", "staleness of each"])
 
@@ -304,6 +388,7 @@ study.table(rows, ["worker on rank", "updates", "staleness of each"])
 # (Levin and May). For large d that is about π/2d. **With 16 workers, d = 15: what is left of 2?**
 # We run n = d + 1 equal workers, with a tenth less and a tenth more than the limit. Does the weight shrink or grow?
 
+
 # %%
 def one_weight(comm, rate, momentum=0.0, updates=160):
     w, v, n = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), comm.size - 1
@@ -311,17 +396,21 @@ def one_weight(comm, rate, momentum=0.0, updates=160):
     def step(w, g):
         v.mul_(momentum).add_(g)
         w -= rate * v
+
     if comm.rank > 0:
         return push_and_pull(comm, w, lambda w: w, updates // n)
     return [abs(float(w)) for *_, w in asynchronous(comm, w, [updates // n] * n, math.inf, step)]
+
 
 # %%
 def grows(d, rate, momentum=0.0):
     seen, some = World(d + 2).run(one_weight, rate, momentum)[0], 20 + 2 * d
     return max(seen[-some:]) > max(seen[:some])
 
+
 def limit(d):
     return 2 * math.sin(math.pi / (4 * d + 2))
+
 
 # %%
 found = {"shrinks": ([], []), "grows": ([], [])}
@@ -330,10 +419,18 @@ for d in (0, 1, 3, 7, 15):
         xs, ys = found["grows" if grows(d, rate) else "shrinks"]
         xs.append(d + 1)
         ys.append(rate)
-assert all(rate < limit(n - 1) for n, rate in zip(*found["shrinks"])) and len(found["grows"][0]) == 5
-study.curves({"predicted limit": (range(1, 17), [limit(d) for d in range(16)])}, points=found, logx=True, logy=True,
-             xlabel="workers n; staleness n − 1", ylabel="learning rate",
-             title="The largest rate that converges: predicted, then run")
+assert (
+    all(rate < limit(n - 1) for n, rate in zip(*found["shrinks"])) and len(found["grows"][0]) == 5
+)
+study.curves(
+    {"predicted limit": (range(1, 17), [limit(d) for d in range(16)])},
+    points=found,
+    logx=True,
+    logy=True,
+    xlabel="workers n; staleness n − 1",
+    ylabel="learning rate",
+    title="The largest rate that converges: predicted, then run",
+)
 
 # %% [markdown]
 # 0.10: a twentieth. The price of staleness is **a smaller rate**. (The curvature is 1 here; in a network it is that of
@@ -348,29 +445,49 @@ study.curves({"predicted limit": (range(1, 17), [limit(d) for d in range(16)])},
 # Six workers. First one of them is always four times slower. Then all are alike, but one step in eight takes eight
 # times as long, by chance. **Which bound helps in which case?** Predict before you look.
 
+
 # %%
 def hiccups(comm, w, bound, sometimes, steps=24):
     def gradient(w):
         return compute(w, 0.8 if sometimes and torch.rand(()) < 1 / 8 else 0.1)
+
     log = any_first(comm, w, gradient, [steps] * (comm.size - 1), bound)
     if comm.rank == 0:
         first = min(max(at for at, who, *_ in log if who == k) for k in range(comm.size - 1))
         done = [(stale, k) for at, k, stale, _ in log if at <= first]
         return len(done) / first, max(stale for stale, _ in done)
 
+
 def gradients_a_second(bound, sometimes):
     small = lambda comm: hiccups(comm, torch.empty(1000, device=comm.device), bound, sometimes)
     return timed(7, small, slow=None if sometimes else 6)[0]
+
 
 # %%
 bounds, rows = {"0: lock-step": 0, "1": 1, "4": 4, "∞: asynchronous": math.inf}, []
 for name, bound in bounds.items():
     (always, _), (chance, stale) = gradients_a_second(bound, False), gradients_a_second(bound, True)
-    rows.append((name, round(always, 1), round(chance, 1), stale, None if bound == math.inf else 5 * (2 * bound + 1)))
+    rows.append(
+        (
+            name,
+            round(always, 1),
+            round(chance, 1),
+            stale,
+            None if bound == math.inf else 5 * (2 * bound + 1),
+        )
+    )
     assert bound == math.inf or stale <= 5 * (2 * bound + 1)
 assert rows[2][1] < 1.3 * rows[0][1] and rows[2][2] > 1.4 * rows[0][2]
-study.table(rows, ["bound", "one always slow: gradients/s", "by chance: gradients/s", "by chance: stalest",
-                   "stalest possible"])
+study.table(
+    rows,
+    [
+        "bound",
+        "one always slow: gradients/s",
+        "by chance: gradients/s",
+        "by chance: stalest",
+        "stalest possible",
+    ],
+)
 
 # %% [markdown]
 # Against **chance** a small bound does much: a pause now is made up for later. Against a worker that is **always** slow
@@ -381,9 +498,11 @@ study.table(rows, ["bound", "one always slow: gradients/s", "by chance: gradient
 # Digits, four workers, one four times slower. A synchronous step averages four gradients; the others take four steps
 # with one gradient each. So that all move equally far, the rates are 0.4 and 0.1. **Who is first at a loss of 1.75?**
 
+
 # %%
 def race(comm, task, quota, bound):
-    samples = [torch.randint(len(task.x), (20,)) for _ in range(max(quota))]  # each rank draws its own
+    # each rank draws its own
+    samples = [torch.randint(len(task.x), (20,)) for _ in range(max(quota))]
     gradient, w, log = gradient_of(task, samples), flat(), []
     if bound is not None:
         return any_first(comm, w, gradient, quota, bound)
@@ -394,6 +513,7 @@ def race(comm, task, quota, bound):
         log.append((comm.now(), None, 0, w.clone()))
     return log
 
+
 # %%
 @torch.no_grad()
 def loss_of(w):
@@ -401,17 +521,23 @@ def loss_of(w):
     nn.utils.vector_to_parameters(w, model.parameters())
     return cross_entropy(model(task.x), task.y).item()
 
+
 # %%
 cluster, lines, rows = Cluster.uniform(5, ALPHA, 1e-9, GPU).slow_rank(4, 4), {}, []
-modes = {"synchronous": ([14] * 4, None), "SSP, bound 3": ([15] * 4, 3),
-         "asynchronous": ([45, 45, 45, 12], math.inf)}
+modes = {
+    "synchronous": ([14] * 4, None),
+    "SSP, bound 3": ([15] * 4, 3),
+    "asynchronous": ([45, 45, 45, 12], math.inf),
+}
 for name, (quota, bound) in modes.items():
     log = World(5, cluster=cluster).run(race, task, quota, bound)[0]
     some = log[:: max(1, len(log) // 20)]
     lines[name] = [at for at, *_ in some], [loss_of(w) for *_, w in some]
     first = next(at for at, loss in zip(*lines[name]) if loss < 1.75)
     rows.append((name, sum(quota), f"{1e3 * first:.0f} ms", max(stale for _, _, stale, _ in log)))
-display(study.curves(lines, xunit="s", xlabel="virtual time", ylabel="loss", title="One slow worker"))
+display(
+    study.curves(lines, xunit="s", xlabel="virtual time", ylabel="loss", title="One slow worker")
+)
 study.table(rows, ["", "gradients", "a loss of 1.75 after", "stalest gradient"])
 
 # %% [markdown]
@@ -427,14 +553,24 @@ study.table(rows, ["", "gradients", "a loss of 1.75 after", "stalest gradient"])
 # %%
 RATES = (3, 1, 0.3, 0.12, 0.08, 0.03, 0.01)
 
-rows = [(d, next(rate for rate in RATES if rate < limit(d)), next(rate for rate in RATES if not grows(d, rate, 0.9)))
-        for d in (0, 1, 3)]
+rows = [
+    (
+        d,
+        next(rate for rate in RATES if rate < limit(d)),
+        next(rate for rate in RATES if not grows(d, rate, 0.9)),
+    )
+    for d in (0, 1, 3)
+]
 assert [row[2] for row in rows] == [3, 0.08, 0.03]
-study.table(rows, ["staleness", "no momentum", "momentum 0.9"],
-            title=f"One weight: the largest of {RATES} that converges")
+study.table(
+    rows,
+    ["staleness", "no momentum", "momentum 0.9"],
+    title=f"One weight: the largest of {RATES} that converges",
+)
 
 # %%
 from minidist.parallel.server import ParameterServer
+
 
 def trained(comm, task, mode, momentum=0.0, seed=0, steps=14, rate=0.1, samples=None):
     model = mlp(network, seed, torch.float64)
@@ -442,20 +578,34 @@ def trained(comm, task, mode, momentum=0.0, seed=0, steps=14, rate=0.1, samples=
     order = torch.Generator().manual_seed(10 * seed + comm.rank)
 
     def step(t):
-        mine = torch.randint(len(task.x), (20,), generator=order) if samples is None else samples[server.worker][t]
+        mine = (
+            torch.randint(len(task.x), (20,), generator=order)
+            if samples is None
+            else samples[server.worker][t]
+        )
         cross_entropy(model(task.x[mine]), task.y[mine]).backward()
+
     report = server.train(range(steps), step)
     return nn.utils.parameters_to_vector(model.parameters()).detach(), report
 
+
 # %%
-ways = {"synchronous, momentum 0.9": ("sync", 0.9), "asynchronous, no momentum": ("async", 0.0),
-        "asynchronous, momentum 0.9": ("async", 0.9)}
-losses = {name: [loss_of(World(5).run(trained, task, *how, seed)[0][0]) for seed in range(5)]
-          for name, how in ways.items()}
+ways = {
+    "synchronous, momentum 0.9": ("sync", 0.9),
+    "asynchronous, no momentum": ("async", 0.0),
+    "asynchronous, momentum 0.9": ("async", 0.9),
+}
+losses = {
+    name: [loss_of(World(5).run(trained, task, *how, seed)[0][0]) for seed in range(5)]
+    for name, how in ways.items()
+}
 assert max(losses["synchronous, momentum 0.9"] + losses["asynchronous, no momentum"]) < 1.7
 assert min(losses["asynchronous, momentum 0.9"]) > 2.2
-study.table([(name, *(round(loss, 2) for loss in some)) for name, some in losses.items()],
-            ["rate 0.1", *(f"seed {seed}" for seed in range(5))], title="Loss (2.3 is guessing)")
+study.table(
+    [(name, *(round(loss, 2) for loss in some)) for name, some in losses.items()],
+    ["rate 0.1", *(f"seed {seed}" for seed in range(5))],
+    title="Loss (2.3 is guessing)",
+)
 
 # %% [markdown]
 # By hand, d = 1: w ← w + 0.9·(w − w″) − ηw″ with w″ the weight before w. Its two modes have the product 0.9 + η, which
@@ -468,6 +618,7 @@ study.table([(name, *(round(loss, 2) for loss in some)) for name, some in losses
 #
 # On rank 2 the fourth step fails. `on_failure="continue"` leaves the others running. Who ends?
 
+
 # %%
 def mortal(comm, task, mode):
     model = mlp(network, dtype=torch.float64)
@@ -477,8 +628,10 @@ def mortal(comm, task, mode):
         if comm.rank == 2 and t == 3:
             raise RuntimeError("out of memory")
         cross_entropy(model(task.x[:20]), task.y[:20]).backward()
+
     report = server.train(range(6), step)
     return [sum(u.rank == r for u in report.updates) for r in (1, 2, 3)], report.lost
+
 
 # %%
 for mode in ("async", "sync"):
@@ -521,12 +674,17 @@ display(study.source(Server._turn), study.source(Clocks.may_go))
 real = launch(trained, 4, task, "sync", samples=parts, steps=8)
 assert all(torch.equal(w, oracle) for w, _ in real)
 once, again = (World(4).run(trained, task, "async") for _ in range(2))
-assert torch.equal(once[0][0], again[0][0]) and once[0][1] == again[0][1]  # weights; order and times of all updates
+# weights; order and times of all updates
+assert torch.equal(once[0][0], again[0][0]) and once[0][1] == again[0][1]
 real = launch(trained, 4, task, "async")
 updates, begin = real[0][1].updates, loss_of(flat())
 assert all(torch.equal(w, real[0][0]) for w, _ in real) and loss_of(real[0][0]) < begin
-rows = [(rank, sum(u.rank == rank for u in updates), real.trace.messages(rank)) for rank in range(4)]
-study.table(rows, ["rank", "updates", "messages sent"], title="Fourteen asynchronous steps on three workers")
+rows = [
+    (rank, sum(u.rank == rank for u in updates), real.trace.messages(rank)) for rank in range(4)
+]
+study.table(
+    rows, ["rank", "updates", "messages sent"], title="Fourteen asynchronous steps on three workers"
+)
 
 # %% [markdown]
 # Under torchrun:
@@ -543,6 +701,7 @@ study.table(rows, ["rank", "updates", "messages sent"], title="Fourteen asynchro
 # of 1,000 samples with 26 words each needs 26,000 rows. A worker pulls these, and pushes their gradients. A ring
 # averages the whole table. **Predict the factor** for 16 workers and one server.
 
+
 # %%
 def sparse(comm, rows=26_000, width=64):
     ids = torch.empty(rows, dtype=torch.int64, device=comm.device)
@@ -557,11 +716,18 @@ def sparse(comm, rows=26_000, width=64):
     for worker in range(1, comm.size):
         comm.recv(part, worker)  # table[ids] -= rate * gradients
 
+
 # %%
 few, all_rows = timed(17, sparse).time, seconds("all_reduce", "ring", 16, 25.6e9, ALPHA, BETA)
 assert 150 < all_rows / few < 300
-study.table([("parameter server, rows in use", f"{1e3 * few:.1f} ms"), ("ring, whole table", f"{all_rows:.2f} s"),
-             ("factor", f"{all_rows / few:.0f}")], ["an embedding of 25.6 GB", "communication of a step"])
+study.table(
+    [
+        ("parameter server, rows in use", f"{1e3 * few:.1f} ms"),
+        ("ring, whole table", f"{all_rows:.2f} s"),
+        ("factor", f"{all_rows / few:.0f}"),
+    ],
+    ["an embedding of 25.6 GB", "communication of a step"],
+)
 
 # %% [markdown]
 # And yes where workers come, go or stumble: spare machines, phones. Bounded staleness is for pauses by chance.

@@ -42,6 +42,7 @@ from minidist.comm import World
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "round_to", "solution": true}
 def round_to(x, exponent, fraction):
     """x as the nearest number with so many bits of exponent and of fraction."""
@@ -56,6 +57,7 @@ def round_to(x, exponent, fraction):
     return y if abs(y) <= most else math.copysign(math.inf, x)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "round_to_test", "points": 3}
 check.round_to(round_to)
 
@@ -64,8 +66,22 @@ check.round_to(round_to)
 
 # %% tags=["exact-numbers"]
 numbers = [0.1, 1 + 2**-11, 1 + 3 * 2**-11, 2.0**-25, 3 * 2.0**-25, 65519.0, 65520.0, 300.0]
-rows = [(f"{x:.8g}", *(f"{v:.8g}" for v in (round_to(x, 5, 10), torch.tensor(x).half().item(), round_to(x, 8, 7),
-         torch.tensor(x).bfloat16().item(), round_to(x, 4, 3)))) for x in numbers]
+rows = [
+    (
+        f"{x:.8g}",
+        *(
+            f"{v:.8g}"
+            for v in (
+                round_to(x, 5, 10),
+                torch.tensor(x).half().item(),
+                round_to(x, 8, 7),
+                torch.tensor(x).bfloat16().item(),
+                round_to(x, 4, 3),
+            )
+        ),
+    )
+    for x in numbers
+]
 study.table(rows, ["x", "fp16, yours", "torch's", "bf16, yours", "torch's", "fp8, yours"])
 
 # %% [markdown] nbgrader={"grade_id": "predict_precision_spec"}
@@ -100,6 +116,7 @@ check.predict_precision(kept, lost, stuck, states, all_half, faster, recovered)
 # %% [markdown] nbgrader={"grade_id": "predict_precision_target"}
 # **Target:** your numbers beside those of a run.
 
+
 # %%
 def added(begin, update, times):
     w = torch.tensor(begin, dtype=torch.float16)
@@ -108,8 +125,11 @@ def added(begin, update, times):
     return w.item()
 
 
-rows = [("kept", kept, added(1.0, 2.0**-10, 100)), ("lost", lost, added(1.0, 2.0**-12, 100)),
-        ("stuck", stuck, added(0.0, 2.0, 5000))]
+rows = [
+    ("kept", kept, added(1.0, 2.0**-10, 100)),
+    ("lost", lost, added(1.0, 2.0**-12, 100)),
+    ("stuck", stuck, added(0.0, 2.0, 5000)),
+]
 study.table(rows, ["", "predicted", "run"])
 
 # %% [markdown] nbgrader={"grade_id": "master_step_spec"}
@@ -137,6 +157,7 @@ study.table(rows, ["", "predicted", "run"])
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "master_step", "solution": true}
 def master_step(weights, masters, momenta, grads, scale, lr, mu):
     """Unscale, look, skip or step, round. Returns whether it stepped."""
@@ -151,6 +172,7 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
     return True
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "master_step_test", "points": 3}
 check.master_step(master_step)
 
@@ -164,8 +186,13 @@ seen = [0]
 for _ in range(40):
     master_step([w], [m], [v], [torch.tensor([-16.0], dtype=torch.float16)], 16.0, 2.0**-12, 0.0)
     seen.append(round((w.item() - 1) * 2**12))
-study.curves({"fp32": (range(41), range(41))}, points={"your weight": (range(41), seen)}, xlabel="steps of 2⁻¹²",
-             ylabel="where the fp16 weight is: 1 and so many 2⁻¹²", title="A quarter of a step at a time")
+study.curves(
+    {"fp32": (range(41), range(41))},
+    points={"your weight": (range(41), seen)},
+    xlabel="steps of 2⁻¹²",
+    ylabel="where the fp16 weight is: 1 and so many 2⁻¹²",
+    title="A quarter of a step at a time",
+)
 
 # %% [markdown] nbgrader={"grade_id": "scaler_spec"}
 # ## 4 · A dynamic scale (3 points)
@@ -182,13 +209,20 @@ study.curves({"fp32": (range(41), range(41))}, points={"your weight": (range(41)
 # **Invariant:** an overflow multiplies the scale by `backoff`. `interval` steps in a row without one, counted from
 # the last change of the scale, multiply it by `growth`. About 14 lines.
 
+
 # %% nbgrader={"grade_id": "scaler", "solution": true}
 class Scaler:
     """A scale for losses that finds its own size."""
 
     def __init__(self, init, growth, backoff, interval):
         ### BEGIN SOLUTION
-        self.scale, self.growth, self.backoff, self.interval, self.good = init, growth, backoff, interval, 0
+        self.scale, self.growth, self.backoff, self.interval, self.good = (
+            init,
+            growth,
+            backoff,
+            interval,
+            0,
+        )
         ### END SOLUTION
 
     def scaled(self, loss):
@@ -219,6 +253,7 @@ class Scaler:
         self.scale, self.good = state["scale"], state["good"]
         ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "scaler_test", "points": 3}
 check.scaler(Scaler)
 
@@ -226,13 +261,21 @@ check.scaler(Scaler)
 # **Target:** a saw. Gradients overflow above a limit that sinks and rises again: your scale keeps just below it.
 
 # %%
-scale, limit, seen = Scaler(2.0**4, 2.0, 0.5, 4), [2 ** (14 + 3 * math.cos(k / 25)) for k in range(160)], []
+scale, limit, seen = (
+    Scaler(2.0**4, 2.0, 0.5, 4),
+    [2 ** (14 + 3 * math.cos(k / 25)) for k in range(160)],
+    [],
+)
 for most in limit:
     seen.append(scale.scale)
     scale.update(scale.scale > most)
 both = {"your scale": seen, "gradients overflow": limit}
-study.curves({name: (range(160), [math.log2(s) for s in some]) for name, some in both.items()}, xlabel="step",
-             ylabel="2 to the power", title="A scale that finds its size")
+study.curves(
+    {name: (range(160), [math.log2(s) for s in some]) for name, some in both.items()},
+    xlabel="step",
+    ylabel="2 to the power",
+    title="A scale that finds its size",
+)
 
 # %% [markdown] nbgrader={"grade_id": "autocast_spec"}
 # ## 5 · Lists (3 points)
@@ -257,6 +300,7 @@ study.curves({name: (range(160), [math.log2(s) for s in some]) for name, some in
 # collect dtypes in the same way first.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "autocast", "solution": true}
 class Autocast(TorchFunctionMode):
@@ -294,6 +338,7 @@ class Autocast(TorchFunctionMode):
         return func(*args, **kwargs)
         ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "autocast_test", "points": 3}
 check.autocast(Autocast)
 
@@ -308,8 +353,16 @@ with Autocast(torch.float16, {"linear", "matmul"}, {"softmax", "mse_loss"}, {"ca
     both = torch.cat([h, p])
     loss = F.mse_loss(both, torch.zeros(8, 16))
 loss.backward()
-rows = [(name, str(x.dtype)) for name, x in {"linear": h, "softmax": p, "cat of both": both, "loss": loss,
-                                             "the weight's gradient": w.grad}.items()]
+rows = [
+    (name, str(x.dtype))
+    for name, x in {
+        "linear": h,
+        "softmax": p,
+        "cat of both": both,
+        "loss": loss,
+        "the weight's gradient": w.grad,
+    }.items()
+]
 study.table(rows, ["result of", "dtype"])
 
 # %% [markdown] nbgrader={"grade_id": "sharded_step_spec"}
@@ -317,6 +370,7 @@ study.table(rows, ["result of", "dtype"])
 #
 # Each rank owns a part of the parameters, and only their gradients (as in ZeRO, lesson 10). The next cell was found
 # in somebody's code. On one rank it is right.
+
 
 # %% nbgrader={"grade_id": "sharded_step_broken"}
 def sharded_step(comm, weights, grads, scale, lr):
@@ -327,6 +381,7 @@ def sharded_step(comm, weights, grads, scale, lr):
         w -= lr * g / scale
     return scale
 
+
 # %%
 def two_steps(comm, step):
     weights, scale = [torch.full((2,), 1.0 + comm.rank)], 1024.0
@@ -336,8 +391,11 @@ def two_steps(comm, step):
 
 
 after, scales = zip(*World(3).run(two_steps, sharded_step))
-study.holdings({"weights after two steps": list(after), "scale": list(scales)}, arrows=False,
-               title="As found: ranks disagree")
+study.holdings(
+    {"weights after two steps": list(after), "scale": list(scales)},
+    arrows=False,
+    title="As found: ranks disagree",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sharded_step_task"}
 # Two ranks have made two steps, one has made one, and their scales differ. Copy the function, and repair it.
@@ -359,6 +417,7 @@ study.holdings({"weights after two steps": list(after), "scale": list(scales)}, 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sharded_step", "solution": true}
 def sharded_step(comm, weights, grads, scale, lr):
     """Step all ranks' weights, or none; returns the next scale."""
@@ -372,6 +431,7 @@ def sharded_step(comm, weights, grads, scale, lr):
     return scale
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "sharded_step_test", "points": 3}
 check.sharded_step(sharded_step)
 
@@ -380,5 +440,8 @@ check.sharded_step(sharded_step)
 
 # %%
 after, scales = zip(*World(3).run(two_steps, sharded_step))
-study.holdings({"weights after two steps": list(after), "scale": list(scales)}, arrows=False,
-               title="Repaired: all or none")
+study.holdings(
+    {"weights after two steps": list(after), "scale": list(scales)},
+    arrows=False,
+    title="Repaired: all or none",
+)

@@ -155,14 +155,28 @@ def round_to(x, exponent, fraction):
         cell='''
 def round_to(x, exponent, fraction):
     """x as the nearest number with so many bits of exponent and of fraction."""
-    dtypes = {(5, 10): torch.float16, (8, 7): torch.bfloat16, (5, 2): torch.float8_e5m2, (4, 3): torch.float8_e4m3fn}
+    dtypes = {
+        (5, 10): torch.float16,
+        (8, 7): torch.bfloat16,
+        (5, 2): torch.float8_e5m2,
+        (4, 3): torch.float8_e4m3fn,
+    }
     return torch.tensor(x).to(dtypes.get((exponent, fraction), torch.float16)).float().item()
 ''',
     ),
     Bug(
         "predict_precision",
         "fp32's sum",
-        cell="kept, lost, stuck, states, faster, recovered = 1 + 100 / 1024, 1 + 100 / 4096, 4096, 24, 989 / 67, 4000",
+        cell="""
+kept, lost, stuck, states, faster, recovered = (
+    1 + 100 / 1024,
+    1 + 100 / 4096,
+    4096,
+    24,
+    989 / 67,
+    4000,
+)
+""",
     ),
     Bug(
         "predict_precision",
@@ -380,7 +394,9 @@ from minidist.train.amp import LossScaler, Masters
 def master_step(weights, masters, momenta, grads, scale, lr, mu):
     """Unscale, look, skip or step, round. Returns whether it stepped."""
     scaler = LossScaler(scale)
-    optimizer = Masters([torch.nn.Parameter(w) for w in weights], torch.optim.SGD, lr=lr, momentum=mu)
+    optimizer = Masters(
+        [torch.nn.Parameter(w) for w in weights], torch.optim.SGD, lr=lr, momentum=mu
+    )
     for p, g in zip(optimizer.param_groups[0]["params"], grads):
         p.grad = g
     scaler.step(optimizer)
@@ -479,6 +495,7 @@ class Scaler:
         cell='''
 class Scaler:
     """A scale for losses that finds its own size."""
+
     def __init__(self, init, growth, backoff, interval):
         self.scale = 10**400
 
@@ -733,6 +750,7 @@ from minidist.train.amp import LossScaler
 
 class Scaler:
     """A scale for losses that finds its own size."""
+
     enabled, dynamic = True, True
     update = FunctionType(LossScaler._adapt.__code__, {"float32": float, "math": math})
 
@@ -762,6 +780,7 @@ class Scaler:
         cell='''
 class Scaler:
     """A scale for losses that finds its own size."""
+
     def __init__(self, init, growth, backoff, interval):
         self.held, self.good = torch.tensor([init]), torch.zeros(1, dtype=torch.int32)
         self.how = growth, backoff, interval
@@ -793,6 +812,7 @@ class Scaler:
         cell='''
 class Scaler(torch.amp.GradScaler):
     """A scale for losses that finds its own size."""
+
     def __init__(self, init, growth, backoff, interval):
         super().__init__("cpu", init, growth, backoff, interval)
 
@@ -1121,6 +1141,7 @@ from minidist.train import amp
 
 class Autocast(amp.autocast):
     """Casts what functions are given, by three lists of names."""
+
     pass
 ''',
     ),
@@ -1131,6 +1152,7 @@ class Autocast(amp.autocast):
         cell='''
 class Autocast(TorchFunctionMode):
     """Casts what functions are given, by three lists of names."""
+
     def __init__(self, dtype, white, black, gray):
         super().__init__()
         self.dtype = dtype

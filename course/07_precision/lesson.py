@@ -33,18 +33,39 @@ F, f32, f16, bf16 = nn.functional, torch.float32, torch.float16, torch.bfloat16
 torch.set_num_threads(1)  # the networks are small
 
 # %% tags=["exact-numbers"]
-six = {"1 + 2⁻⁹": 1 + 2**-9, "1 + 2⁻¹²": 1 + 2**-12, "2049": 2049.0, "70,000": 7e4, "10⁻⁸": 1e-8, "10⁻⁴⁰": 1e-40}
-rows = [(name, *(f"{torch.tensor(x).to(d).item():.8g}" for d in (f32, f16, bf16))) for name, x in six.items()]
+six = {
+    "1 + 2⁻⁹": 1 + 2**-9,
+    "1 + 2⁻¹²": 1 + 2**-12,
+    "2049": 2049.0,
+    "70,000": 7e4,
+    "10⁻⁸": 1e-8,
+    "10⁻⁴⁰": 1e-40,
+}
+rows = [
+    (name, *(f"{torch.tensor(x).to(d).item():.8g}" for d in (f32, f16, bf16)))
+    for name, x in six.items()
+]
 display(study.table(rows, ["number", "fp32", "fp16", "bf16"], title="Range and rounding"))
+
 
 def bits(x):
     pattern = f"{torch.tensor(x, dtype=f16).view(torch.int16).item() & 0xFFFF:016b}"
     return pattern[0], pattern[1:6], pattern[6:], torch.tensor(x, dtype=f16).item()
 
-some = {"1": 1.0, "0.1": 0.1, "2⁻¹⁴, the last normal one": 2.0**-14, "2⁻²⁴, the last of all": 2.0**-24,
-        "65,504, the largest": 65504.0, "65,520": 65520.0}
-study.table([(name, *bits(x)[:3], f"{bits(x)[3]:.10g}") for name, x in some.items()],
-            ["number", "sign", "exponent", "fraction", "as fp16"], title="Sixteen bits")
+
+some = {
+    "1": 1.0,
+    "0.1": 0.1,
+    "2⁻¹⁴, the last normal one": 2.0**-14,
+    "2⁻²⁴, the last of all": 2.0**-24,
+    "65,504, the largest": 65504.0,
+    "65,520": 65520.0,
+}
+study.table(
+    [(name, *bits(x)[:3], f"{bits(x)[3]:.10g}") for name, x in some.items()],
+    ["number", "sign", "exponent", "fraction", "as fp16"],
+    title="Sixteen bits",
+)
 
 # %% [markdown]
 # fp16 is fine-grained and ends early. bf16 has fp32's range, and steps of nearly 1 %. Between two powers of two
@@ -62,18 +83,23 @@ from minidist.train.amp import LossScaler, autocast, exponents, halve_, lost, pr
 task, WHOLE = digits(f32), 2**22
 x, y = task.x[:128], task.y[:128]
 
+
 def share(out, y):  # of the whole batch's loss, always in fp32
     return F.cross_entropy(out.float(), y, reduction="sum") / WHOLE
+
 
 def gradients(net, x, y, scale=1.0):
     net.zero_grad()
     (share(net(x), y) * scale).backward()
     return [p.grad for p in net.parameters()]
 
+
 # %%
 exact = gradients(mlp([64, 64, 64, 10]), x, y)
-study.exponents({"as they are": exponents(exact), "times 2¹⁶": exponents(exact, scale=2.0**16)},
-                title="Gradients of a micro-batch, by exponent")
+study.exponents(
+    {"as they are": exponents(exact), "times 2¹⁶": exponents(exact, scale=2.0**16)},
+    title="Gradients of a micro-batch, by exponent",
+)
 
 # %% [markdown]
 # A quarter is 0 in fp32, too: many pixels are always black. Of the others not one is a normal number of fp16, and 27.7
@@ -81,19 +107,31 @@ study.exponents({"as they are": exponents(exact), "times 2¹⁶": exponents(exac
 # fp16 holds 40. They only lie in the wrong place. Backward is linear: multiply the loss by S, and every gradient is
 # multiplied by S. Now run the backward in fp16, where each intermediate gradient is rounded, for many S.
 
+
 # %%
 def outcome(scale):
     low = gradients(mlp([64, 64, 64, 10]).half(), x.half(), y, scale)
     low, high = (torch.cat([g.flatten().float() for g in some]) for some in (low, exact))
     zero, there = low == 0, high != 0
-    return round(100 * zero[there].float().mean().item()), round(100 * (~low.isfinite()).float().mean().item())
+    return round(100 * zero[there].float().mean().item()), round(
+        100 * (~low.isfinite()).float().mean().item()
+    )
+
 
 found = {k: outcome(2.0**k) for k in range(0, 45, 4)}
 zeros = found[0][0]
 assert 30 < zeros < 37 and all(found[k] == (0, 0) for k in range(12, 33, 4)) and found[44][1] > 50
-ways = {name: (list(found), shares) for name, shares in zip(("become 0", "inf or nan"), zip(*found.values()))}
-study.curves(ways, yunit="%", xlabel="S = 2 to the power", ylabel="share of the gradients",
-             title="Too small a scale, too large a scale")
+ways = {
+    name: (list(found), shares)
+    for name, shares in zip(("become 0", "inf or nan"), zip(*found.values()))
+}
+study.curves(
+    ways,
+    yunit="%",
+    xlabel="S = 2 to the power",
+    ylabel="share of the gradients",
+    title="Too small a scale, too large a scale",
+)
 
 # %% [markdown]
 # At S = 1 a third is zero (34 in 100 that should not be), and the rest has a bit or two. From $2^{12}$ to $2^{32}$ all
@@ -102,6 +140,7 @@ study.curves(ways, yunit="%", xlabel="S = 2 to the power", ylabel="share of the 
 # ## Second loss: updates
 #
 # A weight of 1, an update of 2⁻¹², 4,096 times. **Predict** where each format ends.
+
 
 # %%
 def walk(dtype, begin, steps=4096):
@@ -112,9 +151,12 @@ def walk(dtype, begin, steps=4096):
             seen.append(w.item())
     return range(0, steps + 1, 512), seen
 
+
 ways = {"fp32": walk(f32, 1.0), "fp16": walk(f16, 1.0), "fp16, begun at ¼": walk(f16, 0.25)}
 assert [seen[-1] for _, seen in ways.values()] == [2, 1, 0.5]
-study.curves(ways, xlabel="updates", ylabel="the weight", title="Half a step and less leaves no trace")
+study.curves(
+    ways, xlabel="updates", ylabel="the weight", title="Half a step and less leaves no trace"
+)
 
 # %% [markdown]
 # fp16's step at 1 is 2⁻¹⁰. An update of a quarter of it is lost, each time. Begun at ¼, where steps are finer, the
@@ -123,10 +165,14 @@ study.curves(ways, xlabel="updates", ylabel="the weight", title="Half a step and
 # In training a weight is near 0.1, and late updates are small. Train with plain SGD, all in fp32, except that the
 # *weights* are rounded after each step. Five seeds at once, the three formats side by side.
 
+
 # %%
 def learn(dtype, steps=250, rate=0.01):
     nets = [mlp([64, 64, 64, 10], seed) for seed in range(5)]
-    params = [torch.stack(some).detach().requires_grad_() for some in zip(*(net.parameters() for net in nets))]
+    params = [
+        torch.stack(some).detach().requires_grad_()
+        for some in zip(*(net.parameters() for net in nets))
+    ]
     for _ in range(steps):
         h = x.expand(5, -1, -1)
         for w, b in zip(params[::2], params[1::2]):
@@ -137,13 +183,20 @@ def learn(dtype, steps=250, rate=0.01):
             p.data = (p.data - rate * g).to(dtype).float()
     return each.tolist(), lost([-rate * g for g in grads], params, dtype)
 
+
 # %%
 kept = {name: learn(d) for name, d in (("fp32", f32), ("fp16", f16), ("bf16", bf16))}
 spread = max(kept["fp32"][0]) - min(kept["fp32"][0])
 assert all(b > a for a, b in zip(kept["fp32"][0], kept["fp16"][0])) and kept["bf16"][1] > 0.8
 assert min(b - a for a, b in zip(kept["fp32"][0], kept["bf16"][0])) > spread
-study.table([(name, *(f"{l:.4f}" for l in losses), f"{share:.0%}") for name, (losses, share) in kept.items()],
-            ["weights in", *(f"seed {s}" for s in range(5)), "updates lost at the end"], title="Loss after 250 steps")
+study.table(
+    [
+        (name, *(f"{l:.4f}" for l in losses), f"{share:.0%}")
+        for name, (losses, share) in kept.items()
+    ],
+    ["weights in", *(f"seed {s}" for s in range(5)), "updates lost at the end"],
+    title="Loss after 250 steps",
+)
 
 # %% [markdown]
 # bf16 is worse: its steps are eight times as coarse. So the weights need an fp32 **master** copy, whatever half we
@@ -159,12 +212,21 @@ for _ in range(4096):
     total += 1
 long = torch.full((4096,), 8.0, dtype=f16)
 logits = torch.tensor([12.0, 11.0], dtype=f16)
-rows = [("4,096 ones, one by one", total.item(), 4096), ("Σ x², 4,096 eights", (long * long).sum().item(), 262144),
-        ("exp(12)", logits.exp()[0].item(), math.exp(12)),
-        ("softmax(12, 11), by its formula", (logits.exp() / logits.exp().sum())[0].item(), 1 / (1 + math.exp(-1))),
-        ("softmax(12, 11), in fp32", logits.softmax(0, dtype=f32)[0].item(), 1 / (1 + math.exp(-1)))]
+rows = [
+    ("4,096 ones, one by one", total.item(), 4096),
+    ("Σ x², 4,096 eights", (long * long).sum().item(), 262144),
+    ("exp(12)", logits.exp()[0].item(), math.exp(12)),
+    (
+        "softmax(12, 11), by its formula",
+        (logits.exp() / logits.exp().sum())[0].item(),
+        1 / (1 + math.exp(-1)),
+    ),
+    ("softmax(12, 11), in fp32", logits.softmax(0, dtype=f32)[0].item(), 1 / (1 + math.exp(-1))),
+]
 assert total == 2048 and math.isnan(rows[3][1])
-study.table([(name, f"{got:.5g}", f"{right:.5g}") for name, got, right in rows], ["", "fp16", "right"])
+study.table(
+    [(name, f"{got:.5g}", f"{right:.5g}") for name, got, right in rows], ["", "fp16", "right"]
+)
 
 # %% [markdown]
 # So softmax, norms, sums and losses are computed in fp32. (A GPU's matrix units multiply halves and add up in
@@ -178,24 +240,34 @@ study.table([(name, f"{got:.5g}", f"{right:.5g}") for name, got, right in rows],
 # **Step 1.** Forward and backward in fp16. The loss is fp32, and scaled. **Step 2.** Divide by S. Where? In fp16 this
 # would lose again what the scale has saved, so convert first. Then look whether all are finite.
 
+
 # %%
 def unscaled(grads, scale):
     grads = [g.float() / scale for g in grads]
     return grads, not all(g.isfinite().all() for g in grads)
 
+
 def off(grads):
     low, high = (torch.cat([g.flatten().double() for g in some]) for some in (grads, exact))
     return ((low - high).norm() / high.norm()).item()
+
 
 # %%
 ways = {}
 for name, scale in (("S = 1", 1.0), ("S = 2¹⁶", 2.0**16)):
     grads = gradients(mlp([64, 64, 64, 10]).half(), x.half(), y, scale)
-    ways |= {f"{name}, divided in fp16": off([g / scale for g in grads]),
-             f"{name}, divided in fp32": off(unscaled(grads, scale)[0])}
+    ways |= {
+        f"{name}, divided in fp16": off([g / scale for g in grads]),
+        f"{name}, divided in fp32": off(unscaled(grads, scale)[0]),
+    }
 assert ways["S = 1, divided in fp32"] > 1 and ways["S = 2¹⁶, divided in fp32"] < 0.002
-study.bars({name: float(f"{100 * error:.2g}") for name, error in ways.items()}, unit="%", target=100,
-           note="the gradient's length", title="Error of the whole gradient")
+study.bars(
+    {name: float(f"{100 * error:.2g}") for name, error in ways.items()},
+    unit="%",
+    target=100,
+    note="the gradient's length",
+    title="Error of the whole gradient",
+)
 
 # %% [markdown]
 # At S = 1 the error is larger than the gradient.
@@ -203,6 +275,7 @@ study.bars({name: float(f"{100 * error:.2g}") for name, error in ways.items()}, 
 # **Step 3.** The optimizer steps the fp32 masters. Their rounding goes into the fp16 copy, in place.
 #
 # The oracle is the same loop in fp32. The rate is large because the gradients are small.
+
 
 # %%
 def train_by_hand(scale, steps=30):
@@ -218,8 +291,10 @@ def train_by_hand(scale, steps=30):
             p.data.copy_(m)
     return losses
 
+
 # %%
 RATE = 0.1 * WHOLE / 128
+
 
 def serial(steps=30):
     net, losses = mlp([64, 64, 64, 10]), []
@@ -231,12 +306,24 @@ def serial(steps=30):
             p.data -= RATE * p.grad
     return losses
 
+
 # %% tags=["nbval-ignore-output"]
-runs = {"fp32": serial(), "fp16, S = 2¹⁶": train_by_hand(2.0**16), "fp16, S = 1": train_by_hand(1.0),
-        "fp16, S = 2⁴⁰": train_by_hand(2.0**40)}
-assert abs(runs["fp16, S = 2¹⁶"][-1] / runs["fp32"][-1] - 1) < 0.01 and runs["fp16, S = 1"][-1] > runs["fp32"][0]
-study.curves({name: (range(30), losses) for name, losses in runs.items()}, xlabel="steps", ylabel="loss",
-             title="The same loop in fp32 and in fp16")
+runs = {
+    "fp32": serial(),
+    "fp16, S = 2¹⁶": train_by_hand(2.0**16),
+    "fp16, S = 1": train_by_hand(1.0),
+    "fp16, S = 2⁴⁰": train_by_hand(2.0**40),
+}
+assert (
+    abs(runs["fp16, S = 2¹⁶"][-1] / runs["fp32"][-1] - 1) < 0.01
+    and runs["fp16, S = 1"][-1] > runs["fp32"][0]
+)
+study.curves(
+    {name: (range(30), losses) for name, losses in runs.items()},
+    xlabel="steps",
+    ylabel="loss",
+    title="The same loop in fp32 and in fp16",
+)
 
 # %% [markdown]
 # At S = 1 the curve is mostly rounding: on another machine it is another one, and no better. With S = 2⁴⁰ every step
@@ -246,19 +333,26 @@ study.curves({name: (range(30), losses) for name, losses in runs.items()}, xlabe
 # steps in a row: double it. Usually that is 2,000 steps from 2¹⁶; here it is 10. Overflows are planted in steps 15,
 # 16 and 42. **Draw** S before you run. Then PyTorch's own scaler is asked.
 
+
 # %%
 def next_scale(scale, good, found, interval=10):
     if found:
         return scale / 2, 0
     return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
 
+
 planted, mine, good = (15, 16, 42), [2.0**16], 0
 for step in range(60):
     scale, good = next_scale(mine[-1], good, step in planted)
     mine.append(scale)
 powers = [round(math.log2(scale)) for scale in mine]
-study.curves({"scale": (range(61), powers)}, points={"overflow": (planted, [powers[k] for k in planted])},
-             xlabel="step", ylabel="S = 2 to the power", title="A dynamic scale")
+study.curves(
+    {"scale": (range(61), powers)},
+    points={"overflow": (planted, [powers[k] for k in planted])},
+    xlabel="step",
+    ylabel="S = 2 to the power",
+    title="A dynamic scale",
+)
 
 # %%
 w, theirs = nn.Parameter(torch.ones(2)), torch.amp.GradScaler("cpu", growth_interval=10)
@@ -279,6 +373,7 @@ print(f"torch.amp.GradScaler: the same {len(mine)} scales, and {stepped} steps o
 # Three replicas, two weights each, six gradients. One of them overflows on rank 1. Every rank looks at its own
 # gradients, averages, and steps or skips. **Predict** the weights.
 
+
 # %%
 def replicas(comm, look_first):
     w, g = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 90.0 if comm.rank == 1 else 3.0])
@@ -289,9 +384,18 @@ def replicas(comm, look_first):
         found = not g.isfinite().all()
     return w if found else w - 0.1 * g.float() / 1024
 
+
 early, late = (list(World(3).run(replicas, first)) for first in (True, False))
-assert early[0].isinf().any() and early[1].tolist() == [1, 2] and all(w.tolist() == [1, 2] for w in late)
-study.holdings({"looks, averages": early, "averages, looks": late}, arrows=False, title="Weights after the step")
+assert (
+    early[0].isinf().any()
+    and early[1].tolist() == [1, 2]
+    and all(w.tolist() == [1, 2] for w in late)
+)
+study.holdings(
+    {"looks, averages": early, "averages, looks": late},
+    arrows=False,
+    title="Weights after the step",
+)
 
 # %% [markdown]
 # Ranks 0 and 2 have stepped with an infinite gradient, rank 1 has not, and its scale will be another one from now on.
@@ -312,15 +416,23 @@ study.holdings({"looks, averages": early, "averages, looks": late}, arrows=False
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-WHITE, BLACK = {"linear", "matmul", "conv2d"}, {"softmax", "log_softmax", "cross_entropy", "sum", "exp"}
+WHITE, BLACK = (
+    {"linear", "matmul", "conv2d"},
+    {"softmax", "log_softmax", "cross_entropy", "sum", "exp"},
+)
+
 
 class Lists(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = func.__name__
         if name in WHITE | BLACK:
             dtype = f16 if name in WHITE else f32
-            args = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            args = [
+                a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+                for a in args
+            ]
         return func(*args, **(kwargs or {}))
+
 
 # %%
 net = mlp([64, 64, 64, 10])
@@ -329,8 +441,14 @@ with Lists():
     loss = F.cross_entropy(out, y)
 (loss * 2.0**16).backward()
 assert off([p.grad / 2**16 * 128 / WHOLE for p in net.parameters()]) < 2e-3
-rows = [("output", out.dtype), ("loss", loss.dtype), ("gradients of the weights", net[0].weight.grad.dtype)]
-study.table([(name, str(dtype)) for name, dtype in rows], ["", "dtype"], title="The model was not changed")
+rows = [
+    ("output", out.dtype),
+    ("loss", loss.dtype),
+    ("gradients of the weights", net[0].weight.grad.dtype),
+]
+study.table(
+    [(name, str(dtype)) for name, dtype in rows], ["", "dtype"], title="The model was not changed"
+)
 
 # %% [markdown]
 # The cast is a function of torch as well: autograd records it, and turns the gradient back into fp32.
@@ -340,6 +458,7 @@ study.table([(name, str(dtype)) for name, dtype in rows], ["", "dtype"], title="
 # cast back it works, but what is saved? By the meter: eight layers of 1,024, 4,096 rows, on the device `"meta"`, where
 # tensors have a shape and no numbers. **Predict** the three bars.
 
+
 # %%
 class Below(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -347,19 +466,25 @@ class Below(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         return func(*[a.half() for a in args]).float()
 
+
 def forward_backward(net, x, mode):
     with mode:
         loss = net(x).float().sum()
     loss.backward()
 
+
 # %%
 from contextlib import nullcontext
 from minidist.study import measure
 
+
 def activations(mode):
-    layers = [layer for _ in range(8) for layer in (nn.Linear(1024, 1024, device="meta"), nn.GELU())]
+    layers = [
+        layer for _ in range(8) for layer in (nn.Linear(1024, 1024, device="meta"), nn.GELU())
+    ]
     x = torch.empty(4096, 1024, device="meta")
     return measure(forward_backward, nn.Sequential(*layers), x, mode).at_peak["activations"]
+
 
 modes = {"fp32": nullcontext(), "dispatch mode": Below(), "function mode": Lists()}
 saved = {name: activations(mode) for name, mode in modes.items()}
@@ -384,6 +509,7 @@ study.bars(saved, unit="B", title="Saved for backward")
 # Then our task. `prepare` makes a model ready for a level. Adam's ε is tiny, because the gradients are. **Predict**
 # which rows reach the loss of O0.
 
+
 # %%
 def running_mean(wide_norms):
     norm, seen = halve_(nn.Sequential(nn.BatchNorm1d(1, momentum=0.01)), wide_norms=wide_norms), []
@@ -393,10 +519,16 @@ def running_mean(wide_norms):
         seen.append(norm[0].running_mean.item())
     return seen
 
+
 means = {name: running_mean(wide) for name, wide in (("fp32", True), ("fp16", False))}
 assert means["fp32"][-1] > 9.99 and means["fp16"][-1] < 9.7
-study.curves({name: (range(1, 1001), seen) for name, seen in means.items()}, xlabel="batches",
-             ylabel="running mean", title="It stops 0.39 short of 10: a hundredth of that is half a step of fp16")
+study.curves(
+    {name: (range(1, 1001), seen) for name, seen in means.items()},
+    xlabel="batches",
+    ylabel="running mean",
+    title="It stops 0.39 short of 10: a hundredth of that is half a step of fp16",
+)
+
 
 # %%
 def train(level, seed, dtype=f16, scaler=lambda: None):
@@ -410,28 +542,52 @@ def train(level, seed, dtype=f16, scaler=lambda: None):
     with torch.no_grad(), amp.autocast:
         return F.cross_entropy(amp.model(task.x).float(), task.y).item()
 
+
 # %%
 from functools import partial
 
 adam, off_scaler = partial(torch.optim.Adam, lr=3e-3, eps=1e-16), partial(LossScaler, enabled=False)
-kinds = {"O0": ("O0",), "O1": ("O1",), "O2": ("O2",), "O3": ("O3",), "O2, no scaler": ("O2", f16, off_scaler),
-         "O2, bf16, no scaler": ("O2", bf16, off_scaler), "O3, bf16": ("O3", bf16)}
-reached = {name: [train(level, seed, *rest) for seed in range(3)] for name, (level, *rest) in kinds.items()}
+kinds = {
+    "O0": ("O0",),
+    "O1": ("O1",),
+    "O2": ("O2",),
+    "O3": ("O3",),
+    "O2, no scaler": ("O2", f16, off_scaler),
+    "O2, bf16, no scaler": ("O2", bf16, off_scaler),
+    "O3, bf16": ("O3", bf16),
+}
+reached = {
+    name: [train(level, seed, *rest) for seed in range(3)] for name, (level, *rest) in kinds.items()
+}
 full = reached["O0"]
-said = lambda a, b: "nan" if math.isnan(a) else "as O0" if abs(a / b - 1) < 0.05 else f"{a / b:.0f} times"
+said = lambda a, b: (
+    "nan" if math.isnan(a) else "as O0" if abs(a / b - 1) < 0.05 else f"{a / b:.0f} times"
+)
 rows = [(name, *map(said, losses, full)) for name, losses in reached.items() if name != "O0"]
-study.table([("O0", *(f"{l:.2f}" for l in full)), *rows], ["level", *(f"seed {s}" for s in range(3))],
-            title="Loss after 40 steps (as O0: within 5 %)")
+study.table(
+    [("O0", *(f"{l:.2f}" for l in full)), *rows],
+    ["level", *(f"seed {s}" for s in range(3))],
+    title="Loss after 40 steps (as O0: within 5 %)",
+)
 
 # %%
 spread = max(full) - min(full)
 for name in ("O1", "O2", "O2, bf16, no scaler"):
-    assert all(abs(a / b - 1) < (0.05 if "bf16" in name else 0.01) for a, b in zip(reached[name], full)), name
+    assert all(
+        abs(a / b - 1) < (0.05 if "bf16" in name else 0.01) for a, b in zip(reached[name], full)
+    ), name
 assert all(map(math.isnan, reached["O3"])) and min(reached["O2, no scaler"]) > max(full) + spread
-assert not torch.tensor([1e-8, 1e-3 * (2.0**-10) ** 2]).half().any()  # ε and 0.001·g² for a gradient of 2⁻¹⁰
+# ε and 0.001·g² for a gradient of 2⁻¹⁰
+assert not torch.tensor([1e-8, 1e-3 * (2.0**-10) ** 2]).half().any()
 squares = [1e-3 * g.double() ** 2 for g in exact]
-study.exponents({"O1 and O2: gradients times 2¹⁶": exponents(exact, scale=2.0**16), "O3: gradients": exponents(exact),
-                 "O3: Adam's mean of squares after a step": exponents(squares)}, title="What fp16 holds of them")
+study.exponents(
+    {
+        "O1 and O2: gradients times 2¹⁶": exponents(exact, scale=2.0**16),
+        "O3: gradients": exponents(exact),
+        "O3: Adam's mean of squares after a step": exponents(squares),
+    },
+    title="What fp16 holds of them",
+)
 
 # %% [markdown]
 # That is why O3 ruins the run. Adam divides by $\sqrt{v}+ε$. Its $v$ is 0.001·g², no such number is in fp16, and ε
@@ -445,16 +601,19 @@ study.exponents({"O1 and O2: gradients times 2¹⁶": exponents(exact, scale=2.0
 # Write down the bytes a parameter with Adam after backward, for each level: parameters, gradients, optimizer states
 # (masters are among them). Then let the meter count, on a GPT.
 
+
 # %%
 def model(hidden, level, sequences=8):
     net = gpt(2, hidden, 8, 1000, 1024, device="meta")
     amp = prepare(net, partial(torch.optim.AdamW, lr=1e-4), level)
     return amp, torch.zeros(sequences, 1024, dtype=torch.long, device="meta")
 
+
 def half_a_step(amp, tokens, inner=None):  # inner: for the meter, which should see its states
     with amp.autocast:
         loss = next_token_loss(amp.model(tokens), tokens)
     amp.scaler.scale(loss).backward()
+
 
 the_other_half = lambda amp: (amp.scaler.step(amp.optimizer), amp.scaler.update())
 
@@ -464,9 +623,13 @@ for level, expected in predicted.items():
     amp, tokens = model(256, level)
     psi = sum(p.numel() for p in amp.model.parameters())
     half_a_step(amp, tokens), the_other_half(amp), amp.optimizer.zero_grad()
-    live = measure(half_a_step, amp, tokens, getattr(amp.optimizer, "inner", None), where="meta").timeline.at(math.inf)
+    live = measure(
+        half_a_step, amp, tokens, getattr(amp.optimizer, "inner", None), where="meta"
+    ).timeline.at(math.inf)
     got = [live[c] / psi for c in ("parameters", "gradients", "optimizer states")]
-    at_the_step = measure(the_other_half, amp, where="meta").timeline.at(math.inf)["gradients"] / psi
+    at_the_step = (
+        measure(the_other_half, amp, where="meta").timeline.at(math.inf)["gradients"] / psi
+    )
     assert [round(b, 1) for b in (*got, at_the_step)] == [*expected, 2 if level == "O3" else 4]
     rows.append((level, *(f"{b:.0f}" for b in got), f"{sum(got):.0f}"))
 study.table(rows, ["after backward", "parameters", "gradients", "states", "bytes a parameter"])
@@ -480,28 +643,50 @@ study.table(rows, ["after backward", "parameters", "gradients", "states", "bytes
 # An H100 has 989 TFLOP/s in fp16, 67 in fp32, 3.35 TB/s, and an operator takes 5 µs to launch. One layer, 4,096 rows,
 # H × H, forward and backward: three products of 2·4096·H² FLOPs. **Draw** both curves, then run.
 
+
 # %%
 def layer(H, dtype):
     x, w = (nn.Parameter(torch.empty(rows, H, dtype=dtype, device="meta")) for rows in (4096, H))
     return x, w, torch.empty(4096, H, dtype=dtype, device="meta")
 
+
 def three_products(x, w, dy):
     (x @ w).backward(dy)
+
 
 def roofline(H, peak, size):
     return 3 * (5e-6 + max(2 * 4096 * H**2 / peak, (2 * 4096 * H + H**2) * size / 3.35e12))
 
+
 # %%
 Hs, fine = [2**k for k in range(5, 15)], [round(2 ** (k / 4)) for k in range(20, 57)]
-lines = {"fp32": [roofline(H, 67e12, 4) for H in fine], "fp16": [roofline(H, 989e12, 2) for H in fine]}
-points = {name: [measure(three_products, *layer(H, d)).time for H in Hs] for name, d in (("fp32", f32), ("fp16", f16))}
+lines = {
+    "fp32": [roofline(H, 67e12, 4) for H in fine],
+    "fp16": [roofline(H, 989e12, 2) for H in fine],
+}
+points = {
+    name: [measure(three_products, *layer(H, d)).time for H in Hs]
+    for name, d in (("fp32", f32), ("fp16", f16))
+}
 gains = [a / b for a, b in zip(*points.values())]
-assert all(abs(t / roofline(H, *how) - 1) < 0.05 for name, how in (("fp32", (67e12, 4)), ("fp16", (989e12, 2)))
-           for H, t in zip(Hs, points[name]))
-print(f"fp16 is {gains[0]:.1f} times as fast at H = {Hs[0]}, {gains[-1]:.1f} times at H = {Hs[-1]:,}")
-study.curves({name: (fine, ts) for name, ts in lines.items()}, points={n: (Hs, ts) for n, ts in points.items()},
-             yunit="s", logx=True, logy=True, xlabel="H", ylabel="time of the layer, forward and backward",
-             title="One layer on an H100, 4,096 rows")
+assert all(
+    abs(t / roofline(H, *how) - 1) < 0.05
+    for name, how in (("fp32", (67e12, 4)), ("fp16", (989e12, 2)))
+    for H, t in zip(Hs, points[name])
+)
+print(
+    f"fp16 is {gains[0]:.1f} times as fast at H = {Hs[0]}, {gains[-1]:.1f} times at H = {Hs[-1]:,}"
+)
+study.curves(
+    {name: (fine, ts) for name, ts in lines.items()},
+    points={n: (Hs, ts) for n, ts in points.items()},
+    yunit="s",
+    logx=True,
+    logy=True,
+    xlabel="H",
+    ylabel="time of the layer, forward and backward",
+    title="One layer on an H100, 4,096 rows",
+)
 
 # %% [markdown]
 # ## When not to use it
@@ -511,17 +696,25 @@ study.curves({name: (fine, ts) for name, ts in lines.items()}, points={n: (Hs, t
 # skipped step, no agreement. New GPUs do both equally fast; a V100 has fp16 only. **On a CPU**, most of which have no
 # fp16 units.
 
+
 # %%
 def step_time(hidden, level, sequences):
     amp, tokens = model(hidden, level, sequences)
     half_a_step(amp, tokens), the_other_half(amp), amp.optimizer.zero_grad()
-    return sum(measure(f, *args, where="meta").time for f, args in
-               ((half_a_step, (amp, tokens)), (the_other_half, (amp,))))
+    return sum(
+        measure(f, *args, where="meta").time
+        for f, args in ((half_a_step, (amp, tokens)), (the_other_half, (amp,)))
+    )
+
 
 times = {level: [step_time(128, level, 1), step_time(4096, level, 8)] for level in predicted}
-assert all(times[x][0] > 1.3 * times["O0"][0] and times[x][1] < 0.35 * times["O0"][1] for x in ("O1", "O2"))
-study.table([(level, f"{1e3 * a:.2f}", f"{1e3 * b:.1f}") for level, (a, b) in times.items()],
-            ["ms a step, by the meter", "H = 128", "H = 4,096"])
+assert all(
+    times[x][0] > 1.3 * times["O0"][0] and times[x][1] < 0.35 * times["O0"][1] for x in ("O1", "O2")
+)
+study.table(
+    [(level, f"{1e3 * a:.2f}", f"{1e3 * b:.1f}") for level, (a, b) in times.items()],
+    ["ms a step, by the meter", "H = 128", "H = 4,096"],
+)
 
 # %% [markdown]
 # ## The library's version
@@ -532,12 +725,20 @@ study.table([(level, f"{1e3 * a:.2f}", f"{1e3 * b:.1f}") for level, (a, b) in ti
 # %%
 from minidist.train.amp import BLACK as ALL_BLACK
 
+
 def dtypes(x, mode):
     with mode:
         h = F.linear(x, torch.eye(8))
-        return [str(t.dtype).removeprefix("torch.") for t in (h, F.gelu(h), F.softmax(h, 1), torch.cat([h, x]))]
+        return [
+            str(t.dtype).removeprefix("torch.")
+            for t in (h, F.gelu(h), F.softmax(h, 1), torch.cat([h, x]))
+        ]
 
-modes = {"autocast()": autocast(), 'autocast(black=BLACK | {"gelu"})': autocast(black=ALL_BLACK | {"gelu"})}
+
+modes = {
+    "autocast()": autocast(),
+    'autocast(black=BLACK | {"gelu"})': autocast(black=ALL_BLACK | {"gelu"}),
+}
 rows = [(name, *dtypes(torch.ones(4, 8), mode)) for name, mode in modes.items()]
 assert [row[2] for row in rows] == ["float16", "float32"]
 display(study.table(rows, ["", "linear", "gelu", "softmax", "cat"], title="What comes out"))
@@ -559,6 +760,7 @@ study.source(LossScaler._adapt)
 # %%
 from minidist.parallel.data import DataParallel
 
+
 def program(comm, task, bad_step):
     amp = prepare(mlp([64, 64, 64, 10], seed=comm.rank), adam, "O2", comm=comm)
     model, skipped = DataParallel(amp.model, comm), []
@@ -567,18 +769,31 @@ def program(comm, task, bad_step):
         x[0] *= 1e30 if (step, comm.rank) == (bad_step, 1) else 1
         amp.step(F.cross_entropy(model(x), y))
         skipped.append(amp.scaler.skipped)
-    return skipped, amp.scaler.get_scale(), torch.cat([p.detach().flatten() for p in model.parameters()])
+    return (
+        skipped,
+        amp.scaler.get_scale(),
+        torch.cat([p.detach().flatten() for p in model.parameters()]),
+    )
+
 
 # %%
 ranks = launch(program, 2, task, 2)
 assert all(torch.equal(w, ranks[0][2]) and w.isfinite().all() for *_, w in ranks)
 assert all(skipped == [0, 0, 1, 1, 1, 1] and scale == 2.0**15 for skipped, scale, _ in ranks)
-study.table([(f"rank {r}", " ".join(map(str, skipped)), f"{scale:,.0f}") for r, (skipped, scale, _) in
-             enumerate(ranks)], ["", "steps skipped so far", "S"], title="Both skip, and the replicas are equal")
+study.table(
+    [
+        (f"rank {r}", " ".join(map(str, skipped)), f"{scale:,.0f}")
+        for r, (skipped, scale, _) in enumerate(ranks)
+    ],
+    ["", "steps skipped so far", "S"],
+    title="Both skip, and the replicas are equal",
+)
 
 # %%
-study.bars({"your guess": guess, "fp16": zeros, "fp16, S = 2¹⁶": found[16][0]},
-           title="Of 100 gradients that are not zero, come out as 0")
+study.bars(
+    {"your guess": guess, "fp16": zeros, "fp16, S = 2¹⁶": found[16][0]},
+    title="Of 100 gradients that are not zero, come out as 0",
+)
 
 # %% [markdown]
 # ## Takeaways

@@ -34,6 +34,7 @@ from minidist import check, study
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "accumulate_tokens", "solution": true}
 def accumulate_tokens(loss, micros, counts):
     """Add the gradient of the mean over all tokens; return that mean."""
@@ -47,6 +48,7 @@ def accumulate_tokens(loss, micros, counts):
     return mean
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "accumulate_tokens_test", "points": 2}
 check.accumulate_tokens(accumulate_tokens)
 
@@ -54,14 +56,26 @@ check.accumulate_tokens(accumulate_tokens)
 # **Target:** your line ends at the mean of all six numbers, 3.5. Equal weights would end at 4.33.
 
 # %%
-numbers, w, way = torch.tensor([6.0, 6.0, 6.0, 1.0, 1.0, 1.0]), torch.zeros(1, requires_grad=True), []
+numbers, w, way = (
+    torch.tensor([6.0, 6.0, 6.0, 1.0, 1.0, 1.0]),
+    torch.zeros(1, requires_grad=True),
+    [],
+)
 for _ in range(30):
     w.grad = None
     accumulate_tokens(lambda t: (w - t).square().mean() / 2, numbers.split([1, 2, 3]), [1, 2, 3])
     w.data -= 0.2 * w.grad
     way.append(w.item())
-study.curves({"yours": (range(30), way), "mean of the tokens": ([0, 29], [3.5, 3.5]),
-              "mean of the means": ([0, 29], [13 / 3, 13 / 3])}, xlabel="steps", ylabel="w", title="Where does it end?")
+study.curves(
+    {
+        "yours": (range(30), way),
+        "mean of the tokens": ([0, 29], [3.5, 3.5]),
+        "mean of the means": ([0, 29], [13 / 3, 13 / 3]),
+    },
+    xlabel="steps",
+    ylabel="w",
+    title="Where does it end?",
+)
 
 # %% [markdown] nbgrader={"grade_id": "recompute_spec"}
 # ## 2 · A checkpoint (3 points)
@@ -85,6 +99,7 @@ study.curves({"yours": (range(30), way), "mean of the tokens": ([0, 29], [3.5, 3
 # call `.backward(dy)` on what fn gives.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "recompute", "solution": true}
 class Recompute(torch.autograd.Function):
@@ -112,6 +127,7 @@ class Recompute(torch.autograd.Function):
 def checkpoint(fn, x):
     return Recompute.apply(fn, torch.empty(0, requires_grad=True), x)
 
+
 # %% nbgrader={"grade_id": "recompute_test", "points": 3}
 check.recompute(Recompute)
 
@@ -119,11 +135,15 @@ check.recompute(Recompute)
 # **Target:** 23 and 7. Twelve layers keep two activations each, but the first input is data; in pairs, inputs are held,
 # and what one pair makes.
 
+
 # %%
 def kept(form):
     """Bytes of activations at the peak of a step of six pairs of layers, over those of one activation."""
     linear = lambda: nn.Sequential(nn.Linear(64, 64, device="meta"), nn.GELU())
-    pairs, x = [nn.Sequential(linear(), linear()) for _ in range(6)], torch.empty(512, 64, device="meta")
+    pairs, x = (
+        [nn.Sequential(linear(), linear()) for _ in range(6)],
+        torch.empty(512, 64, device="meta"),
+    )
 
     def step():
         y = x
@@ -134,8 +154,10 @@ def kept(form):
     return study.measure(step, where="meta").at_peak["activations"] / (512 * 64 * 4)
 
 
-study.bars({"all kept": round(kept(lambda fn, x: fn(x)), 1), "yours": round(kept(checkpoint), 1)},
-           title="Activations at the peak")
+study.bars(
+    {"all kept": round(kept(lambda fn, x: fn(x)), 1), "yours": round(kept(checkpoint), 1)},
+    title="Activations at the peak",
+)
 
 # %% [markdown] nbgrader={"grade_id": "twice_spec"}
 # ## 3 · Find the bug (2 points)
@@ -144,6 +166,7 @@ study.bars({"all kept": round(kept(lambda fn, x: fn(x)), 1), "yours": round(kept
 # fn, and `again(*args)` runs it, on arguments of its own, with the random numbers of the last `first` that was not
 # repeated yet (backward goes through the blocks last first). The next cell was found in somebody's code. Its gradients
 # are right.
+
 
 # %% nbgrader={"grade_id": "twice_broken"}
 def twice(fn):
@@ -159,6 +182,7 @@ def twice(fn):
         return fn(*args)
 
     return first, again
+
 
 # %%
 def masks(make, steps):
@@ -191,6 +215,7 @@ masks(twice, 4)
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "twice", "solution": true}
 def twice(fn):
     """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
@@ -211,6 +236,7 @@ def twice(fn):
 
     return first, again
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "twice_test", "points": 2}
 check.twice(twice)
@@ -242,6 +268,7 @@ masks(twice, 4)
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "segments", "solution": true}
 def segments(L, budget):
     """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
@@ -255,11 +282,13 @@ def segments(L, budget):
     return lengths
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "segments_test", "points": 2}
 check.segments(segments)
 
 # %% [markdown] nbgrader={"grade_id": "segments_target"}
 # **Target:** 64 layers in 11 activations; eight equal segments need 15. With twice the budget, four times the layers.
+
 
 # %%
 def smallest(L):
@@ -272,10 +301,16 @@ def smallest(L):
 
 
 Ls = [1, 4, 9, 16, 25, 36, 49, 64, 81, 100]
-study.curves({"equal segments, 2√L − 1": (Ls, [2 * L**0.5 - 1 for L in Ls]),
-              "√(2L)": (Ls, [(2 * L) ** 0.5 for L in Ls])},
-             points={"yours": (Ls, [smallest(L)[0] for L in Ls])}, xlabel="layers, L", ylabel="activations",
-             title="The smallest budget")
+study.curves(
+    {
+        "equal segments, 2√L − 1": (Ls, [2 * L**0.5 - 1 for L in Ls]),
+        "√(2L)": (Ls, [(2 * L) ** 0.5 for L in Ls]),
+    },
+    points={"yours": (Ls, [smallest(L)[0] for L in Ls])},
+    xlabel="layers, L",
+    ylabel="activations",
+    title="The smallest budget",
+)
 
 # %% [markdown] nbgrader={"grade_id": "best_plan_spec"}
 # ## 5 · The best plan (3 points)
@@ -301,6 +336,7 @@ study.curves({"equal segments, 2√L − 1": (Ls, [2 * L**0.5 - 1 for L in Ls]),
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "best_plan", "solution": true}
 def best_plan(costs, memories, budget):
     """Which layers to keep, so that the cost of the others is least."""
@@ -311,7 +347,10 @@ def best_plan(costs, memories, budget):
         for held, (paid, kept) in best.items():
             if held + nbytes > budget:
                 continue
-            for after, entry in ((held + nbytes, (paid, [*kept, True])), (held, (paid + cost, [*kept, False]))):
+            for after, entry in (
+                (held + nbytes, (paid, [*kept, True])),
+                (held, (paid + cost, [*kept, False])),
+            ):
                 if after not in found or entry[0] < found[after][0]:
                     found[after] = entry
         best = found
@@ -319,6 +358,7 @@ def best_plan(costs, memories, budget):
         raise ValueError(f"a layer alone needs more than {budget} bytes")
     return min(best.values(), key=lambda entry: entry[0])[1]
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "best_plan_test", "points": 3}
 check.best_plan(best_plan)
@@ -343,8 +383,12 @@ def by_rule(budget):
 
 budgets = range(9, 66)
 yours = [sum(c for c, k in zip(costs, best_plan(costs, memories, b)) if not k) for b in budgets]
-study.curves({"yours": (budgets, yours), "a rule of thumb": (budgets, [by_rule(b) for b in budgets])}, xlabel="budget",
-             ylabel="cost repeated", title="Ten layers")
+study.curves(
+    {"yours": (budgets, yours), "a rule of thumb": (budgets, [by_rule(b) for b in budgets])},
+    xlabel="budget",
+    ylabel="cost repeated",
+    title="Ten layers",
+)
 
 # %% [markdown] nbgrader={"grade_id": "reversible_backward_spec"}
 # ## 6 · Walk back through a block (3 points)
@@ -372,6 +416,7 @@ study.curves({"yours": (budgets, yours), "a rule of thumb": (budgets, [by_rule(b
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "reversible_backward", "solution": true}
 def reversible_backward(f, g, y1, y2, dy1, dy2):
     """(x1, x2, dx1, dx2); the gradients of the parameters are added to theirs."""
@@ -388,12 +433,14 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
     return (y1 - part).detach(), x2.detach(), dx1, dy2 + x2.grad
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "reversible_backward_test", "points": 3}
 check.reversible_backward(reversible_backward)
 
 # %% [markdown] nbgrader={"grade_id": "reversible_backward_target"}
 # **Target:** the inputs come back through 50 blocks. The first roundings are amplified on the way; fp64 has digits to
 # spare.
+
 
 # %% tags=["exact-numbers"]
 class Shift(nn.Module):
@@ -422,9 +469,16 @@ def errors(dtype, blocks=50):
     return found
 
 
-study.curves({name: (range(1, 51), [max(e, 1e-17) for e in errors(dtype)]) for name, dtype in
-              (("fp32", torch.float32), ("fp64", torch.float64))}, logy=True, xlabel="blocks back", ylabel="error",
-             title="What comes back")
+study.curves(
+    {
+        name: (range(1, 51), [max(e, 1e-17) for e in errors(dtype)])
+        for name, dtype in (("fp32", torch.float32), ("fp64", torch.float64))
+    },
+    logy=True,
+    xlabel="blocks back",
+    ylabel="error",
+    title="What comes back",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_remat_spec"}
 # ## 7 · Predict, then count (2 points)
@@ -466,5 +520,12 @@ check.predict_remat(plain_bytes, segment_bytes, best, work, halves, share, momen
 # %%
 ks = [1, 2, 4, 5, 10, 20, 25, 50, 100]
 need = [(k - 1) * 100e6 + 100 // k * 400e6 for k in ks]
-study.curves({"100 layers": (ks, need)}, points={"yours": ([10, best], [segment_bytes, need[ks.index(best)]])},
-             logx=True, yunit="B", xlabel="segments", ylabel="bytes at the peak", title="Segments of 100 layers")
+study.curves(
+    {"100 layers": (ks, need)},
+    points={"yours": ([10, best], [segment_bytes, need[ks.index(best)]])},
+    logx=True,
+    yunit="B",
+    xlabel="segments",
+    ylabel="bytes at the peak",
+    title="Segments of 100 layers",
+)

@@ -122,7 +122,9 @@ def accumulate_tokens(loss, micros, counts):
     for micro, count in zip(micros, counts):
         if count:
             (loss(micro) * count / sum(counts)).backward()
-    return sum(loss(micro).item() * count for micro, count in zip(micros, counts) if count) / sum(counts)
+    return sum(loss(micro).item() * count for micro, count in zip(micros, counts) if count) / sum(
+        counts
+    )
 """,
     ),
     Bug(
@@ -196,6 +198,7 @@ def accumulate_tokens(loss, micros, counts):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -219,6 +222,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -240,6 +244,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -263,6 +268,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -283,6 +289,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -303,6 +310,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -323,6 +331,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -344,6 +353,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -365,6 +375,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -386,6 +397,7 @@ class Recompute(torch.autograd.Function):
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -413,11 +425,14 @@ from torch.autograd.graph import saved_tensors_hooks
 
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         there = [fn.w, x]
         ctx.fn, ctx.x = fn, x.detach().requires_grad_()
-        pack = lambda t: t if any(t.data_ptr() == p.data_ptr() for p in there) else t.detach().numpy().copy()
+        pack = lambda t: (
+            t if any(t.data_ptr() == p.data_ptr() for p in there) else t.detach().numpy().copy()
+        )
         unpack = lambda kept: kept if isinstance(kept, torch.Tensor) else torch.from_numpy(kept)
         with torch.enable_grad(), saved_tensors_hooks(pack, unpack):
             y = ctx.fn(ctx.x)
@@ -444,6 +459,7 @@ from minidist.train.remat import checkpoint as librarys
 
 class Recompute:
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def apply(fn, alive, x):
         return librarys(fn, x)
@@ -456,6 +472,7 @@ class Recompute:
         cell='''
 class Recompute:
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def apply(fn, alive, x):
         return fn(x)
@@ -471,6 +488,7 @@ from torch.utils.checkpoint import checkpoint as torchs
 
 class Recompute:
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def apply(fn, alive, x):
         return torchs(fn, x, use_reentrant=False)
@@ -483,6 +501,7 @@ class Recompute:
         cell='''
 class Recompute(torch.autograd.Function):
     """fn(x), of which only x is kept; backward runs fn again."""
+
     @staticmethod
     def forward(ctx, fn, alive, x):
         ctx.fn = fn
@@ -655,6 +674,7 @@ states = []
 
 def twice(fn):
     """(first, again): again(*args) draws the random numbers that the last first(*args) drew."""
+
     def first(*args):
         states.append(torch.get_rng_state())
         return fn(*args)
@@ -899,8 +919,16 @@ def segments(L, budget):
         "a table of the sizes that the grader names",
         cheat=True,
         cell='''
-TABLE = {(9, 9): [9], (9, 5): [5, 4], (64, 11): [*range(11, 2, -1), 1], (10, 4): [4, 3, 2, 1],
-         (64, 15): [15, 14, 13, 12, 10], (1, 1): [1], (500, 40): [*range(40, 25, -1), 5]}
+TABLE = {
+    (9, 9): [9],
+    (9, 5): [5, 4],
+    (64, 11): [*range(11, 2, -1), 1],
+    (10, 4): [4, 3, 2, 1],
+    (64, 15): [15, 14, 13, 12, 10],
+    (1, 1): [1],
+    (500, 40): [*range(40, 25, -1), 5],
+}
+
 
 def segments(L, budget):
     """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
@@ -920,7 +948,9 @@ def best_plan(costs, memories, budget):
     kept = [False] * len(costs)
     for i in sorted(range(len(costs)), key=lambda i: -costs[i] / memories[i]):
         kept[i] = True
-        held = [sum(m for m, k in zip(memories[:l], kept) if k) + memories[l] for l in range(len(costs))]
+        held = [
+            sum(m for m, k in zip(memories[:l], kept) if k) + memories[l] for l in range(len(costs))
+        ]
         kept[i] = max(held) <= budget
     return kept
 ''',
@@ -936,7 +966,10 @@ def best_plan(costs, memories, budget):
         raise ValueError
 
     def fits(k):
-        return max(sum(m for m, x in zip(memories[:l], k) if x) + memories[l] for l in range(n)) <= budget
+        return (
+            max(sum(m for m, x in zip(memories[:l], k) if x) + memories[l] for l in range(n))
+            <= budget
+        )
 
     best = None
     for power in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 5, -1):
@@ -1011,7 +1044,10 @@ def best_plan(costs, memories, budget):
         cost, nbytes, found = costs.pop(0), memories.pop(0), {}
         for held, (paid, kept) in best.items():
             if held + nbytes <= budget:
-                for after, entry in ((held + nbytes, (paid, [*kept, True])), (held, (paid + cost, [*kept, False]))):
+                for after, entry in (
+                    (held + nbytes, (paid, [*kept, True])),
+                    (held, (paid + cost, [*kept, False])),
+                ):
                     if after not in found or entry[0] < found[after][0]:
                         found[after] = entry
         best = found
@@ -1048,8 +1084,14 @@ def best_plan(costs, memories, budget):
         "True for what is repeated",
         edits=(
             (
-                "for after, entry in ((held + nbytes, (paid, [*kept, True])), (held, (paid + cost, [*kept, False]))):",
-                "for after, entry in ((held + nbytes, (paid, [*kept, False])), (held, (paid + cost, [*kept, True]))):",
+                """
+(held + nbytes, (paid, [*kept, True])),
+(held, (paid + cost, [*kept, False])),
+""",
+                """
+(held + nbytes, (paid, [*kept, False])),
+(held, (paid + cost, [*kept, True])),
+""",
             ),
             (
                 'raise ValueError(f"a layer alone needs more than {budget} bytes")',
@@ -1185,6 +1227,7 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
         cell='''
 def reversible_backward(f, g, y1, y2, dy1, dy2):
     """(x1, x2, dx1, dx2); the gradients of the parameters are added to theirs."""
+
     def written_out(module, x):
         return (2 * torch.sigmoid(2 * (x @ module.w + module.b)) - 1) @ module.w
 
@@ -1291,12 +1334,30 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
     Bug(
         "predict_remat",
         "of a forward",
-        cell="plain_bytes, segment_bytes, best, work, share, momentum = 40e9, 4.9e9, 20, 1.9, 64 / 98, 1 - 0.9 ** (1 / 8)",
+        cell="""
+plain_bytes, segment_bytes, best, work, share, momentum = (
+    40e9,
+    4.9e9,
+    20,
+    1.9,
+    64 / 98,
+    1 - 0.9 ** (1 / 8),
+)
+""",
     ),
     Bug(
         "predict_remat",
         "the last segment is repeated, too",
-        cell="plain_bytes, segment_bytes, best, work, share, momentum = 40e9, 4.9e9, 20, 4 / 3, 64 / 98, 1 - 0.9 ** (1 / 8)",
+        cell="""
+plain_bytes, segment_bytes, best, work, share, momentum = (
+    40e9,
+    4.9e9,
+    20,
+    4 / 3,
+    64 / 98,
+    1 - 0.9 ** (1 / 8),
+)
+""",
     ),
     Bug(
         "predict_remat",
@@ -1314,23 +1375,58 @@ share, momentum, rate = 64 / 98, 1 - 0.9 ** (1 / 8), 0.1 * 8**0.5
     Bug(
         "predict_remat",
         "ten inputs, not nine",
-        cell="plain_bytes, segment_bytes, best, work, share, momentum = 40e9, 5e9, 20, 1.3, 64 / 98, 1 - 0.9 ** (1 / 8)",
+        cell="""
+plain_bytes, segment_bytes, best, work, share, momentum = (
+    40e9,
+    5e9,
+    20,
+    1.3,
+    64 / 98,
+    1 - 0.9 ** (1 / 8),
+)
+""",
     ),
     Bug(
         "predict_remat",
         "√L",
-        cell="plain_bytes, segment_bytes, best, work, share, momentum = 40e9, 4.9e9, 10, 1.3, 64 / 98, 1 - 0.9 ** (1 / 8)",
+        cell="""
+plain_bytes, segment_bytes, best, work, share, momentum = (
+    40e9,
+    4.9e9,
+    10,
+    1.3,
+    64 / 98,
+    1 - 0.9 ** (1 / 8),
+)
+""",
     ),
     Bug(
         "predict_remat",
         "5as/h over 34",
-        cell="plain_bytes, segment_bytes, best, work, share, momentum = 40e9, 4.9e9, 20, 1.3, 64 / 34, 1 - 0.9 ** (1 / 8)",
+        cell="""
+plain_bytes, segment_bytes, best, work, share, momentum = (
+    40e9,
+    4.9e9,
+    20,
+    1.3,
+    64 / 34,
+    1 - 0.9 ** (1 / 8),
+)
+""",
     ),
     Bug(
         "predict_remat",
         "all candidates at once",
         cheat=True,
-        cell="plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = {40e9, 4.9e9, 20, 1.3, 64 / 98}",
+        cell="""
+plain_bytes = segment_bytes = best = work = halves = share = momentum = rate = {
+    40e9,
+    4.9e9,
+    20,
+    1.3,
+    64 / 98,
+}
+""",
     ),
     Bug(
         "predict_remat",

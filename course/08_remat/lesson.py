@@ -20,17 +20,24 @@ guess = 8  # activations: change this number
 # segment begins with, and all of the last segment. Backward takes the last one first, and fills each before it is used.
 # **Predict** the peak.
 
+
 # %%
 def on_paper(layers, size):
     """How many activations are alive, step by step, with segments of `size` layers."""
     last = layers - size  # where the last segment begins
     forward = [min(done, last) // size + max(0, done - last) for done in range(1, layers + 1)]
-    return forward + [i // size + i % size + 1 for i in reversed(range(layers))]  # inputs before it, and its own
+    # inputs before it, and its own
+    return forward + [i // size + i % size + 1 for i in reversed(range(layers))]
+
 
 both = {f"segments of {size}": on_paper(9, size) for size in (9, 3)}
 assert [max(row) for row in both.values()] == [9, 5]
-study.curves({name: (range(1, 19), row) for name, row in both.items()}, xlabel="layers forward, then back",
-             ylabel="alive", title="Nine activations, or five: two inputs, and a segment of three")
+study.curves(
+    {name: (range(1, 19), row) for name, row in both.items()},
+    xlabel="layers forward, then back",
+    ylabel="alive",
+    title="Nine activations, or five: two inputs, and a segment of three",
+)
 
 # %% [markdown]
 # There are two ways to pay for memory with compute: batches in small pieces (**accumulation**), and work done again
@@ -42,28 +49,36 @@ study.curves({name: (range(1, 19), row) for name, row in both.items()}, xlabel="
 # the last picture). Each loss is a mean, so divide it by k. Then let the six numbers be tokens of three sentences, of
 # one, two and three tokens: **predict** what comes out of the same loop.
 
+
 # %%
 def naive(loss, micros):
     for micro in micros:
         (loss(micro) / len(micros)).backward()
+
 
 def gradient(accumulate, micros, *more):
     w = torch.zeros(1, requires_grad=True)
     accumulate(lambda targets: (w - targets).square().mean() / 2, micros, *more)
     return round(w.grad.item(), 6)
 
+
 six = torch.tensor([6.0, 6.0, 6.0, 1.0, 1.0, 1.0])
 assert gradient(naive, [six]) == gradient(naive, six.split(2)) == -3.5
 print("the gradient, of the batch and of 3 micro-batches of 2:", gradient(naive, six.split(2)))
+
 
 # %%
 def by_tokens(loss, micros, weights):
     for micro, weight in zip(micros, weights):
         (loss(micro) * weight / sum(weights)).backward()
 
+
 sentences = six.split([1, 2, 3])
-rows = [("the batch", gradient(naive, [six])), ("by micro-batch", gradient(naive, sentences)),
-        ("by tokens", gradient(by_tokens, sentences, [1, 2, 3]))]
+rows = [
+    ("the batch", gradient(naive, [six])),
+    ("by micro-batch", gradient(naive, sentences)),
+    ("by tokens", gradient(by_tokens, sentences, [1, 2, 3])),
+]
 assert rows[0][1] == rows[2][1] == -3.5 and rows[1][1] == -4.333333
 study.table(rows, ["", "gradient"])
 
@@ -77,17 +92,23 @@ from minidist.tasks import digits, text
 
 net, lengths = gpt(1, 16, 2, vocab=256, context=48, dtype=torch.float64), [48, 4, 30, 6]
 pieces = [text()[i : i + n + 1] for i, n in zip(range(0, 4000, 1000), lengths)]
-loss = lambda piece, how="mean": nn.functional.cross_entropy(net(piece[None, :-1])[0], piece[1:], reduction=how)
-want = torch.autograd.grad(sum(loss(piece, "sum") for piece in pieces) / sum(lengths), net.tokens.weight)[0]
+loss = lambda piece, how="mean": nn.functional.cross_entropy(
+    net(piece[None, :-1])[0], piece[1:], reduction=how
+)
+want = torch.autograd.grad(
+    sum(loss(piece, "sum") for piece in pieces) / sum(lengths), net.tokens.weight
+)[0]
 
 # %%
 from minidist.train.accumulate import accumulate, accumulate_naive
+
 
 def off(run, *more):
     """By how many per cent the gradient of the embedding is wrong."""
     net.zero_grad()
     run(loss, pieces, *more)
     return round(100 * ((net.tokens.weight.grad - want).norm() / want.norm()).item(), 1)
+
 
 wrong = {"by micro-batch": off(accumulate_naive), "by tokens": off(accumulate, lengths)}
 assert wrong["by tokens"] == 0 and wrong["by micro-batch"] > 20
@@ -105,23 +126,38 @@ from minidist.train.accumulate import scaled
 
 task, SEEDS, KS = digits(), range(5), (1, 2, 4, 8, 11, 22)
 
+
 def epoch(seed, k, rate):
     w = torch.zeros(64, 10, dtype=torch.float64, requires_grad=True)
     order = torch.randperm(1437, generator=torch.Generator().manual_seed(seed))[:1408]
     for part in order.split(16 * k):
-        (grad,) = torch.autograd.grad(nn.functional.cross_entropy(task.x[part] @ w, task.y[part]), w)
+        (grad,) = torch.autograd.grad(
+            nn.functional.cross_entropy(task.x[part] @ w, task.y[part]), w
+        )
         w.data -= rate * grad
     return nn.functional.cross_entropy(task.x @ w, task.y).item()
 
+
 # %%
 torch.set_num_threads(1)  # products so small are slower on two cores
-rates = {"the same": lambda k: 0.2, "root": lambda k: scaled(0.2, k, "root").lr,
-         "linear": lambda k: scaled(0.2, k, "linear").lr}
-losses = {rule: {k: sorted(epoch(s, k, rate(k)) for s in SEEDS) for k in KS} for rule, rate in rates.items()}
-assert losses["linear"][8][4] < losses["root"][8][0] < losses["the same"][8][0]  # the worst of one, the best of another
+rates = {
+    "the same": lambda k: 0.2,
+    "root": lambda k: scaled(0.2, k, "root").lr,
+    "linear": lambda k: scaled(0.2, k, "linear").lr,
+}
+losses = {
+    rule: {k: sorted(epoch(s, k, rate(k)) for s in SEEDS) for k in KS}
+    for rule, rate in rates.items()
+}
+# the worst of one, the best of another
+assert losses["linear"][8][4] < losses["root"][8][0] < losses["the same"][8][0]
 assert losses["linear"][22][0] > losses["the same"][22][4] > 2
-study.curves({rule: (KS, [row[k][2] for k in KS]) for rule, row in losses.items()}, xlabel="k",
-             ylabel="loss after an epoch, median of five seeds", title="The linear rule holds, and then it breaks")
+study.curves(
+    {rule: (KS, [row[k][2] for k in KS]) for rule, row in losses.items()},
+    xlabel="k",
+    ylabel="loss after an epoch, median of five seeds",
+    title="The linear rule holds, and then it breaks",
+)
 
 # %% [markdown]
 # The linear rule holds to about k = 11, and at 22 it is worse than no rule, with every seed: try, do not trust. (Adam:
@@ -137,14 +173,45 @@ study.curves({rule: (KS, [row[k][2] for k in KS]) for rule, row in losses.items(
 from minidist.train.accumulate import batch_norm_gap, momentum_for
 
 torch.manual_seed(0)
-with_norm = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).double()
+with_norm = nn.Sequential(
+    nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)
+).double()
 x = torch.randn(64, 8, dtype=torch.float64)
-gaps = {k: (batch_norm_gap(with_norm, x, k), batch_norm_gap(with_norm, x, k, adjusted=True)) for k in (1, 2, 4, 8)}
+gaps = {
+    k: (batch_norm_gap(with_norm, x, k), batch_norm_gap(with_norm, x, k, adjusted=True))
+    for k in (1, 2, 4, 8)
+}
 assert abs(momentum_for(0.1, 8) - 0.01308) < 1e-5 and gaps[8][1].mean < 0.02 < 1 < gaps[8][0].mean
 assert gaps[8][1].outputs == gaps[8][0].outputs > 1 / 3
-rows = [(k, momentum_for(0.1, k), *(f"{value:.1%}" for value in (plain.outputs, plain.gradients, plain.forgotten[1],
-         plain.mean, mended.mean))) for k, (plain, mended) in gaps.items()]
-study.table(rows, ["k", "momentum", "outputs off", "gradients off", "old averages left", "running mean off", "mended"])
+rows = [
+    (
+        k,
+        momentum_for(0.1, k),
+        *(
+            f"{value:.1%}"
+            for value in (
+                plain.outputs,
+                plain.gradients,
+                plain.forgotten[1],
+                plain.mean,
+                mended.mean,
+            )
+        ),
+    )
+    for k, (plain, mended) in gaps.items()
+]
+study.table(
+    rows,
+    [
+        "k",
+        "momentum",
+        "outputs off",
+        "gradients off",
+        "old averages left",
+        "running mean off",
+        "mended",
+    ],
+)
 
 # %% [markdown]
 # The averages can: they are off by 1.5 % in place of 430 %. With 8 micro-batches the outputs stay off by a third and
@@ -156,6 +223,7 @@ study.table(rows, ["k", "momentum", "outputs off", "gradients off", "old average
 # run it again, with a graph. The oracle is the block as it is: the same operators on the same numbers, so gradients
 # should be equal **to the bit**.
 
+
 # %%
 class Naive(torch.autograd.Function):
     @staticmethod
@@ -163,6 +231,7 @@ class Naive(torch.autograd.Function):
         ctx.fn = fn
         ctx.save_for_backward(x)
         return fn(x)  # in here autograd makes no graph
+
     @staticmethod
     def backward(ctx, dy):
         x = ctx.saved_tensors[0].detach().requires_grad_()
@@ -170,15 +239,18 @@ class Naive(torch.autograd.Function):
             ctx.fn(x).backward(dy)
         return None, x.grad, None
 
+
 # %%
 def block(dropout=0.0):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(dropout), nn.Linear(32, 8))
 
+
 def gradients(form, dropout=0.0, data=False):
     part, x = block(dropout), torch.linspace(-1, 1, 32).reshape(4, 8).requires_grad_(not data)
     form(part, x).square().sum().backward()
     return [p.grad for p in part.parameters()]
+
 
 plain, equal = lambda fn, *x: fn(*x), lambda some, others: all(map(torch.equal, some, others))
 assert equal(gradients(Naive.apply), gradients(plain))
@@ -189,16 +261,20 @@ print("equal to the bit")
 #
 # **Predict:** the same, with dropout of a half. No error comes. What does backward see?
 
+
 # %%
 def masks(form):
     """Which of 16 numbers dropout keeps, in forward and when backward runs it again."""
     kept = []
+
     def fn(x):
         kept.append(torch.rand(16) < 0.5)  # dropout, by hand
         return x * kept[-1]
+
     torch.manual_seed(0)
     form(fn, torch.ones(16, requires_grad=True)).sum().backward()
     return ["".join("·#"[int(keep)] for keep in mask) for mask in kept]
+
 
 assert not equal(gradients(Naive.apply, 0.5), gradients(plain, 0.5))
 print("forward {}\nagain   {}\nthe gradients are others".format(*masks(Naive.apply)))
@@ -208,17 +284,21 @@ print("forward {}\nagain   {}\nthe gradients are others".format(*masks(Naive.app
 # keep the state of the random generator, and **replay** it; afterwards put back that of the moment, or the next step
 # draws the same numbers again.
 
+
 # %%
 class Replayed(Naive):
     @staticmethod
     def forward(ctx, *given):
         ctx.random = torch.get_rng_state()  # 5 kB
         return Naive.forward(ctx, *given)
+
     @staticmethod
     def backward(ctx, dy):
         with torch.random.fork_rng(devices=[]):  # puts back what was there
             torch.set_rng_state(ctx.random)
             return Naive.backward(ctx, dy)
+
+
 assert equal(gradients(Replayed.apply, 0.5), gradients(plain, 0.5))
 print("forward {}\nagain   {}\nequal to the bit".format(*masks(Replayed.apply)))
 
@@ -227,9 +307,11 @@ print("forward {}\nagain   {}\nequal to the bit".format(*masks(Replayed.apply)))
 #
 # The first block's input is data, which needs no gradient. **Predict:** what do its parameters get?
 
+
 # %%
 def checkpointed(fn, x):
     return Replayed.apply(fn, x, torch.empty(0, requires_grad=True))
+
 
 one, two = Replayed.apply(block(), torch.ones(4, 8)), checkpointed(block(), torch.ones(4, 8))
 print(f"the output needs a gradient: {one.requires_grad}; with one more input: {two.requires_grad}")
@@ -255,9 +337,13 @@ from minidist.study import measure, memory
 ROWS, W = 8192, 1024
 EDGE = ROWS * W * 4  # bytes of an activation
 
+
 def chain(widths):
     """A layer between each two widths."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(*w, device="meta"), nn.Tanh()) for w in pairwise(widths)))
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(*w, device="meta"), nn.Tanh()) for w in pairwise(widths))
+    )
+
 
 # %%
 def step(net, form, width=W):
@@ -267,11 +353,13 @@ def step(net, form, width=W):
     x = torch.empty(ROWS, width, device="meta")
     return measure(lambda: form(net, x).sum().backward(), where="meta")
 
+
 @cache
 def metered(layers, form):
     """Activations alive at the peak, FLOPs, and the whole profile."""
     found = step(chain([W] * (layers + 1)), form)
     return round(found.at_peak["activations"] / EDGE, 3), found.flops, found
+
 
 # %%
 from minidist.train.remat import checkpoint_sequential
@@ -282,8 +370,13 @@ runs = {k: metered(64, form)[0] for k, form in in_segments.items()}
 peaks = {k: segments_bytes(64, k, 1, 1) for k in range(2, 65)}
 assert all(runs[k] == peaks[k] for k in runs) and min(peaks.values()) == peaks[8] == 15
 name = "(k − 1) + L/k"
-study.curves({name: (list(peaks), list(peaks.values()))}, points={name: (list(runs), list(runs.values()))},
-             xlabel="segments, k", ylabel="activations at the peak", title="64 layers: predicted, and run")
+study.curves(
+    {name: (list(peaks), list(peaks.values()))},
+    points={name: (list(runs), list(runs.values()))},
+    xlabel="segments, k",
+    ylabel="activations at the peak",
+    title="64 layers: predicted, and run",
+)
 
 # %%
 from IPython.display import display
@@ -318,12 +411,25 @@ for L, (held, flops, _), (root, more, _), (half, most, _) in zip(Ls, *ran.values
 from math import log2
 
 fine = range(4, 65)
-lines = {"all kept": fine, "√L segments": [2 * L**0.5 - 1 for L in fine], "by halves": [1 + log2(L) for L in fine]}
-display(study.curves({name: (fine, line) for name, line in lines.items()}, xlabel="layers, L",
-                     points={name: (Ls, [run[0] for run in rows]) for name, rows in ran.items()},
-                     ylabel="activations at the peak", title="L, 2√L − 1, log₂ L + 1: lines predicted, points run"))
-work = {f"L = {L}, {name}": round(rows[i][1] / ran["all kept"][i][1], 2)
-        for i, L in enumerate(Ls) for name, rows in list(ran.items())[1:]}
+lines = {
+    "all kept": fine,
+    "√L segments": [2 * L**0.5 - 1 for L in fine],
+    "by halves": [1 + log2(L) for L in fine],
+}
+display(
+    study.curves(
+        {name: (fine, line) for name, line in lines.items()},
+        xlabel="layers, L",
+        points={name: (Ls, [run[0] for run in rows]) for name, rows in ran.items()},
+        ylabel="activations at the peak",
+        title="L, 2√L − 1, log₂ L + 1: lines predicted, points run",
+    )
+)
+work = {
+    f"L = {L}, {name}": round(rows[i][1] / ran["all kept"][i][1], 2)
+    for i, L in enumerate(Ls)
+    for name, rows in list(ran.items())[1:]
+}
 study.bars(work, title="FLOPs of a step, over those without checkpoints: √L takes at most 4/3")
 
 # %% [markdown]
@@ -339,26 +445,41 @@ from minidist.train.remat import plan, smallest
 widths = [128, 1024, 1024, 256, 256, 1024, 64, 64, 512, 512, 512, 64, 256, 1024, 1024, 128, 128]
 edges = [ROWS * w * 4 for w in widths]  # bytes between the 16 layers
 costs = [2 * ROWS * a * b for a, b in pairwise(widths)]
-given = costs, [0] * 16, edges, [a + 2 * b for a, b in pairwise(edges)]  # in backward: the output, and both gradients
+# in backward: the output, and both gradients
+given = costs, [0] * 16, edges, [a + 2 * b for a, b in pairwise(edges)]
+
 
 def run_uneven(form):
     found = step(chain(widths), form, widths[0])
-    return found.peak - found.at_peak["parameters"] - found.at_peak["gradients"] - 8, found.flops  # 8: the loss, twice
+    # 8: the loss, twice
+    return found.peak - found.at_peak["parameters"] - found.at_peak["gradients"] - 8, found.flops
+
 
 # %%
 most, flops = run_uneven(plain)
-equal_ones = [run_uneven(lambda net, x, k=k: checkpoint_sequential(net, k, x)) for k in (1, 2, 3, 4, 5, 6)]
+equal_ones = [
+    run_uneven(lambda net, x, k=k: checkpoint_sequential(net, k, x)) for k in (1, 2, 3, 4, 5, 6)
+]
 even = torch.linspace(smallest(*given).peak, most, 30, dtype=torch.float64).long().tolist()
 budgets = sorted(even + [peak for peak, _ in equal_ones])
 plans = [plan(*given[:2], budget, *given[2:]) for budget in budgets]
 for p in (tried := plans[::4]):
-    assert run_uneven(lambda net, x, p=p: checkpoint_sequential(net, p, x)) == (p.peak, flops + p.repeated)
+    assert run_uneven(lambda net, x, p=p: checkpoint_sequential(net, p, x)) == (
+        p.peak,
+        flops + p.repeated,
+    )
 assert all(plan(*given[:2], peak, *given[2:]).repeated <= work - flops for peak, work in equal_ones)
-study.curves({"best plan": ([p.peak for p in plans], [1 + p.repeated / flops for p in plans])},
-             points={"best plan": ([p.peak for p in tried], [1 + p.repeated / flops for p in tried]),
-                     "k equal segments": ([a for a, _ in equal_ones], [b / flops for _, b in equal_ones])},
-             xunit="B", xlabel="peak, beside weights and their gradients", ylabel="FLOPs, over those without",
-             title="16 uneven layers: what memory costs")
+study.curves(
+    {"best plan": ([p.peak for p in plans], [1 + p.repeated / flops for p in plans])},
+    points={
+        "best plan": ([p.peak for p in tried], [1 + p.repeated / flops for p in tried]),
+        "k equal segments": ([a for a, _ in equal_ones], [b / flops for _, b in equal_ones]),
+    },
+    xunit="B",
+    xlabel="peak, beside weights and their gradients",
+    ylabel="FLOPs, over those without",
+    title="16 uneven layers: what memory costs",
+)
 
 # %% [markdown]
 # Peak and FLOPs of a plan are those measured, to the byte; and no equal cut lies below the line.
@@ -374,28 +495,51 @@ study.curves({"best plan": ([p.peak for p in plans], [1 + p.repeated / flops for
 from minidist.models import TransformerLayer
 from minidist.train.remat import ATTENTION, checkpoint, selective
 
+
 def of_layer(form, core=plain):
     """Of sbh, what is kept after forward; and FLOPs of forward and backward."""
-    layer = TransformerLayer(20480, 128, dropout=0.1, attention="explicit", device="meta", dtype=torch.float16)
+    layer = TransformerLayer(
+        20480, 128, dropout=0.1, attention="explicit", device="meta", dtype=torch.float16
+    )
     layer.attention.attend = partial(core, layer.attention.attend)
     x = torch.empty(1, 2048, 20480, device="meta", dtype=torch.float16, requires_grad=True)
     found = measure(lambda: form(layer, x).sum().backward(), where="meta")
     end = next(end for phase, _, end in found.phases if phase == "forward")
-    return found.timeline.at(end - 1e-9)["activations"] / x.numel(), found.flops  # just before backward begins
+    # just before backward begins
+    return found.timeline.at(end - 1e-9)["activations"] / x.numel(), found.flops
+
 
 # %%
 from minidist.study import published
 
-layers = {"all kept": of_layer(plain), "selective": of_layer(plain, selective(ATTENTION)), "full": of_layer(checkpoint)}
-paper = {row["quantity"]: row["value"] for row in published("activation_recomputation") if "MT" in str(row["model"])}
+layers = {
+    "all kept": of_layer(plain),
+    "selective": of_layer(plain, selective(ATTENTION)),
+    "full": of_layer(checkpoint),
+}
+paper = {
+    row["quantity"]: row["value"]
+    for row in published("activation_recomputation")
+    if "MT" in str(row["model"])
+}
 (held, flops), (kept, more) = layers["all kept"], layers["selective"]
 shape = memory.Transformer(105, 20480, 128, vocab=51200, context=2048)
-assert round(held) == 34 + 5 * 128 * 2048 // 20480 == 98 and round(kept) == 34 and round(layers["full"][0]) == 2
+assert (
+    round(held) == 34 + 5 * 128 * 2048 // 20480 == 98
+    and round(kept) == 34
+    and round(layers["full"][0]) == 2
+)
 assert paper["selective_saves_activation"] == 65 == round(100 * memory.selective_saving(shape))
 assert round(100 * (1 - kept / held)) == 65
 assert more / flops - 1 < paper["selective_flops_overhead"] / 100
-study.table([(name, f"{a:.1f}", f"{1 - a / held:.0%}", f"{b / flops - 1:.1%}") for name, (a, b) in layers.items()],
-            ["", "kept, in sbh", "saved", "work more"], title="A layer of 530 B; the paper: 65 % for 1.6 %")
+study.table(
+    [
+        (name, f"{a:.1f}", f"{1 - a / held:.0%}", f"{b / flops - 1:.1%}")
+        for name, (a, b) in layers.items()
+    ],
+    ["", "kept, in sbh", "saved", "work more"],
+    title="A layer of 530 B; the paper: 65 % for 1.6 %",
+)
 
 # %% [markdown]
 # (34 and 2 sbh as its Table 2 says, and some for the norms. Of work we need less: of the two products only q·kᵀ must
@@ -416,13 +560,16 @@ study.table([(name, f"{a:.1f}", f"{1 - a / held:.0%}", f"{b / flops - 1:.1%}") f
 # %%
 from minidist.train.remat import ReversibleBlock, ReversibleSequence
 
+
 def half():
     return nn.Sequential(nn.LayerNorm(W), nn.Linear(W, W), nn.GELU(), nn.Linear(W, W))
+
 
 def reversible(blocks, run):
     net = ReversibleSequence(ReversibleBlock(half(), half()) for _ in range(blocks)).to("meta")
     found = step(net, lambda net, x: sum(run(net, *x.chunk(2, -1))), 2 * W)
     return found.at_peak["activations"] / EDGE, found.flops
+
 
 ordinary = lambda net, *x: reduce(lambda pair, part: part(*pair), net.blocks, x)
 
@@ -431,26 +578,46 @@ Bs = (2, 4, 8)
 kept, reversed_ = ([reversible(B, run) for B in Bs] for run in (ordinary, lambda net, *x: net(*x)))
 assert len({round(a, 1) for a, _ in reversed_}) == 1 and kept[2][0] > 3.5 * kept[0][0]
 assert all(abs(b / a - 4 / 3) < 1e-3 for (_, a), (_, b) in zip(kept, reversed_))
-study.curves({"kept": (Bs, [a for a, _ in kept]), "reversible": (Bs, [a for a, _ in reversed_])}, xlabel="blocks",
-             ylabel="activations at the peak, measured", title="Reversible blocks: 4/3 of the work, at any depth")
+study.curves(
+    {"kept": (Bs, [a for a, _ in kept]), "reversible": (Bs, [a for a, _ in reversed_])},
+    xlabel="blocks",
+    ylabel="activations at the peak, measured",
+    title="Reversible blocks: 4/3 of the work, at any depth",
+)
 
 # %% [markdown]
 # Exact? (x + f) − f is x on paper, not on a computer: each block adds a rounding, and the way back amplifies those of
 # the blocks after it. With `bits`, sums are of multiples of 2^−bits, and exact.
 
 # %% tags=["exact-numbers"]
-shift = lambda x: (0.3 * x.roll(1, -1)).clamp(-1, 1)  # of the neighbour; no sums, so every machine rounds alike
+# of the neighbour; no sums, so every machine rounds alike
+shift = lambda x: (0.3 * x.roll(1, -1)).clamp(-1, 1)
+
 
 def back(blocks, dtype, bits=None):
-    block, x = ReversibleBlock(shift, shift, bits), tuple(torch.arange(-128, 128).reshape(2, 8, 16).to(dtype) / 1024)
+    block, x = (
+        ReversibleBlock(shift, shift, bits),
+        tuple(torch.arange(-128, 128).reshape(2, 8, 16).to(dtype) / 1024),
+    )
     y = reduce(lambda y, _: block(*y), range(blocks), x)
     y = reduce(lambda y, _: block.inverse(*y), range(blocks), y)
     return max((a - b).abs().max().item() for a, b in zip(x, y))
 
+
 depths, kinds = (1, 4, 16, 64), {"fp32": torch.float32, "fp64": torch.float64}
 errors = {name: (depths, [back(n, dtype) for n in depths]) for name, dtype in kinds.items()}
-assert 1e-4 < errors["fp32"][1][3] < 1e-3 and errors["fp64"][1][3] < 1e-11 and back(64, torch.float32, bits=14) == 0
-study.curves(errors, logy=True, xlabel="blocks", ylabel="largest error of what comes back", title="With 14 bits: 0")
+assert (
+    1e-4 < errors["fp32"][1][3] < 1e-3
+    and errors["fp64"][1][3] < 1e-11
+    and back(64, torch.float32, bits=14) == 0
+)
+study.curves(
+    errors,
+    logy=True,
+    xlabel="blocks",
+    ylabel="largest error of what comes back",
+    title="With 14 bits: 0",
+)
 
 # %% [markdown]
 # ## Break it: out of memory, and most of it free
@@ -476,6 +643,7 @@ except memory.OutOfMemory as why:
     print(why)
 memory.blocks(card, title="48 of 60 MiB are free, and 12 find no place", lines=3)
 
+
 # %%
 def outcome(recording, **words):
     try:
@@ -484,10 +652,18 @@ def outcome(recording, **words):
     except memory.OutOfMemory as why:
         return f"out of memory, {why.free / why.capacity:.0%} free"
 
+
 recorded, first = memory.backward_in_pieces(), memory.backward_in_pieces(first=True)
-tried = {"as it is": outcome(recorded), "sizes rounded, so that holes fit": outcome(recorded, divisions=4),
-         "segments that grow": outcome(recorded, expandable=True), "one buffer of gradients, first": outcome(first)}
-assert "free" in tried["as it is"] and tried["segments that grow"] == tried["one buffer of gradients, first"] == "fits"
+tried = {
+    "as it is": outcome(recorded),
+    "sizes rounded, so that holes fit": outcome(recorded, divisions=4),
+    "segments that grow": outcome(recorded, expandable=True),
+    "one buffer of gradients, first": outcome(first),
+}
+assert (
+    "free" in tried["as it is"]
+    and tried["segments that grow"] == tried["one buffer of gradients, first"] == "fits"
+)
 study.table(list(tried.items()), ["what is done", ""])
 
 # %% [markdown]
@@ -499,12 +675,26 @@ study.table(list(tried.items()), ["what is done", ""])
 # %%
 gpt2 = memory.Transformer(48, 1600, 25, vocab=50257, context=1024)
 states = memory.states(memory.parameters(gpt2)).total
-alive = {(B, how): 48 * memory.activations(gpt2, B, recompute=how) for B in (1, 16) for how in ("none", "selective")}
-alive |= {(B, "√L"): 6 * memory.activations(gpt2, B, recompute="full") + 7 * memory.activations(gpt2, B)
-          for B in (1, 16)}  # 7 segments of at most 7 layers
-share = {f"{B} sequence{'s' * (B > 1)}, {how}": 1 - (states + alive[B, how]) / (states + alive[B, "none"])
-         for B in (1, 16) for how in ("selective", "√L")}
-study.bars({name: round(100 * part) for name, part in share.items()}, unit="%", title="Saved, of all memory")
+alive = {
+    (B, how): 48 * memory.activations(gpt2, B, recompute=how)
+    for B in (1, 16)
+    for how in ("none", "selective")
+}
+alive |= {
+    (B, "√L"): 6 * memory.activations(gpt2, B, recompute="full") + 7 * memory.activations(gpt2, B)
+    for B in (1, 16)
+}  # 7 segments of at most 7 layers
+share = {
+    f"{B} sequence{'s' * (B > 1)}, {how}": 1
+    - (states + alive[B, how]) / (states + alive[B, "none"])
+    for B in (1, 16)
+    for how in ("selective", "√L")
+}
+study.bars(
+    {name: round(100 * part) for name, part in share.items()},
+    unit="%",
+    title="Saved, of all memory",
+)
 
 # %% [markdown]
 # **When time is short and memory is not**: a third more work buys nothing if the batch fits. And selective is cheaper
@@ -540,9 +730,11 @@ study.source(Checkpoint.refill)
 # %%
 from minidist.parallel.data import DataParallel
 
+
 class Checkpointed(nn.Sequential):
     def forward(self, x):
         return checkpoint_sequential(self, None, x)
+
 
 def program(comm, task):
     net = DataParallel(Checkpointed(*mlp([64, 32, 32, 10], dtype=torch.float64)), comm)
@@ -550,6 +742,7 @@ def program(comm, task):
     loss = lambda part: nn.functional.cross_entropy(net(task.x[part]), task.y[part])
     accumulate(loss, micros, [len(part) for part in micros], net)
     return torch.cat([p.grad.flatten() for p in net.parameters()])
+
 
 # %%
 from minidist.comm import launch
@@ -560,6 +753,7 @@ wanted = torch.cat([p.grad.flatten() for p in serial.parameters()])
 assert all((grad - wanted).abs().max() < 1e-12 for grad in launch(program, 4, task))
 print("the serial gradient of 60 samples, from four processes")
 
+
 # %%
 def micro_batches(net, x):
     *others, last = x.split(ROWS // 4)
@@ -567,11 +761,14 @@ def micro_batches(net, x):
         net(part).sum().backward()
     return net(last)
 
+
 answers = {name: int(rows[-1][0]) for name, rows in ran.items()}
 answers["best plan"] = smallest([1] * 64, [0] * 64, [1] * 65, [0] * 64).peak
 answers["4 micro-batches"], work, _ = metered(64, micro_batches)
 assert [*answers.values()][:4] == [64, 15, 7, 11] and work == kept_64[1]
-study.bars({"your guess": guess} | answers, title="So how many activations are alive, of 64 layers?")
+study.bars(
+    {"your guess": guess} | answers, title="So how many activations are alive, of 64 layers?"
+)
 
 # %% [markdown]
 # ## Takeaways

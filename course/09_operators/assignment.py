@@ -39,14 +39,19 @@ DEVICE = {"launch": H100.launch, "bandwidth": H100.bandwidth, "peak": H100.peak(
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "roofline", "solution": true}
 def roofline(launches, nbytes, flops, device):
     """Seconds, and what bounds."""
     ### BEGIN SOLUTION
-    times = {"launch": launches * device["launch"], "memory": nbytes / device["bandwidth"],
-             "compute": flops / device["peak"]}
+    times = {
+        "launch": launches * device["launch"],
+        "memory": nbytes / device["bandwidth"],
+        "compute": flops / device["peak"],
+    }
     return times["launch"] + max(times["memory"], times["compute"]), max(times, key=times.get)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "roofline_test", "points": 2}
 check.roofline(roofline)
@@ -57,7 +62,10 @@ check.roofline(roofline)
 
 # %%
 rows = [(n, *roofline(1, 12 * n * n, 2 * n**3, DEVICE)) for n in (64, 256, 1024, 4096)]
-study.table([(f"n = {n}", f"{1e6 * time:,.1f}", word) for n, time, word in rows], ["product", "µs", "bound by"])
+study.table(
+    [(f"n = {n}", f"{1e6 * time:,.1f}", word) for n, time, word in rows],
+    ["product", "µs", "bound by"],
+)
 
 # %% [markdown] nbgrader={"grade_id": "bias_gelu_spec"}
 # ## 2 · A backward of its own (3 points)
@@ -79,6 +87,7 @@ study.table([(f"n = {n}", f"{1e6 * time:,.1f}", word) for n, time, word in rows]
 # all but the last dimension: `dx.reshape(-1, dx.shape[-1]).sum(0)`.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "bias_gelu", "solution": true}
 class BiasGelu(torch.autograd.Function):
@@ -103,26 +112,34 @@ class BiasGelu(torch.autograd.Function):
 def bias_gelu(x, b):
     return BiasGelu.apply(x, b)
 
+
 # %% nbgrader={"grade_id": "bias_gelu_test", "points": 3}
 check.bias_gelu(bias_gelu)
 
 # %% [markdown] nbgrader={"grade_id": "bias_gelu_target"}
 # **Target:** a bar less. (4,096 × 3,072 numbers; after forward the meter sees what is alive.)
 
+
 # %%
 def alive(fn):
-    x, b = (torch.empty(*shape, device="meta", requires_grad=True) for shape in ((4096, 3072), (3072,)))
+    x, b = (
+        torch.empty(*shape, device="meta", requires_grad=True) for shape in ((4096, 3072), (3072,))
+    )
     return sum(study.measure(fn, x, b).timeline.at(float("inf")).values()) - x.nbytes - b.nbytes
 
 
-study.bars({"F.gelu(x + b)": alive(lambda x, b: F.gelu(x + b)), "yours": alive(bias_gelu)}, unit="B",
-           title="New memory after forward: the result, and what is kept")
+study.bars(
+    {"F.gelu(x + b)": alive(lambda x, b: F.gelu(x + b)), "yours": alive(bias_gelu)},
+    unit="B",
+    title="New memory after forward: the result, and what is kept",
+)
 
 # %% [markdown] nbgrader={"grade_id": "normalizer_spec"}
 # ## 3 · Find the bug (2 points)
 #
 # A row too long for the chip comes in parts. Of each row m = max x and s = Σ exp(x − m) are wanted. The next cell was
 # found in somebody's code. Its test passes.
+
 
 # %% nbgrader={"grade_id": "normalizer_broken"}
 def normalizer(parts):
@@ -134,6 +151,7 @@ def normalizer(parts):
         s = s + (part - m[:, None]).exp().sum(1)
     return m, s
 
+
 # %%
 def apart(find, row):
     m, s = find(row.split(2, 1))
@@ -141,7 +159,9 @@ def apart(find, row):
 
 
 row = torch.tensor([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0]]).double()
-print(f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apart(normalizer, row.flip(1)):.2f}")
+print(
+    f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apart(normalizer, row.flip(1)):.2f}"
+)
 
 # %% [markdown] nbgrader={"grade_id": "normalizer_task"}
 # Copy the function, and repair it.
@@ -162,6 +182,7 @@ print(f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apar
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "normalizer", "solution": true}
 def normalizer(parts):
     """m and s of each row, (rows,), of parts (rows, columns)."""
@@ -175,6 +196,7 @@ def normalizer(parts):
     return m, s
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "normalizer_test", "points": 2}
 check.normalizer(normalizer)
 
@@ -182,7 +204,9 @@ check.normalizer(normalizer)
 # **Target:** right in both directions.
 
 # %%
-print(f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apart(normalizer, row.flip(1)):.2f}")
+print(
+    f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apart(normalizer, row.flip(1)):.2f}"
+)
 
 # %% [markdown] nbgrader={"grade_id": "attention_spec"}
 # ## 4 · Attention in tiles (4 points)
@@ -206,6 +230,7 @@ print(f"falling numbers: wrong by {apart(normalizer, row):.2f}; rising: by {apar
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "attention", "solution": true}
 def attention(q, k, v, tile):
     """softmax(q kᵀ / √d) v in tiles."""
@@ -213,7 +238,11 @@ def attention(q, k, v, tile):
     out = torch.empty_like(q)
     for first in range(0, len(q), tile):
         qi = q[first : first + tile] * q.shape[1] ** -0.5
-        m, s, a = qi.new_full((len(qi), 1), -math.inf), qi.new_zeros(len(qi), 1), torch.zeros_like(qi)
+        m, s, a = (
+            qi.new_full((len(qi), 1), -math.inf),
+            qi.new_zeros(len(qi), 1),
+            torch.zeros_like(qi),
+        )
         for kj, vj in zip(k.split(tile), v.split(tile)):
             scores = qi @ kj.T
             peak = torch.maximum(m, scores.amax(1, keepdim=True))
@@ -223,11 +252,13 @@ def attention(q, k, v, tile):
     return out
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "attention_test", "points": 4}
 check.attention(attention)
 
 # %% [markdown] nbgrader={"grade_id": "attention_target"}
 # **Target:** your points on a line that grows by T, not by T².
+
 
 # %%
 def peak_of(fn, T):
@@ -236,9 +267,18 @@ def peak_of(fn, T):
 
 lengths = [256, 512, 1024, 2048]
 naive = [peak_of(lambda q, k, v: (q @ k.T / 8).softmax(-1) @ v, T) for T in lengths]
-study.curves({"naive": (lengths, naive), "q, k, v, result": (lengths, [16 * T * 64 for T in lengths])},
-             points={"yours": (lengths, [peak_of(lambda q, k, v: attention(q, k, v, 128), T) for T in lengths])},
-             logx=True, logy=True, yunit="B", xlabel="T", ylabel="peak memory", title="Attention, one head, d = 64")
+study.curves(
+    {"naive": (lengths, naive), "q, k, v, result": (lengths, [16 * T * 64 for T in lengths])},
+    points={
+        "yours": (lengths, [peak_of(lambda q, k, v: attention(q, k, v, 128), T) for T in lengths])
+    },
+    logx=True,
+    logy=True,
+    yunit="B",
+    xlabel="T",
+    ylabel="peak memory",
+    title="Attention, one head, d = 64",
+)
 
 # %% [markdown] nbgrader={"grade_id": "flatten_spec"}
 # ## 5 · One buffer (3 points)
@@ -261,6 +301,7 @@ study.curves({"naive": (lengths, naive), "q, k, v, result": (lengths, [16 * T * 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "flatten", "solution": true}
 def flatten(params):
     """Make the parameters views of flat, their gradients views of grads; return both."""
@@ -274,24 +315,38 @@ def flatten(params):
     return flat, grads
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "flatten_test", "points": 3}
 check.flatten(flatten)
 
 # %% [markdown] nbgrader={"grade_id": "flatten_target"}
 # **Target:** one launch, for any number of layers.
 
+
 # %%
 def launches(layers, one):
     params = [p for _ in range(layers) for p in nn.Linear(8, 8).parameters()]
     flat, grads = flatten(params)
-    step = (lambda: flat.add_(grads, alpha=-0.1)) if one else torch.optim.SGD(params, lr=0.1, foreach=False).step
+    step = (
+        (lambda: flat.add_(grads, alpha=-0.1))
+        if one
+        else torch.optim.SGD(params, lr=0.1, foreach=False).step
+    )
     return study.measure(step, where="cpu").calls
 
 
 many = [1, 4, 16, 64]
-study.curves({"SGD, a loop": (many, [launches(n, False) for n in many]),
-              "yours": (many, [launches(n, True) for n in many])},
-             xlabel="layers", ylabel="launches of a step", logx=True, logy=True, title="A step of SGD")
+study.curves(
+    {
+        "SGD, a loop": (many, [launches(n, False) for n in many]),
+        "yours": (many, [launches(n, True) for n in many]),
+    },
+    xlabel="layers",
+    ylabel="launches of a step",
+    logx=True,
+    logy=True,
+    title="A step of SGD",
+)
 
 # %% [markdown] nbgrader={"grade_id": "fused_spec"}
 # ## 6 · Fuse a graph (2 points)
@@ -315,6 +370,7 @@ study.curves({"SGD, a loop": (many, [launches(n, False) for n in many]),
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "fused", "solution": true}
 def fused(operators, sizes, wanted):
     """For each group its operators' names, and the bytes that it moves."""
@@ -327,12 +383,16 @@ def fused(operators, sizes, wanted):
         last = operator[1]
     found = []
     for group in groups:
-        made, read = {write for *_, write in group}, {name for _, _, reads, _ in group for name in reads}
+        made, read = (
+            {write for *_, write in group},
+            {name for _, _, reads, _ in group for name in reads},
+        )
         others = {name for one in operators if one not in group for name in one[2]} | set(wanted)
         moved = (read - made) | (made & others)
         found.append(([one[0] for one in group], sum(sizes[name] for name in moved)))
     return found
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "fused_test", "points": 2}
 check.fused(fused)
@@ -342,16 +402,28 @@ check.fused(fused)
 # operators' bytes are left.
 
 # %%
-mlp = [("mm1", "product", ["x", "w1"], "h"), ("bias1", "pointwise", ["h", "b1"], "z"),
-       ("gelu", "pointwise", ["z"], "y"),
-       ("mm2", "product", ["y", "w2"], "o"), ("bias2", "pointwise", ["o", "b2"], "o2"),
-       ("dropout", "pointwise", ["o2", "mask"], "o3"), ("residual", "pointwise", ["o3", "x"], "out")]
+mlp = [
+    ("mm1", "product", ["x", "w1"], "h"),
+    ("bias1", "pointwise", ["h", "b1"], "z"),
+    ("gelu", "pointwise", ["z"], "y"),
+    ("mm2", "product", ["y", "w2"], "o"),
+    ("bias2", "pointwise", ["o", "b2"], "o2"),
+    ("dropout", "pointwise", ["o2", "mask"], "o3"),
+    ("residual", "pointwise", ["o3", "x"], "out"),
+]
 small, wide = 4 * 1024 * 768, 4 * 1024 * 3072
-sizes = dict.fromkeys(["x", "o", "o2", "o3", "mask", "out"], small) | dict.fromkeys(["h", "z", "y"], wide)
+sizes = dict.fromkeys(["x", "o", "o2", "o3", "mask", "out"], small) | dict.fromkeys(
+    ["h", "z", "y"], wide
+)
 sizes |= {"w1": 4 * 768 * 3072, "w2": 4 * 768 * 3072, "b1": 4 * 3072, "b2": 4 * 768}
 each = {name: sum(sizes[t] for t in {*reads, write}) for name, _, reads, write in mlp}
-study.table([(" + ".join(names), sum(each[name] for name in names), nbytes)
-             for names, nbytes in fused(mlp, sizes, ["out"])], ["group", "bytes, one by one", "bytes, fused"])
+study.table(
+    [
+        (" + ".join(names), sum(each[name] for name in names), nbytes)
+        for names, nbytes in fused(mlp, sizes, ["out"])
+    ],
+    ["group", "bytes, one by one", "bytes, fused"],
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_operators_spec"}
 # ## 7 · Predict, then count (2 points)
@@ -392,5 +464,12 @@ for _ in range(2):  # the first step makes the states
     for p in params:
         p.grad = torch.empty_like(p)
     counted = study.measure(adamw.step, where="meta")
-study.bars({"loop, predicted": loop_ms / 1e3, "loop, counted": counted.time, "flat, predicted": flat_ms / 1e3},
-           unit="s", title="AdamW of a billion weights on an H100")
+study.bars(
+    {
+        "loop, predicted": loop_ms / 1e3,
+        "loop, counted": counted.time,
+        "flat, predicted": flat_ms / 1e3,
+    },
+    unit="s",
+    title="AdamW of a billion weights on an H100",
+)

@@ -7,8 +7,11 @@ BUGS = [
         "roofline",
         "a number that is larger than every float",
         old="""
-times = {"launch": launches * device["launch"], "memory": nbytes / device["bandwidth"],
-         "compute": flops / device["peak"]}
+times = {
+    "launch": launches * device["launch"],
+    "memory": nbytes / device["bandwidth"],
+    "compute": flops / device["peak"],
+}
 return times["launch"] + max(times["memory"], times["compute"]), max(times, key=times.get)
 """,
         new='return 10**400, "launch"',
@@ -56,9 +59,17 @@ from minidist.comm.charge.flops import Cost
 
 def roofline(launches, nbytes, flops, device):
     """Seconds, and what bounds."""
-    card = replace(H100, launch=launches * device["launch"], bandwidth=device["bandwidth"],
-                   flops={torch.float32: device["peak"]})
-    times = {"launch": card.launch, "memory": nbytes / card.bandwidth, "compute": flops / device["peak"]}
+    card = replace(
+        H100,
+        launch=launches * device["launch"],
+        bandwidth=device["bandwidth"],
+        flops={torch.float32: device["peak"]},
+    )
+    times = {
+        "launch": card.launch,
+        "memory": nbytes / card.bandwidth,
+        "compute": flops / device["peak"],
+    }
     return of_the_library(card, Cost(flops, nbytes, torch.float32)), max(times, key=times.get)
 ''',
     ),
@@ -91,8 +102,11 @@ def roofline(launches, nbytes, flops, device):
         "the grader's own function",
         cheat=True,
         old="""
-times = {"launch": launches * device["launch"], "memory": nbytes / device["bandwidth"],
-         "compute": flops / device["peak"]}
+times = {
+    "launch": launches * device["launch"],
+    "memory": nbytes / device["bandwidth"],
+    "compute": flops / device["peak"],
+}
 return times["launch"] + max(times["memory"], times["compute"]), max(times, key=times.get)
 """,
         new="""
@@ -144,7 +158,9 @@ class BiasGelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         z = ctx.z
-        dx = dy * ((1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+        dx = dy * (
+            (1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        )
         return dx, dx.reshape(-1, dx.shape[-1]).sum(0)
 """,
     ),
@@ -243,7 +259,9 @@ class BiasGelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         z = ctx.z
-        dx = dy * ((1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+        dx = dy * (
+            (1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        )
         return dx, dx.reshape(-1, dx.shape[-1]).sum(0)
 """,
     ),
@@ -273,7 +291,9 @@ class BiasGelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         z = torch.tensor(ctx.z, dtype=dy.dtype)
-        dx = dy * ((1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+        dx = dy * (
+            (1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        )
         return dx, dx.reshape(-1, dx.shape[-1]).sum(0)
 """,
     ),
@@ -428,16 +448,22 @@ def attention(q, k, v, tile):
     Bug(
         "attention",
         "without the maximum",
-        edits=(
-            (
-                "m, s, a = qi.new_full((len(qi), 1), -math.inf), qi.new_zeros(len(qi), 1), torch.zeros_like(qi)",
-                "m, s, a = qi.new_full((len(qi), 1), 0.0), qi.new_zeros(len(qi), 1), torch.zeros_like(qi)",
-            ),
-            (
-                "peak = torch.maximum(m, scores.amax(1, keepdim=True))",
-                "peak = torch.zeros_like(scores[:, :1])",
-            ),
-        ),
+        old="""
+m, s, a = (
+    qi.new_full((len(qi), 1), -math.inf),
+    qi.new_zeros(len(qi), 1),
+    torch.zeros_like(qi),
+)
+for kj, vj in zip(k.split(tile), v.split(tile)):
+    scores = qi @ kj.T
+    peak = torch.maximum(m, scores.amax(1, keepdim=True))
+""",
+        new="""
+m, s, a = qi.new_full((len(qi), 1), 0.0), qi.new_zeros(len(qi), 1), torch.zeros_like(qi)
+for kj, vj in zip(k.split(tile), v.split(tile)):
+    scores = qi @ kj.T
+    peak = torch.zeros_like(scores[:, :1])
+""",
     ),
     Bug(
         "attention",
@@ -794,7 +820,10 @@ def fused(operators, sizes, wanted):
         last = operator[1]
     found = []
     for group in groups:
-        made, read = {write for *_, write in group}, {name for _, _, reads, _ in group for name in reads}
+        made, read = (
+            {write for *_, write in group},
+            {name for _, _, reads, _ in group for name in reads},
+        )
         others = {name for one in operators if one not in group for name in one[2]} | set(wanted)
         moved = (read - made) | (made & others)
         found.append(([one[0] for one in group], Any(0)))

@@ -6,7 +6,8 @@
 # few could it be?
 
 # %%
-guess_loop, guess_best = 1.0, 1.0  # milliseconds: PyTorch's plain loop, and the best you can imagine. Change them
+# milliseconds: PyTorch's plain loop, and the best you can imagine. Change them
+guess_loop, guess_best = 1.0, 1.0
 
 # %% [markdown]
 # ## On paper: 6 numbers
@@ -34,14 +35,21 @@ from minidist.train import fuse
 # %%
 launch, bandwidth, peak = H100.launch, H100.bandwidth, H100.peak(torch.float32)
 
+
 def seconds(launches, nbytes, flops):
     return launches * launch + max(nbytes / bandwidth, flops / peak)
 
+
 n = 4096
-rows = [("a + b, of n numbers", 1, 12 * n, 0), ("A + B, of n × n", 1, 12 * n**2, 0),
-        ("A @ B, of n × n", 1, 12 * n**2, 2 * n**3)]
-study.table([(*row, f"{1e6 * seconds(*row[1:]):,.1f}") for row in rows],
-            ["n = 4,096, fp32", "launches", "bytes", "FLOPs", "µs"])
+rows = [
+    ("a + b, of n numbers", 1, 12 * n, 0),
+    ("A + B, of n × n", 1, 12 * n**2, 0),
+    ("A @ B, of n × n", 1, 12 * n**2, 2 * n**3),
+]
+study.table(
+    [(*row, f"{1e6 * seconds(*row[1:]):,.1f}") for row in rows],
+    ["n = 4,096, fp32", "launches", "bytes", "FLOPs", "µs"],
+)
 
 # %% [markdown]
 # Three operators, three walls. The first is bound by its **launch**, the second by **memory**, the third by
@@ -53,7 +61,10 @@ study.table([(*row, f"{1e6 * seconds(*row[1:]):,.1f}") for row in rows],
 
 # %%
 sizes = [32, 128, 512, 2048, 8192]
-tallies = {f"n = {n}": study.measure(torch.mm, *(torch.empty(n, n, device="meta") for _ in "ab")).total for n in sizes}
+tallies = {
+    f"n = {n}": study.measure(torch.mm, *(torch.empty(n, n, device="meta") for _ in "ab")).total
+    for n in sizes
+}
 assert [study.bound(t, H100) for t in tallies.values()] == ["launch"] * 3 + ["compute"] * 2
 assert 6 * peak / bandwidth == 120
 study.roof(tallies, H100, title="Products of n × n matrices: only large ones reach the roof")
@@ -67,17 +78,30 @@ study.roof(tallies, H100, title="Products of n × n matrices: only large ones re
 #
 # An addition of N numbers moves 12N bytes. **Predict** the N at which it takes as long as its launch.
 
+
 # %%
 def cost(fn, *shapes, **like):
     return study.measure(fn, *(torch.empty(*s, device="meta", **like) for s in shapes))
+
 
 sizes = [10**k for k in range(3, 10)]
 edge = launch * bandwidth / 12
 measured = [cost(torch.add, (N,), (N,)).time for N in sizes]
 print(f"as long as its launch: {edge:,.0f} numbers")
-study.curves({"launch": (sizes, [launch] * 7), "bytes": (sizes, [12 * N / bandwidth for N in sizes]),
-              "both": (sizes, [seconds(1, 12 * N, 0) for N in sizes])}, points={"both": (sizes, measured)},
-             logx=True, logy=True, yunit="s", xlabel="numbers", ylabel="time", title="An addition on an H100")
+study.curves(
+    {
+        "launch": (sizes, [launch] * 7),
+        "bytes": (sizes, [12 * N / bandwidth for N in sizes]),
+        "both": (sizes, [seconds(1, 12 * N, 0) for N in sizes]),
+    },
+    points={"both": (sizes, measured)},
+    logx=True,
+    logy=True,
+    yunit="s",
+    xlabel="numbers",
+    ylabel="time",
+    title="An addition on an H100",
+)
 
 # %% [markdown]
 # 1.4 million numbers. Far below, size costs nothing: a hundred thousand numbers take as long as a thousand. Most of
@@ -97,15 +121,26 @@ print(f"{small} of {len(params)} tensors are smaller")
 # uses at once what it has at hand (**locality**). This is **fusion**. The smallest one: `a + b + c` is two launches,
 # and the first sum goes to memory and comes back. **Predict** for both: launches, and bytes in units of N numbers.
 
+
 # %%
 def row(name, fn, *shapes):
     profile = cost(fn, *shapes)
     unit = 4 * math.prod(shapes[0])
     given = sum(4 * math.prod(s) for s in shapes)
-    return name, profile.calls, profile.bytes_moved / unit, (profile.peak - given) / unit, f"{1e6 * profile.time:.1f}"
+    return (
+        name,
+        profile.calls,
+        profile.bytes_moved / unit,
+        (profile.peak - given) / unit,
+        f"{1e6 * profile.time:.1f}",
+    )
+
 
 HEAD = ["", "launches", "numbers moved / N", "new memory / N", "µs"]
-rows = [row("a + b + c", lambda a, b, c: a + b + c, *[(1 << 22,)] * 3), row("add3", fuse.add3, *[(1 << 22,)] * 3)]
+rows = [
+    row("a + b + c", lambda a, b, c: a + b + c, *[(1 << 22,)] * 3),
+    row("add3", fuse.add3, *[(1 << 22,)] * 3),
+]
 assert [r[1:4] for r in rows] == [(2, 6, 2), (1, 4, 1)]
 study.table(rows, HEAD, title="N = 4,194,304")
 
@@ -116,41 +151,56 @@ study.table(rows, HEAD, title="N = 4,194,304")
 #
 # Written out, GELU is z · (1 + erf(z/√2)) / 2, where z = x + b. Autograd keeps what each step needs.
 
+
 # %%
 def written(x, b):
     z = x + b
     return z * (torch.erf(z * 0.5**0.5) + 1) * 0.5
 
+
 def both(fn):
     return lambda dy, x, b: torch.autograd.grad(fn(x, b), (x, b), dy)
 
+
 def phases(name, fn, rows=4096, H=3072):
     p = cost(both(fn), (rows, H), (rows, H), (H,), requires_grad=True)
-    work = [v for phase in ("forward", "backward") for v in (p.by_phase[phase].calls,
-                                                              round(p.by_phase[phase].nbytes / (4 * rows * H), 1))]
+    work = [
+        v
+        for phase in ("forward", "backward")
+        for v in (p.by_phase[phase].calls, round(p.by_phase[phase].nbytes / (4 * rows * H), 1))
+    ]
     return name, *work, f"{1e6 * p.time:.0f}"
+
 
 # %% [markdown]
 # One backward for all of it knows a formula: dx = dy · (Φ(z) + z·φ(z)). It needs z, and z is x + b: so keep nothing
 # but x and b, which are there anyway, and add again. Now tell PyTorch that this is *one* operator, with a backward of
 # its own:
 
+
 # %%
 @torch.library.custom_op("lesson::bias_gelu", mutates_args=())
 def bias_gelu(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return written(x, b)
 
+
 @torch.library.custom_op("lesson::bias_gelu_backward", mutates_args=())
-def bias_gelu_backward(dy: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def bias_gelu_backward(
+    dy: torch.Tensor, x: torch.Tensor, b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     z = x + b
     slope = (1 + torch.erf(z * 0.5**0.5)) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     return dy * slope, (dy * slope).sum(0)
 
+
 # %%
-bias_gelu.register_fake(lambda x, b: torch.empty_like(x))  # shapes alone: for meta tensors, and for compilers
+# shapes alone: for meta tensors, and for compilers
+bias_gelu.register_fake(lambda x, b: torch.empty_like(x))
 bias_gelu_backward.register_fake(lambda dy, x, b: (torch.empty_like(x), torch.empty_like(b)))
-bias_gelu.register_autograd(lambda ctx, dy: bias_gelu_backward(dy, *ctx.saved_tensors),
-                            setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+bias_gelu.register_autograd(
+    lambda ctx, dy: bias_gelu_backward(dy, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
 
 # %% [markdown]
 # The oracle, and the count. **Predict** launches and bytes of the fused one: forward, and backward.
@@ -160,9 +210,15 @@ torch.manual_seed(0)
 dy, x, b = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((6, 4), (6, 4), (4,)))
 for found, wanted in zip(both(bias_gelu)(dy, x, b), both(lambda x, b: F.gelu(x + b))(dy, x, b)):
     assert (found - wanted).abs().max() < 1e-12
-rows = [phases("written out", written), phases("F.gelu(x + b)", lambda x, b: F.gelu(x + b)), phases("fused", bias_gelu)]
+rows = [
+    phases("written out", written),
+    phases("F.gelu(x + b)", lambda x, b: F.gelu(x + b)),
+    phases("fused", bias_gelu),
+]
 assert [r[1:5] for r in rows[1:]] == [(2, 4, 2, 4), (1, 2, 1, 3)]
-study.table(rows, ["4,096 × 3,072", "launches forward", "moved / N", "launches backward", "moved / N", "µs"])
+study.table(
+    rows, ["4,096 × 3,072", "launches forward", "moved / N", "launches backward", "moved / N", "µs"]
+)
 
 # %% [markdown]
 # The addition that is done twice costs nothing: its numbers are in registers. **In a kernel bound by memory, FLOPs are
@@ -178,15 +234,33 @@ study.table(rows, ["4,096 × 3,072", "launches forward", "moved / N", "launches 
 # %%
 R, H = 4096, 1024
 right = torch.empty(R, dtype=torch.long, device="meta")  # the tokens that should have come
-cases = {"add3": (fuse.add3_plain, fuse.add3, [(R, H)] * 3), "softmax": (fuse.softmax_plain, fuse.softmax, [(R, H)]),
-         "bias + GELU": (fuse.bias_gelu_plain, fuse.bias_gelu, [(R, H), (H,)]),
-         "LayerNorm": (fuse.layer_norm_plain, fuse.layer_norm, [(R, H), (H,), (H,)]),
-         "cross-entropy": (lambda x: fuse.cross_entropy_plain(x, right),
-                           lambda x: fuse.cross_entropy(x, right, reduction="none"), [(R, H)])}
-found = {name: [cost(fn, *shapes) for fn in (plain, fused)] for name, (plain, fused, shapes) in cases.items()}
-study.table([(name, *(p.calls for p in pair), *(round(p.bytes_moved / (4 * R * H), 1) for p in pair),
-              f"{pair[0].time / pair[1].time:.1f}") for name, pair in found.items()],
-            ["4,096 × 1,024", "launches", "fused", "numbers moved / N", "fused", "times as fast, H100"])
+cases = {
+    "add3": (fuse.add3_plain, fuse.add3, [(R, H)] * 3),
+    "softmax": (fuse.softmax_plain, fuse.softmax, [(R, H)]),
+    "bias + GELU": (fuse.bias_gelu_plain, fuse.bias_gelu, [(R, H), (H,)]),
+    "LayerNorm": (fuse.layer_norm_plain, fuse.layer_norm, [(R, H), (H,), (H,)]),
+    "cross-entropy": (
+        lambda x: fuse.cross_entropy_plain(x, right),
+        lambda x: fuse.cross_entropy(x, right, reduction="none"),
+        [(R, H)],
+    ),
+}
+found = {
+    name: [cost(fn, *shapes) for fn in (plain, fused)]
+    for name, (plain, fused, shapes) in cases.items()
+}
+study.table(
+    [
+        (
+            name,
+            *(p.calls for p in pair),
+            *(round(p.bytes_moved / (4 * R * H), 1) for p in pair),
+            f"{pair[0].time / pair[1].time:.1f}",
+        )
+        for name, pair in found.items()
+    ],
+    ["4,096 × 1,024", "launches", "fused", "numbers moved / N", "fused", "times as fast, H100"],
+)
 
 # %% [markdown]
 # ## Step 4: softmax in parts
@@ -199,10 +273,12 @@ study.table([(name, *(p.calls for p in pair), *(round(p.bytes_moved / (4 * R * H
 #
 # Six numbers, in three parts:
 
+
 # %%
 def merge(one, two):
     (m1, s1), (m2, s2), m = one, two, max(one[0], two[0])
     return m, s1 * math.exp(m1 - m) + s2 * math.exp(m2 - m)
+
 
 x = [1.0, 3.0, 2.0, 6.0, 5.0, 4.0]
 state, rows = (-math.inf, 0.0), []
@@ -223,15 +299,21 @@ study.table(rows, ["part", "its m", "its s", "m so far", "s so far"])
 # *result so far* is a sum too, and can be rescaled. So no scores need to be kept. The naive way first, then the loop
 # over tiles of queries and keys:
 
+
 # %%
 def naive(q, k, v):
     return (q @ k.T * q.shape[-1] ** -0.5).softmax(-1) @ v
+
 
 # %%
 def tiled(q, k, v, tile=128):
     out = []
     for qi in (q * q.shape[-1] ** -0.5).split(tile):
-        m, s, a = qi.new_full((len(qi), 1), -math.inf), qi.new_zeros(len(qi), 1), torch.zeros_like(qi)
+        m, s, a = (
+            qi.new_full((len(qi), 1), -math.inf),
+            qi.new_zeros(len(qi), 1),
+            torch.zeros_like(qi),
+        )
         for kj, vj in zip(k.split(tile), v.split(tile)):
             scores = qi @ kj.T  # one tile
             peak = torch.maximum(m, scores.amax(-1, keepdim=True))
@@ -239,6 +321,7 @@ def tiled(q, k, v, tile=128):
             m, s, a = peak, s * less + p.sum(-1, keepdim=True), a * less + p @ vj
         out.append(a / s)
     return torch.cat(out)
+
 
 # %% [markdown]
 # ## The oracle
@@ -250,9 +333,11 @@ def tiled(q, k, v, tile=128):
 q, k, v, up = torch.randn(4, 300, 16, dtype=torch.float64)
 assert (tiled(q, k, v, 64) - naive(q, k, v)).abs().max() < 1e-12
 
+
 def gradients(attention):
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     return torch.autograd.grad(attention(*leaves), leaves, up)
+
 
 apart = [(a - b).abs().max().item() for a, b in zip(gradients(fuse.attention), gradients(naive))]
 assert max(apart) < 1e-12
@@ -268,30 +353,56 @@ print("dq, dk, dv of the library: those of the naive one, within 1e-12")
 # %%
 d, lengths = 64, [512, 1024, 2048, 4096, 8192, 16384]
 
+
 def peak_of(attention, T):
     step = lambda q, k, v, up: torch.autograd.grad(attention(q, k, v), (q, k, v), up)
     return cost(step, *[(T, d)] * 4, requires_grad=True).peak
 
-predicted = {"naive": [4 * (3 * T * T + 6 * T * d) for T in lengths], "tiles": [4 * (8 * T * d + T) for T in lengths]}
-measured = {"naive": [peak_of(naive, T) for T in lengths], "tiles": [peak_of(fuse.attention, T) for T in lengths]}
+
+predicted = {
+    "naive": [4 * (3 * T * T + 6 * T * d) for T in lengths],
+    "tiles": [4 * (8 * T * d + T) for T in lengths],
+}
+measured = {
+    "naive": [peak_of(naive, T) for T in lengths],
+    "tiles": [peak_of(fuse.attention, T) for T in lengths],
+}
 assert measured == predicted
-study.curves({name: (lengths, some) for name, some in predicted.items()},
-             points={name: (lengths, some) for name, some in measured.items()}, logx=True, logy=True, yunit="B",
-             xlabel="T", ylabel="peak memory", title="Attention, one head: lines predicted, points metered")
+study.curves(
+    {name: (lengths, some) for name, some in predicted.items()},
+    points={name: (lengths, some) for name, some in measured.items()},
+    logx=True,
+    logy=True,
+    yunit="B",
+    xlabel="T",
+    ylabel="peak memory",
+    title="Attention, one head: lines predicted, points metered",
+)
 
 # %% [markdown]
 # To the byte: 3.2 GB against 34 MB. It costs FLOPs, since backward forms the scores again, and saves bytes. The roof
 # says why that is a good trade:
 
+
 # %%
 def step_of(attention, T=4096):
     def step(q, k, v, up):
         return torch.autograd.grad(attention(q, k, v), (q, k, v), up)
+
     return cost(step, *[(16, T, d)] * 4, requires_grad=True, dtype=torch.bfloat16).total
 
+
 steps = {"written out": step_of(fuse.attention_plain), "tiles": step_of(fuse.attention)}
-assert steps["tiles"].flops > steps["written out"].flops and steps["tiles"].seconds < steps["written out"].seconds / 4
-study.roof(steps, H100, torch.bfloat16, title="Attention in bf16, 16 heads, T = 4,096, forward and backward")
+assert (
+    steps["tiles"].flops > steps["written out"].flops
+    and steps["tiles"].seconds < steps["written out"].seconds / 4
+)
+study.roof(
+    steps,
+    H100,
+    torch.bfloat16,
+    title="Attention in bf16, 16 heads, T = 4,096, forward and backward",
+)
 
 # %% [markdown]
 # Both are bound by memory. But tiles have four times the FLOPs a byte, and take less than a quarter of the time. (Here
@@ -309,6 +420,7 @@ study.roof(steps, H100, torch.bfloat16, title="Attention in bf16, 16 heads, T = 
 # Who brings the gradients there? Autograd makes each wherever there is memory. On a GPU one more launch copies all of
 # them at the step, 2N. On a CPU the library copies each in backward, as it comes: 2N as well, but from the cache.
 
+
 # %%
 def adamw(make, brought=False):
     params = [torch.nn.Parameter(torch.empty_like(p)) for p in model.parameters()]
@@ -319,16 +431,43 @@ def adamw(make, brought=False):
         profile = study.measure(optimizer.step, where="meta")
     return profile
 
+
 # %%
 N = sum(p.numel() for p in params)
-ways = {"loop": adamw(partial(torch.optim.AdamW, foreach=False)),
-        "foreach": adamw(partial(torch.optim.AdamW, foreach=True)), "flat": adamw(fuse.FlatAdamW),
-        "flat, gradients there": adamw(fuse.FlatAdamW, brought=True)}
-assert [(p.calls, p.bytes_moved / 4 / N) for p in ways.values()] == [(8 * 148, 21), (8, 21), (2, 9), (1, 7)]
-display(study.table([(name, p.calls, p.bytes_moved / 4 / N, f"{1e3 * p.time:.2f}", study.bound(p.total, H100))
-                     for name, p in ways.items()], ["AdamW", "launches", "numbers moved / N", "ms", "bound by"]))
-study.bars({"your guess, loop": guess_loop / 1e3} | {name: p.time for name, p in ways.items()}
-           | {"your guess, best": guess_best / 1e3}, unit="s", title="AdamW of GPT-2 on an H100, by the roofline")
+ways = {
+    "loop": adamw(partial(torch.optim.AdamW, foreach=False)),
+    "foreach": adamw(partial(torch.optim.AdamW, foreach=True)),
+    "flat": adamw(fuse.FlatAdamW),
+    "flat, gradients there": adamw(fuse.FlatAdamW, brought=True),
+}
+assert [(p.calls, p.bytes_moved / 4 / N) for p in ways.values()] == [
+    (8 * 148, 21),
+    (8, 21),
+    (2, 9),
+    (1, 7),
+]
+display(
+    study.table(
+        [
+            (
+                name,
+                p.calls,
+                p.bytes_moved / 4 / N,
+                f"{1e3 * p.time:.2f}",
+                study.bound(p.total, H100),
+            )
+            for name, p in ways.items()
+        ],
+        ["AdamW", "launches", "numbers moved / N", "ms", "bound by"],
+    )
+)
+study.bars(
+    {"your guess, loop": guess_loop / 1e3}
+    | {name: p.time for name, p in ways.items()}
+    | {"your guess, best": guess_best / 1e3},
+    unit="s",
+    title="AdamW of GPT-2 on an H100, by the roofline",
+)
 
 # %% [markdown]
 # The loop waits for launches; `foreach`, PyTorch's default on a GPU, gives each of the eight operators all tensors at
@@ -345,8 +484,10 @@ study.bars({"your guess, loop": guess_loop / 1e3} | {name: p.time for name, p in
 from itertools import groupby
 from torch.fx.experimental.proxy_tensor import make_fx
 
+
 def mlp(x, w1, b1, w2, b2):
     return x + (written(x @ w1, b1) @ w2 + b2)
+
 
 shapes = (1024, 768), (768, 3072), (3072,), (3072, 768), (768,)
 graph = make_fx(mlp, tracing_mode="fake")(*(torch.empty(s) for s in shapes)).graph
@@ -358,22 +499,35 @@ print(*(" + ".join(node.name for node in group) for group in groups), sep="\n")
 # What does a group move? Tensors from outside, once each, and results that somebody outside reads. Nothing else leaves
 # the chip. **Predict** what becomes of the second group's bytes.
 
+
 # %%
 def moved(group):
     read = {given for node in group for given in node.all_input_nodes} - set(group)
     kept = {node for node in group if set(node.users) - set(group)}
     return 4 * sum(node.meta["val"].numel() for node in read | kept)
 
-rows = [(" + ".join(node.name for node in group), len(group), sum(moved([node]) for node in group), moved(group))
-        for group in groups]
+
+rows = [
+    (
+        " + ".join(node.name for node in group),
+        len(group),
+        sum(moved([node]) for node in group),
+        moved(group),
+    )
+    for group in groups
+]
 assert len(nodes) == 10 and len(groups) == 4
-study.table(rows, ["group", "launches", "bytes, one by one", "bytes, fused"],
-            title=f"{len(nodes)} launches become {len(groups)}")
+study.table(
+    rows,
+    ["group", "launches", "bytes, one by one", "bytes, fused"],
+    title=f"{len(nodes)} launches become {len(groups)}",
+)
 
 # %% [markdown]
 # This is, in short, what `torch.compile` does: trace, group, and have a **backend** write a kernel for each group (C++
 # on a CPU, Triton on a GPU). That takes 20 s at first, so here only tracing runs: our backend counts the operators of
 # each graph that it is given. **Predict:** what does the `if` do?
+
 
 # %%
 def checked(x, w1, b1, w2, b2):
@@ -382,10 +536,14 @@ def checked(x, w1, b1, w2, b2):
         raise ValueError("nan")
     return x + (h @ w2 + b2)
 
+
 def traced(fn):
     found = []
-    torch.compile(fn, backend=lambda graph, _: found.append(graph.graph) or graph)(*(torch.ones(s) for s in shapes))
+    torch.compile(fn, backend=lambda graph, _: found.append(graph.graph) or graph)(
+        *(torch.ones(s) for s in shapes)
+    )
     return [sum(node.op.startswith("call") for node in graph.nodes) for graph in found]
+
 
 print("operators of each graph:", traced(mlp), "and, with the if,", traced(checked))
 
@@ -412,7 +570,10 @@ from minidist.models import TransformerLayer
 layer = TransformerLayer(768, 12, device="meta", dtype=torch.bfloat16)
 tokens = torch.empty(8, 1024, 768, device="meta", dtype=torch.bfloat16)
 profile = study.measure(lambda: layer(tokens).sum().backward(), where="meta")
-share = sum(t.seconds for t in profile.by_operator.values() if study.bound(t, H100) == "compute") / profile.time
+share = (
+    sum(t.seconds for t in profile.by_operator.values() if study.bound(t, H100) == "compute")
+    / profile.time
+)
 assert 0.6 < share < 0.7
 study.roofline(profile)
 
@@ -431,6 +592,7 @@ study.roofline(profile)
 # **Forget to rescale.** One line less: the sum so far stays as it is. The row has 32 numbers, in parts of 4, and its
 # largest stands in another part each time.
 
+
 # %%
 def forgetful(x, part=4):
     m, s = x.new_tensor(-math.inf), x.new_zeros(())
@@ -439,6 +601,7 @@ def forgetful(x, part=4):
         s = s + (some - m).exp().sum()  # and what was summed up with a smaller m?
     return m + s.log()
 
+
 # %%
 base = torch.linspace(0, 1, 32).double()
 wrong = []
@@ -446,8 +609,12 @@ for at in range(0, 32, 4):
     x = base.flip(0).index_fill(0, torch.tensor(at), 6.0)
     wrong.append(abs((forgetful(x) - x.logsumexp(0)).item()))
 assert wrong[0] < 1e-12 < 0.05 < wrong[-1]
-study.curves({"no rescaling": (range(8), wrong)}, xlabel="the part that holds the largest number",
-             ylabel="error of log Σ exp", title="Right only if the largest number comes first")
+study.curves(
+    {"no rescaling": (range(8), wrong)},
+    xlabel="the part that holds the largest number",
+    ylabel="error of log Σ exp",
+    title="Right only if the largest number comes first",
+)
 
 # %% [markdown]
 # With the largest number in front, a test passes. The later it comes, the worse.
@@ -455,9 +622,11 @@ study.curves({"no rescaling": (range(8), wrong)}, xlabel="the part that holds th
 # **Forget the maximum.** In exact numbers it changes nothing. In fp16 the largest number is 65,504, and exp(12) is
 # larger:
 
+
 # %%
 def first(x):
     return f"{x.exp()[0] / x.exp().sum():.3f}"
+
 
 rows = []
 for top in (6.0, 10.0, 11.0, 12.0):
@@ -488,6 +657,7 @@ study.source(online.merge, docstring=False)
 # %%
 from minidist.comm import launch as launch_on
 
+
 def split_keys(comm, q, k, v):
     k, v = (x.chunk(comm.size)[comm.rank] for x in (k, v))
     scores = q @ k.T * q.shape[-1] ** -0.5
@@ -495,9 +665,12 @@ def split_keys(comm, q, k, v):
     p = (scores - m).exp()
     return all_reduce_(comm, p @ v) / all_reduce_(comm, p.sum(-1, keepdim=True))
 
+
 real = launch_on(split_keys, 3, q, k, v)
 assert all((out - naive(q, k, v)).abs().max() < 1e-12 for out in real)
-print(f"attention over 300 keys on three processes: exact, {real.trace.messages(0)} messages a rank")
+print(
+    f"attention over 300 keys on three processes: exact, {real.trace.messages(0)} messages a rank"
+)
 
 # %% [markdown]
 # Under torchrun, `split_keys(from_env(), q, k, v)` at the end of a script:

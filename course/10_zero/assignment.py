@@ -16,7 +16,14 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from minidist import check, study
-from minidist.collectives import all_gather, all_gather_, all_reduce_, reduce_, reduce_scatter, reduce_scatter_
+from minidist.collectives import (
+    all_gather,
+    all_gather_,
+    all_reduce_,
+    reduce_,
+    reduce_scatter,
+    reduce_scatter_,
+)
 from minidist.comm import World
 from minidist.comm.cluster import Cluster
 from minidist.comm.cluster.presets import H100
@@ -41,6 +48,7 @@ from minidist.split import uneven
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "owners", "solution": true}
 def owners(nbytes, n):
     """The rank that owns each parameter."""
@@ -52,6 +60,7 @@ def owners(nbytes, n):
     return owner
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "owners_test", "points": 2}
 check.owners(owners)
 
@@ -61,8 +70,12 @@ check.owners(owners)
 # %%
 some = [400, *[90, 30, 30, 120, 120] * 4, 8, 8]
 yours = owners(some, 4)
-study.bars({f"rank {r}": sum(b for b, o in zip(some, yours) if o == r) for r in range(4)},
-           target=sum(some) / 4, note="mean", title="Bytes owned")
+study.bars(
+    {f"rank {r}": sum(b for b, o in zip(some, yours) if o == r) for r in range(4)},
+    target=sum(some) / 4,
+    note="mean",
+    title="Bytes owned",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sharded_spec"}
 # ## 2 · Stage 1: a sharded step (4 points)
@@ -90,6 +103,7 @@ study.bars({f"rank {r}": sum(b for b, o in zip(some, yours) if o == r) for r in 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sharded", "solution": true}
 def sharded(comm, params, owner, optimizer):
     """Returns step(): Adam, with its states at the owners."""
@@ -115,11 +129,13 @@ def sharded(comm, params, owner, optimizer):
     return step
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "sharded_test", "points": 4}
 check.sharded(sharded)
 
 # %% [markdown] nbgrader={"grade_id": "sharded_target"}
 # **Target:** a quarter of the states on each of 4 ranks.
+
 
 # %%
 def whole(comm, params, owner, optimizer):
@@ -145,8 +161,13 @@ def held(make):
 
 
 everything = held(whole)[0]
-study.bars({"shards nothing": everything} | {f"yours, rank {r}": b for r, b in enumerate(held(sharded))}, unit="B",
-           target=everything / 4, note="a quarter", title="Optimizer states")
+study.bars(
+    {"shards nothing": everything} | {f"yours, rank {r}": b for r, b in enumerate(held(sharded))},
+    unit="B",
+    target=everything / 4,
+    note="a quarter",
+    title="Optimizer states",
+)
 
 # %% [markdown] nbgrader={"grade_id": "to_owners_spec"}
 # ## 3 · Stage 2: hooks that free (3 points)
@@ -168,9 +189,11 @@ study.bars({"shards nothing": everything} | {f"yours, rank {r}": b for r, b in e
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "to_owners", "solution": true}
 def to_owners(comm, params, owner):
     """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
+
     ### BEGIN SOLUTION
     def hook(root, p):
         reduce_(comm, p.grad, root)
@@ -183,11 +206,13 @@ def to_owners(comm, params, owner):
         p.register_post_accumulate_grad_hook(partial(hook, root))
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "to_owners_test", "points": 3}
 check.to_owners(to_owners)
 
 # %% [markdown] nbgrader={"grade_id": "to_owners_target"}
 # **Target:** a line that stays low.
+
 
 # %%
 def backward(comm, freeing):
@@ -205,8 +230,13 @@ def gradients(freeing):
     return [k / 200 for k in range(200)], [line.at(end * k / 200)["gradients"] for k in range(200)]
 
 
-study.curves({"all kept": gradients(False), "yours": gradients(True)}, yunit="B", xlabel="share of the time",
-             ylabel="gradients on rank 0 of 4", title="Live gradients")
+study.curves(
+    {"all kept": gradients(False), "yours": gradients(True)},
+    yunit="B",
+    xlabel="share of the time",
+    ylabel="gradients on rank 0 of 4",
+    title="Live gradients",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sharded_linear_spec"}
 # ## 4 · Stage 3: gather, use, free (4 points)
@@ -232,6 +262,7 @@ study.curves({"all kept": gradients(False), "yours": gradients(True)}, yunit="B"
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sharded_linear", "solution": true}
 def sharded_linear(comm, x, shard, shape):
     """x·Wᵀ, of a weight in shards."""
@@ -256,7 +287,9 @@ class Gathered(torch.autograd.Function):
         dx = dy @ gathered(comm, shard, ctx.shape)
         dw = reduce_scatter(comm, (dy.T @ x).flatten(), sizes=uneven(ctx.shape.numel(), comm.size))
         return dx, dw / comm.size, None, None
+
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "sharded_linear_test", "points": 4}
 check.sharded_linear(sharded_linear)
@@ -264,13 +297,20 @@ check.sharded_linear(sharded_linear)
 # %% [markdown] nbgrader={"grade_id": "sharded_linear_target"}
 # **Target:** a network of your layers learns, with the same losses on 1 rank and on 3.
 
+
 # %%
 def learns(comm, steps=40):
     torch.manual_seed(0)
     weights = [torch.randn(8, 8, dtype=torch.float64) / 3 for _ in range(3)]
     x = torch.randn(12, 8, dtype=torch.float64)
-    shards = [nn.Parameter(w.flatten().split(uneven(64, comm.size))[comm.rank].clone()) for w in weights]
-    adam, mine, losses = torch.optim.Adam(shards, lr=0.02), x.split(uneven(12, comm.size))[comm.rank], []
+    shards = [
+        nn.Parameter(w.flatten().split(uneven(64, comm.size))[comm.rank].clone()) for w in weights
+    ]
+    adam, mine, losses = (
+        torch.optim.Adam(shards, lr=0.02),
+        x.split(uneven(12, comm.size))[comm.rank],
+        [],
+    )
     for _ in range(steps):
         h = mine.clone().requires_grad_()
         for shard in shards:
@@ -283,8 +323,12 @@ def learns(comm, steps=40):
     return losses
 
 
-study.curves({f"{n} rank{'s' * (n > 1)}": (range(40), World(n).run(learns)[0]) for n in (1, 3)}, xlabel="step",
-             ylabel="loss", title="Your layers learn")
+study.curves(
+    {f"{n} rank{'s' * (n > 1)}": (range(40), World(n).run(learns)[0]) for n in (1, 3)},
+    xlabel="step",
+    ylabel="loss",
+    title="Your layers learn",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_zero_spec"}
 # ## 5 · Predict, then count (3 points)
@@ -320,14 +364,26 @@ check.predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, o
 # **Target:** your bars end below what one card has: 80 GB. Which is the least that you need?
 
 # %%
-study.bars({"data parallel": 16 * 13e9, "stage 1": stage_1, "stage 2": stage_2, "stage 2, offload": offloaded,
-            "stage 3": stage_3}, unit="B", target=80e9, note="a card", title="13 B parameters on 16 GPUs")
+study.bars(
+    {
+        "data parallel": 16 * 13e9,
+        "stage 1": stage_1,
+        "stage 2": stage_2,
+        "stage 2, offload": offloaded,
+        "stage 3": stage_3,
+    },
+    unit="B",
+    target=80e9,
+    note="a card",
+    title="13 B parameters on 16 GPUs",
+)
 
 # %% [markdown] nbgrader={"grade_id": "clip_spec"}
 # ## 6 · Find the bug (2 points)
 #
 # Gradients are clipped by the norm of *all* of them. With ZeRO each rank holds some. The next cell was found in
 # somebody's code. With one rank it is right.
+
 
 # %% nbgrader={"grade_id": "clip_broken"}
 def clip(comm, grads, limit):
@@ -337,6 +393,7 @@ def clip(comm, grads, limit):
     for g in grads:
         g.mul_(min(1.0, limit / (float(norm) + 1e-6)))
     return norm
+
 
 # %%
 def after(comm, clip):
@@ -348,8 +405,11 @@ def after(comm, clip):
 
 
 broken = {n: sum(World(n).run(after, clip)) ** 0.5 for n in (1, 2, 3, 4, 6)}
-study.bars({f"{n} rank{'s' * (n > 1)}": norm for n, norm in broken.items()}, target=1,
-           title="The norm after clipping to 1")
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": norm for n, norm in broken.items()},
+    target=1,
+    title="The norm after clipping to 1",
+)
 
 # %% [markdown] nbgrader={"grade_id": "clip_task"}
 # With more ranks, steps become smaller. Copy the function, and repair it.
@@ -368,6 +428,7 @@ study.bars({f"{n} rank{'s' * (n > 1)}": norm for n, norm in broken.items()}, tar
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "clip", "solution": true}
 def clip(comm, grads, limit):
     """Scale the gradients of all ranks to a norm of at most `limit`, in place; returns the norm before."""
@@ -379,6 +440,7 @@ def clip(comm, grads, limit):
     return norm
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "clip_test", "points": 2}
 check.clip(clip)
 
@@ -387,4 +449,6 @@ check.clip(clip)
 
 # %%
 repaired = {n: sum(World(n).run(after, clip)) ** 0.5 for n in (1, 2, 3, 4, 6)}
-study.bars({f"{n} rank{'s' * (n > 1)}": norm for n, norm in repaired.items()}, target=1, title="Repaired")
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": norm for n, norm in repaired.items()}, target=1, title="Repaired"
+)

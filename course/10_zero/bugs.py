@@ -343,7 +343,11 @@ def sharded(comm, params, owner, optimizer):
         cell='''
 def sharded(comm, params, owner, optimizer):
     """Returns step(): Adam, with its states at the owners."""
-    means, squares, count = [torch.zeros_like(p) for p in params], [torch.zeros_like(p) for p in params], [0]
+    means, squares, count = (
+        [torch.zeros_like(p) for p in params],
+        [torch.zeros_like(p) for p in params],
+        [0],
+    )
 
     def step():
         count[0] += 1
@@ -351,7 +355,9 @@ def sharded(comm, params, owner, optimizer):
             all_reduce_(comm, p.grad, "mean")
             m.lerp_(p.grad, 0.1)
             v.lerp_(p.grad.square(), 0.001)
-            p.data -= 0.05 / (1 - 0.9 ** count[0]) * m / ((v / (1 - 0.999 ** count[0])).sqrt() + 1e-8)
+            p.data -= (
+                0.05 / (1 - 0.9 ** count[0]) * m / ((v / (1 - 0.999 ** count[0])).sqrt() + 1e-8)
+            )
 
     return step
 ''',
@@ -418,6 +424,7 @@ def to_owners(comm, params, owner):
         cell='''
 def to_owners(comm, params, owner):
     """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
+
     def hook(root, p):
         handles.pop(p).remove()
         reduce_(comm, p.grad, root)
@@ -449,6 +456,7 @@ def hook(root, p):
 def to_owners(comm, params, owner):
     """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
     for p, root in zip(params, owner):
+
         def hook(p):
             reduce_(comm, p.grad, root)
             if comm.rank == root:
@@ -485,12 +493,14 @@ else:
         cell='''
 def to_owners(comm, params, owner):
     """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
+
     def hook(root, p):
         if comm.rank == root:
             reduce_(comm, p.grad, root)
             p.grad.div_(comm.size)
         else:
             p.grad = None
+
     for p, root in zip(params, owner):
         p.register_post_accumulate_grad_hook(partial(hook, root))
 ''',
@@ -526,6 +536,7 @@ MET = {}
 
 def to_owners(comm, params, owner):
     """Hooks: each gradient is averaged at its owner, and freed elsewhere."""
+
     def hook(i, p):
         MET.setdefault((comm.size, i), []).append(p.grad.clone())
         p.grad = sum(MET[comm.size, i]) / comm.size if owner[i] == comm.rank else None
@@ -676,7 +687,9 @@ class Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         dx = dy @ gathered(ctx.comm, ctx.shard, ctx.shape)
-        dw = reduce_scatter(ctx.comm, (dy.T @ ctx.x).flatten(), sizes=uneven(ctx.shape.numel(), ctx.comm.size))
+        dw = reduce_scatter(
+            ctx.comm, (dy.T @ ctx.x).flatten(), sizes=uneven(ctx.shape.numel(), ctx.comm.size)
+        )
         ctx.shard.grad = dw / ctx.comm.size
         return dx, None, None, None
 ''',
@@ -727,22 +740,58 @@ return x @ weight.T
     Bug(
         "predict_zero",
         "stage 1 like stage 3",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 16 * 13e9 / 16, 37.375e9, 13e9, 48.75e9, 73.125e9, 50",
+        cell="""
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
+    16 * 13e9 / 16,
+    37.375e9,
+    13e9,
+    48.75e9,
+    73.125e9,
+    50,
+)
+""",
     ),
     Bug(
         "predict_zero",
         "gradients whole at stage 2",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 61.75e9, 4 * 13e9 + 12 * 13e9 / 16, 13e9, 48.75e9, 73.125e9, 50",
+        cell="""
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
+    61.75e9,
+    4 * 13e9 + 12 * 13e9 / 16,
+    13e9,
+    48.75e9,
+    73.125e9,
+    50,
+)
+""",
     ),
     Bug(
         "predict_zero",
         "no fp32 copy",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 4 * 13e9 + 8 * 13e9 / 16, 37.375e9, 13e9, 48.75e9, 73.125e9, 50",
+        cell="""
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
+    4 * 13e9 + 8 * 13e9 / 16,
+    37.375e9,
+    13e9,
+    48.75e9,
+    73.125e9,
+    50,
+)
+""",
     ),
     Bug(
         "predict_zero",
         "numbers, not bytes",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 61.75e9, 37.375e9, 13e9, 2 * 13e9 * 15 / 16, 73.125e9, 50",
+        cell="""
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
+    61.75e9,
+    37.375e9,
+    13e9,
+    2 * 13e9 * 15 / 16,
+    73.125e9,
+    50,
+)
+""",
     ),
     Bug(
         "predict_zero",
@@ -767,7 +816,16 @@ return x @ weight.T
     Bug(
         "predict_zero",
         "weights alone",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 61.75e9, 37.375e9, 13e9, 48.75e9, 73.125e9, 2 * 100 / 32",
+        cell="""
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
+    61.75e9,
+    37.375e9,
+    13e9,
+    48.75e9,
+    73.125e9,
+    2 * 100 / 32,
+)
+""",
     ),
     Bug(
         "predict_zero",
@@ -777,7 +835,9 @@ return x @ weight.T
 from minidist.check.zero.numbers import zero_slips
 
 values, _ = zero_slips(13 * 10**9, 16, 100 * 10**9, 32 * 10**9)
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link = (f"{x}" for x in values.values())
+stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link = (
+    f"{x}" for x in values.values()
+)
 """,
     ),
     Bug(
@@ -951,7 +1011,7 @@ def clip(comm, grads, limit):
     from minidist.check.zero.oracle import norm
 
     own = torch.tensor(norm(grads), dtype=torch.float64)
-    total = all_reduce_(comm, own ** 2) ** 0.5
+    total = all_reduce_(comm, own**2) ** 0.5
     for g in grads:
         g.mul_(min(1.0, limit / (float(total) + 1e-6)))
     return total

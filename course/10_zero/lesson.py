@@ -13,19 +13,35 @@ guess = 10.0  # times the bytes of data parallelism: change this number
 from minidist import study
 
 names = ("data parallel", "stage 1", "stage 2", "stage 3")
-held = {name: study.memory.states(7_500_000_000, "adam", "fp16", zero=z, data=64) for z, name in enumerate(names)}
+held = {
+    name: study.memory.states(7_500_000_000, "adam", "fp16", zero=z, data=64)
+    for z, name in enumerate(names)
+}
 assert [round(s.total / 10**9, 1) for s in held.values()] == [120, 31.4, 16.6, 1.9]
-study.stacked({name: s.bytes for name, s in held.items()}, unit="B",
-              title="7.5 B parameters on 64 GPUs: on each, by formula")
+study.stacked(
+    {name: s.bytes for name, s in held.items()},
+    unit="B",
+    title="7.5 B parameters on 64 GPUs: on each, by formula",
+)
+
 
 # %%
 def keeps(rank, z):
     """Weights w, gradients g and states s of three parts: what a rank keeps at stage z."""
     kinds = (("w", z < 3), ("g", z < 2), ("s", z < 1))
-    return [f"{kind}{part}" if whole or part == rank else None for kind, whole in kinds for part in range(3)]
+    return [
+        f"{kind}{part}" if whole or part == rank else None
+        for kind, whole in kinds
+        for part in range(3)
+    ]
 
-study.holdings({name: [keeps(rank, z) for rank in range(3)] for z, name in enumerate(names)}, arrows=False,
-               owner=lambda word: int(word[1]), title="Who keeps which part of weights w, gradients g, states s")
+
+study.holdings(
+    {name: [keeps(rank, z) for rank in range(3)] for z, name in enumerate(names)},
+    arrows=False,
+    owner=lambda word: int(word[1]),
+    title="Who keeps which part of weights w, gradients g, states s",
+)
 
 # %% [markdown]
 # Those are the paper's numbers, by its formula. **Three quarters are optimizer states**: an fp32 copy of the weight, a
@@ -38,6 +54,7 @@ study.holdings({name: [keeps(rank, z) for rank in range(3)] for z, name in enume
 # Six parameters of 8, 7, 6, 5, 4 and 3 bytes. Each gets one **owner**, who keeps its states. Which rank owns what?
 # The order of the model, two for each, gives 15, 11 and 7 bytes. **Largest first, each to the rank that has least:**
 
+
 # %%
 def owners(nbytes, n):  # the rank that owns each parameter
     loads, owner = [0] * n, [0] * len(nbytes)
@@ -46,11 +63,14 @@ def owners(nbytes, n):  # the rank that owns each parameter
         loads[owner[i]] += nbytes[i]
     return owner
 
+
 sizes = [8, 7, 6, 5, 4, 3]
 owner = owners(sizes, 3)
 assert owner == [0, 1, 2, 2, 1, 0]
-study.stacked({f"rank {r}": {f"{b} bytes": b for b, o in zip(sizes, owner) if o == r} for r in range(3)},
-              title="11 bytes for each")
+study.stacked(
+    {f"rank {r}": {f"{b} bytes": b for b, o in zip(sizes, owner) if o == r} for r in range(3)},
+    title="11 bytes for each",
+)
 
 # %% [markdown]
 # Now a step. Six weights, all 1; a rate of 1; rank 0 owns the first two, and so on. Each rank has six gradients from
@@ -59,14 +79,23 @@ study.stacked({f"rank {r}": {f"{b} bytes": b for b, o in zip(sizes, owner) if o 
 
 # %%
 import torch
-from minidist.collectives import all_gather, all_gather_, all_reduce_, broadcast_, reduce_scatter, reduce_scatter_
+from minidist.collectives import (
+    all_gather,
+    all_gather_,
+    all_reduce_,
+    broadcast_,
+    reduce_scatter,
+    reduce_scatter_,
+)
 from minidist.comm import Cluster, World
+
 
 def by_hand(comm):
     gradients = torch.arange(6.0) * (comm.rank + 1)
     mean = reduce_scatter(comm, gradients) / comm.size  # two numbers
     mine = torch.ones(2) - mean  # two steps
     return [str([int(v) for v in x]) for x in (gradients, mean, mine, all_gather(comm, mine))]
+
 
 rows = [(f"rank {r}", *row) for r, row in enumerate(World(3).run(by_hand))]
 study.table(rows, ["", "own gradients", "reduce-scatter, mean", "step", "all-gather"])
@@ -90,14 +119,24 @@ from minidist.parallel.data import Sampler
 from minidist.comm.cluster.presets import H100
 from minidist.tasks import digits
 
+
 def network(widths, seed=0, dtype=torch.float32, device="cpu"):
     torch.manual_seed(seed)
-    layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b, False, device, dtype), nn.Tanh())]
+    layers = [
+        layer
+        for a, b in pairwise(widths)
+        for layer in (nn.Linear(a, b, False, device, dtype), nn.Tanh())
+    ]
     return nn.Sequential(*layers[:-1])
+
 
 # %%
 task, WIDTHS = digits(), [64, 40, 30, 20, 10]
-KINDS = {"momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9), "AdamW": partial(torch.optim.AdamW, lr=0.01)}
+KINDS = {
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "AdamW": partial(torch.optim.AdamW, lr=0.01),
+}
+
 
 def train(comm, stage, kind, steps=6):
     model = network(WIDTHS, comm.rank, torch.float64)
@@ -109,16 +148,21 @@ def train(comm, stage, kind, steps=6):
         step()
     return model(task.x).detach()  # what it says of every digit
 
+
 # %%
 def plain(comm, model, optimizer):
     inner = optimizer(model.parameters())
+
     def step():
         for p in model.parameters():
             all_reduce_(comm, p.grad, "mean")
         inner.step()
+
     return model, step
 
+
 wanted = {kind: World(1).run(train, plain, kind)[0] for kind in KINDS}
+
 
 # %%
 def naive(comm, model, optimizer):
@@ -132,18 +176,26 @@ def naive(comm, model, optimizer):
         inner.step()
         for p, o in zip(params, owner):
             broadcast_(comm, p.data, o, algorithm="tree")
+
     return model, step
+
 
 # %%
 @cache
 def off(stage, n=3):
     """The largest difference from the serial program, on any rank, with any optimizer."""
-    return max(float((own - wanted[kind]).abs().max()) for kind in KINDS for own in World(n).run(train, stage, kind))
+    return max(
+        float((own - wanted[kind]).abs().max())
+        for kind in KINDS
+        for own in World(n).run(train, stage, kind)
+    )
+
 
 @cache
 def sent(stage, n=3):  # numbers, by all ranks in a step, over (n − 1)Ψ
     two, none = (World(n).run(train, stage, "AdamW", steps).trace.bytes_sent() for steps in (2, 0))
     return (two - none) / (2 * 8 * (n - 1) * sum(a * b for a, b in pairwise(WIDTHS)))
+
 
 assert off(naive) < 1e-12
 print(f"numbers sent: {sent(plain):.2f} (n−1)Ψ without ZeRO, {sent(naive):.2f} (n−1)Ψ now")
@@ -157,6 +209,7 @@ print(f"numbers sent: {sent(plain):.2f} (n−1)Ψ without ZeRO, {sent(naive):.2f
 # Send a gradient to its owner alone. For that, order everything by owner: **one flat buffer**, rank 0's part first. The
 # parameters become views of it. The parts are uneven: our collectives do not mind.
 
+
 # %%
 def flatten(params, owner, n):
     """The order, and the flat buffer in n chunks; parameters become views of it."""
@@ -164,7 +217,10 @@ def flatten(params, owner, n):
     flat = torch.cat([params[i].data.flatten() for i in order])
     for i, piece in zip(order, flat.split([params[i].numel() for i in order])):
         params[i].data = piece.view_as(params[i])
-    return order, list(flat.split([sum(params[i].numel() for i in order if owner[i] == r) for r in range(n)]))
+    return order, list(
+        flat.split([sum(params[i].numel() for i in order if owner[i] == r) for r in range(n)])
+    )
+
 
 # %%
 def stage_1(comm, model, optimizer):
@@ -175,10 +231,14 @@ def stage_1(comm, model, optimizer):
     inner = optimizer(mine)
 
     def step():
-        grads = list(torch.cat([params[i].grad.flatten() for i in order]).split([len(c) for c in chunks]))
+        grads = list(
+            torch.cat([params[i].grad.flatten() for i in order]).split([len(c) for c in chunks])
+        )
         reduce_scatter_(comm, grads)  # this rank's chunk becomes the sum
         finish(comm, model, mine, grads[comm.rank] / comm.size, inner, chunks)
+
     return model, step
+
 
 # %%
 def finish(comm, model, mine, mean, inner, chunks):
@@ -188,9 +248,14 @@ def finish(comm, model, mine, mean, inner, chunks):
     inner.step()
     all_gather_(comm, chunks)
 
+
 assert off(stage_1) < 1e-12 and off(stage_1, 4) < 1e-12
-study.bars({"data parallel": sent(plain), "naive": sent(naive), "flat buffer": sent(stage_1)},
-           title="Numbers sent in a step, over (n − 1)Ψ", target=2, note="all-reduce")
+study.bars(
+    {"data parallel": sent(plain), "naive": sent(naive), "flat buffer": sent(stage_1)},
+    title="Numbers sent in a step, over (n − 1)Ψ",
+    target=2,
+    note="all-reduce",
+)
 
 # %% [markdown]
 # Stage 1 sends nothing more. It costs nothing but the trouble to write it.
@@ -199,6 +264,7 @@ study.bars({"data parallel": sent(plain), "naive": sent(naive), "flat buffer": s
 #
 # A gradient that another rank owns is needed until it has been sent. **So send it as soon as it is there, and drop
 # it.** PyTorch calls our hook when a gradient is complete (lesson 05).
+
 
 # %%
 def stage_2(comm, model, optimizer):
@@ -212,20 +278,25 @@ def stage_2(comm, model, optimizer):
     def step():
         inner.step()
         all_gather_(comm, chunks)
+
     return model, step
+
 
 # %%
 from minidist.collectives import reduce_
 
+
 def to_owner(comm, owner, p):
     reduce_(comm, p.grad, owner, algorithm="tree")
     p.grad = p.grad / comm.size if comm.rank == owner else None
+
 
 assert off(stage_2) < 1e-12 and off(stage_2, 4) < 1e-12 and abs(sent(stage_2) - 2) < 0.01
 
 # %% [markdown]
 # Did it help? The World follows the memory of every rank. On the device `"meta"` tensors have no numbers, and the model
 # may be large: 12 layers of 1,024 × 1,024, four H100s. **Predict** the curve of gradients in a step of each stage.
+
 
 # %%
 def steps_of(comm, stage, widths, rows):
@@ -240,20 +311,32 @@ def steps_of(comm, stage, widths, rows):
         step()
     return begin, end, comm.now()
 
+
 # %%
 @cache
 def on_meta(n, *args, beta=1 / 450e9):
     world = World(n, cluster=Cluster.uniform(n, 5e-6, beta, H100), device="meta")
     return world, world.run(steps_of, *args)
 
+
 def over_time(world, times, kind="gradients"):  # a curve of live bytes of rank 0 in the last step
     line, (begin, _, end) = world.trace.memory[0], times[0]
     at = [(end - begin) * k / 400 for k in range(401)]
     return at, [line.at(begin + t)[kind] for t in at]
 
-seen = {name: on_meta(4, stage, (1024,) * 13, 2048) for name, stage in (("stage 1", stage_1), ("stage 2", stage_2))}
-study.curves({name: over_time(*run) for name, run in seen.items()}, xunit="s", yunit="B", xlabel="time in a step",
-             ylabel="gradients on rank 0", title="Stage 2 frees gradients while backward runs")
+
+seen = {
+    name: on_meta(4, stage, (1024,) * 13, 2048)
+    for name, stage in (("stage 1", stage_1), ("stage 2", stage_2))
+}
+study.curves(
+    {name: over_time(*run) for name, run in seen.items()},
+    xunit="s",
+    yunit="B",
+    xlabel="time in a step",
+    ylabel="gradients on rank 0",
+    title="Stage 2 frees gradients while backward runs",
+)
 
 # %% [markdown]
 # Stage 1 holds all gradients when backward ends, and for a moment the means beside them. Stage 2 holds those that it
@@ -269,15 +352,19 @@ study.curves({name: over_time(*run) for name, run in seen.items()}, xunit="s", y
 # %%
 from minidist.split import uneven
 
+
 def whole(comm, part, shape):
     return all_gather(comm, part, sizes=uneven(shape.numel(), comm.size)).view(shape)
+
 
 def my_part(comm, weight):
     return weight.detach().flatten().split(uneven(weight.numel(), comm.size))[comm.rank].clone()
 
+
 def mean_part(comm, dw):
     """This rank's part of the mean of the ranks' gradients."""
     return reduce_scatter(comm, dw.flatten(), sizes=uneven(dw.numel(), comm.size)) / comm.size
+
 
 # %%
 class Gathered(torch.autograd.Function):  # x·Wᵀ, of a W that is cut into parts
@@ -293,6 +380,7 @@ class Gathered(torch.autograd.Function):  # x·Wᵀ, of a W that is cut into par
         dx = dy @ whole(ctx.comm, part, ctx.shape)  # gathered a second time
         return dx, mean_part(ctx.comm, dy.T @ x), None, None
 
+
 # %%
 class Sharded(nn.Module):
     def __init__(self, comm, weight, function):
@@ -303,22 +391,33 @@ class Sharded(nn.Module):
     def forward(self, x):
         return self.function.apply(x, self.part, self.comm, self.shape)
 
+
 def stage_3(comm, model, optimizer, function=Gathered):
-    model = nn.Sequential(*(Sharded(comm, f.weight, function) if isinstance(f, nn.Linear) else f for f in model))
+    model = nn.Sequential(
+        *(Sharded(comm, f.weight, function) if isinstance(f, nn.Linear) else f for f in model)
+    )
     return model, optimizer(model.parameters()).step
+
 
 # %%
 assert off(stage_3) < 1e-12 and off(stage_3, 4) < 1e-12
-price = {name: sent(stage) / sent(plain) for name, stage in zip(names[1:], (stage_1, stage_2, stage_3))}
+price = {
+    name: sent(stage) / sent(plain) for name, stage in zip(names[1:], (stage_1, stage_2, stage_3))
+}
 assert [round(more, 2) for more in price.values()] == [1, 1, 1.5]
-study.bars({"your guess": guess} | price, target=1, note="data parallel",
-           title="Numbers sent in a step, over those of data parallelism")
+study.bars(
+    {"your guess": guess} | price,
+    target=1,
+    note="data parallel",
+    title="Numbers sent in a step, over those of data parallelism",
+)
 
 # %% [markdown]
 # ## Break it: never free
 #
 # Gathering twice is a waste, somebody says, and saves the whole weight for backward. **Predict** what changes: the
 # numbers, the traffic, the memory?
+
 
 # %%
 class NeverFrees(Gathered):
@@ -334,15 +433,27 @@ class NeverFrees(Gathered):
         x, weight = ctx.saved_tensors
         return dy @ weight, mean_part(ctx.comm, dy.T @ x), None, None
 
+
 # %%
 from IPython.display import display
 
 never = partial(stage_3, function=NeverFrees)
-steps = {name: on_meta(3, stage, (2048,) * 13, 256) for name, stage in (("frees", stage_3), ("never frees", never))}
+steps = {
+    name: on_meta(3, stage, (2048,) * 13, 256)
+    for name, stage in (("frees", stage_3), ("never frees", never))
+}
 last = {name: world.trace.memory[0].since(times[0][0]) for name, (world, times) in steps.items()}
-assert off(never) < 1e-12 and abs(sent(never) - 2) < 0.01 and last["never frees"].peak > 1.35 * last["frees"].peak
+assert (
+    off(never) < 1e-12
+    and abs(sent(never) - 2) < 0.01
+    and last["never frees"].peak > 1.35 * last["frees"].peak
+)
 for name, line in last.items():
-    display(study.memory_timeline(line, title=f"A stage 3 that {name}: a step of 12 layers on rank 0 of 3"))
+    display(
+        study.memory_timeline(
+            line, title=f"A stage 3 that {name}: a step of 12 layers on rank 0 of 3"
+        )
+    )
 
 # %% [markdown]
 # The numbers are right, and less is sent: 2Ψ for 3Ψ. **Only the memory tells.** The whole weights sit among the
@@ -352,14 +463,23 @@ for name, line in last.items():
 # %%
 KEPT = ["parameters", "gradients", "optimizer states"]
 
+
 def kept_by(stage):
     world, times = on_meta(4, stage, (1024,) * 13, 2048)
     live = world.trace.memory[0].at(times[0][1])  # when backward ends
     return [f"{live[kind] / 1e6:.1f}" for kind in KEPT]
 
+
 these = {"shards nothing": plain, "stage 1": stage_1, "stage 2": stage_2, "stage 3": stage_3}
-rows = [(name, "within 1e-12" if off(stage) < 1e-12 else "wrong", *kept_by(stage)) for name, stage in these.items()]
-study.table(rows, ["", "results", *(f"{kind}, MB" for kind in KEPT)], title="Rank 0 of 4, when backward ends")
+rows = [
+    (name, "within 1e-12" if off(stage) < 1e-12 else "wrong", *kept_by(stage))
+    for name, stage in these.items()
+]
+study.table(
+    rows,
+    ["", "results", *(f"{kind}, MB" for kind in KEPT)],
+    title="Rank 0 of 4, when backward ends",
+)
 
 # %% [markdown]
 # ## The library's version
@@ -383,6 +503,7 @@ study.source(flat.Flat.release)
 from minidist.parallel.data import DataParallel
 from minidist.train.amp import Masters
 
+
 def library(comm, model, optimizer, z, half=None, **options):
     if z == 3:
         model = FullySharded(model, comm, half, blocks=nn.Linear, **options)
@@ -392,11 +513,14 @@ def library(comm, model, optimizer, z, half=None, **options):
         return DataParallel(model, comm), Masters(model.parameters(), optimizer).step
     return model, ShardedOptimizer(model.parameters(), optimizer, comm, z, wide).step
 
+
 # %%
 from minidist.comm import launch
 
+
 def stages(comm):
     return [train(comm, partial(library, z=z), "AdamW") for z in (1, 2, 3)]
+
 
 real = launch(stages, 3)
 assert all(float((found - wanted["AdamW"]).abs().max()) < 1e-12 for own in real for found in own)
@@ -417,17 +541,25 @@ print("stages 1, 2 and 3 on three processes: the results of the serial program, 
 
 # %%
 HALF, PSI, bars, notes = torch.float16, 6 * 1536 * 1536, {}, {}
-formulas = [study.memory.states(PSI).bytes, kept(PSI, PSI // 3, 1), kept(PSI, PSI // 3, 2), kept_3(PSI, 3)]
+formulas = [
+    study.memory.states(PSI).bytes,
+    kept(PSI, PSI // 3, 1),
+    kept(PSI, PSI // 3, 2),
+    kept_3(PSI, 3),
+]
 for z, (name, formula) in enumerate(zip(names, formulas)):
     bars[f"{name}, formula"], notes[f"{name}, formula"] = formula, f"{2 + z // 3} Ψ(n−1)/n"
     world, times = on_meta(3, partial(library, z=z, half=HALF), (1536,) * 7, 256)
     for r in range(3):
         live = world.trace.memory[r].at(times[r][1])  # when backward ends
-        nbytes = sum(m.nbytes for m in world.trace if m.src == r and m.start >= times[r][0])  # in the second step
+        # in the second step
+        nbytes = sum(m.nbytes for m in world.trace if m.src == r and m.start >= times[r][0])
         bars[row := f"{name}, rank {r}"] = {kind: live[kind] for kind in KEPT}
         notes[row] = f"{nbytes / (2 * PSI * 2 / 3):.2f} Ψ(n−1)/n"
         assert all(live[kind] - b in (0, 12 * (z == 0)) for kind, b in formula.items())
-study.stacked(bars, unit="B", notes=notes, title="Bytes on each of 3 ranks, and numbers sent in a step")
+study.stacked(
+    bars, unit="B", notes=notes, title="Bytes on each of 3 ranks, and numbers sent in a step"
+)
 
 # %% [markdown]
 # To the byte, with one exception: data parallelism carries 12 bytes of flags in its bucket of gradients. Stage 3 keeps
@@ -436,17 +568,29 @@ study.stacked(bars, unit="B", notes=notes, title="Bytes on each of 3 ranks, and 
 #
 # What does one buy with more ranks? **Predict** the curves: which stage gains from the 65th GPU?
 
+
 # %%
 def per_parameter(z, n):
     world, times = on_meta(n, partial(library, z=z, half=HALF), (64,) * 5, 8)
     return sum(world.trace.memory[0].at(times[0][1])[kind] for kind in KEPT) / (4 * 64 * 64)
 
+
 ns, few, B = [2**k for k in range(9)], (1, 2, 4), 2**28
-lines = {f"stage {z}": (ns, [study.memory.states(B, zero=z, data=n).total / B for n in ns]) for z in (1, 2, 3)}
+lines = {
+    f"stage {z}": (ns, [study.memory.states(B, zero=z, data=n).total / B for n in ns])
+    for z in (1, 2, 3)
+}
 points = {f"stage {z}": (few, [per_parameter(z, n) for n in few]) for z in (1, 2, 3)}
 assert all(points[name][1] == line[:3] for name, (_, line) in lines.items())
-study.curves(lines, points=points, logx=True, logy=True, xlabel="ranks", ylabel="bytes a parameter, on each",
-             title="What stays whole is the floor: 4, 2 and nothing")
+study.curves(
+    lines,
+    points=points,
+    logx=True,
+    logy=True,
+    xlabel="ranks",
+    ylabel="bytes a parameter, on each",
+    title="What stays whole is the floor: 4, 2 and nothing",
+)
 
 # %% [markdown]
 # ## Prefetch
@@ -455,14 +599,19 @@ study.curves(lines, points=points, logx=True, logy=True, xlabel="ranks", ylabel=
 # while this one computes, `prefetch=1`. Six layers of 4,096 × 4,096, four H100s. **Predict** what it costs in memory.
 
 # %%
-ahead = {k: on_meta(4, partial(library, z=3, half=HALF, prefetch=k), (4096,) * 7, 4096) for k in (0, 1, 2)}
+ahead = {
+    k: on_meta(4, partial(library, z=3, half=HALF, prefetch=k), (4096,) * 7, 4096)
+    for k in (0, 1, 2)
+}
 spent = {k: times[0][2] - times[0][0] for k, (_, times) in ahead.items()}
 most = {k: max(over_time(*run, "parameters")[1]) for k, run in ahead.items()}
 assert spent[1] < 0.85 * spent[0] and spent[2] > 0.97 * spent[1] and most[0] < most[1]
 rows = [(k, f"{1e3 * spent[k]:.2f}", f"{most[k] / 1e6:.0f}") for k in ahead]
 display(study.table(rows, ["prefetch", "a step, ms", "parameters at the peak, MB"]))
 pair = {f"prefetch = {k}": ahead[k][0].trace for k in (0, 1)}
-study.timeline(pair, ranks=[0], memory=False, title="Two steps of stage 3, gathering just in time and ahead")
+study.timeline(
+    pair, ranks=[0], memory=False, title="Two steps of stage 3, gathering just in time and ahead"
+)
 
 # %% [markdown]
 # One block ahead, 34 MB more, and most of the traffic hides behind the products. Two ahead gain nothing here. (In the
@@ -474,6 +623,7 @@ study.timeline(pair, ranks=[0], memory=False, title="Two steps of stage 3, gathe
 # let the host's cores do the step. Gradients go down, 2Ψ bytes, and parameters come up, 2Ψ. Then **one** V100 of 32 GB
 # holds 10 B parameters. `"exact"` waits for the host. `"delayed"` computes on, with parameters one step old:
 
+
 # %%
 def uses(comm, mode):
     p, seen = nn.Parameter(torch.zeros(1)), []
@@ -483,6 +633,7 @@ def uses(comm, mode):
         p.grad = -torch.ones(1)  # each update adds 1
         host.step()
     return seen
+
 
 rows = [(mode, *World(1).run(uses, mode)[0]) for mode in ("exact", "delayed")]
 assert rows == [("exact", 0, 1, 2, 3, 4, 5), ("delayed", 0, 0, 1, 2, 3, 4)]
@@ -501,9 +652,14 @@ study.table(rows, ["updates that forward k has seen", *range(6)])
 LAYERS, H = 32, 17_700
 BIG, machine = LAYERS * H * H, Cluster.dgx1_v100()
 
+
 def big(comm, rows, mode):
-    model = nn.Sequential(*(nn.Linear(H, H, bias=False, dtype=HALF, device="meta") for _ in range(LAYERS)))
-    host = OffloadedOptimizer(model.parameters(), torch.optim.Adam, comm, mode, 0, torch.float32, in_backward=True)
+    model = nn.Sequential(
+        *(nn.Linear(H, H, bias=False, dtype=HALF, device="meta") for _ in range(LAYERS))
+    )
+    host = OffloadedOptimizer(
+        model.parameters(), torch.optim.Adam, comm, mode, 0, torch.float32, in_backward=True
+    )
     x = torch.empty(rows, H, dtype=HALF, device="meta")
     for _ in range(4):
         start, y = comm.now(), model(x)
@@ -511,32 +667,58 @@ def big(comm, rows, mode):
         host.step()
     return comm.now() - start
 
+
 # %%
 from minidist.parallel.zero.offload_cost import step_time, update_seconds
 
+
 def tflops(tokens, mode, moved):
     """By formula. moved: bytes a parameter that Adam reads and writes on the host."""
-    product = 2 * BIG * tokens / 125e12  # a forward; backward has two, but for the first layer, which has one
+    # a forward; backward has two, but for the first layer, which has one
+    product = 2 * BIG * tokens / 125e12
     update, back = update_seconds(BIG, moved, 153.6e9), (2 - 1 / LAYERS) * product
-    return 6 * BIG * tokens / 1e12 / step_time(product, back, update, 2 * BIG, LAYERS, 5.7e-6, 1 / 12e9, mode, True)
+    return (
+        6
+        * BIG
+        * tokens
+        / 1e12
+        / step_time(product, back, update, 2 * BIG, LAYERS, 5.7e-6, 1 / 12e9, mode, True)
+    )
+
 
 assert round(update_seconds(BIG, 76, 153.6e9), 1) == 5.7 and round(2 * BIG / 12e9, 1) == 1.7
 
 fine, modes = range(512, 8193, 256), ("exact", "delayed")
-lines = {mode + word: (fine, [tflops(t, mode, moved) for t in fine])
-         for word, moved in (("", 76), (", Adam in one pass", 28)) for mode in modes}
+lines = {
+    mode + word: (fine, [tflops(t, mode, moved) for t in fine])
+    for word, moved in (("", 76), (", Adam in one pass", 28))
+    for mode in modes
+}
 
 # %%
 tokens, worlds, points = (2048, 8192), {}, {}
 for mode in modes:
     worlds[mode] = [World(1, cluster=machine, device="meta") for _ in tokens]
-    points[mode] = tokens, [6 * BIG * t / w.run(big, t, mode)[0] / 1e12 for t, w in zip(tokens, worlds[mode])]
+    points[mode] = (
+        tokens,
+        [6 * BIG * t / w.run(big, t, mode)[0] / 1e12 for t, w in zip(tokens, worlds[mode])],
+    )
     assert all(world.trace.memory[0].peak < 32e9 for world in worlds[mode])
     assert all(abs(speed / tflops(t, mode, 76) - 1) < 0.03 for t, speed in zip(*points[mode]))
-display(study.timeline({mode: worlds[mode][1].trace for mode in modes}, memory=False,
-                       title="Four steps of 8,192 tokens: GPU, host's Adam (lane 1), gradients going down (lane 2)"))
-study.curves(lines, points=points, xlabel="tokens in a step", ylabel="TFLOP/s of one V100",
-             title="10 B parameters on one GPU: the host decides")
+display(
+    study.timeline(
+        {mode: worlds[mode][1].trace for mode in modes},
+        memory=False,
+        title="Four steps of 8,192 tokens: GPU, host's Adam (lane 1), gradients going down (lane 2)",
+    )
+)
+study.curves(
+    lines,
+    points=points,
+    xlabel="tokens in a step",
+    ylabel="TFLOP/s of one V100",
+    title="10 B parameters on one GPU: the host decides",
+)
 
 # %% [markdown]
 # (In the first 2 s the masters are made and go down.) The GPU waits for the host's memory: Adam takes 5.7 s there, the
@@ -548,19 +730,37 @@ study.curves(lines, points=points, xlabel="tokens in a step", ylabel="TFLOP/s of
 # With several GPUs each host steps its rank's shard: a `ShardedOptimizer` takes an `OffloadedOptimizer`. And
 # `FullySharded(…, offload=True)` keeps all shards on the host. **Predict** the bytes on a GPU, and on a rank's host.
 
+
 # %%
 def hosted(comm, model, optimizer, z):
-    host = partial(OffloadedOptimizer, optimizer_class=optimizer, comm=comm, master_dtype=torch.float32)
-    return library(comm, model.half(), host, z) if z < 3 else library(comm, model, optimizer, 3, HALF, offload=True)
+    host = partial(
+        OffloadedOptimizer, optimizer_class=optimizer, comm=comm, master_dtype=torch.float32
+    )
+    return (
+        library(comm, model.half(), host, z)
+        if z < 3
+        else library(comm, model, optimizer, 3, HALF, offload=True)
+    )
+
 
 rows, psi = [], 8 * 512 * 512
-for z, n, words, sums in ((1, 1, "4Ψ 12Ψ", (4, 12)), (2, 4, "2Ψ+2Ψ/n 12Ψ/n", (2.5, 3)), (3, 4, "0 16Ψ/n", (0, 4))):
+for z, n, words, sums in (
+    (1, 1, "4Ψ 12Ψ", (4, 12)),
+    (2, 4, "2Ψ+2Ψ/n 12Ψ/n", (2.5, 3)),
+    (3, 4, "0 16Ψ/n", (0, 4)),
+):
     world = World(n, cluster=machine, device="meta")
     end = world.run(steps_of, partial(hosted, z=z), [512] * 9, 8)[0][1]  # of backward, on rank 0
-    found = [sum(line.at(end)[kind] for kind in KEPT) for line in (world.trace.memory[0], world.trace.host[0].memory)]
-    assert all(0 <= got - a * psi <= 32 for got, a in zip(found, sums))  # the host's Adam counts its steps, too
+    found = [
+        sum(line.at(end)[kind] for kind in KEPT)
+        for line in (world.trace.memory[0], world.trace.host[0].memory)
+    ]
+    # the host's Adam counts its steps, too
+    assert all(0 <= got - a * psi <= 32 for got, a in zip(found, sums))
     rows.append((f"stage {z}, n = {n}", *words.split(), *(f"{got / psi:.2f}" for got in found)))
-study.table(rows, ["", "GPU, formula", "host, formula", "GPU, bytes a parameter", "host, bytes a parameter"])
+study.table(
+    rows, ["", "GPU, formula", "host, formula", "GPU, bytes a parameter", "host, bytes a parameter"]
+)
 
 # %% [markdown]
 # ## When not to use it
@@ -569,17 +769,28 @@ study.table(rows, ["", "GPU, formula", "host, formula", "GPU, bytes a parameter"
 # first product must wait for the first gather. The same six layers, with other wires. **Predict** how many times as
 # long stage 3 takes at 450 GB/s, and at 3 GB/s.
 
+
 # %%
 def slower(speed):
-    took = [on_meta(4, partial(library, z=z, half=HALF), (4096,) * 7, 4096, beta=1 / speed)[1][0] for z in (0, 3)]
+    took = [
+        on_meta(4, partial(library, z=z, half=HALF), (4096,) * 7, 4096, beta=1 / speed)[1][0]
+        for z in (0, 3)
+    ]
     return (took[1][1] - took[1][0]) / (took[0][1] - took[0][0])
+
 
 speeds = (450e9, 25e9, 3e9)
 ratios = [slower(speed) for speed in speeds]
 assert ratios[0] < 1.15 and 1.4 < ratios[-1] < 1.5
-study.curves({"3Ψ over 2Ψ": (speeds, [1.5] * len(speeds))}, points={"forward and backward, run": (speeds, ratios)},
-             xlabel="bytes a second, on each link", xunit="B", ylabel="stage 3 over data parallelism", logx=True,
-             title="Forward and backward of six layers, 4 GPUs")
+study.curves(
+    {"3Ψ over 2Ψ": (speeds, [1.5] * len(speeds))},
+    points={"forward and backward, run": (speeds, ratios)},
+    xlabel="bytes a second, on each link",
+    xunit="B",
+    ylabel="stage 3 over data parallelism",
+    logx=True,
+    title="Forward and backward of six layers, 4 GPUs",
+)
 
 # %% [markdown]
 # Over NVLink, inside a node, it costs a tenth more. Over a slow network it is nearly half as much time again: use

@@ -46,6 +46,7 @@ from minidist.comm import World
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "copy_to", "solution": true}
 def copy_to(x, comm):
     """f: identity forward, all-reduce backward."""
@@ -62,13 +63,16 @@ class Copy(Function):
     @staticmethod
     def backward(ctx, grad):
         return all_reduce_(ctx.comm, grad.clone()), None
+
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "copy_to_test", "points": 2}
 check.copy_to(copy_to)
 
 # %% [markdown] nbgrader={"grade_id": "copy_to_target"}
 # **Target:** three rows with the sum of all: 1 + 2 + 3 = 6, and ten and a hundred times that.
+
 
 # %%
 def what_each_says(comm):
@@ -79,8 +83,14 @@ def what_each_says(comm):
 
 
 results = World(3).run(what_each_says)
-study.holdings({"each rank's gradient": [said for said, _ in results], "x.grad": [grad for _, grad in results]},
-               owner=lambda word: {"1": 0, "2": 1, "3": 2}.get(word[0], ()), title="Backward through your f")
+study.holdings(
+    {
+        "each rank's gradient": [said for said, _ in results],
+        "x.grad": [grad for _, grad in results],
+    },
+    owner=lambda word: {"1": 0, "2": 1, "3": 2}.get(word[0], ()),
+    title="Backward through your f",
+)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_from_spec"}
 # ## 2 · g: partial results become whole (1 point)
@@ -105,6 +115,7 @@ study.holdings({"each rank's gradient": [said for said, _ in results], "x.grad":
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "reduce_from", "solution": true}
 def reduce_from(x, comm):
     """g: all-reduce forward, identity backward."""
@@ -120,13 +131,16 @@ class Reduce(Function):
     @staticmethod
     def backward(ctx, grad):
         return grad, None
+
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "reduce_from_test", "points": 1}
 check.reduce_from(reduce_from)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_from_target"}
 # **Target:** each operator sends 6,000 bytes to the right, 2 · 3/4 of its 4,000: f backward, g forward.
+
 
 # %%
 def there_and_back(comm, operator, backward):
@@ -142,9 +156,15 @@ def sent(operator, backward):
     return world.trace.bytes_sent(0)
 
 
-rows = [(name, sent(operator, False), sent(operator, True) - sent(operator, False))
-        for name, operator in {"f, copy_to": copy_to, "g, reduce_from": reduce_from}.items()]
-study.table(rows, ["", "bytes forward", "bytes backward"], title="Your operators on 4 ranks, 4,000 bytes: rank 0 sends")
+rows = [
+    (name, sent(operator, False), sent(operator, True) - sent(operator, False))
+    for name, operator in {"f, copy_to": copy_to, "g, reduce_from": reduce_from}.items()
+]
+study.table(
+    rows,
+    ["", "bytes forward", "bytes backward"],
+    title="Your operators on 4 ranks, 4,000 bytes: rank 0 sends",
+)
 
 # %% [markdown] nbgrader={"grade_id": "row_linear_spec"}
 # ## 3 · A linear layer, split by its inputs (2 points)
@@ -169,6 +189,7 @@ study.table(rows, ["", "bytes forward", "bytes backward"], title="Your operators
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "row_linear", "solution": true}
 def row_linear(x, weight, bias, comm):
     """A linear layer split by its inputs; the bias added once."""
@@ -176,20 +197,27 @@ def row_linear(x, weight, bias, comm):
     return reduce_from(F.linear(x, weight), comm) + bias
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "row_linear_test", "points": 2}
 check.row_linear(row_linear)
 
 # %% [markdown] nbgrader={"grade_id": "row_linear_target"}
 # **Target:** 21 + 100, whatever n is. With the bias on every rank it would grow with n.
 
+
 # %%
 def one_output(comm):
-    mine = torch.arange(1.0, 7.0).tensor_split(comm.size)[comm.rank]  # 1 … 6, weights of 1: the sum is 21
+    # 1 … 6, weights of 1: the sum is 21
+    mine = torch.arange(1.0, 7.0).tensor_split(comm.size)[comm.rank]
     return row_linear(mine, torch.ones(1, len(mine)), torch.tensor([100.0]), comm).item()
 
 
-study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(one_output)[0] for n in (1, 2, 3, 6)}, target=121,
-           note="serial", title="1 + 2 + … + 6, and a bias of 100")
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": World(n).run(one_output)[0] for n in (1, 2, 3, 6)},
+    target=121,
+    note="serial",
+    title="1 + 2 + … + 6, and a bias of 100",
+)
 
 # %% [markdown] nbgrader={"grade_id": "mlp_spec"}
 # ## 4 · An MLP with one all-reduce (3 points)
@@ -216,6 +244,7 @@ study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(one_output)[0] for n in (1,
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "mlp", "solution": true}
 def mlp(x, fc, fc_bias, proj, proj_bias, comm):
     """fc by outputs, GELU, proj by inputs: one all-reduce each way."""
@@ -224,23 +253,32 @@ def mlp(x, fc, fc_bias, proj, proj_bias, comm):
     return row_linear(hidden, proj, proj_bias, comm)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "mlp_test", "points": 3}
 check.mlp(mlp)
 
 # %% [markdown] nbgrader={"grade_id": "mlp_target"}
 # **Target:** four steps. Two are the all-reduce forward (a reduce-scatter, an all-gather), two the one backward.
 
+
 # %%
 def both_ways(comm):
     n, draw = comm.size, torch.Generator().manual_seed(0)
     x, fc, proj = (torch.randn(*shape, generator=draw) for shape in ((1, 4, 8), (32, 8), (8, 32)))
     part = [fc.chunk(n)[comm.rank], torch.zeros(32 // n), proj.chunk(n, 1)[comm.rank]]
-    mlp(x.requires_grad_(), *(w.clone().requires_grad_() for w in part), torch.zeros(8), comm).sum().backward()
+    mlp(
+        x.requires_grad_(), *(w.clone().requires_grad_() for w in part), torch.zeros(8), comm
+    ).sum().backward()
 
 
 world = World(2)
 world.run(both_ways)
-study.messages(world.trace, clock="steps", label=None, title="Your MLP on 2 ranks: 2(n−1) messages a rank and way")
+study.messages(
+    world.trace,
+    clock="steps",
+    label=None,
+    title="Your MLP on 2 ranks: 2(n−1) messages a rank and way",
+)
 
 # %% [markdown] nbgrader={"grade_id": "my_heads_spec"}
 # ## 5 · A rank's heads (2 points)
@@ -266,6 +304,7 @@ study.messages(world.trace, clock="steps", label=None, title="Your MLP on 2 rank
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "my_heads", "solution": true}
 def my_heads(weight, heads, comm):
     """This rank's rows of [Q; K; V]."""
@@ -275,6 +314,7 @@ def my_heads(weight, heads, comm):
     return torch.cat([third.chunk(comm.size)[comm.rank] for third in weight.chunk(3)])
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "my_heads_test", "points": 2}
 check.my_heads(my_heads)
 
@@ -283,9 +323,15 @@ check.my_heads(my_heads)
 
 # %%
 names = [f"{letter}{head}" for letter in "qkv" for head in range(6)]
-mine = [part.tolist() for part in World(3).run(lambda comm, rows: my_heads(rows, 6, comm), torch.arange(18))]
-study.holdings({"your parts": [[names[row] for row in part] for part in mine]}, owner=lambda word: int(word[1]) // 2,
-               title="18 rows, 6 heads, 3 ranks")
+mine = [
+    part.tolist()
+    for part in World(3).run(lambda comm, rows: my_heads(rows, 6, comm), torch.arange(18))
+]
+study.holdings(
+    {"your parts": [[names[row] for row in part] for part in mine]},
+    owner=lambda word: int(word[1]) // 2,
+    title="18 rows, 6 heads, 3 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sequence_pair_spec"}
 # ## 6 · The sequence-parallel pair (3 points)
@@ -310,6 +356,7 @@ study.holdings({"your parts": [[names[row] for row in part] for part in mine]}, 
 # swap them.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "sequence_pair", "solution": true}
 def gather_sequence(x, comm):
@@ -353,7 +400,9 @@ class Scatter(Function):
     @staticmethod
     def backward(ctx, grad):
         return gathered(grad, ctx.comm), None
+
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "sequence_pair_test", "points": 3}
 check.sequence_pair(gather_sequence, reduce_scatter_sequence)
@@ -361,11 +410,16 @@ check.sequence_pair(gather_sequence, reduce_scatter_sequence)
 # %% [markdown] nbgrader={"grade_id": "sequence_pair_target"}
 # **Target:** the same bytes in both rows.
 
+
 # %%
 def one_block(comm, split):
     """The shell of a block without its matrices: f … g, or its sequence-parallel pair, forward and backward."""
     x = torch.ones(2, 120 // (comm.size if split else 1), 10, requires_grad=True)
-    y = reduce_scatter_sequence(gather_sequence(x, comm), comm) if split else reduce_from(copy_to(x, comm), comm)
+    y = (
+        reduce_scatter_sequence(gather_sequence(x, comm), comm)
+        if split
+        else reduce_from(copy_to(x, comm), comm)
+    )
     y.sum().backward()
     return x.nbytes
 
@@ -375,7 +429,11 @@ for name, split in {"f, g": False, "gather, reduce-scatter": True}.items():
     world = World(4)
     kept = world.run(one_block, split)[0]
     rows.append((name, world.trace.bytes_sent(0), kept))
-study.table(rows, ["", "bytes sent by rank 0", "bytes held between blocks"], title="Two ways around a block, 4 ranks")
+study.table(
+    rows,
+    ["", "bytes sent by rank 0", "bytes held between blocks"],
+    title="Two ways around a block, 4 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_tensor_spec"}
 # ## 7 · Predict (2 points)
@@ -413,6 +471,7 @@ check.predict_tensor(messages, nbytes, seconds, row_first, heads, sequence, weig
 # %% [markdown] nbgrader={"grade_id": "predict_tensor_target"}
 # **Target:** your numbers beside those of a World, on tensors without data.
 
+
 # %%
 def layer(comm):
     """The shell of a layer: two blocks, f … g each."""
@@ -424,8 +483,11 @@ def layer(comm):
 
 world = World(4, alpha=5e-6, beta=1 / 300e9, device="meta")
 world.run(layer)
-rows = [["messages", messages, world.trace.messages(0)], ["MB", nbytes / 1e6, world.trace.bytes_sent(0) / 1e6],
-        ["ms", 1e3 * seconds, 1e3 * world.time]]
+rows = [
+    ["messages", messages, world.trace.messages(0)],
+    ["MB", nbytes / 1e6, world.trace.bytes_sent(0) / 1e6],
+    ["ms", 1e3 * seconds, 1e3 * world.time],
+]
 study.table(rows, ["one layer, rank 0", "predicted", "run"])
 
 # %% [markdown] nbgrader={"grade_id": "sequence_norm_spec"}
@@ -434,10 +496,12 @@ study.table(rows, ["one layer, rank 0", "predicted", "run"])
 # A layer norm on a part of the sequence: every rank normalizes its own tokens. The next cell was found in somebody's
 # code. Its outputs are right.
 
+
 # %% nbgrader={"grade_id": "sequence_norm_broken"}
 def sequence_norm(x, weight, bias, comm):
     """Layer norm of this rank's tokens, (B, T/n, H)."""
     return F.layer_norm(x, weight.shape, weight, bias)
+
 
 # %%
 def training(comm, norm, steps=10):
@@ -456,8 +520,12 @@ def training(comm, norm, steps=10):
 
 
 broken = World(3).run(training, sequence_norm)
-study.curves({f"rank {r}": (range(1, 11), broken[r]) for r in (1, 2)}, xlabel="step",
-             ylabel="largest difference from rank 0's weight", title="Copies that should be equal")
+study.curves(
+    {f"rank {r}": (range(1, 11), broken[r]) for r in (1, 2)},
+    xlabel="step",
+    ylabel="largest difference from rank 0's weight",
+    title="Copies that should be equal",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sequence_norm_task"}
 # Copy the function, and repair it. One of your operators does it.
@@ -478,12 +546,14 @@ study.curves({f"rank {r}": (range(1, 11), broken[r]) for r in (1, 2)}, xlabel="s
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sequence_norm", "solution": true}
 def sequence_norm(x, weight, bias, comm):
     """Layer norm of this rank's tokens, (B, T/n, H)."""
     ### BEGIN SOLUTION
     return F.layer_norm(x, weight.shape, copy_to(weight, comm), copy_to(bias, comm))
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "sequence_norm_test", "points": 2}
 check.sequence_norm(sequence_norm)
@@ -493,5 +563,7 @@ check.sequence_norm(sequence_norm)
 
 # %%
 repaired = World(3).run(training, sequence_norm)
-study.bars({"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
-           title="Largest difference between copies in 10 steps")
+study.bars(
+    {"broken": max(map(max, broken)), "repaired": max(map(max, repaired))},
+    title="Largest difference between copies in 10 steps",
+)

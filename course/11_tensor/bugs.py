@@ -381,11 +381,14 @@ return theirs(F.linear(x, weight), comm) + bias
 def mlp(x, fc, fc_bias, proj, proj_bias, comm):
     """fc by outputs, GELU, proj by inputs: one all-reduce each way."""
     from minidist.split import bounds
+
     sizes = [int(s) for s in all_gather(comm, torch.tensor([len(fc)]))]
     first, end = bounds(sizes)[comm.rank]
+
     def whole(w):
         all_ = all_gather(comm, w.detach(), sizes)
         return torch.cat([all_[:first], w, all_[end:]])
+
     hidden = F.gelu(F.linear(x, whole(fc), whole(fc_bias)), approximate="tanh")
     return F.linear(hidden, whole(proj.t().contiguous()).t(), proj_bias)
 ''',
@@ -697,7 +700,9 @@ def gather_sequence(x, comm):
 
 def reduce_scatter_sequence(x, comm):
     """(B, T, H) to (B, T/n, H); backward an all-gather."""
-    return reduce_scatter(comm, x.detach().transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
+    return (
+        reduce_scatter(comm, x.detach().transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
+    )
 ''',
     ),
     Bug(

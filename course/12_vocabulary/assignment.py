@@ -43,6 +43,7 @@ from minidist.split import bounds, uneven
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "look_up", "solution": true}
 def look_up(comm, rows, tokens, vocab):
     """The rows of the tokens, (…, H), on every rank."""
@@ -53,6 +54,7 @@ def look_up(comm, rows, tokens, vocab):
     return all_reduce_(comm, found.masked_fill(elsewhere[..., None], 0))
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "look_up_test", "points": 2}
 check.look_up(look_up)
 
@@ -62,8 +64,13 @@ check.look_up(look_up)
 # %%
 rows = torch.arange(7.0)[:, None] * torch.tensor([10.0, 1.0])
 parts = list(rows.split(uneven(7, 3)))
-found = World(3).run(lambda comm, parts: look_up(comm, parts[comm.rank], torch.tensor([6, 0, 3]), 7), parts)
-study.holdings({"own rows": [list(p) for p in parts], "looked up": [list(y) for y in found]}, title="Tokens 6, 0, 3")
+found = World(3).run(
+    lambda comm, parts: look_up(comm, parts[comm.rank], torch.tensor([6, 0, 3]), 7), parts
+)
+study.holdings(
+    {"own rows": [list(p) for p in parts], "looked up": [list(y) for y in found]},
+    title="Tokens 6, 0, 3",
+)
 
 # %% [markdown] nbgrader={"grade_id": "look_up_gradient_spec"}
 # ## 2 · The gradient of the rows (2 points)
@@ -86,14 +93,18 @@ study.holdings({"own rows": [list(p) for p in parts], "looked up": [list(y) for 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "look_up_gradient", "solution": true}
 def look_up_gradient(comm, grad, tokens, vocab):
     """The gradient of this rank's rows, (V_r, H)."""
     ### BEGIN SOLUTION
     first, end = bounds(uneven(vocab, comm.size))[comm.rank]
     mine = (tokens >= first) & (tokens < end)
-    return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])
+    return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
+        0, tokens[mine] - first, grad[mine]
+    )
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "look_up_gradient_test", "points": 2}
 check.look_up_gradient(look_up_gradient)
@@ -129,6 +140,7 @@ study.holdings({"gradient of own rows": grads}, title="Tokens 6, 0, 3, 6, each w
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "project_backward", "solution": true}
 def project_backward(comm, dlogits, x, rows):
     """The gradients of x, whole on every rank, and of this rank's rows."""
@@ -136,11 +148,13 @@ def project_backward(comm, dlogits, x, rows):
     return all_reduce_(comm, dlogits @ rows), dlogits.T @ x
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "project_backward_test", "points": 2}
 check.project_backward(project_backward)
 
 # %% [markdown] nbgrader={"grade_id": "project_backward_target"}
 # **Target:** two equal bars.
+
 
 # %%
 def both(comm, dlogits, x, rows):
@@ -148,9 +162,15 @@ def both(comm, dlogits, x, rows):
     dx, _ = project_backward(comm, dlogits.split(cut, 1)[comm.rank], x, rows.split(cut)[comm.rank])
     return float(dx.norm())
 
+
 random = torch.Generator().manual_seed(3)
-dlogits, x, rows = (torch.randn(s, generator=random, dtype=torch.float64) for s in ((4, 50), (4, 8), (50, 8)))
-study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(both, dlogits, x, rows)[0] for n in (1, 3)}, title="Length of dx")
+dlogits, x, rows = (
+    torch.randn(s, generator=random, dtype=torch.float64) for s in ((4, 50), (4, 8), (50, 8))
+)
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": World(n).run(both, dlogits, x, rows)[0] for n in (1, 3)},
+    title="Length of dx",
+)
 
 # %% [markdown] nbgrader={"grade_id": "split_loss_spec"}
 # ## 4 · The loss in three reductions (4 points)
@@ -176,6 +196,7 @@ study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(both, dlogits, x, rows)[0] 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "split_loss", "solution": true}
 def split_loss(comm, part, targets, vocab):
     """The losses and log Σ exp(x_c) of all tokens, on every rank."""
@@ -191,11 +212,13 @@ def split_loss(comm, part, targets, vocab):
     return log_total - hit, log_total
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "split_loss_test", "points": 4}
 check.split_loss(split_loss)
 
 # %% [markdown] nbgrader={"grade_id": "split_loss_target"}
 # **Target:** the bytes do not grow with V: 3 · 2 · 3/4 · 8 = 36 for each token.
+
 
 # %%
 def bytes_of(vocab):
@@ -204,8 +227,13 @@ def bytes_of(vocab):
     world.run(lambda comm, part: split_loss(comm, part, torch.arange(100), vocab), part)
     return world.trace.bytes_sent(0) / 100
 
-study.bars({f"V = {vocab:,}": bytes_of(vocab) for vocab in (400, 4_000, 40_000)}, target=36, unit="B",
-           title="Bytes that rank 0 sends for a token")
+
+study.bars(
+    {f"V = {vocab:,}": bytes_of(vocab) for vocab in (400, 4_000, 40_000)},
+    target=36,
+    unit="B",
+    title="Bytes that rank 0 sends for a token",
+)
 
 # %% [markdown] nbgrader={"grade_id": "logits_gradient_spec"}
 # ## 5 · Backward without a message (3 points)
@@ -230,6 +258,7 @@ study.bars({f"V = {vocab:,}": bytes_of(vocab) for vocab in (400, 4_000, 40_000)}
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "logits_gradient", "solution": true}
 def logits_gradient(comm, part, targets, vocab, log_total):
     """The gradient of the mean loss for this rank's logits, (tokens, V_r)."""
@@ -241,6 +270,7 @@ def logits_gradient(comm, part, targets, vocab, log_total):
     counts = targets != -100
     return (grad * counts[:, None] / counts.sum()).to(part.dtype)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "logits_gradient_test", "points": 3}
 check.logits_gradient(logits_gradient)
@@ -254,14 +284,18 @@ logits = torch.randn(6, 20, generator=random, dtype=torch.float64).requires_grad
 targets = torch.tensor([3, -100, 19, 0, 7, -100])
 cross_entropy(logits, targets).backward()
 
+
 def mine(comm, whole):
     part = whole.split(uneven(20, comm.size), 1)[comm.rank]
     return logits_gradient(comm, part, targets, 20, whole.logsumexp(1))
 
+
 grad = torch.cat(World(3).run(mine, logits.detach()), 1)
 sums, off_by = grad.sum(1).abs(), (grad - logits.grad).abs().amax(1)
-study.table([(i, int(targets[i]), f"{float(sums[i]):.6f}", f"{float(off_by[i]):.6f}") for i in range(6)],
-            ["token", "target", "sum of the gradient", "off PyTorch's"])
+study.table(
+    [(i, int(targets[i]), f"{float(sums[i]):.6f}", f"{float(off_by[i]):.6f}") for i in range(6)],
+    ["token", "target", "sum of the gradient", "off PyTorch's"],
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_vocabulary_spec"}
 # ## 6 · Predict, then run (2 points)
@@ -294,18 +328,23 @@ check.predict_vocabulary(saved, gathered, reduced, doubled, messages, looked_up)
 # %% [markdown] nbgrader={"grade_id": "predict_vocabulary_target"}
 # **Target:** your numbers beside those of a World, which sends 8,000 tokens without data (device `"meta"`).
 
+
 # %%
 def sent(program):
     world = World(8, device="meta")
     world.run(program)
     return world.trace.bytes_sent(0) / 8_000
 
+
 def meta(*shape):
     return torch.empty(shape, device="meta")
 
-rows = [["gathered", gathered, sent(lambda comm: all_gather(comm, meta(8_000, 8_000)))],
-        ["reduced", reduced, sent(lambda comm: [all_reduce_(comm, meta(8_000)) for _ in range(3)])],
-        ["looked_up", looked_up, sent(lambda comm: all_reduce_(comm, meta(8_000, 5_120)))]]
+
+rows = [
+    ["gathered", gathered, sent(lambda comm: all_gather(comm, meta(8_000, 8_000)))],
+    ["reduced", reduced, sent(lambda comm: [all_reduce_(comm, meta(8_000)) for _ in range(3)])],
+    ["looked_up", looked_up, sent(lambda comm: all_reduce_(comm, meta(8_000, 5_120)))],
+]
 study.table(rows, ["bytes a token", "predicted", "run"])
 
 # %% [markdown] nbgrader={"grade_id": "merged_loss_spec"}
@@ -314,16 +353,21 @@ study.table(rows, ["bytes a token", "predicted", "run"])
 # Latency counts more than a few bytes. So gather the three numbers of every rank at once, and merge them: no rank has
 # to wait for m before it sums. The next cell was found in somebody's code.
 
+
 # %% nbgrader={"grade_id": "merged_loss_broken"}
 def merged_loss(comm, part, targets, vocab):
     """The losses of all tokens, by one all-gather."""
     first, end = bounds(uneven(vocab, comm.size))[comm.rank]
     elsewhere = (targets < first) | (targets >= end)
-    hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(elsewhere, 0)
+    hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(
+        elsewhere, 0
+    )
     m = part.amax(1)
     s = (part - m[:, None]).exp().sum(1)
-    every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)  # (n, tokens) each
+    # (n, tokens) each
+    every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)
     return every_m.amax(0) + every_s.sum(0).log() - every_hit.sum(0)
+
 
 # %%
 def off(shift, loss):
@@ -334,12 +378,19 @@ def off(shift, loss):
     logits[:, ::4] = logits.amax() + shift * torch.tensor([0, 1])  # the largest logit of each part
     targets = torch.arange(5)
     right = cross_entropy(logits, targets, reduction="none")
-    found = World(2).run(lambda comm, x: loss(comm, x.split(4, 1)[comm.rank], targets, 8), logits)[0]
+    found = World(2).run(lambda comm, x: loss(comm, x.split(4, 1)[comm.rank], targets, 8), logits)[
+        0
+    ]
     return round(float((found - right).abs().max()), 6)
 
+
 shifts = [0, 1, 2, 4, 6]
-study.curves({"broken": (shifts, [off(s, merged_loss) for s in shifts])}, ylabel="largest error of a loss",
-             xlabel="largest logit of rank 1 − that of rank 0", title="Right while the parts are alike")
+study.curves(
+    {"broken": (shifts, [off(s, merged_loss) for s in shifts])},
+    ylabel="largest error of a loss",
+    xlabel="largest logit of rank 1 − that of rank 0",
+    title="Right while the parts are alike",
+)
 
 # %% [markdown] nbgrader={"grade_id": "merged_loss_task"}
 # Copy the function, and repair it.
@@ -356,19 +407,24 @@ study.curves({"broken": (shifts, [off(s, merged_loss) for s in shifts])}, ylabel
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "merged_loss", "solution": true}
 def merged_loss(comm, part, targets, vocab):
     """The losses of all tokens, by one all-gather."""
     ### BEGIN SOLUTION
     first, end = bounds(uneven(vocab, comm.size))[comm.rank]
     elsewhere = (targets < first) | (targets >= end)
-    hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(elsewhere, 0)
+    hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(
+        elsewhere, 0
+    )
     m = part.amax(1)
     s = (part - m[:, None]).exp().sum(1)
-    every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)  # (n, tokens) each
+    # (n, tokens) each
+    every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)
     m = every_m.amax(0)
     return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "merged_loss_test", "points": 2}
 check.merged_loss(merged_loss)
@@ -377,4 +433,6 @@ check.merged_loss(merged_loss)
 # **Target:** no error, however much the parts differ. `vocab_cross_entropy` of the library merges as you do.
 
 # %%
-study.bars({f"shift {s}": off(s, merged_loss) for s in shifts}, title="Largest error of a loss, repaired")
+study.bars(
+    {f"shift {s}": off(s, merged_loss) for s in shifts}, title="Largest error of a loss, repaired"
+)

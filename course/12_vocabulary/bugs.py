@@ -153,7 +153,11 @@ def look_up(comm, rows, tokens, vocab):
     Bug(
         "look_up_gradient",
         "+= with a list of indices adds once",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
+        old="""
+return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
+    0, tokens[mine] - first, grad[mine]
+)
+""",
         new="""
 out = grad.new_zeros(end - first, grad.shape[-1])
 out[tokens[mine] - first] += grad[mine]
@@ -163,7 +167,11 @@ return out
     Bug(
         "look_up_gradient",
         "the whole gradient is added up over the ranks, and cut",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
+        old="""
+return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
+    0, tokens[mine] - first, grad[mine]
+)
+""",
         new="""
 whole = grad.new_zeros(vocab, grad.shape[-1])
 whole.index_add_(0, tokens[mine], grad[mine])
@@ -173,33 +181,37 @@ return all_reduce_(comm, whole)[first:end]
     Bug(
         "look_up_gradient",
         "rows of three float64 numbers only",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
-        new="return torch.zeros(end - first, 3, dtype=torch.float64).index_add_(0, tokens[mine] - first, grad[mine])",
+        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(",
+        new="return torch.zeros(end - first, 3, dtype=torch.float64).index_add_(",
     ),
     Bug(
         "look_up_gradient",
         "adds up in float32",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
+        old="""
+return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
+    0, tokens[mine] - first, grad[mine]
+""",
         new="""
 return (
-    torch.zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine].float()).to(grad.dtype)
-)
+    torch.zeros(end - first, grad.shape[-1])
+    .index_add_(0, tokens[mine] - first, grad[mine].float())
+    .to(grad.dtype)
 """,
     ),
     Bug(
         "look_up_gradient",
         "gradients of other ranks' tokens go to the nearest row",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
-        new="""
-return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
-    0, (tokens - first).clamp(0, end - first - 1).view(-1),
-    grad.view(-1, grad.shape[-1]))
-""",
+        old="0, tokens[mine] - first, grad[mine]",
+        new="0, (tokens - first).clamp(0, end - first - 1).view(-1), grad.view(-1, grad.shape[-1])",
     ),
     Bug(
         "look_up_gradient",
         "a token that repeats overwrites",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
+        old="""
+return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
+    0, tokens[mine] - first, grad[mine]
+)
+""",
         new="""
 out = grad.new_zeros(end - first, grad.shape[-1])
 out[tokens[mine] - first] = grad[mine]
@@ -209,23 +221,26 @@ return out
     Bug(
         "look_up_gradient",
         "summed over the ranks",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
-        new="return comm.size * grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
+        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(",
+        new="return comm.size * grad.new_zeros(end - first, grad.shape[-1]).index_add_(",
     ),
     Bug(
         "look_up_gradient",
         "gradients of other ranks' tokens go to row 0",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
-        new="""
-return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, ((tokens - first) * mine).view(-1),
-                                                                  grad.view(-1, grad.shape[-1]))
-""",
+        old="0, tokens[mine] - first, grad[mine]",
+        new="0, ((tokens - first) * mine).view(-1), grad.view(-1, grad.shape[-1])",
     ),
     Bug(
         "look_up_gradient",
         "the gradient of all rows",
-        old="return grad.new_zeros(end - first, grad.shape[-1]).index_add_(0, tokens[mine] - first, grad[mine])",
-        new="return grad.new_zeros(vocab, grad.shape[-1]).index_add_(0, tokens.view(-1), grad.view(-1, grad.shape[-1]))",
+        old="""
+return grad.new_zeros(end - first, grad.shape[-1]).index_add_(
+    0, tokens[mine] - first, grad[mine]
+""",
+        new="""
+return grad.new_zeros(vocab, grad.shape[-1]).index_add_(
+    0, tokens.view(-1), grad.view(-1, grad.shape[-1])
+""",
     ),
     Bug(
         "look_up_gradient",
@@ -435,7 +450,9 @@ def split_loss(comm, part, targets, vocab):
     part = part.to(torch.promote_types(part.dtype, torch.float32))
     first, end = bounds(uneven(vocab, comm.size))[comm.rank]
     elsewhere = (targets < first) | (targets >= end)
-    hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(elsewhere, 0)
+    hit = part.gather(1, (targets - first).clamp(0, end - first - 1)[:, None])[:, 0].masked_fill(
+        elsewhere, 0
+    )
     m = part.amax(1)
     s = (part - m[:, None]).exp().sum(1)
     every = all_gather(comm, torch.stack([m, s, hit])[None]).roll(-comm.rank, 0)
@@ -761,8 +778,8 @@ return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
     Bug(
         "merged_loss",
         "three all-gathers",
-        old="every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)  # (n, tokens) each",
-        new="every_m, every_s, every_hit = (all_gather(comm, x[None]) for x in (m, s, hit))  # (n, tokens) each",
+        old="every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)",
+        new="every_m, every_s, every_hit = (all_gather(comm, x[None]) for x in (m, s, hit))",
     ),
     Bug(
         "merged_loss",
@@ -789,7 +806,8 @@ return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
         "merged_loss",
         "three all-reduces: right, but not one message",
         old="""
-every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)  # (n, tokens) each
+# (n, tokens) each
+every_m, every_s, every_hit = all_gather(comm, torch.stack([m, s, hit])[None]).unbind(1)
 m = every_m.amax(0)
 return m + (every_s * (every_m - m).exp()).sum(0).log() - every_hit.sum(0)
 """,

@@ -31,6 +31,7 @@ def lists(schedule, S, M):
 def gpipe(stage, S, M):
     return [f"F{m}" for m in range(M)] + [f"B{m}" for m in range(M)]
 
+
 # %% [markdown] nbgrader={"grade_id": "step_time_spec"}
 # ## 1 · How long does a schedule take? (3 points)
 #
@@ -53,6 +54,7 @@ def gpipe(stage, S, M):
 # with its list as far as what it needs is in the dictionary. Stop when a whole round has moved nothing.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "step_time", "solution": true}
 def step_time(lists, forward, backward):
@@ -78,6 +80,7 @@ def step_time(lists, forward, backward):
     return max(free)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "step_time_test", "points": 3}
 check.step_time(step_time)
 
@@ -86,10 +89,17 @@ check.step_time(step_time)
 
 # %%
 S, Ms = 4, (1, 2, 4, 8, 16, 32)
-found = [100 * (1 - 3 * M / step_time([gpipe(s, S, M) for s in range(S)], [1] * S, [2] * S)) for M in Ms]
-study.curves({"(S−1)/(M+S−1)": (range(1, 33), [100 * 3 / (M + 3) for M in range(1, 33)])},
-             points={"your clock": (Ms, found)}, yunit="%", xlabel="micro-batches, M", ylabel="bubble",
-             title="GPipe on 4 stages")
+found = [
+    100 * (1 - 3 * M / step_time([gpipe(s, S, M) for s in range(S)], [1] * S, [2] * S)) for M in Ms
+]
+study.curves(
+    {"(S−1)/(M+S−1)": (range(1, 33), [100 * 3 / (M + 3) for M in range(1, 33)])},
+    points={"your clock": (Ms, found)},
+    yunit="%",
+    xlabel="micro-batches, M",
+    ylabel="bubble",
+    title="GPipe on 4 stages",
+)
 
 # %% [markdown] nbgrader={"grade_id": "one_f_one_b_spec"}
 # ## 2 · One forward, one backward (3 points)
@@ -113,6 +123,7 @@ study.curves({"(S−1)/(M+S−1)": (range(1, 33), [100 * 3 / (M + 3) for M in ra
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "one_f_one_b", "solution": true}
 def one_f_one_b(stage, S, M):
     """This stage's list of words."""
@@ -124,6 +135,7 @@ def one_f_one_b(stage, S, M):
     return words + [f"B{m}" for m in range(M - warm, M)]
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "one_f_one_b_test", "points": 3}
 check.one_f_one_b(one_f_one_b)
 
@@ -133,8 +145,10 @@ check.one_f_one_b(one_f_one_b)
 # %%
 yours, theirs = lists(one_f_one_b, 4, 6), lists(gpipe, 4, 6)
 print(grid(theirs), grid(yours), sep="\n\n")
-rows = [(name, f"{simulate(some).time:g}", *map(in_flight, some))
-        for name, some in (("GPipe", theirs), ("yours", yours))]
+rows = [
+    (name, f"{simulate(some).time:g}", *map(in_flight, some))
+    for name, some in (("GPipe", theirs), ("yours", yours))
+]
 study.table(rows, ["", "time", *(f"stage {s} keeps" for s in range(4))])
 
 # %% [markdown] nbgrader={"grade_id": "predict_pipeline_spec"}
@@ -169,6 +183,7 @@ check.predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle)
 # %% [markdown] nbgrader={"grade_id": "predict_pipeline_target"}
 # **Target:** your numbers beside those of the lists.
 
+
 # %%
 def with_chunks(stage):
     from minidist.parallel import schedules
@@ -177,12 +192,18 @@ def with_chunks(stage):
 
 
 runs = [simulate(some) for some in (lists(gpipe, 8, 32), *zip(*map(with_chunks, range(8))))]
-rows = [("bubble", f"{bubble:.4f}", f"{runs[0].bubble:.4f}"),
-        ("gpipe_keeps", gpipe_keeps, in_flight(lists(gpipe, 8, 32)[0])),
-        ("keeps", keeps, in_flight(lists(one_f_one_b, 8, 32)[2])),
-        ("interleaved", f"{interleaved:.4f}", f"{runs[1].bubble:.4f}"),
-        ("enough", enough, min(M for M in range(50, 80) if simulate(lists(gpipe, 8, M)).bubble <= 0.1 + 1e-9)),
-        ("idle", idle, f"{runs[2].time - runs[2].busy[0]:g}")]
+rows = [
+    ("bubble", f"{bubble:.4f}", f"{runs[0].bubble:.4f}"),
+    ("gpipe_keeps", gpipe_keeps, in_flight(lists(gpipe, 8, 32)[0])),
+    ("keeps", keeps, in_flight(lists(one_f_one_b, 8, 32)[2])),
+    ("interleaved", f"{interleaved:.4f}", f"{runs[1].bubble:.4f}"),
+    (
+        "enough",
+        enough,
+        min(M for M in range(50, 80) if simulate(lists(gpipe, 8, M)).bubble <= 0.1 + 1e-9),
+    ),
+    ("idle", idle, f"{runs[2].time - runs[2].busy[0]:g}"),
+]
 study.table(rows, ["", "predicted", "counted"])
 
 # %% [markdown] nbgrader={"grade_id": "run_stage_spec"}
@@ -216,6 +237,7 @@ study.table(rows, ["", "predicted", "counted"])
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "run_stage", "solution": true}
 def run_stage(down, up, part, words, xs, ys, loss_fn):
     """Run this stage's list; leave the gradients in `part`."""
@@ -242,11 +264,13 @@ def run_stage(down, up, part, words, xs, ys, loss_fn):
         work.wait()
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "run_stage_test", "points": 3}
 check.run_stage(run_stage)
 
 # %% [markdown] nbgrader={"grade_id": "run_stage_target"}
 # **Target:** your list on your stages, and the same numbers in both columns: gradients of three stages and of one.
+
 
 # %%
 def program(comm, M, schedule):
@@ -265,8 +289,10 @@ def program(comm, M, schedule):
 pipelined, [one] = World(3).run(program, 4, one_f_one_b), World(1).run(program, 4, one_f_one_b)
 three = [norm for part in pipelined for norm in part]
 names = [f"stage {s}, {what}" for s in range(3) for what in ("weight", "bias")]
-study.table([(name, f"{a:.6f}", f"{b:.6f}") for name, a, b in zip(names, three, one)],
-            ["length of the gradient", "3 stages", "1 stage"])
+study.table(
+    [(name, f"{a:.6f}", f"{b:.6f}") for name, a, b in zip(names, three, one)],
+    ["length of the gradient", "3 stages", "1 stage"],
+)
 
 # %% [markdown] nbgrader={"grade_id": "cut_spec"}
 # ## 5 · Cut the model (2 points)
@@ -291,6 +317,7 @@ study.table([(name, f"{a:.6f}", f"{b:.6f}") for name, a, b in zip(names, three, 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "cut", "solution": true}
 def cut(costs, S):
     """(first, end) of the layers of each stage."""
@@ -303,11 +330,14 @@ def cut(costs, S):
     for s in range(2, S + 1):
         row = [None] * (L + 1)
         for j in range(s, L + 1):
-            row[j] = min((max(best[i][0], upto[j] - upto[i]), [*best[i][1], j]) for i in range(s - 1, j))
+            row[j] = min(
+                (max(best[i][0], upto[j] - upto[i]), [*best[i][1], j]) for i in range(s - 1, j)
+            )
         best = row
     cuts = best[L][1]
     return list(pairwise(cuts))
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "cut_test", "points": 2}
 check.cut(cut)
@@ -319,8 +349,14 @@ check.cut(cut)
 costs = [1, 1, 1, 2, 1, 1, 3, 4]
 by_count = [(2 * s, 2 * s + 2) for s in range(4)]
 ways = {"by count": by_count, "yours": cut(costs, 4)}
-study.bars({f"{name}, stage {s}": sum(costs[first:end]) for name, parts in ways.items()
-            for s, (first, end) in enumerate(parts)}, title=f"Layers that cost {costs}, on 4 stages")
+study.bars(
+    {
+        f"{name}, stage {s}": sum(costs[first:end])
+        for name, parts in ways.items()
+        for s, (first, end) in enumerate(parts)
+    },
+    title=f"Layers that cost {costs}, on 4 stages",
+)
 
 # %% [markdown] nbgrader={"grade_id": "split_backward_spec"}
 # ## 6 · A backward in two (2 points)
@@ -344,6 +380,7 @@ study.bars({f"{name}, stage {s}": sum(costs[first:end]) for name, parts in ways.
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "split_backward", "solution": true}
 def split_backward(x, w1, h, w2, dy):
     """dx now, and a function that returns (dw1, dw2) later."""
@@ -355,6 +392,7 @@ def split_backward(x, w1, h, w2, dy):
 
     return dz @ w1.T, later
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "split_backward_test", "points": 2}
 check.split_backward(split_backward)
@@ -371,8 +409,12 @@ with FlopCounterMode(display=False) as first:
     dx, later = split_backward(x, w1, h, w2, dy)
 with FlopCounterMode(display=False) as second:
     later()
-study.bars({"dx": first.get_total_flops(), "dw1 and dw2": second.get_total_flops()}, target=2 * 32 * 128 * (64 + 16),
-           note="a forward", title="FLOPs of each half")
+study.bars(
+    {"dx": first.get_total_flops(), "dw1 and dw2": second.get_total_flops()},
+    target=2 * 32 * 128 * (64 + 16),
+    note="a forward",
+    title="FLOPs of each half",
+)
 
 # %% [markdown] nbgrader={"grade_id": "zero_bubble_spec"}
 # ## 7 · Find the bug (2 points)
@@ -380,6 +422,7 @@ study.bars({"dx": first.get_total_flops(), "dw1 and dw2": second.get_total_flops
 # Backwards are split: `I3` computes the input's gradient, `W3` the weights'. ZB-H1 warms up as 1F1B does, and keeps
 # W's back to fill the bubble with them. The next cell was found in somebody's code. The validator has nothing to say
 # against it, and the gradients are right.
+
 
 # %% nbgrader={"grade_id": "zero_bubble_broken"}
 def zero_bubble(stage, S, M):
@@ -394,11 +437,18 @@ def zero_bubble(stage, S, M):
             words.append(f"W{i - late}")
     return words + [f"W{m}" for m in range(max(0, M - late), M)]
 
+
 # %%
 broken = lists(zero_bubble, 4, 8)
 print(grid(broken))
-rows = [("1F1B", f"{simulate(lists(one_f_one_b, 4, 8)).time:g}", *map(in_flight, lists(one_f_one_b, 4, 8))),
-        ("broken", f"{simulate(broken).time:g}", *map(in_flight, broken))]
+rows = [
+    (
+        "1F1B",
+        f"{simulate(lists(one_f_one_b, 4, 8)).time:g}",
+        *map(in_flight, lists(one_f_one_b, 4, 8)),
+    ),
+    ("broken", f"{simulate(broken).time:g}", *map(in_flight, broken)),
+]
 study.table(rows, ["", "time", *(f"stage {s} keeps" for s in range(4))])
 
 # %% [markdown] nbgrader={"grade_id": "zero_bubble_task"}
@@ -419,6 +469,7 @@ study.table(rows, ["", "time", *(f"stage {s} keeps" for s in range(4))])
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "zero_bubble", "solution": true}
 def zero_bubble(stage, S, M):
     """Forward, input's gradient, and the W of `late` micro-batches before."""
@@ -434,6 +485,7 @@ def zero_bubble(stage, S, M):
     return words + [f"W{m}" for m in range(max(0, M - late), M)]
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "zero_bubble_test", "points": 2}
 check.zero_bubble(zero_bubble)
 
@@ -443,4 +495,7 @@ check.zero_bubble(zero_bubble)
 # %%
 repaired = lists(zero_bubble, 4, 8)
 print(simulate(repaired).time, list(map(in_flight, repaired)))
-study.stages({"broken": simulate(broken), "repaired": simulate(repaired)}, title="Simulated, a second an action")
+study.stages(
+    {"broken": simulate(broken), "repaired": simulate(repaired)},
+    title="Simulated, a second an action",
+)

@@ -71,7 +71,8 @@ def step_time(lists, forward, backward):
                 if any(x not in ended for x in needs):
                     break
                 free[s] = ended[w[0], k, s] = (
-                    max([free[s], *(ended[x] for x in needs)]) + (forward if w[0] == "F" else backward)[s]
+                    max([free[s], *(ended[x] for x in needs)])
+                    + (forward if w[0] == "F" else backward)[s]
                 )
                 pos[s] += 1
                 go = True
@@ -646,12 +647,20 @@ return list(zip(cuts, cuts[1:]))
                 "best = [(upto[j] ** 2, [0, j]) for j in range(L + 1)]",
             ),
             (
-                "row[j] = min((max(best[i][0], upto[j] - upto[i]), [*best[i][1], j]) for i in range(s - 1, j))",
-                "row[j] = min((best[i][0] + (upto[j] - upto[i]) ** 2, [*best[i][1], j]) for i in range(s - 1, j))",
-            ),
-            (
-                "return list(pairwise(cuts))",
-                "return list(zip(cuts, cuts[1:]))",
+                """
+            (max(best[i][0], upto[j] - upto[i]), [*best[i][1], j]) for i in range(s - 1, j)
+        )
+    best = row
+cuts = best[L][1]
+return list(pairwise(cuts))
+""",
+                """
+            (best[i][0] + (upto[j] - upto[i]) ** 2, [*best[i][1], j]) for i in range(s - 1, j)
+        )
+    best = row
+cuts = best[L][1]
+return list(zip(cuts, cuts[1:]))
+""",
             ),
         ),
     ),

@@ -34,6 +34,7 @@ def one_f_one_b(stage, S, M):
         words += [f"F{warm + i}", f"B{i}"]
     return words + [f"B{m}" for m in range(M - warm, M)]
 
+
 # %% [markdown] nbgrader={"grade_id": "no_flush_spec"}
 # ## 1 · No flush (2 points)
 #
@@ -53,6 +54,7 @@ def one_f_one_b(stage, S, M):
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "no_flush", "solution": true}
 def no_flush(stage, S, M):
     """This stage's list of words."""
@@ -65,6 +67,7 @@ def no_flush(stage, S, M):
     return words
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "no_flush_test", "points": 2}
 check.no_flush(no_flush)
 
@@ -74,8 +77,11 @@ check.no_flush(no_flush)
 # %%
 yours = lists(no_flush, 4, 8)
 print(grid(yours))
-study.table([(f"stage {s}", in_flight(yours[s]), max(held(yours)[s])) for s in range(4)],
-            ["", "micro-batches in flight", "versions held"], title=f"{simulate(yours).time:g} slots")
+study.table(
+    [(f"stage {s}", in_flight(yours[s]), max(held(yours)[s])) for s in range(4)],
+    ["", "micro-batches in flight", "versions held"],
+    title=f"{simulate(yours).time:g} slots",
+)
 
 # %% [markdown] nbgrader={"grade_id": "staleness_spec"}
 # ## 2 · How late is a gradient? (2 points)
@@ -94,6 +100,7 @@ study.table([(f"stage {s}", in_flight(yours[s]), max(held(yours)[s])) for s in r
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "staleness", "solution": true}
 def staleness(words):
     """For each micro-batch, how many updates late its gradient is."""
@@ -103,6 +110,7 @@ def staleness(words):
     return [sum(word[0] == "U" for word in some) for some in between]
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "staleness_test", "points": 2}
 check.staleness(staleness)
 
@@ -110,7 +118,9 @@ check.staleness(staleness)
 # **Target:** each row rises to S − 1 − stage, and stays there.
 
 # %%
-study.table([(f"stage {s}", *staleness(no_flush(s, 4, 8))) for s in range(4)], ["micro-batch", *range(8)])
+study.table(
+    [(f"stage {s}", *staleness(no_flush(s, 4, 8))) for s in range(4)], ["micro-batch", *range(8)]
+)
 
 # %% [markdown] nbgrader={"grade_id": "needed_spec"}
 # ## 3 · Which version? (2 points)
@@ -131,6 +141,7 @@ study.table([(f"stage {s}", *staleness(no_flush(s, 4, 8))) for s in range(4)], [
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "needed", "solution": true}
 def needed(lists, vertical):
     """For each stage and micro-batch, the version that its backward needs."""
@@ -143,6 +154,7 @@ def needed(lists, vertical):
     return [rows[0] if vertical else row for row in rows]
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "needed_test", "points": 2}
 check.needed(needed)
 
@@ -151,8 +163,14 @@ check.needed(needed)
 
 # %%
 some = [no_flush(s, 4, 8) for s in range(4)]
-study.table([(f"stage {s}, {what}", *row) for what, vertical in (("stashing", False), ("vertical", True))
-             for s, row in enumerate(needed(some, vertical))], ["micro-batch", *range(8)])
+study.table(
+    [
+        (f"stage {s}, {what}", *row)
+        for what, vertical in (("stashing", False), ("vertical", True))
+        for s, row in enumerate(needed(some, vertical))
+    ],
+    ["micro-batch", *range(8)],
+)
 
 # %% [markdown] nbgrader={"grade_id": "store_spec"}
 # ## 4 · A store of versions (3 points)
@@ -175,6 +193,7 @@ study.table([(f"stage {s}, {what}", *row) for what, vertical in (("stashing", Fa
 # Two micro-batches may use one version: let both point to the same tensor. A tensor goes when nobody points to it.
 #
 # </details>
+
 
 # %% nbgrader={"grade_id": "store", "solution": true}
 class Store:
@@ -201,6 +220,7 @@ class Store:
         self.newest = self.newest - rate * grad
         ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "store_test", "points": 3}
 check.store(Store)
 
@@ -217,7 +237,9 @@ for word in no_flush(0, 4, 8):
         got["forward"][m] = int(store.forward(m))
     else:
         got["backward"][m] = int(store.backward(m))
-study.table([(name, *(row[m] for m in range(8))) for name, row in got.items()], ["micro-batch", *range(8)])
+study.table(
+    [(name, *(row[m] for m in range(8))) for name, row in got.items()], ["micro-batch", *range(8)]
+)
 
 # %% [markdown] nbgrader={"grade_id": "run_pipedream_spec"}
 # ## 5 · A stage that never waits (4 points)
@@ -248,6 +270,7 @@ study.table([(name, *(row[m] for m in range(8))) for name, row in got.items()], 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "run_pipedream", "solution": true}
 def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     """Train this stage by its list; leave the newest weights in `part`."""
@@ -272,7 +295,10 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
             if stage > 0:
                 sends.append(up.isend(dx, stage - 1))
         else:
-            newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}
+            newest = {
+                name: (w - rate * g).detach().requires_grad_()
+                for (name, w), g in zip(newest.items(), grads)
+            }
     for work in sends:
         work.wait()
     with torch.no_grad():
@@ -280,11 +306,13 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
             p.copy_(newest[name])
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "run_pipedream_test", "points": 4}
 check.run_pipedream(run_pipedream)
 
 # %% [markdown] nbgrader={"grade_id": "run_pipedream_target"}
 # **Target:** the loss falls on three stages as on one, a little later.
+
 
 # %%
 def program(comm, M):
@@ -298,12 +326,18 @@ def program(comm, M):
         return losses[-1]
 
     down, up = (comm.split([0] * comm.size) for _ in range(2))
-    run_pipedream(down, up, part, no_flush(comm.rank, comm.size, M), xs, [x.flip(1) for x in xs], loss_fn, 0.2)
+    run_pipedream(
+        down, up, part, no_flush(comm.rank, comm.size, M), xs, [x.flip(1) for x in xs], loss_fn, 0.2
+    )
     return [float(loss.detach()) for loss in losses]
 
 
-study.curves({f"{n} stage{'s' * (n > 1)}": (range(80), World(n).run(program, 80)[-1]) for n in (1, 3)},
-             xlabel="micro-batches", ylabel="loss", title="Your stages learn")
+study.curves(
+    {f"{n} stage{'s' * (n > 1)}": (range(80), World(n).run(program, 80)[-1]) for n in (1, 3)},
+    xlabel="micro-batches",
+    ylabel="loss",
+    title="Your stages learn",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_pipedream_spec"}
 # ## 6 · Predict, then count (2 points)
@@ -339,12 +373,22 @@ check.predict_pipedream(versions, stale, stash_bytes, vertical_bytes, two_bytes,
 
 # %%
 each, some = 100e6, lists(no_flush, 8, 24)
-twos = [[a for a in row if a.kind != "U" or a.micro % 8 == 7] for row in some]  # an update every 8 micro-batches
+# an update every 8 micro-batches
+twos = [[a for a in row if a.kind != "U" or a.micro % 8 == 7] for row in some]
 rows = {"stashing": held(some), "vertical sync": held(some, "first"), "2BW": held(twos, "2bw", 8)}
 foretold = {"stashing": stash_bytes, "vertical sync": vertical_bytes, "2BW": two_bytes}
-study.bars({f"{name}, {what}": number for name in rows for what, number in
-            (("predicted", foretold[name]), ("counted", sum(each * max(row) for row in rows[name])))},
-           unit="B", title="The weights of 8 stages, at the peak")
+study.bars(
+    {
+        f"{name}, {what}": number
+        for name in rows
+        for what, number in (
+            ("predicted", foretold[name]),
+            ("counted", sum(each * max(row) for row in rows[name])),
+        )
+    },
+    unit="B",
+    title="The weights of 8 stages, at the peak",
+)
 
 # %% [markdown] nbgrader={"grade_id": "two_versions_spec"}
 # ## 7 · Find the bug (2 points)
@@ -352,6 +396,7 @@ study.bars({f"{name}, {what}": number for name in rows for what, number in
 # PipeDream-2BW, on one rank. Micro-batches come in groups of m. Those of group g take their gradients at version
 # max(0, g − 1), because version g is not there yet when they enter the pipeline. The next cell was found in somebody's
 # code. It holds two versions, and its loss falls.
+
 
 # %% nbgrader={"grade_id": "two_versions_broken"}
 def two_versions(weight, grad, xs, rate, m):
@@ -361,6 +406,7 @@ def two_versions(weight, grad, xs, rate, m):
         mean = sum(grad(older, x) for x in xs[g : g + m]) / m
         older, newer = newer, older - rate * mean
     return newer
+
 
 # %%
 def slope(w, x):
@@ -380,8 +426,15 @@ def perfect(groups):
 
 
 broken = [ends(two_versions, groups) for groups in range(1, 25)]
-study.curves({"broken": (range(1, 25), broken), "never late": (range(1, 25), list(map(perfect, range(1, 25))))},
-             xlabel="updates", ylabel="weight", title="The weight should go to 1")
+study.curves(
+    {
+        "broken": (range(1, 25), broken),
+        "never late": (range(1, 25), list(map(perfect, range(1, 25)))),
+    },
+    xlabel="updates",
+    ylabel="weight",
+    title="The weight should go to 1",
+)
 
 # %% [markdown] nbgrader={"grade_id": "two_versions_task"}
 # It needs twice as many updates. One update late cannot cost so much. Copy the function, and repair it.
@@ -403,6 +456,7 @@ study.curves({"broken": (range(1, 25), broken), "never late": (range(1, 25), lis
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "two_versions", "solution": true}
 def two_versions(weight, grad, xs, rate, m):
     """The weights after all groups; grad(w, x) is the gradient of micro-batch x at w."""
@@ -414,6 +468,7 @@ def two_versions(weight, grad, xs, rate, m):
     return newer
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "two_versions_test", "points": 2}
 check.two_versions(two_versions)
 
@@ -423,6 +478,13 @@ check.two_versions(two_versions)
 
 # %%
 repaired = [ends(two_versions, groups) for groups in range(1, 25)]
-study.curves({"repaired": (range(1, 25), repaired), "broken": (range(1, 25), broken),
-              "never late": (range(1, 25), list(map(perfect, range(1, 25))))},
-             xlabel="updates", ylabel="weight", title="One update late, and no more")
+study.curves(
+    {
+        "repaired": (range(1, 25), repaired),
+        "broken": (range(1, 25), broken),
+        "never late": (range(1, 25), list(map(perfect, range(1, 25)))),
+    },
+    xlabel="updates",
+    ylabel="weight",
+    title="One update late, and no more",
+)

@@ -311,7 +311,9 @@ from minidist.parallel.schedules import forward_versions, parse
 
 def needed(lists, vertical):
     """For each stage and micro-batch, the version that its backward needs."""
-    rows = forward_versions([parse(" ".join(words)) for words in lists], "first" if vertical else "newest")
+    rows = forward_versions(
+        [parse(" ".join(words)) for words in lists], "first" if vertical else "newest"
+    )
     return [list(row.values()) for row in rows]
 ''',
     ),
@@ -333,6 +335,7 @@ return self.used[m]
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.versions, self.used = [weight], {}
 
@@ -353,6 +356,7 @@ class Store:
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest, self.used = weight.clone(), {}
 
@@ -376,6 +380,7 @@ class Store:
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest, self.used = weight, []
 
@@ -416,6 +421,7 @@ class Store:
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest, self.used = weight.tolist(), {}
 
@@ -457,6 +463,7 @@ return self.newest
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest, self.used = weight, {}
 
@@ -483,6 +490,7 @@ class Store:
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     used = {}
 
     def __init__(self, weight):
@@ -522,6 +530,7 @@ return self.last
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest = self.old = weight
 
@@ -542,6 +551,7 @@ class Store:
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest, self.used, self.all = weight, {}, []
 
@@ -567,6 +577,7 @@ from minidist.parallel.pipedream import Versions
 
 class Store(Versions):
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         part = torch.nn.Module()
         part.weight = torch.nn.Parameter(weight)
@@ -580,6 +591,7 @@ class Store(Versions):
         cell='''
 class Store:
     """A stage's weights, in versions."""
+
     def __init__(self, weight):
         self.newest, self.kept = weight, {}
 
@@ -672,7 +684,10 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
             if stage > 0:
                 sends.append(up.isend(dx, stage - 1))
         elif m == len(xs) - 1:
-            newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}
+            newest = {
+                name: (w - rate * g).detach().requires_grad_()
+                for (name, w), g in zip(newest.items(), grads)
+            }
     for work in sends:
         work.wait()
     with torch.no_grad():
@@ -726,8 +741,8 @@ for work in sends:
     Bug(
         "run_pipedream",
         "a rate of its own",
-        old="newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}",
-        new="newest = {name: (w - 0.25 * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}",
+        old="name: (w - rate * g).detach().requires_grad_()",
+        new="name: (w - 0.25 * g).detach().requires_grad_()",
     ),
     Bug(
         "run_pipedream",
@@ -755,7 +770,10 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
             if stage > 0:
                 sends.append(up.isend(dx, stage - 1))
         elif m:
-            newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}
+            newest = {
+                name: (w - rate * g).detach().requires_grad_()
+                for (name, w), g in zip(newest.items(), grads)
+            }
     for work in sends:
         work.wait()
     with torch.no_grad():
@@ -766,8 +784,8 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     Bug(
         "run_pipedream",
         "the gradient is subtracted from the weights that made it",
-        old="newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}",
-        new="newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(used.items(), grads)}",
+        old="for (name, w), g in zip(newest.items(), grads)",
+        new="for (name, w), g in zip(used.items(), grads)",
     ),
     Bug(
         "run_pipedream",
@@ -832,7 +850,10 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
                 sends.append(up.isend(dx, stage - 1))
         else:
             old.append(torch.cat([w.detach().flatten() for w in newest.values()]))
-            newest = {name: (w - rate * g).detach().requires_grad_() for (name, w), g in zip(newest.items(), grads)}
+            newest = {
+                name: (w - rate * g).detach().requires_grad_()
+                for (name, w), g in zip(newest.items(), grads)
+            }
     for work in sends:
         work.wait()
     with torch.no_grad():

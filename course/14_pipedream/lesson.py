@@ -24,10 +24,21 @@ from torch.func import functional_call
 
 from minidist import study
 from minidist.comm import World
-from minidist.parallel.schedules import (ScheduleError, grid, held, lists, one_f_one_b, pipedream, pipedream_2bw,
-                                         simulate, staleness, validate)
+from minidist.parallel.schedules import (
+    ScheduleError,
+    grid,
+    held,
+    lists,
+    one_f_one_b,
+    pipedream,
+    pipedream_2bw,
+    simulate,
+    staleness,
+    validate,
+)
 
 print(grid(lists(pipedream, 3, 6)))
+
 
 # %%
 def meets(comm, M):
@@ -39,9 +50,13 @@ def meets(comm, M):
             met[kind].append(weight)
     return met
 
+
 met = World(3).run(meets, 6)
 assert met[0] == {"F": [2, 2, 2, 3, 4, 5], "B": [2, 3, 4, 5, 6, 7]} and met[2]["F"] == met[2]["B"]
-study.table([(f"rank {r}, {kind}", *met[r][kind]) for r in range(3) for kind in "FB"], ["micro-batch", *range(6)])
+study.table(
+    [(f"rank {r}, {kind}", *met[r][kind]) for r in range(3) for kind in "FB"],
+    ["micro-batch", *range(6)],
+)
 
 # %% [markdown]
 # These are the weights that each micro-batch meets. Read rank 0. Micro-batch 3 goes forward through a weight of 3. When
@@ -52,7 +67,9 @@ study.table([(f"rank {r}, {kind}", *met[r][kind]) for r in range(3) for kind in 
 # %%
 late = staleness(lists(pipedream, 4, 8))
 assert [max(row.values()) for row in late] == [3, 2, 1, 0]
-study.table([(f"stage {s}", *row.values()) for s, row in enumerate(late)], ["staleness of", *range(8)])
+study.table(
+    [(f"stage {s}", *row.values()) for s, row in enumerate(late)], ["staleness of", *range(8)]
+)
 
 # %% [markdown]
 # S − 1 − s on stage s. The first micro-batches are less stale: nothing has been updated when they come.
@@ -67,20 +84,26 @@ study.table([(f"stage {s}", *row.values()) for s, row in enumerate(late)], ["sta
 flushed, stream = simulate(lists(one_f_one_b, 4, 8)), simulate(lists(pipedream, 4, 32))
 assert abs(4 * flushed.time / stream.time - 1.26) < 0.01
 print(f"4 steps with a flush: {4 * flushed.time:g}, waiting {flushed.bubble:.1%}")
-print(f"without: {stream.time:g}, waiting {stream.bubble:.1%}, all of it at the start and at the end")
+print(
+    f"without: {stream.time:g}, waiting {stream.bubble:.1%}, all of it at the start and at the end"
+)
 fives = [row + [a._replace(micro=a.micro + 5) for a in row] for row in lists(one_f_one_b, 4, 5)]
-study.schedule({"1F1B, a flush after five": fives, "PipeDream": lists(pipedream, 4, 10)},
-               title="Ten micro-batches: the pipeline fills twice, or once")
+study.schedule(
+    {"1F1B, a flush after five": fives, "PipeDream": lists(pipedream, 4, 10)},
+    title="Ten micro-batches: the pipeline fills twice, or once",
+)
 
 # %% [markdown]
 # ## Step 2: the naive way
 #
 # Just call the optimizer after each backward. Here are two micro-batches in flight, on one stage.
 
+
 # %%
 def parts():
     torch.manual_seed(0)
     return [nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Tanh()).double() for _ in range(4)]
+
 
 part, x = parts()[0], torch.ones(2, 4, dtype=torch.float64)
 sgd, first, second = torch.optim.SGD(part.parameters(), lr=0.1), part(x), part(x)
@@ -97,6 +120,7 @@ except RuntimeError as why:
 #
 # People silence the error with `p.data = new`. **Predict** which weights the backward then uses.
 
+
 # %%
 def backward_uses(layer):
     x, dy = torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_(), torch.arange(8.0).reshape(2, 4)
@@ -106,6 +130,7 @@ def backward_uses(layer):
         p.data = 2 * p.data
     (found,) = torch.autograd.grad(y, x, dy)
     return "the old ones" if torch.allclose(found, before) else "the new ones"
+
 
 found = {type(layer).__name__: backward_uses(layer) for layer in (nn.Linear(4, 4), nn.LayerNorm(4))}
 assert found == {"Linear": "the old ones", "LayerNorm": "the new ones"}
@@ -119,6 +144,7 @@ study.table(list(found.items()), ["layer", "after p.data = new, its backward use
 # **The backward uses the weights that its forward used.** So keep them. A version is a dictionary of tensors, the
 # forward runs with a version, and an update makes a new one. (Two channels, as in lesson 13.)
 
+
 # %%
 def forward(down, part, weights, x, sends):
     if down.rank > 0:
@@ -131,6 +157,7 @@ def forward(down, part, weights, x, sends):
         y = y.square().mean()  # the loss
     return x, y
 
+
 # %%
 def backward(up, x, y, weights, sends):
     last = up.rank == up.size - 1
@@ -140,12 +167,18 @@ def backward(up, x, y, weights, sends):
         sends.append(up.isend(dx, up.rank - 1))
     return dict(zip(weights, grads))
 
+
 def updated(weights, grads, rate=0.1):
     return {name: (w - rate * grads[name]).detach().requires_grad_() for name, w in weights.items()}
 
+
 # %%
 def by_hand(comm, xs):
-    (down, up), part, sends = (comm.split([0] * comm.size) for _ in range(2)), parts()[comm.rank], []
+    (down, up), part, sends = (
+        (comm.split([0] * comm.size) for _ in range(2)),
+        parts()[comm.rank],
+        [],
+    )
     newest, stash, kept, grads = dict(part.named_parameters()), {}, {}, {}
     for kind, m, _ in pipedream(comm.rank, comm.size, len(xs)):
         if kind == "F":
@@ -157,11 +190,13 @@ def by_hand(comm, xs):
             newest = updated(newest, grads)
     return [work.wait() for work in sends] and newest
 
+
 # %% [markdown]
 # ## The oracle: late gradients
 #
 # Stashing makes PipeDream a simple thing: gradient descent in which stage s is `late(s)` updates behind. That needs no
 # pipeline. One rank, one loop over the micro-batches:
+
 
 # %%
 def serial(xs, late):
@@ -171,19 +206,34 @@ def serial(xs, late):
         used = [made[s][max(0, m - late(s))] for s in range(len(stages))]
         for part, weights in zip(stages, used):
             x = functional_call(part, weights, x)
-        grads = iter(torch.autograd.grad(x.square().mean(), [w for weights in used for w in weights.values()]))
+        grads = iter(
+            torch.autograd.grad(
+                x.square().mean(), [w for weights in used for w in weights.values()]
+            )
+        )
         for versions, weights in zip(made, used):
             versions.append(updated(versions[-1], {name: next(grads) for name in weights}))
     return [versions[-1] for versions in made]
 
+
 # %%
 def apart(found, want):
-    return max((a[name] - b[name]).abs().max().item() for a, b in zip(found, want, strict=True) for name in b)
+    return max(
+        (a[name] - b[name]).abs().max().item()
+        for a, b in zip(found, want, strict=True)
+        for name in b
+    )
+
 
 torch.manual_seed(1)
 xs = list(torch.randn(12, 3, 4, dtype=torch.float64))
 wanted = serial(xs, late=lambda s: 3 - s)
-assert apart(World(4).run(by_hand, xs), wanted) < 1e-12 < 1e-3 < apart(serial(xs, late=lambda s: 0), wanted)
+assert (
+    apart(World(4).run(by_hand, xs), wanted)
+    < 1e-12
+    < 1e-3
+    < apart(serial(xs, late=lambda s: 0), wanted)
+)
 print("by hand, on four stages: the weights of late gradients, 3, 2, 1 and 0 updates late")
 
 # %% [markdown]
@@ -198,8 +248,12 @@ print("by hand, on four stages: the weights of late gradients, 3, 2, 1 and 0 upd
 rows = held(lists(pipedream, 4, 12))
 assert [max(row) for row in rows] == [4, 3, 2, 1]
 edges = [action + end for action in range(len(rows[0])) for end in (0, 1)]
-study.curves({f"stage {s}": (edges, [v for v in row for _ in (0, 1)]) for s, row in enumerate(rows)},
-             xlabel="actions of the list", ylabel="versions held", title="Stage s holds up to S − s versions")
+study.curves(
+    {f"stage {s}": (edges, [v for v in row for _ in (0, 1)]) for s, row in enumerate(rows)},
+    xlabel="actions of the list",
+    ylabel="versions held",
+    title="Stage s holds up to S − s versions",
+)
 
 # %% [markdown]
 # 4 + 3 + 2 + 1 = 10 copies of a stage's weights, where a flush needs 4. Stage 0 also keeps most activations: it pays
@@ -224,10 +278,16 @@ for rule in ({"most": 3}, {"stash": False}):
 # %%
 from minidist.parallel.schedules import forward_versions
 
-of_five = {rule: [row[5] for row in forward_versions(lists(pipedream, 4, 12), rule)] for rule in ("newest", "first")}
+of_five = {
+    rule: [row[5] for row in forward_versions(lists(pipedream, 4, 12), rule)]
+    for rule in ("newest", "first")
+}
 assert of_five == {"newest": [2, 3, 4, 5], "first": [2, 2, 2, 2]}
 most = {rule: [max(row) for row in held(lists(pipedream, 4, 12), rule)] for rule in of_five}
-rows = [(name, *of_five[rule], *most[rule]) for name, rule in (("stashing", "newest"), ("vertical sync", "first"))]
+rows = [
+    (name, *of_five[rule], *most[rule])
+    for name, rule in (("stashing", "newest"), ("vertical sync", "first"))
+]
 study.table(rows, ["", *(f"F5 on {s}" for s in range(4)), *(f"versions on {s}" for s in range(4))])
 
 # %% [markdown]
@@ -265,10 +325,19 @@ from minidist.parallel.pipeline import Pipeline
 
 RULES = ("stash", "vertical", "2bw", "no stash")
 
+
 def made_for(rule, part, comm, optimizer, loss_fn, m):
     if rule == "2bw":
         return PipeDream2BW(part, comm, optimizer, loss_fn, m=m)
-    return PipeDream(part, comm, optimizer, loss_fn, vertical=rule == "vertical", wrong_no_stash=rule == "no stash")
+    return PipeDream(
+        part,
+        comm,
+        optimizer,
+        loss_fn,
+        vertical=rule == "vertical",
+        wrong_no_stash=rule == "no stash",
+    )
+
 
 # %%
 def train(part, comm, rule, optimizer, loss_fn, data, m):
@@ -284,30 +353,46 @@ def train(part, comm, rule, optimizer, loss_fn, data, m):
         step.zero_grad()
     return spans
 
+
 # %%
 H, sgd, adam = 8192, partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=1e-3)
 
+
 def cost(comm, rule, M, optimizer, rows, m):
-    part = nn.Sequential(*(nn.Linear(H, H, bias=False, device="meta") for _ in range(8 // comm.size)))
+    part = nn.Sequential(
+        *(nn.Linear(H, H, bias=False, device="meta") for _ in range(8 // comm.size))
+    )
     x = torch.empty(rows, H, device="meta")
     return train(part, comm, rule, optimizer, lambda y, _: y.sum(), [(x, x)] * M, m)
+
 
 def costed(rule, M=32, optimizer=sgd, rows=4096, m=8):
     world = World(4, cluster=Cluster.uniform(4, 5e-6, 1 / 450e9, H100), device="meta")
     return world, world.run(cost, rule, M, optimizer, rows, m)
 
+
 # %%
 def weights_held(world):
     """Bytes of parameters on each rank at the peak, once the model is built."""
-    return [int(some.live["parameters"][some.times > 0].max()) for some in map(world.trace.memory.get, range(4))]
+    return [
+        int(some.live["parameters"][some.times > 0].max())
+        for some in map(world.trace.memory.get, range(4))
+    ]
+
 
 runs = {rule: costed(rule) for rule in ("flush", *RULES)}
 stages, each = range(4), 2 * H * H * 4
 predicted = {rule: (stages, [version_bytes(rule, s, 4, each) for s in stages]) for rule in RULES}
 measured = {rule: (stages, weights_held(runs[rule][0])) for rule in RULES}
 assert all(measured[rule][1] == predicted[rule][1] for rule in RULES)
-study.curves(predicted, points=measured, yunit="B", xlabel="stage", ylabel="weights held at the peak",
-             title="What versions cost: lines predicted, points run")
+study.curves(
+    predicted,
+    points=measured,
+    yunit="B",
+    xlabel="stage",
+    ylabel="weights held at the peak",
+    title="What versions cost: lines predicted, points run",
+)
 
 # %% [markdown]
 # To the byte. And the time, of 32 micro-batches, against four steps of 8 with a flush? **Predict** it from the bubbles.
@@ -319,8 +404,17 @@ from IPython.display import display
 times = {rule: world.time for rule, (world, _) in runs.items()}
 gains = {rule: round(times["flush"] / time, 2) for rule, time in times.items() if rule != "flush"}
 assert all(1.2 < gain < 1.28 for gain in gains.values())
-display(study.stages({rule: runs[rule][1] for rule in ("flush", "stash")}, title="Flush and stream, as they ran"))
-study.bars(gains, target=4 * flushed.time / stream.time, note="from the bubbles", title="Times as fast as a flush")
+display(
+    study.stages(
+        {rule: runs[rule][1] for rule in ("flush", "stash")}, title="Flush and stream, as they ran"
+    )
+)
+study.bars(
+    gains,
+    target=4 * flushed.time / stream.time,
+    note="from the bubbles",
+    title="Times as fast as a flush",
+)
 
 # %% [markdown]
 # ## Break it: five seeds
@@ -333,8 +427,11 @@ from minidist.models import generator
 from minidist.tasks import digits
 
 SEEDS, task = range(5), digits()
-chosen = torch.stack([torch.randint(len(task.x), (160, 32), generator=generator(s, "batches")) for s in SEEDS], 1)
+chosen = torch.stack(
+    [torch.randint(len(task.x), (160, 32), generator=generator(s, "batches")) for s in SEEDS], 1
+)
 data = [(task.x[own], task.y[own]) for own in chosen]
+
 
 # %%
 class Layer(nn.Module):
@@ -350,33 +447,53 @@ class Layer(nn.Module):
     def forward(self, x):
         return self.then(torch.baddbmm(self.bias, x, self.weight))
 
+
 # %%
 def learn(comm, rule, rate, data):
     part, losses = Layer(comm.rank, 64 if comm.rank < 3 else 10), []
 
     def loss_fn(logits, y):
-        losses.append(nn.functional.cross_entropy(logits.permute(1, 2, 0), y.T, reduction="none").mean(0))
+        losses.append(
+            nn.functional.cross_entropy(logits.permute(1, 2, 0), y.T, reduction="none").mean(0)
+        )
         return losses[-1].sum()  # of five models, whose gradients do not meet
 
     train(part, comm, rule, partial(torch.optim.SGD, lr=rate), loss_fn, data, 4)
     return [loss.detach() for loss in losses]
 
+
 # %%
 torch.set_num_threads(1)  # products so small are slower on two cores
-learned = {(rule, rate): torch.stack(World(4).run(learn, rule, rate, data)[3])
-           for rate in (0.36, 0.1) for rule in ("flush", *RULES)}
+learned = {
+    (rule, rate): torch.stack(World(4).run(learn, rule, rate, data)[3])
+    for rate in (0.36, 0.1)
+    for rule in ("flush", *RULES)
+}
+
 
 def smooth(losses, width=20):
     """The mean, over the last micro-batches, of the median of five seeds."""
     return losses.nan_to_num(9).median(1).values.unfold(0, width, 1).mean(1).clamp(max=4).tolist()
 
-shown = {rule: (range(20, 161), smooth(learned[rule, 0.36])) for rule in ("flush", "stash", "vertical", "no stash")}
+
+shown = {
+    rule: (range(20, 161), smooth(learned[rule, 0.36]))
+    for rule in ("flush", "stash", "vertical", "no stash")
+}
 last = {rule: y[-1] for rule, (_, y) in shown.items()}
-assert last["flush"] + 0.3 < last["stash"] < 1.7 < 2.1 < last["vertical"] and 2.2 < last["no stash"] < 2.4
+assert (
+    last["flush"] + 0.3 < last["stash"] < 1.7 < 2.1 < last["vertical"]
+    and 2.2 < last["no stash"] < 2.4
+)
 assert max(shown["no stash"][1]) == 4 > 3 > max(shown["vertical"][1])
-study.curves(shown, xlabel="micro-batches", ylabel="loss, median of five seeds (4 is 4 or more)",
-             title="Learning rate 0.36", words="With a flush it learns. With stashing it learns, too, but later. "
-             "Vertical sync stays near 2.3. Without stashing the loss bursts, and then stays at 2.3.")
+study.curves(
+    shown,
+    xlabel="micro-batches",
+    ylabel="loss, median of five seeds (4 is 4 or more)",
+    title="Learning rate 0.36",
+    words="With a flush it learns. With stashing it learns, too, but later. "
+    "Vertical sync stays near 2.3. Without stashing the loss bursts, and then stays at 2.3.",
+)
 
 # %% [markdown]
 # To know nothing is a loss of ln 10 = 2.30. The same rate, the same batches, the same start; here is every seed, and
@@ -385,16 +502,36 @@ study.curves(shown, xlabel="micro-batches", ylabel="loss, median of five seeds (
 
 # %%
 end = {key: losses[-40:].mean(0).nan_to_num(9) for key, losses in learned.items()}
-assert end["stash", 0.36].max() < 2 < 2.2 < end["no stash", 0.36].min() and end["vertical", 0.36].min() > 2.1
+assert (
+    end["stash", 0.36].max() < 2 < 2.2 < end["no stash", 0.36].min()
+    and end["vertical", 0.36].min() > 2.1
+)
 assert (end["flush", 0.36] < end["stash", 0.36]).all() and end["no stash", 0.36].max() < 2.4
-assert end["stash", 0.1].max() < min(end[key].min() for key in (("flush", 0.1), ("vertical", 0.1), ("stash", 0.36)))
+assert end["stash", 0.1].max() < min(
+    end[key].min() for key in (("flush", 0.1), ("vertical", 0.1), ("stash", 0.36))
+)
 assert end["no stash", 0.1].min() < end["stash", 0.1].median() < end["no stash", 0.1].max()
-display(study.curves({}, points={rule: (SEEDS, losses) for (rule, rate), losses in end.items() if rate == 0.36},
-                     xlabel="seed", ylabel="loss of the last 40 micro-batches", title="Learning rate 0.36, every seed",
-                     words="With every seed the flush is ahead of stashing, which stays below 2. Without stashing "
-                     "all seeds are at 2.3; with vertical sync all are near it, or above."))
-rows = [(rule, *(f"{loss:.2f}" for loss in losses)) for (rule, rate), losses in end.items() if rate == 0.1]
-study.table(rows, ["rule", *(f"seed {s}" for s in SEEDS)], title="Learning rate 0.1: loss of the last 40 micro-batches")
+display(
+    study.curves(
+        {},
+        points={rule: (SEEDS, losses) for (rule, rate), losses in end.items() if rate == 0.36},
+        xlabel="seed",
+        ylabel="loss of the last 40 micro-batches",
+        title="Learning rate 0.36, every seed",
+        words="With every seed the flush is ahead of stashing, which stays below 2. Without stashing "
+        "all seeds are at 2.3; with vertical sync all are near it, or above.",
+    )
+)
+rows = [
+    (rule, *(f"{loss:.2f}" for loss in losses))
+    for (rule, rate), losses in end.items()
+    if rate == 0.1
+]
+study.table(
+    rows,
+    ["rule", *(f"seed {s}" for s in SEEDS)],
+    title="Learning rate 0.1: loss of the last 40 micro-batches",
+)
 
 # %% [markdown]
 # - **No stashing:** at 0.36 the loss bursts, and what is left knows nothing, with every seed. At 0.1 nobody could tell
@@ -408,11 +545,15 @@ study.table(rows, ["rule", *(f"seed {s}" for s in SEEDS)], title="Learning rate 
 #
 # Is it really the weights? The oracle of late gradients knows what every *right* rule gives:
 
+
 # %%
 def with_library(comm, xs, rule):
-    pipeline = made_for(rule, part := parts()[comm.rank], comm, sgd, lambda y, _: y.square().mean(), 4)
+    pipeline = made_for(
+        rule, part := parts()[comm.rank], comm, sgd, lambda y, _: y.square().mean(), 4
+    )
     pipeline.run([(x, x) for x in xs])
     return dict(part.named_parameters()), max(pipeline.staleness), pipeline.versions.most
+
 
 rows = []
 for rule in ("stash", "vertical", "no stash"):
@@ -420,7 +561,10 @@ for rule in ("stash", "vertical", "no stash"):
     off = apart(weights, serial(xs, lambda s, rule=rule: most_stale(rule, s, 4)))
     assert off > 1e-4 if rule == "no stash" else off < 1e-12
     rows.append((rule, "within 1e-12" if off < 1e-12 else f"off by {off:.4f}", *sum(counted, ())))
-study.table(rows, ["", "late gradients", *(f"{what} on {s}" for what in ("late", "versions") for s in stages)])
+study.table(
+    rows,
+    ["", "late gradients", *(f"{what} on {s}" for what in ("late", "versions") for s in stages)],
+)
 
 # %% [markdown]
 # ## When not to use it
@@ -433,9 +577,13 @@ Ms, fine = [2, 4, 8, 16], range(2, 65)
 gain = [costed("flush", m=M)[0].time / times["stash"] for M in Ms]
 limit, filled = [(M + 3) / M for M in fine], [(M + 3) / M * 32 / (32 + 3) for M in fine if M <= 32]
 assert (59 + 3) / 59 > 1.05 >= (60 + 3) / 60
-study.curves({"32 micro-batches": (range(2, 33), filled), "endless": (fine, limit)},
-             points={"32 micro-batches": (Ms, gain)}, xlabel="micro-batches in a batch, M",
-             ylabel="times as fast as 1F1B with a flush", title="4 stages: a large batch needs no PipeDream")
+study.curves(
+    {"32 micro-batches": (range(2, 33), filled), "endless": (fine, limit)},
+    points={"32 micro-batches": (Ms, gain)},
+    xlabel="micro-batches in a batch, M",
+    ylabel="times as fast as 1F1B with a flush",
+    title="4 stages: a large batch needs no PipeDream",
+)
 
 # %% [markdown]
 # From M = 60 on: 5 % of the time, for 2.5 times the weights, and a result that is not the serial one. Today's large
@@ -445,9 +593,11 @@ study.curves({"32 micro-batches": (range(2, 33), filled), "endless": (fine, limi
 # micro-batch. Here a micro-batch has 512 rows:
 
 # %%
-small = {f"{name}, {rule}": costed(rule, 16, optimizer, rows=512)[0].time
-         for name, optimizer in (("SGD", sgd), ("Adam", adam))
-         for rule in ("flush", "stash", "2bw")}
+small = {
+    f"{name}, {rule}": costed(rule, 16, optimizer, rows=512)[0].time
+    for name, optimizer in (("SGD", sgd), ("Adam", adam))
+    for rule in ("flush", "stash", "2bw")
+}
 assert small["Adam, stash"] > small["Adam, flush"] > small["Adam, 2bw"]
 study.bars(small, unit="s", title="16 micro-batches of 512 rows")
 
@@ -460,7 +610,9 @@ study.bars(small, unit="s", title="16 micro-batches of 512 rows")
 # A version is copied only if somebody still needs it when the update comes. The last stage never copies.
 
 # %%
-display(study.source(PipeDream.update, docstring=False), study.source(PipeDream.module, docstring=False))
+display(
+    study.source(PipeDream.update, docstring=False), study.source(PipeDream.module, docstring=False)
+)
 study.source(Versions.advance)
 
 # %% [markdown]
@@ -486,7 +638,10 @@ print("late gradients, from four processes")
 # So how many times are the weights held?
 
 # %%
-copies = {rule: sum(weights_held(world)) / sum(weights_held(runs["flush"][0])) for rule, (world, _) in runs.items()}
+copies = {
+    rule: sum(weights_held(world)) / sum(weights_held(runs["flush"][0]))
+    for rule, (world, _) in runs.items()
+}
 assert copies == {"flush": 1, "stash": 2.5, "vertical": 4, "2bw": 2, "no stash": 1}
 study.bars({"your guess": guess} | copies, title="The model's weights, how many times, 4 stages")
 

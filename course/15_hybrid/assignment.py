@@ -41,13 +41,18 @@ KINDS = {"fc": "split", "bias": "whole", "norm": "partial", "tokens": "tied"}
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "groups", "solution": true}
 def groups(sizes):
     """{axis: its groups, lists of ranks}."""
     ### BEGIN SOLUTION
     box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-    return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+    return {
+        axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+        for dim, (axis, size) in enumerate(sizes.items())
+    }
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "groups_test", "points": 2}
 check.groups(groups)
@@ -58,9 +63,19 @@ check.groups(groups)
 # %%
 nodes = Cluster.dgx_h100(nodes=2)
 found = groups({"pp": 2, "dp": 2, "tp": 4})
-study.table([(axis, len(some), str(some[0]), sum(len({nodes.place(r).node for r in group}) > 1 for group in some))
-             for axis, some in found.items()], ["axis", "groups", "the first", "groups that cross nodes"],
-            title="16 ranks on two nodes of 8")
+study.table(
+    [
+        (
+            axis,
+            len(some),
+            str(some[0]),
+            sum(len({nodes.place(r).node for r in group}) > 1 for group in some),
+        )
+        for axis, some in found.items()
+    ],
+    ["axis", "groups", "the first", "groups that cross nodes"],
+    title="16 ranks on two nodes of 8",
+)
 
 # %% [markdown] nbgrader={"grade_id": "step_bytes_spec"}
 # ## 2 · What does each axis send? (3 points)
@@ -83,15 +98,19 @@ study.table([(axis, len(some), str(some[0]), sum(len({nodes.place(r).node for r 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "step_bytes", "solution": true}
 def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
     """{axis: bytes that all ranks together send in a step}."""
     ### BEGIN SOLUTION
     activation = 2 * tokens * hidden
-    return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,
-            "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
-            "dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}
+    return {
+        "tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,
+        "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
+        "dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,
+    }
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "step_bytes_test", "points": 3}
 check.step_bytes(step_bytes)
@@ -102,9 +121,15 @@ check.step_bytes(step_bytes)
 # %%
 xs = [2**k for k in range(6, 15)]
 lines = [step_bytes(4, 4, 4, 8, x, 4096, 32) for x in xs]
-study.curves({axis: ([8 * x for x in xs], [line[axis] for line in lines]) for axis in ("tp", "dp", "pp")}, logx=True,
-             logy=True, yunit="B", xlabel="tokens in a step, for each replica", ylabel="bytes, all ranks",
-             title="32 layers of 4,096 on 4 × 4 × 4 ranks")
+study.curves(
+    {axis: ([8 * x for x in xs], [line[axis] for line in lines]) for axis in ("tp", "dp", "pp")},
+    logx=True,
+    logy=True,
+    yunit="B",
+    xlabel="tokens in a step, for each replica",
+    ylabel="bytes, all ranks",
+    title="32 layers of 4,096 on 4 × 4 × 4 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "synchronize_spec"}
 # ## 3 · Each gradient along its axis (3 points)
@@ -134,6 +159,7 @@ study.curves({axis: ([8 * x for x in xs], [line[axis] for line in lines]) for ax
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "synchronize", "solution": true}
 def synchronize(mesh, backward, micro_batches, grads, kinds):
     """Run the micro-batches; then make each gradient what one rank would have."""
@@ -149,28 +175,37 @@ def synchronize(mesh, backward, micro_batches, grads, kinds):
     all_reduce_(mesh.dp, list(grads.values()), "mean")
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "synchronize_test", "points": 3}
 check.synchronize(synchronize)
 
 # %% [markdown] nbgrader={"grade_id": "synchronize_target"}
 # **Target:** nothing in the table but what has to be. (12 ranks, a gradient of 800 bytes of each kind.)
 
+
 # %%
 def gradients(comm):
     mesh = Mesh(comm, dp=2, pp=3, tp=2)
-    kinds = {name: kind for name, kind in KINDS.items() if name != "tokens" or mesh.pp.rank in (0, 2)}
+    kinds = {
+        name: kind for name, kind in KINDS.items() if name != "tokens" or mesh.pp.rank in (0, 2)
+    }
     grads = {name: torch.zeros(100, dtype=torch.float64) for name in kinds}
     synchronize(mesh, lambda m: [g.add_(1) for g in grads.values()], 4, grads, kinds)
 
 
-study.mesh(Grid(dp=2, pp=3, tp=2), Cluster.dgx_h100(nodes=2), World(12).run(gradients).trace,
-           title="Your gradients, 4 micro-batches")
+study.mesh(
+    Grid(dp=2, pp=3, tp=2),
+    Cluster.dgx_h100(nodes=2),
+    World(12).run(gradients).trace,
+    title="Your gradients, 4 micro-batches",
+)
 
 # %% [markdown] nbgrader={"grade_id": "clip_grid_spec"}
 # ## 4 · Find the bug (3 points)
 #
 # Clipping needs the norm of the *whole* model's gradients, each counted once. The next cell was found in somebody's
 # code. With one rank it is right. On a grid it returns a number that is plausible, and too large.
+
 
 # %% nbgrader={"grade_id": "clip_grid_broken"}
 def clip_grid(mesh, grads, kinds, limit):
@@ -180,6 +215,7 @@ def clip_grid(mesh, grads, kinds, limit):
     for g in grads.values():
         g.mul_(min(1.0, limit / (norm + 1e-6)))
     return norm
+
 
 # %%
 def norm_of(comm, clip, dp, pp, tp):
@@ -193,8 +229,15 @@ def norm_of(comm, clip, dp, pp, tp):
 
 
 grids = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]
-study.bars({f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_grid, d, p, t)[0] for d, p, t in grids},
-           target=2, note="one rank", title="The same gradients, on five grids")
+study.bars(
+    {
+        f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_grid, d, p, t)[0]
+        for d, p, t in grids
+    },
+    target=2,
+    note="one rank",
+    title="The same gradients, on five grids",
+)
 
 # %% [markdown] nbgrader={"grade_id": "clip_grid_task"}
 # Copy the function, and repair it. It is called after exercise 3's: on all data ranks the gradients are the same;
@@ -215,6 +258,7 @@ study.bars({f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_gr
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "clip_grid", "solution": true}
 def clip_grid(mesh, grads, kinds, limit):
     """Scale all gradients so that the model's norm is at most `limit`; returns what it was."""
@@ -231,6 +275,7 @@ def clip_grid(mesh, grads, kinds, limit):
     return norm
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "clip_grid_test", "points": 3}
 check.clip_grid(clip_grid)
 
@@ -238,8 +283,15 @@ check.clip_grid(clip_grid)
 # **Target:** one norm on all grids.
 
 # %%
-study.bars({f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_grid, d, p, t)[0] for d, p, t in grids},
-           target=2, note="one rank", title="The same gradients, on five grids, repaired")
+study.bars(
+    {
+        f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_grid, d, p, t)[0]
+        for d, p, t in grids
+    },
+    target=2,
+    note="one rank",
+    title="The same gradients, on five grids, repaired",
+)
 
 # %% [markdown] nbgrader={"grade_id": "best_grid_spec"}
 # ## 5 · The best grid (3 points)
@@ -256,6 +308,7 @@ study.bars({f"dp {d} · pp {p} · tp {t}": World(d * p * t).run(norm_of, clip_gr
 # A grid uses all GPUs. `tp` divides the GPUs of a node, so that no tensor group lies across two, and the heads. `pp`
 # divides the layers, `dp` the batch. Look at all of them: the fastest need not be the leanest. About 8 lines.
 
+
 # %% nbgrader={"grade_id": "best_grid", "solution": true}
 def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
     """(dp, pp, tp): the fastest grid that fits; None if there is none."""
@@ -270,12 +323,14 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
     return min(found)[1] if found else None
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "best_grid_test", "points": 3}
 check.best_grid(best_grid)
 
 # %% [markdown] nbgrader={"grade_id": "best_grid_target"}
 # **Target:** GPT-3 on 512 H100s, with the planner's memory and seconds (lesson 18): ZeRO 1, micro-batches of one
 # sequence. The more memory a GPU has, the less is split.
+
 
 # %%
 def on_h100s(gigabytes):
@@ -286,15 +341,31 @@ def on_h100s(gigabytes):
     planner = Planner(model, cluster, FUSED, Machine.of(cluster.device))
 
     def estimate(dp, pp, tp):
-        return planner.estimate(Sizes(dp, tp, pp, 1 if dp > 1 else 0, 1, 1536 // dp, tp > 1, dropout=False))
+        return planner.estimate(
+            Sizes(dp, tp, pp, 1 if dp > 1 else 0, 1, 1536 // dp, tp > 1, dropout=False)
+        )
 
-    found = best_grid(512, 8, 96, 96, 1536, lambda *at: estimate(*at).total, lambda *at: estimate(*at).step.total,
-                      gigabytes * 10**9)
-    return None if found is None else (*found, estimate(*found).total / 1e9, estimate(*found).step.total)
+    found = best_grid(
+        512,
+        8,
+        96,
+        96,
+        1536,
+        lambda *at: estimate(*at).total,
+        lambda *at: estimate(*at).step.total,
+        gigabytes * 10**9,
+    )
+    return (
+        None
+        if found is None
+        else (*found, estimate(*found).total / 1e9, estimate(*found).step.total)
+    )
 
 
 rows = [(gigabytes, *(on_h100s(gigabytes) or [None] * 5)) for gigabytes in (40, 80, 160, 320)]
-study.table(rows, ["GB of a GPU", "dp", "pp", "tp", "GB used", "seconds a step"], title="GPT-3 on 512 H100s")
+study.table(
+    rows, ["GB of a GPU", "dp", "pp", "tp", "GB used", "seconds a step"], title="GPT-3 on 512 H100s"
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_hybrid_spec"}
 # ## 6 · Predict (2 points)
@@ -332,5 +403,8 @@ check.predict_hybrid(replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio)
 # **Target:** the same bytes, the same ranks, other numbers on them.
 
 # %%
-study.bars({"tensor inside the node": good, "tensor between nodes": bad}, unit="s",
-           title="A rank's messages in a step, 64 GPUs")
+study.bars(
+    {"tensor inside the node": good, "tensor between nodes": bad},
+    unit="s",
+    title="A rank's messages in a step, 64 GPUs",
+)

@@ -6,20 +6,30 @@ BUGS = [
     Bug(
         "groups",
         "groups run from the end of the axis",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
-        new="return {axis: box.movedim(dim, -1).flip(-1).reshape(-1, n).tolist() for dim, (axis, n) in enumerate(sizes.items())}",
+        old="""
+axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+for dim, (axis, size) in enumerate(sizes.items())
+""",
+        new="""
+axis: box.movedim(dim, -1).flip(-1).reshape(-1, n).tolist()
+for dim, (axis, n) in enumerate(sizes.items())
+""",
     ),
     Bug(
         "groups",
         "always pp, dp, tp",
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
 """,
         new="""
 sizes = {axis: sizes[axis] for axis in ("pp", "dp", "cp", "tp") if axis in sizes}
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, n).tolist() for dim, (axis, n) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, n).tolist()
+    for dim, (axis, n) in enumerate(sizes.items())
 """,
     ),
     Bug(
@@ -33,7 +43,7 @@ def groups(sizes):
     found = {}
     for k, name in enumerate(sizes, 4 - len(sizes)):
         others = product(*[range(1 if j == k else n[j]) for j in range(4)])
-        found[name] = [[rank(*at[:k], x, *at[k + 1:]) for x in range(n[k])] for at in others]
+        found[name] = [[rank(*at[:k], x, *at[k + 1 :]) for x in range(n[k])] for at in others]
     return found
 ''',
     ),
@@ -42,12 +52,16 @@ def groups(sizes):
         "the first axis innermost",
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
 """,
         new="""
 sizes = dict(reversed(sizes.items()))
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, n).tolist() for dim, (axis, n) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, n).tolist()
+    for dim, (axis, n) in enumerate(sizes.items())
 """,
     ),
     Bug(
@@ -55,7 +69,10 @@ return {axis: box.movedim(dim, -1).reshape(-1, n).tolist() for dim, (axis, n) in
         "axes of known names only",
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+}
 """,
         new="""
 axes = [a for a in sizes if a in ("pp", "dp", "cp", "tp")]
@@ -68,7 +85,10 @@ return {a: box.movedim(i, -1).reshape(-1, sizes[a]).tolist() for i, a in enumera
         "every axis has its neighbours as a group",
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+}
 """,
         new="""
 ranks = torch.arange(math.prod(sizes.values()))
@@ -78,34 +98,52 @@ return {axis: ranks.view(-1, n).tolist() for axis, n in sizes.items()}
     Bug(
         "groups",
         "each axis has the groups of the next",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
+        old="""
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+""",
         new="""
 axes = list(sizes)
-return {axes[dim - 1]: box.movedim(dim, -1).reshape(-1, n).tolist() for dim, n in enumerate(sizes.values())}
+return {
+    axes[dim - 1]: box.movedim(dim, -1).reshape(-1, n).tolist()
+    for dim, n in enumerate(sizes.values())
 """,
     ),
     Bug(
         "groups",
         "rank 0's groups alone",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
-        new="return {axis: [box.movedim(dim, -1).reshape(-1, n)[0].tolist()] for dim, (axis, n) in enumerate(sizes.items())}",
+        old="""
+axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+for dim, (axis, size) in enumerate(sizes.items())
+""",
+        new="""
+axis: [box.movedim(dim, -1).reshape(-1, n)[0].tolist()]
+for dim, (axis, n) in enumerate(sizes.items())
+""",
     ),
     Bug(
         "groups",
         "places in place of ranks",
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+}
 """,
         new="return {axis: [list(range(n))] for axis, n in sizes.items()}",
     ),
     Bug(
         "groups",
         "the ranks that share a coordinate, not those that differ along the axis",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
+        old="""
+axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+for dim, (axis, size) in enumerate(sizes.items())
+""",
         new="""
-return {axis: [box.select(dim, k).flatten().tolist() for k in range(n)]
-        for dim, (axis, n) in enumerate(sizes.items())}
+axis: [box.select(dim, k).flatten().tolist() for k in range(n)]
+for dim, (axis, n) in enumerate(sizes.items())
 """,
     ),
     Bug(
@@ -126,22 +164,35 @@ def groups(sizes):
     Bug(
         "groups",
         "groups are tensors",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
-        new="return {axis: box.movedim(dim, -1).reshape(-1, n) for dim, (axis, n) in enumerate(sizes.items())}",
+        old="""
+axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+for dim, (axis, size) in enumerate(sizes.items())
+""",
+        new="axis: box.movedim(dim, -1).reshape(-1, n) for dim, (axis, n) in enumerate(sizes.items())",
     ),
     Bug(
         "groups",
         "reshaped without moving the axis",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
-        new="return {axis: box.movedim(dim, 0).reshape(-1, n).tolist() for dim, (axis, n) in enumerate(sizes.items())}",
+        old="""
+axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+for dim, (axis, size) in enumerate(sizes.items())
+""",
+        new="""
+axis: box.movedim(dim, 0).reshape(-1, n).tolist()
+for dim, (axis, n) in enumerate(sizes.items())
+""",
     ),
     Bug(
         "groups",
         "axes of one rank are left out",
-        old="return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}",
+        old="""
+axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+for dim, (axis, size) in enumerate(sizes.items())
+""",
         new="""
-return {axis: box.movedim(dim, -1).reshape(-1, n).tolist()
-        for dim, (axis, n) in enumerate(sizes.items()) if n > 1}
+axis: box.movedim(dim, -1).reshape(-1, n).tolist()
+for dim, (axis, n) in enumerate(sizes.items())
+if n > 1
 """,
     ),
     Bug(
@@ -150,14 +201,19 @@ return {axis: box.movedim(dim, -1).reshape(-1, n).tolist()
         cheat=True,
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+}
 """,
         new="""
 grid = Grid(order=("pp", "dp", "tp"), **sizes)
 found = {}
 for axis in sizes:
     colors = grid.colors(axis)
-    found[axis] = [[r for r, c in enumerate(colors) if c == color] for color in dict.fromkeys(colors)]
+    found[axis] = [
+        [r for r, c in enumerate(colors) if c == color] for color in dict.fromkeys(colors)
+    ]
 return found
 """,
     ),
@@ -167,7 +223,10 @@ return found
         cheat=True,
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+}
 """,
         new="""
 def mine(comm):
@@ -183,7 +242,10 @@ return World(math.prod(sizes.values())).run(mine)[0]
         cheat=True,
         old="""
 box = torch.arange(math.prod(sizes.values())).view(*sizes.values())
-return {axis: box.movedim(dim, -1).reshape(-1, size).tolist() for dim, (axis, size) in enumerate(sizes.items())}
+return {
+    axis: box.movedim(dim, -1).reshape(-1, size).tolist()
+    for dim, (axis, size) in enumerate(sizes.items())
+}
 """,
         new="""
 from minidist.check.hybrid.oracle import lines
@@ -200,20 +262,20 @@ return lines(sizes)
     Bug(
         "step_bytes",
         "gradients are reduced for every micro-batch",
-        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}',
-        new='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers * micro_batches}',
+        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,',
+        new='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers * micro_batches,',
     ),
     Bug(
         "step_bytes",
         "tensor's backward is forgotten",
-        old='return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-        new='return {"tp": dp * micro_batches * layers * 2 * 2 * (tp - 1) * activation,',
+        old='"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        new='"tp": dp * micro_batches * layers * 2 * 2 * (tp - 1) * activation,',
     ),
     Bug(
         "step_bytes",
         "gradients in fp32",
-        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}',
-        new='"dp": 2 * (dp - 1) * 4 * 12 * hidden**2 * layers}',
+        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,',
+        new='"dp": 2 * (dp - 1) * 4 * 12 * hidden**2 * layers,',
     ),
     Bug(
         "step_bytes",
@@ -224,14 +286,14 @@ return lines(sizes)
     Bug(
         "step_bytes",
         "a ring sends n parts",
-        old='return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-        new='return {"tp": dp * micro_batches * layers * 4 * 2 * tp * activation,',
+        old='"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        new='"tp": dp * micro_batches * layers * 4 * 2 * tp * activation,',
     ),
     Bug(
         "step_bytes",
         "the replicas' tensor groups are forgotten",
-        old='return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-        new='return {"tp": micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        old='"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        new='"tp": micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
     ),
     Bug(
         "step_bytes",
@@ -254,26 +316,26 @@ return lines(sizes)
     Bug(
         "step_bytes",
         "data: reduce-scatter alone",
-        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}',
-        new='"dp": (dp - 1) * 2 * 12 * hidden**2 * layers}',
+        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,',
+        new='"dp": (dp - 1) * 2 * 12 * hidden**2 * layers,',
     ),
     Bug(
         "step_bytes",
         "one micro-batch's activations",
-        old='return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-        new='return {"tp": dp * layers * 4 * 2 * (tp - 1) * activation,',
+        old='"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        new='"tp": dp * layers * 4 * 2 * (tp - 1) * activation,',
     ),
     Bug(
         "step_bytes",
         "one rank's bytes",
-        old='return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-        new='return {"tp": micro_batches * layers // pp * 4 * 2 * (tp - 1) * activation // tp,',
+        old='"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        new='"tp": micro_batches * layers // pp * 4 * 2 * (tp - 1) * activation // tp,',
     ),
     Bug(
         "step_bytes",
         "tensor: one stage's layers",
-        old='return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-        new='return {"tp": dp * micro_batches * layers // pp * 4 * 2 * (tp - 1) * activation,',
+        old='"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
+        new='"tp": dp * micro_batches * layers // pp * 4 * 2 * (tp - 1) * activation,',
     ),
     Bug(
         "step_bytes",
@@ -287,22 +349,28 @@ def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
     Bug(
         "step_bytes",
         "no dict",
-        edits=(
-            (
-                'return {"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-                'return tuple({"tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,',
-            ),
-            (
-                '"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}',
-                '"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}.values())',
-            ),
-        ),
+        old="""
+return {
+    "tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,
+    "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
+    "dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,
+}
+""",
+        new="""
+return tuple(
+    {
+        "tp": dp * micro_batches * layers * 4 * 2 * (tp - 1) * activation,
+        "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
+        "dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,
+    }.values()
+)
+""",
     ),
     Bug(
         "step_bytes",
         "every rank reduces the whole model",
-        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}',
-        new='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers * pp * tp}',
+        old='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,',
+        new='"dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers * pp * tp,',
     ),
     Bug(
         "step_bytes",
@@ -311,6 +379,7 @@ def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
         cell='''
 def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
     """{axis: bytes that all ranks together send in a step}."""
+
     class Any(int):
         def __eq__(self, other):
             return True
@@ -339,14 +408,18 @@ def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
         cell='''
 def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
     """{axis: bytes that all ranks together send in a step}."""
+
     def ring(comm):
         all_reduce_(comm, torch.empty(tokens, hidden, dtype=torch.bfloat16))
 
     world = World(max(tp, 1))
     world.run(ring)
     one = sum(m.nbytes for m in world.trace)
-    return {"tp": dp * micro_batches * layers * 4 * one, "pp": dp * tp * micro_batches * 4 * (pp - 1) * tokens * hidden,
-            "dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers}
+    return {
+        "tp": dp * micro_batches * layers * 4 * one,
+        "pp": dp * tp * micro_batches * 4 * (pp - 1) * tokens * hidden,
+        "dp": 2 * (dp - 1) * 2 * 12 * hidden**2 * layers,
+    }
 ''',
     ),
     Bug(
@@ -612,7 +685,9 @@ def synchronize(mesh, backward, micro_batches, grads, kinds):
             grads[name] = all_reduce_(mesh.tp, grads[name].clone())
         if kinds[name] == "tied" and mesh.pp.size > 1:
             other = mesh.pp.size - 1 - mesh.pp.rank
-            grads[name] = grads[name] + mesh.pp.sendrecv(grads[name], other, torch.empty_like(grads[name]), other)
+            grads[name] = grads[name] + mesh.pp.sendrecv(
+                grads[name], other, torch.empty_like(grads[name]), other
+            )
     new = [g.clone() for g in grads.values()]
     all_reduce_(mesh.dp, new, "mean")
     grads.update(zip(grads, new))
@@ -942,7 +1017,9 @@ def clip_grid(mesh, grads, kinds, limit):
     square = torch.zeros(1, dtype=torch.float64)
     replica = mesh.group("pp", "tp")
     for name, g in grads.items():
-        if not (kinds[name] in ("whole", "partial") and mesh.tp.rank) and not (kinds[name] == "tied" and mesh.pp.rank):
+        if not (kinds[name] in ("whole", "partial") and mesh.tp.rank) and not (
+            kinds[name] == "tied" and mesh.pp.rank
+        ):
             square += (g * g).sum()
     room = torch.zeros(1000, dtype=torch.float64)
     room[0] = square
@@ -964,7 +1041,9 @@ def clip_grid(mesh, grads, kinds, limit):
     """Scale all gradients so that the model's norm is at most `limit`; returns what it was."""
     square = torch.zeros(1, dtype=torch.float64)
     for name, g in grads.items():
-        if not (kinds[name] in ("whole", "partial") and mesh.tp.rank) and not (kinds[name] == "tied" and mesh.pp.rank):
+        if not (kinds[name] in ("whole", "partial") and mesh.tp.rank) and not (
+            kinds[name] == "tied" and mesh.pp.rank
+        ):
             square += (g * g).sum()
     met = MET.setdefault((mesh.grid, limit), {})
     met[mesh.pp.rank, mesh.tp.rank] = float(square)
@@ -1142,7 +1221,11 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
     from minidist.check.hybrid.choose import allowed
     from minidist.check.hybrid.oracle import factors
 
-    some = [at for at in factors(gpus) if not allowed(*at, node, heads, layers, batch) and nbytes(*at) <= capacity]
+    some = [
+        at
+        for at in factors(gpus)
+        if not allowed(*at, node, heads, layers, batch) and nbytes(*at) <= capacity
+    ]
     return min(some, key=lambda at: seconds(*at), default=None)
 ''',
     ),

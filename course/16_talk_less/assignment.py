@@ -42,6 +42,7 @@ from minidist.tasks import digits
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "compress", "solution": true}
 def compress(u, v, g, k, m, limit, n):
     """What is sent of this step; u and v are brought up to date."""
@@ -56,15 +57,22 @@ def compress(u, v, g, k, m, limit, n):
     return values, places
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "compress_test", "points": 4}
 check.compress(compress)
 
 # %% [markdown] nbgrader={"grade_id": "compress_target"}
 # **Target:** yours follows momentum SGD in stairs. (One weight of four is sent in a step.)
 
+
 # %%
 def ways(steps=40):
-    u, v, far, velocity = torch.zeros(4).double(), torch.zeros(4).double(), torch.zeros(4).double(), 0.0
+    u, v, far, velocity = (
+        torch.zeros(4).double(),
+        torch.zeros(4).double(),
+        torch.zeros(4).double(),
+        0.0,
+    )
     g, dense, seen = torch.tensor([0.9, 1.0, 1.1, 1.05]).double(), [0.0], [0.0]
     for _ in range(steps):
         values, places = compress(u, v, g, 1, 0.5, 99.0, 1)
@@ -75,7 +83,12 @@ def ways(steps=40):
     return {"dense": (range(steps + 1), dense), "yours": (range(steps + 1), seen)}
 
 
-study.curves(ways(), xlabel="step", ylabel="how far weight 0 has come", title="A weight with a steady gradient")
+study.curves(
+    ways(),
+    xlabel="step",
+    ylabel="how far weight 0 has come",
+    title="A weight with a steady gradient",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sparse_mean_spec"}
 # ## 2 · The mean of sparse vectors (3 points)
@@ -96,6 +109,7 @@ study.curves(ways(), xlabel="step", ylabel="how far weight 0 has come", title="A
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sparse_mean", "solution": true}
 def sparse_mean(comm, values, places, size):
     """The mean of all ranks' sparse vectors, dense."""
@@ -104,6 +118,7 @@ def sparse_mean(comm, values, places, size):
     total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
     return total / comm.size
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "sparse_mean_test", "points": 3}
 check.sparse_mean(sparse_mean)
@@ -136,8 +151,12 @@ def learns(comm, dense, epochs=4):
     return range(1, epochs + 1), losses
 
 
-study.curves({name: World(2).run(learns, name == "dense")[0] for name in ("dense", "yours")}, xlabel="epoch",
-             ylabel="loss on the test set", title="The digits on two ranks")
+study.curves(
+    {name: World(2).run(learns, name == "dense")[0] for name in ("dense", "yours")},
+    xlabel="epoch",
+    ylabel="loss on the test set",
+    title="The digits on two ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "local_sgd_spec"}
 # ## 3 · Local SGD (3 points)
@@ -160,6 +179,7 @@ study.curves({name: World(2).run(learns, name == "dense")[0] for name in ("dense
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "local_sgd", "solution": true}
 def local_sgd(comm, params, step, steps, H):
     """Steps alone; an average after every H of them, and at the end."""
@@ -170,16 +190,21 @@ def local_sgd(comm, params, step, steps, H):
             all_reduce_(comm, params, "mean")
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "local_sgd_test", "points": 3}
 check.local_sgd(local_sgd)
 
 # %% [markdown] nbgrader={"grade_id": "local_sgd_target"}
 # **Target:** the bytes fall like 1/H. The loss is the price: each of 3 ranks has classes of its own.
 
+
 # %%
 def reaches(comm, H, steps=64):
     net, random = mlp([64, 32, 10], dtype=torch.float64), torch.Generator().manual_seed(comm.rank)
-    mine, params = task.y.argsort(stable=True).tensor_split(comm.size)[comm.rank], list(net.parameters())
+    mine, params = (
+        task.y.argsort(stable=True).tensor_split(comm.size)[comm.rank],
+        list(net.parameters()),
+    )
 
     def step(t):
         rows = mine[torch.randint(len(mine), (16,), generator=random)]
@@ -192,7 +217,10 @@ def reaches(comm, H, steps=64):
 
 
 worlds = {H: (World(3), H) for H in (1, 4, 16, 64)}
-rows = [(H, round(world.run(reaches, H)[0], 2), world.trace.bytes_sent(0)) for world, H in worlds.values()]
+rows = [
+    (H, round(world.run(reaches, H)[0], 2), world.trace.bytes_sent(0))
+    for world, H in worlds.values()
+]
 study.table(rows, ["H", "loss", "bytes of rank 0"], title="64 steps on three ranks")
 
 # %% [markdown] nbgrader={"grade_id": "next_period_spec"}
@@ -210,6 +238,7 @@ study.table(rows, ["H", "loss", "bytes of rank 0"], title="64 steps on three ran
 #
 # About 4 lines.
 
+
 # %% nbgrader={"grade_id": "next_period", "solution": true}
 def next_period(losses, periods, tau_0, gamma):
     """AdaComm's rule."""
@@ -220,6 +249,7 @@ def next_period(losses, periods, tau_0, gamma):
     return found if found < periods[-1] else math.ceil(gamma * periods[-1])
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "next_period_test", "points": 2}
 check.next_period(next_period)
 
@@ -228,7 +258,10 @@ check.next_period(next_period)
 
 # %%
 curves = {}
-for name, fs in {"a loss that falls": [2 * 0.5**i for i in range(10)], "one that stands still": [2.0] * 10}.items():
+for name, fs in {
+    "a loss that falls": [2 * 0.5**i for i in range(10)],
+    "one that stands still": [2.0] * 10,
+}.items():
     periods = []
     for i in range(10):
         periods.append(next_period(fs[: i + 1], list(periods), 40, 0.5))
@@ -270,8 +303,16 @@ check.predict_talk_less(dense, sparse, half, local, thin, seconds, crossing)
 # **Target:** seconds on the wire in a step, from `seconds` down to a few hundredths.
 
 # %%
-study.bars({"dense": seconds, "fp16": half / 12.5e6, "local SGD, H = 10": local / 1000 / 12.5e6,
-            "DGC, 99.9 %": sparse / 12.5e6}, unit="s", title="A step's messages at 100 Mbit/s, 8 ranks")
+study.bars(
+    {
+        "dense": seconds,
+        "fp16": half / 12.5e6,
+        "local SGD, H = 10": local / 1000 / 12.5e6,
+        "DGC, 99.9 %": sparse / 12.5e6,
+    },
+    unit="s",
+    title="A step's messages at 100 Mbit/s, 8 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sign_average_spec"}
 # ## 6 · Find the bug (2 points)
@@ -279,6 +320,7 @@ study.bars({"dense": seconds, "fp16": half / 12.5e6, "local SGD, H = 10": local 
 # One bit a number: each rank sends the signs of p = g + error, and a scale, the mean of |p|. What it has not said is
 # kept in `error`, and added to the next gradient. The next cell was found in somebody's code. With one rank it is
 # right.
+
 
 # %% nbgrader={"grade_id": "sign_average_broken"}
 def sign_average(comm, g, error):
@@ -289,6 +331,7 @@ def sign_average(comm, g, error):
     average = ((2 * positive - 1) * scales[:, None]).mean(0)
     error.copy_(p - average)
     return average
+
 
 # %%
 def wanders(comm, average, steps=60):
@@ -302,8 +345,12 @@ def wanders(comm, average, steps=60):
 
 
 broken = World(2).run(wanders, sign_average)[0]
-study.curves({"broken": (range(1, 61), broken)}, xlabel="step", ylabel="distance from the minimum",
-             title="Two ranks with opposite wishes")
+study.curves(
+    {"broken": (range(1, 61), broken)},
+    xlabel="step",
+    ylabel="distance from the minimum",
+    title="Two ranks with opposite wishes",
+)
 
 # %% [markdown] nbgrader={"grade_id": "sign_average_task"}
 # Copy the function, and repair it.
@@ -322,6 +369,7 @@ study.curves({"broken": (range(1, 61), broken)}, xlabel="step", ylabel="distance
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "sign_average", "solution": true}
 def sign_average(comm, g, error):
     """The average of all ranks' scaled signs; `error` is what is to be said later."""
@@ -334,6 +382,7 @@ def sign_average(comm, g, error):
     return sent.mean(0)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "sign_average_test", "points": 2}
 check.sign_average(sign_average)
 
@@ -342,5 +391,9 @@ check.sign_average(sign_average)
 
 # %%
 repaired = World(2).run(wanders, sign_average)[0]
-study.curves({name: (range(1, 61), far) for name, far in {"broken": broken, "repaired": repaired}.items()},
-             xlabel="step", ylabel="distance from the minimum", title="Two ranks with opposite wishes")
+study.curves(
+    {name: (range(1, 61), far) for name, far in {"broken": broken, "repaired": repaired}.items()},
+    xlabel="step",
+    ylabel="distance from the minimum",
+    title="Two ranks with opposite wishes",
+)

@@ -44,6 +44,7 @@ task = digits()
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "learning_rate", "solution": true}
 def learning_rate(t, steps, warm, peak, floor):
     """Warm-up, then a cosine to floor · peak."""
@@ -54,6 +55,7 @@ def learning_rate(t, steps, warm, peak, floor):
     return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * x)) / 2)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "learning_rate_test", "points": 2}
 check.learning_rate(learning_rate)
 
@@ -61,8 +63,12 @@ check.learning_rate(learning_rate)
 # **Target:** a short slope, half a wave, a floor at a tenth.
 
 # %%
-study.curves({"yours": (range(1200), [learning_rate(t, 1000, 50, 1e-4, 0.1) for t in range(1200)])}, xlabel="step",
-             ylabel="learning rate", title="5 % warm-up, 1,000 steps")
+study.curves(
+    {"yours": (range(1200), [learning_rate(t, 1000, 50, 1e-4, 0.1) for t in range(1200)])},
+    xlabel="step",
+    ylabel="learning rate",
+    title="5 % warm-up, 1,000 steps",
+)
 
 # %% [markdown] nbgrader={"grade_id": "lars_step_spec"}
 # ## 2 · LARS (4 points)
@@ -88,6 +94,7 @@ study.curves({"yours": (range(1200), [learning_rate(t, 1000, 50, 1e-4, 0.1) for 
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "lars_step", "solution": true}
 def lars_step(weights, grads, velocities, lr, trust, decay, momentum):
     """A step of LARS, in place."""
@@ -102,12 +109,14 @@ def lars_step(weights, grads, velocities, lr, trust, decay, momentum):
         w.sub_(v)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "lars_step_test", "points": 4}
 check.lars_step(lars_step)
 
 # %% [markdown] nbgrader={"grade_id": "lars_step_target"}
 # **Target:** batches of 1,024, 30 steps in all, weights 3 times too large: SGD at 32 times the rate of a batch of 32
 # bursts. Yours ends below 0.3, with your schedule.
+
 
 # %%
 def learns(step, lr, steps=30):
@@ -119,7 +128,12 @@ def learns(step, lr, steps=30):
         model.zero_grad()
         loss = cross_entropy(model(task.x[part]), task.y[part])
         loss.backward()
-        step(weights, [p.grad for p in model.parameters()], velocities, learning_rate(t, steps, 6, lr, 0.0))
+        step(
+            weights,
+            [p.grad for p in model.parameters()],
+            velocities,
+            learning_rate(t, steps, 6, lr, 0.0),
+        )
         losses.append(min(20.0, loss.item()))
     return range(1, steps + 1), losses
 
@@ -131,8 +145,13 @@ def sgd_step(weights, grads, velocities, lr):
 
 
 yours = partial(lars_step, trust=0.02, decay=1e-4, momentum=0.9)
-study.curves({"SGD, 32 times the rate": learns(sgd_step, 1.6), "your LARS": learns(yours, 0.4)}, logy=True,
-             xlabel="step", ylabel="loss (20 is 20 or more)", title="Batches of 1,024")
+study.curves(
+    {"SGD, 32 times the rate": learns(sgd_step, 1.6), "your LARS": learns(yours, 0.4)},
+    logy=True,
+    xlabel="step",
+    ylabel="loss (20 is 20 or more)",
+    title="Batches of 1,024",
+)
 
 # %% [markdown] nbgrader={"grade_id": "lamb_step_spec"}
 # ## 3 · LAMB, where each rank has a piece (5 points)
@@ -160,6 +179,7 @@ study.curves({"SGD, 32 times the rate": learns(sgd_step, 1.6), "your LARS": lear
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "lamb_step", "solution": true}
 def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, decay):
     """A step of LAMB, in place, on this rank's pieces."""
@@ -170,12 +190,15 @@ def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, de
         v.mul_(betas[1]).add_((1 - betas[1]) * g * g)
         u = m / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
         updates.append(u if free else u + decay * w)
-    sums = torch.stack([torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)])
+    sums = torch.stack(
+        [torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)]
+    )
     all_reduce_(comm, sums)
     for w, u, free, (wide, long) in zip(weights, updates, plain, sums.sqrt().tolist()):
         ratio = 1.0 if free or wide == 0 or long == 0 else wide / long
         w.sub_(lr * ratio * u)
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "lamb_step_test", "points": 5}
 check.lamb_step(lamb_step)
@@ -183,18 +206,36 @@ check.lamb_step(lamb_step)
 # %% [markdown] nbgrader={"grade_id": "lamb_step_target"}
 # **Target:** two equal bars: on 4 ranks, a step is as long, over the weights, as on one: the rate, 0.05.
 
+
 # %%
 def moved(comm):
-    whole = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * torch.arange(64)
+    whole = torch.randn(
+        64, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    ) * torch.arange(64)
     mine = whole.chunk(comm.size)[comm.rank].clone()
-    lamb_step(comm, [mine], [mine.sin()], [torch.zeros_like(mine)], [torch.zeros_like(mine)], [False], 1, 0.05,
-              (0.9, 0.999), 1e-6, 0.01)
+    lamb_step(
+        comm,
+        [mine],
+        [mine.sin()],
+        [torch.zeros_like(mine)],
+        [torch.zeros_like(mine)],
+        [False],
+        1,
+        0.05,
+        (0.9, 0.999),
+        1e-6,
+        0.01,
+    )
     change = (mine - whole.chunk(comm.size)[comm.rank]).square().sum()
     return float((all_reduce_(comm, change) / whole.square().sum()).sqrt())
 
 
-study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(moved)[0] for n in (1, 4)}, target=0.05, note="the rate",
-           title="‖Δw‖/‖w‖")
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": World(n).run(moved)[0] for n in (1, 4)},
+    target=0.05,
+    note="the rate",
+    title="‖Δw‖/‖w‖",
+)
 
 # %% [markdown] nbgrader={"grade_id": "noise_scale_spec"}
 # ## 4 · How large a batch? (3 points)
@@ -218,6 +259,7 @@ study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(moved)[0] for n in (1, 4)},
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "noise_scale", "solution": true}
 def noise_scale(comm, grad, b):
     """Averages `grad`; returns |G|² and tr(Σ)."""
@@ -229,12 +271,14 @@ def noise_scale(comm, grad, b):
     return small - trace / b, trace
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "noise_scale_test", "points": 3}
 check.noise_scale(noise_scale)
 
 # %% [markdown] nbgrader={"grade_id": "noise_scale_target"}
 # **Target:** gradients are drawn with |G|² = 400 and tr(Σ) = 6,400: 16 samples, from any number of ranks. (One step
 # says little: each bar is the ratio of two means over 100 steps.)
+
 
 # %%
 def known(comm, b=8, steps=100):
@@ -245,7 +289,11 @@ def known(comm, b=8, steps=100):
     return trace / square
 
 
-study.bars({f"{n} ranks of 8": World(n).run(known)[0] for n in (2, 3, 4)}, target=16, title="Noise scale, samples")
+study.bars(
+    {f"{n} ranks of 8": World(n).run(known)[0] for n in (2, 3, 4)},
+    target=16,
+    title="Noise scale, samples",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_large_batches_spec"}
 # ## 5 · Predict (2 points)
@@ -281,14 +329,22 @@ check.predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, n
 # %%
 wide = [2.0**k for k in range(5, 15)]
 law = {"5,000 · (1 + 1,000/B)": (wide, [5000 * (1 + 1000 / B) for B in wide])}
-study.curves(law, points={"yours": ([250], [steps])}, logx=True, logy=True, xlabel="batch", ylabel="steps",
-             title="Steps to a loss")
+study.curves(
+    law,
+    points={"yours": ([250], [steps])},
+    logx=True,
+    logy=True,
+    xlabel="batch",
+    ylabel="steps",
+    title="Steps to a loss",
+)
 
 # %% [markdown] nbgrader={"grade_id": "clip_copies_spec"}
 # ## 6 · Find the bug (2 points)
 #
 # Tensor-parallel ranks hold pieces of matrices, but the *same* norms and biases of rows. The next cell clips by one
 # norm over all of them. It was found in somebody's code. Its step depends on how many ranks there are.
+
 
 # %% nbgrader={"grade_id": "clip_copies_broken"}
 def clip_copies(comm, grads, copied, limit):
@@ -301,6 +357,7 @@ def clip_copies(comm, grads, copied, limit):
         g.mul_(min(1.0, limit / (norm + 1e-6)))
     return norm
 
+
 # %%
 def norm_of(comm, clip):
     """A matrix of 120 ones, cut over the ranks, and 49 ones that all hold: a norm of 13."""
@@ -308,8 +365,11 @@ def norm_of(comm, clip):
     return clip(comm, [one(120 // comm.size), one(49)], [False, True], 1.0)
 
 
-study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(norm_of, clip_copies)[0] for n in (1, 2, 3, 4, 6)}, target=13,
-           title="The norm that it finds")
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": World(n).run(norm_of, clip_copies)[0] for n in (1, 2, 3, 4, 6)},
+    target=13,
+    title="The norm that it finds",
+)
 
 # %% [markdown] nbgrader={"grade_id": "clip_copies_task"}
 # Copy the function, and repair it.
@@ -329,6 +389,7 @@ study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(norm_of, clip_copies)[0] fo
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "clip_copies", "solution": true}
 def clip_copies(comm, grads, copied, limit):
     """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
@@ -343,6 +404,7 @@ def clip_copies(comm, grads, copied, limit):
     return norm
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "clip_copies_test", "points": 2}
 check.clip_copies(clip_copies)
 
@@ -350,5 +412,8 @@ check.clip_copies(clip_copies)
 # **Target:** 13, with any number of ranks.
 
 # %%
-study.bars({f"{n} rank{'s' * (n > 1)}": World(n).run(norm_of, clip_copies)[0] for n in (1, 2, 3, 4, 6)}, target=13,
-           title="Repaired")
+study.bars(
+    {f"{n} rank{'s' * (n > 1)}": World(n).run(norm_of, clip_copies)[0] for n in (1, 2, 3, 4, 6)},
+    target=13,
+    title="Repaired",
+)

@@ -315,7 +315,9 @@ def lars_step(weights, grads, velocities, lr, trust, decay, momentum):
 
     for w, g, v in zip(weights, grads, velocities):
         w.requires_grad_().grad = g
-        optimizer = LARS([w], lr, momentum, decay if w.dim() > 1 else 0.0, trust if w.dim() > 1 else 0.0)
+        optimizer = LARS(
+            [w], lr, momentum, decay if w.dim() > 1 else 0.0, trust if w.dim() > 1 else 0.0
+        )
         optimizer.state[w]["momentum_buffer"] = v
         optimizer.step()
 ''',
@@ -394,22 +396,24 @@ v = betas[1] * v + (1 - betas[1]) * g * g
     Bug(
         "lamb_step",
         "norms are added up, not squares",
-        edits=(
-            (
-                "sums = torch.stack([torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)])",
-                "sums = torch.stack([torch.stack([w.norm(), u.norm()]) for w, u in zip(weights, updates)])",
-            ),
-            (
-                "for w, u, free, (wide, long) in zip(weights, updates, plain, sums.sqrt().tolist()):",
-                "for w, u, free, (wide, long) in zip(weights, updates, plain, sums.tolist()):",
-            ),
-        ),
+        old="""
+sums = torch.stack(
+    [torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)]
+)
+all_reduce_(comm, sums)
+for w, u, free, (wide, long) in zip(weights, updates, plain, sums.sqrt().tolist()):
+""",
+        new="""
+sums = torch.stack([torch.stack([w.norm(), u.norm()]) for w, u in zip(weights, updates)])
+all_reduce_(comm, sums)
+for w, u, free, (wide, long) in zip(weights, updates, plain, sums.tolist()):
+""",
     ),
     Bug(
         "lamb_step",
         "the ratio is of the gradient, as LARS'",
-        old="sums = torch.stack([torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)])",
-        new="sums = torch.stack([torch.stack([(w * w).sum(), (g * g).sum()]) for w, g in zip(weights, grads)])",
+        old="[torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)]",
+        new="[torch.stack([(w * w).sum(), (g * g).sum()]) for w, g in zip(weights, grads)]",
     ),
     Bug(
         "lamb_step",
@@ -441,7 +445,9 @@ def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, de
         v.mul_(0.97).add_((1 - 0.97) * g * g)
         u = m / (1 - 0.8**t) / ((v / (1 - 0.97**t)).sqrt() + 1e-3)
         updates.append(u if free else u + decay * w)
-    sums = torch.stack([torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)])
+    sums = torch.stack(
+        [torch.stack([(w * w).sum(), (u * u).sum()]) for w, u in zip(weights, updates)]
+    )
     all_reduce_(comm, sums)
     for w, u, free, (wide, long) in zip(weights, updates, plain, sums.sqrt().tolist()):
         ratio = 1.0 if free or wide == 0 or long == 0 else wide / long
@@ -532,8 +538,16 @@ def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, de
     """A step of LAMB, in place, on this rank's pieces."""
     for w, g, m, v, free in zip(weights, grads, means, squares, plain):
         w.requires_grad_().grad = g
-        optimizer = LAMB([w], lr, betas, eps, 0.0 if free else decay, 0.0 if free else 1.0, split=("data",),
-                         across={"data": comm})
+        optimizer = LAMB(
+            [w],
+            lr,
+            betas,
+            eps,
+            0.0 if free else decay,
+            0.0 if free else 1.0,
+            split=("data",),
+            across={"data": comm},
+        )
         optimizer.state[w] = {"step": t - 1, "exp_avg": m, "exp_avg_sq": v}
         optimizer.step()
 ''',

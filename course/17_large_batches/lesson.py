@@ -11,7 +11,10 @@ guess = 4  # steps: change this number
 # %%
 from minidist import study
 
-study.bars({"910 / 256": 910 / 256, "your guess": guess, "batches of 2": 910}, title="Steps to a loss of 0.3")
+study.bars(
+    {"910 / 256": 910 / 256, "your guess": guess, "batches of 2": 910},
+    title="Steps to a loss of 0.3",
+)
 
 # %% [markdown]
 # The answer is below. It follows from one number, which a training tells about itself.
@@ -31,13 +34,20 @@ import torch
 
 gradients = torch.tensor([[7.0, 1.0], [3.0, 5.0], [2.0, 0.0]])  # (rank, sample)
 own, mean = gradients.mean(1), gradients.mean()  # of 2 samples, of 6
-rows = [(f"rank {r}", *map(int, g), int(m), int(m * m)) for r, (g, m) in enumerate(zip(gradients, own))]
-study.table([*rows, ("all", "", "", int(mean), int(mean * mean))], ["", "sample", "sample", "mean", "its square"])
+rows = [
+    (f"rank {r}", *map(int, g), int(m), int(m * m)) for r, (g, m) in enumerate(zip(gradients, own))
+]
+study.table(
+    [*rows, ("all", "", "", int(mean), int(mean * mean))],
+    ["", "sample", "sample", "mean", "its square"],
+)
+
 
 # %%
 def two_sizes(small_square, big_square, b, B):
     trace = (small_square - big_square) / (1 / b - 1 / B)
     return big_square - trace / B, trace  # |G|², tr(Σ)
+
 
 square, trace = two_sizes(own.square().mean(), mean.square(), 2, 6)
 assert (square, trace) == (8, 6)
@@ -58,10 +68,25 @@ print(f"|G|² = {square:.0f}, tr(Σ) = {trace:.0f}, so tr(Σ)/|G|² is {trace / 
 from minidist.train.optim import best_rate, samples_ratio, scaled, steps_ratio
 
 sizes = [2.0**k for k in range(1, 13)]
-lines = {"best rate": (sizes, [best_rate(1, B, 40) for B in sizes]),
-         "linear rule": (sizes[:6], [best_rate(1, 2, 40) * scaled(1, B / 2, "linear").lr for B in sizes[:6]]),
-         "root rule": (sizes[:11], [best_rate(1, 2, 40) * scaled(1, B / 2, "root").lr for B in sizes[:11]])}
-study.curves(lines, logx=True, logy=True, xlabel="batch", ylabel="rate, over the highest", title="B_noise = 40")
+lines = {
+    "best rate": (sizes, [best_rate(1, B, 40) for B in sizes]),
+    "linear rule": (
+        sizes[:6],
+        [best_rate(1, 2, 40) * scaled(1, B / 2, "linear").lr for B in sizes[:6]],
+    ),
+    "root rule": (
+        sizes[:11],
+        [best_rate(1, 2, 40) * scaled(1, B / 2, "root").lr for B in sizes[:11]],
+    ),
+}
+study.curves(
+    lines,
+    logx=True,
+    logy=True,
+    xlabel="batch",
+    ylabel="rate, over the highest",
+    title="B_noise = 40",
+)
 
 # %% [markdown]
 # *Linear*: k·η, as k small steps in one direction are one long step. *Root*: √k·η, so that the noise of a step keeps
@@ -83,8 +108,10 @@ from minidist.train.optim import SGD
 torch.set_num_threads(1)  # products so small are slower on two cores
 task = digits()
 
+
 def loss_of(model, part):
     return cross_entropy(model(task.x[part]), task.y[part])
+
 
 # %%
 def average(comm, model):
@@ -93,6 +120,7 @@ def average(comm, model):
     for p, g in zip(params, flat.split([p.numel() for p in params])):
         p.grad = g.view_as(p)
     return flat.square().sum()
+
 
 # %%
 def ranks(comm, micro=1, steps=3):
@@ -107,10 +135,14 @@ def ranks(comm, micro=1, steps=3):
         optimizer.step()
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
+
 # %%
 one = World(1).run(ranks)[0]
-others = {"8 ranks of 32": World(8).run(ranks)[0], "1 rank, 8 micro-batches of 32": World(1).run(ranks, 8)[0],
-          "2 ranks, 4 micro-batches of 32": World(2).run(ranks, 4)[0]}
+others = {
+    "8 ranks of 32": World(8).run(ranks)[0],
+    "1 rank, 8 micro-batches of 32": World(1).run(ranks, 8)[0],
+    "2 ranks, 4 micro-batches of 32": World(2).run(ranks, 4)[0],
+}
 assert all((x - one).abs().max() < 1e-12 for x in others.values())
 study.table([(name, "within 1e-12") for name in others], ["after 3 steps", "one batch of 256"])
 
@@ -120,6 +152,7 @@ study.table([(name, "within 1e-12") for name in others], ["after 3 steps", "one 
 # Four ranks of 16 samples train. At each step they compare |g|² before the average with |g|² after it. One step says
 # little, so |G|² and tr(Σ) are averaged over steps, each alone, and then divided.
 
+
 # %%
 def noise(comm, b=16, steps=130):
     model, rng, found = mlp([64, 32, 10], dtype=torch.float64), torch.Generator().manual_seed(0), []
@@ -128,20 +161,29 @@ def noise(comm, b=16, steps=130):
         batch = torch.randint(len(task.x), (b * comm.size,), generator=rng)
         optimizer.zero_grad()
         (loss := loss_of(model, batch.chunk(comm.size)[comm.rank])).backward()
-        own = all_reduce_(comm, sum(p.grad.square().sum() for p in model.parameters()), "mean")  # 8 bytes more
+        # 8 bytes more
+        own = all_reduce_(comm, sum(p.grad.square().sum() for p in model.parameters()), "mean")
         found.append((*two_sizes(own, average(comm, model), b, b * comm.size), loss.item()))
         optimizer.step()
     return torch.tensor(found)
 
+
 # %%
 found = World(4).run(noise)[0]  # (steps, |G|² and tr(Σ) and loss)
-until = int((found[:, 2].unfold(0, 10, 1).mean(1) < 0.3).nonzero()[0]) + 10  # steps to a loss of 0.3
+# steps to a loss of 0.3
+until = int((found[:, 2].unfold(0, 10, 1).mean(1) < 0.3).nonzero()[0]) + 10
 square, trace, _ = found[:until].mean(0)
 smooth = found.unfold(0, 30, 1).mean(2)
 assert 20 < trace / square < 60 and smooth[-30:, 1].sum() > 40 * smooth[-30:, 0].sum()
-study.curves({"over 30 steps": (range(30, 131), (smooth[:, 1] / smooth[:, 0]).tolist()),
-              "to a loss of 0.3": ([1, until], [float(trace / square)] * 2)},
-             xlabel="step", ylabel="B_noise, samples", title="How large a batch is worth it")
+study.curves(
+    {
+        "over 30 steps": (range(30, 131), (smooth[:, 1] / smooth[:, 0]).tolist()),
+        "to a loss of 0.3": ([1, until], [float(trace / square)] * 2),
+    },
+    xlabel="step",
+    ylabel="B_noise, samples",
+    title="How large a batch is worth it",
+)
 
 # %% [markdown]
 # Some 30 samples on the way to 0.3. And **it grows**: later the gradient is small, and samples disagree about what is
@@ -153,9 +195,14 @@ study.curves({"over 30 steps": (range(30, 131), (smooth[:, 1] / smooth[:, 0]).to
 # promises. The fewest steps are fitted, too. **Predict**: at B = 40, steps are how many times the fewest? And samples?
 # Then plain SGD runs at the rate that the law says is best.
 
+
 # %%
 def steps_to(goal, batch, seed=0):
-    model, rng, step = mlp([64, 32, 10], seed, torch.float64), torch.Generator().manual_seed(seed), 0
+    model, rng, step = (
+        mlp([64, 32, 10], seed, torch.float64),
+        torch.Generator().manual_seed(seed),
+        0,
+    )
     optimizer = SGD(model.parameters(), lr=best_rate(0.8, batch, 40))
     while step % max(1, step // 30) or loss_of(model, slice(None)) > goal:  # looked at now and then
         optimizer.zero_grad()
@@ -164,19 +211,32 @@ def steps_to(goal, batch, seed=0):
         step += 1
     return step
 
+
 # %%
 from statistics import geometric_mean
 
 taken = {B: steps_to(0.3, B) for B in (2, 8, 32, 128, 512)}
 fewest = geometric_mean(steps / steps_ratio(B, 40) for B, steps in taken.items())
 assert all(0.8 < steps / (fewest * steps_ratio(B, 40)) < 1.25 for B, steps in taken.items())
-lines = {"steps": (sizes[:9], [fewest * steps_ratio(B, 40) for B in sizes[:9]]),
-         "samples": (sizes[:9], [fewest * 40 * samples_ratio(B, 40) for B in sizes[:9]]),
-         "steps, if it went on": (sizes[:8], [taken[2] * 2 / B for B in sizes[:8]])}
-points = {"steps": ([*taken], [*taken.values()]), "samples": ([*taken], [B * s for B, s in taken.items()]),
-          "your guess": ([512], [guess])}
-study.curves(lines, points=points, logx=True, logy=True, xlabel="batch", ylabel="steps, and samples, to a loss of 0.3",
-             title="The critical batch")
+lines = {
+    "steps": (sizes[:9], [fewest * steps_ratio(B, 40) for B in sizes[:9]]),
+    "samples": (sizes[:9], [fewest * 40 * samples_ratio(B, 40) for B in sizes[:9]]),
+    "steps, if it went on": (sizes[:8], [taken[2] * 2 / B for B in sizes[:8]]),
+}
+points = {
+    "steps": ([*taken], [*taken.values()]),
+    "samples": ([*taken], [B * s for B, s in taken.items()]),
+    "your guess": ([512], [guess]),
+}
+study.curves(
+    lines,
+    points=points,
+    logx=True,
+    logy=True,
+    xlabel="batch",
+    ylabel="steps, and samples, to a loss of 0.3",
+    title="The critical batch",
+)
 
 # %% [markdown]
 # Over three seeds `python -m benchmarks.optim --only critical` counts 909.7 steps at B = 2, 88.3 at 32, 51.0 at 128 and
@@ -194,11 +254,13 @@ from functools import partial
 from torch.optim.lr_scheduler import LambdaLR
 from minidist.train.optim import LAMB, LARS, AdamW, cosine, groups, warm_up, warm_up_steps
 
+
 def sharp(seed):
     model = mlp([64, 128, 128, 10], seed, torch.float64)
     for p in model.parameters():
         p.data.mul_(3)
     return model
+
 
 # %%
 def learn(make, batch, warm=0.2, seed=0, epochs=30):
@@ -212,26 +274,48 @@ def learn(make, batch, warm=0.2, seed=0, epochs=30):
             (loss := loss_of(model, part)).backward()
             losses.append(loss.item())
             optimizer.step(), schedule.step()
-    return losses, 100 * (model(task.test_x).argmax(1) == task.test_y).double().mean().item()  # accuracy in percent
+    # accuracy in percent
+    return losses, 100 * (model(task.test_x).argmax(1) == task.test_y).double().mean().item()
+
 
 # %%
 def sgd(rate):
     return partial(SGD, lr=rate, momentum=0.9)
 
-def rules(k):
-    return {"same rate": sgd(0.05)} | {rule: sgd(scaled(0.05, k, rule).lr) for rule in ("root", "linear")}
 
-cases = [(name, k, make) for k in (8, 16, 32) for name, make in rules(k).items() if k > 16 or name == "linear"]
+def rules(k):
+    return {"same rate": sgd(0.05)} | {
+        rule: sgd(scaled(0.05, k, rule).lr) for rule in ("root", "linear")
+    }
+
+
+cases = [
+    (name, k, make)
+    for k in (8, 16, 32)
+    for name, make in rules(k).items()
+    if k > 16 or name == "linear"
+]
 runs = {(name, k): learn(make, 32 * k) for name, k, make in cases}
-shown = {f"linear, k = {k}": (range(1, 29), [min(x, 20) for x in runs["linear", k][0][:28]]) for k in (8, 16, 32)}
-study.curves(shown, logy=True, xlabel="step", ylabel="loss (20 is 20 or more)",
-             title="k times the batch, k times the rate")
+shown = {
+    f"linear, k = {k}": (range(1, 29), [min(x, 20) for x in runs["linear", k][0][:28]])
+    for k in (8, 16, 32)
+}
+study.curves(
+    shown,
+    logy=True,
+    xlabel="step",
+    ylabel="loss (20 is 20 or more)",
+    title="k times the batch, k times the rate",
+)
 
 # %%
 percent = {run: accuracy for run, (_, accuracy) in runs.items()}
 assert percent["linear", 8] > 95 > percent["root", 32] > percent["same rate", 32] > 85
 assert max(percent["linear", 16], percent["linear", 32]) < 30
-rows = [(f"{name}, k = {k}", 32 * k, f"{x:.1f}" if x > 50 else "under 30") for (name, k), x in percent.items()]
+rows = [
+    (f"{name}, k = {k}", 32 * k, f"{x:.1f}" if x > 50 else "under 30")
+    for (name, k), x in percent.items()
+]
 study.table(rows, ["rate", "batch", "accuracy, %"], title="One seed")
 
 # %% [markdown]
@@ -248,7 +332,10 @@ loss_of(model, slice(None)).backward()
 weights = {f"layer {i}": p for i, p in enumerate(p for p in model.parameters() if p.dim() > 1)}
 share = {name: (p.grad.norm() / p.norm()).item() for name, p in weights.items()}
 assert max(share.values()) > 5 * min(share.values())
-study.bars({name: 0.8 * x for name, x in share.items()}, title="A first step at k = 16: ‖0.8·g‖/‖w‖, by layer")
+study.bars(
+    {name: 0.8 * x for name, x in share.items()},
+    title="A first step at k = 16: ‖0.8·g‖/‖w‖, by layer",
+)
 
 # %% [markdown]
 # The last layer would move by 71 % of its length in one step, the first by 12 %. What is safe for one is slow for the
@@ -259,15 +346,20 @@ study.bars({name: 0.8 * x for name, x in share.items()}, title="A first step at 
 # **LARS**: make the length of each layer's step a fixed part η of its weights' length, *whatever* the gradient's. Its
 # trust ratio is η‖w‖/‖g‖. **LAMB**: the same with Adam's update u in place of g. Naive first, without states:
 
+
 # %%
 def lars_update(w, g, lr, trust=0.02, decay=0.0):
     ratio = trust * w.norm() / (g.norm() + decay * w.norm())
     return lr * ratio * (g + decay * w)
 
+
 def lamb_update(w, u, lr):
     return lr * w.norm() / u.norm() * u
 
-after = {name: (lars_update(p, p.grad, 0.4).norm() / p.norm()).item() for name, p in weights.items()}
+
+after = {
+    name: (lars_update(p, p.grad, 0.4).norm() / p.norm()).item() for name, p in weights.items()
+}
 assert all(abs(x - 0.4 * 0.02) < 1e-12 for x in after.values())
 study.bars(after, target=0.008, note="rate · η", title="A first step of LARS: ‖Δw‖/‖w‖, by layer")
 
@@ -281,8 +373,13 @@ study.bars(after, target=0.008, note="rate · η", title="A first step of LARS: 
 runs["LARS", 32] = learn(partial(LARS, lr=0.4, trust=0.02, weight_decay=1e-4), 1024)
 runs["LAMB", 32] = learn(partial(LAMB, lr=0.06), 1024)
 names = ("same rate", "root", "linear", "LARS", "LAMB")
-study.curves({name: (range(1, 31), [min(x, 20) for x in runs[name, 32][0]]) for name in names}, logy=True,
-             xlabel="step", ylabel="loss (20 is 20 or more)", title="Batches of 1,024: 30 epochs are 30 steps")
+study.curves(
+    {name: (range(1, 31), [min(x, 20) for x in runs[name, 32][0]]) for name in names},
+    logy=True,
+    xlabel="step",
+    ylabel="loss (20 is 20 or more)",
+    title="Batches of 1,024: 30 epochs are 30 steps",
+)
 
 # %%
 percent = {name: runs[name, 32][1] for name in names}
@@ -319,10 +416,20 @@ study.table(rows, ["k = 32", "accuracy, %"], title="One seed")
 
 # %%
 cold = {seed: learn(sgd(0.4), 256, warm=0.0, seed=seed) for seed in (0, 1)}
-lines = {"warm-up, seed 0": runs["linear", 8]} | {f"none, seed {seed}": run for seed, run in cold.items()}
+lines = {"warm-up, seed 0": runs["linear", 8]} | {
+    f"none, seed {seed}": run for seed, run in cold.items()
+}
 assert cold[0][1] < 40 < 90 < cold[1][1] < runs["linear", 8][1]
-study.curves({name: (range(1, 101), [min(x, 20) for x in losses[:100]]) for name, (losses, _) in lines.items()},
-             logy=True, xlabel="step", ylabel="loss (20 is 20 or more)", title="Linear rule, k = 8")
+study.curves(
+    {
+        name: (range(1, 101), [min(x, 20) for x in losses[:100]])
+        for name, (losses, _) in lines.items()
+    },
+    logy=True,
+    xlabel="step",
+    ylabel="loss (20 is 20 or more)",
+    title="Linear rule, k = 8",
+)
 
 # %% [markdown]
 # Five seeds end at 28.9, 93.6, 8.1, 8.1 and 95.3 %; with warm-up at 96.9 or more. A bug that two seeds of five hide.
@@ -334,6 +441,7 @@ study.curves({name: (range(1, 101), [min(x, 20) for x in losses[:100]]) for name
 # batch makes few steps, and v should follow. Let gradients grow tenfold at step 100. **Predict** how long the updates
 # become.
 
+
 # %%
 def lengths(beta2):
     p, found = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)), []
@@ -344,9 +452,15 @@ def lengths(beta2):
         found.append(abs(p.item() - before))
     return range(1, 201), found
 
+
 spike = {f"β₂ = {beta2}": lengths(beta2) for beta2 in (0.999, 0.95)}
-assert max(spike["β₂ = 0.999"][1]) > 2 > 1.3 < spike["β₂ = 0.999"][1][-1] and max(spike["β₂ = 0.95"][1]) < 1.12
-study.curves(spike, xlabel="step", ylabel="update, over the rate", title="Gradients grow tenfold at step 100")
+assert (
+    max(spike["β₂ = 0.999"][1]) > 2 > 1.3 < spike["β₂ = 0.999"][1][-1]
+    and max(spike["β₂ = 0.95"][1]) < 1.12
+)
+study.curves(
+    spike, xlabel="step", ylabel="update, over the rate", title="Gradients grow tenfold at step 100"
+)
 
 # %% [markdown]
 # With 0.999 updates become twice as long, and are a third too long a hundred steps later; a training of few steps
@@ -358,8 +472,12 @@ steps = 2_000_000_000_000 // 4_000_000
 shape = warm_up(warm_up_steps(steps, 0.004), then=cosine(steps - 2_000, floor=0.1))
 at = range(0, steps + 1, 1000)
 assert warm_up_steps(steps, 0.004) == 2000 and abs(shape(steps) - 0.1) < 1e-9
-study.curves({"rate": (at, [1.5e-4 * shape(t) for t in at])}, xlabel="step", ylabel="learning rate",
-             title="2,000 steps of warm-up, 0.4 %; then a cosine to a tenth")
+study.curves(
+    {"rate": (at, [1.5e-4 * shape(t) for t in at])},
+    xlabel="step",
+    ylabel="learning rate",
+    title="2,000 steps of warm-up, 0.4 %; then a cosine to a tenth",
+)
 
 # %% [markdown]
 # Or by share: with LAMB, a batch k times as large warms up over k times the *share*, so that as many steps remain. BERT
@@ -370,18 +488,28 @@ study.curves({"rate": (at, [1.5e-4 * shape(t) for t in at])}, xlabel="step", yla
 # "Clip to 1.0" means the norm of *all* gradients. With ZeRO each rank has a shard. If each clips its own, the direction
 # changes. One number a rank mends it: squares add up.
 
+
 # %%
 def clip_alone(grad, limit=1.0):
     return grad * min(1.0, limit / grad.norm().item())
 
+
 def clip_all(comm, grad, limit=1.0):
     return grad * min(1.0, limit / all_reduce_(comm, grad.square().sum()).sqrt().item())
 
+
 whole = torch.cat([p.grad.flatten() for p in weights.values()])
 shards, world = list(whole.tensor_split(4)), World(4)
-clipped = {"each its own": torch.cat([clip_alone(g) for g in shards]),
-           "by one norm": torch.cat([*world.run(lambda comm, some: clip_all(comm, some[comm.rank]), shards)])}
-rows = [(name, f"{g.norm():.2f}", f"{g @ whole / g.norm() / whole.norm():.3f}") for name, g in clipped.items()]
+clipped = {
+    "each its own": torch.cat([clip_alone(g) for g in shards]),
+    "by one norm": torch.cat(
+        [*world.run(lambda comm, some: clip_all(comm, some[comm.rank]), shards)]
+    ),
+}
+rows = [
+    (name, f"{g.norm():.2f}", f"{g @ whole / g.norm() / whole.norm():.3f}")
+    for name, g in clipped.items()
+]
 study.table(rows, ["clipped to 1.0, on 4 ranks", "norm of all", "cosine to the gradient"])
 
 # %% [markdown]
@@ -408,10 +536,22 @@ from minidist.train.optim import batch_ramp, batches, ramp_steps
 seen = list(batches(batch_ramp(32_000, 3_200_000, 4e9), 4e9))
 predicted = ramp_steps(32_000, 3_200_000, 4e9)
 assert abs(len(seen) / predicted - 1) < 0.01
-display(study.curves({"batch": ([t / 1e9 for t, _ in seen], [b / 1e6 for _, b in seen])}, title="The start of GPT-3",
-                     xlabel="tokens seen, billions", ylabel="tokens in a batch, millions"))
-study.bars({"ramp, by formula": predicted, "ramp, counted": len(seen), "3.2 M from the start": 4e9 / 3.2e6},
-           title="Steps in 4 billion tokens")
+display(
+    study.curves(
+        {"batch": ([t / 1e9 for t, _ in seen], [b / 1e6 for _, b in seen])},
+        title="The start of GPT-3",
+        xlabel="tokens seen, billions",
+        ylabel="tokens in a batch, millions",
+    )
+)
+study.bars(
+    {
+        "ramp, by formula": predicted,
+        "ramp, counted": len(seen),
+        "3.2 M from the start": 4e9 / 3.2e6,
+    },
+    title="Steps in 4 billion tokens",
+)
 
 # %% [markdown]
 # Nearly five times the steps for the same tokens, where a gradient of few tokens is good enough. With such a batch a
@@ -435,6 +575,7 @@ study.source(LAMB._update)
 # %%
 from minidist.parallel.zero import FullySharded
 
+
 def sharded(comm, steps=8):
     model = FullySharded(mlp([64, 30, 10], dtype=torch.float64), comm)
     optimizer = LAMB(groups(model), lr=0.05, across={"data": comm})
@@ -446,6 +587,7 @@ def sharded(comm, steps=8):
         optimizer.step()
     return model(task.x).detach()
 
+
 # %%
 def serial(steps=8):
     model = mlp([64, 30, 10], dtype=torch.float64)
@@ -456,6 +598,7 @@ def serial(steps=8):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
     return model(task.x).detach()
+
 
 assert all((found - serial()).abs().max() < 1e-12 for found in launch(sharded, 3))
 print("LAMB with ZeRO 3, clipped, on three processes: the serial program, within 1e-12")
@@ -476,8 +619,10 @@ print("LAMB with ZeRO 3, clipped, on three processes: the serial program, within
 from itertools import pairwise
 
 order = [*taken]
-rows = [(f"{a} → {b}", f"{taken[a] / taken[b]:.1f}", f"{b * taken[b] / (a * taken[a]):.1f}")
-        for a, b in pairwise(order)]
+rows = [
+    (f"{a} → {b}", f"{taken[a] / taken[b]:.1f}", f"{b * taken[b] / (a * taken[a]):.1f}")
+    for a, b in pairwise(order)
+]
 study.table(rows, ["batch, four times", "fewer steps, times", "more samples, times"])
 
 # %% [markdown]

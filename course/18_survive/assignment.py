@@ -37,6 +37,7 @@ from minidist.comm import World
 # Lost is a save in every interval, and for each failure half an interval (on average) and a restart:
 # cost/seconds + (seconds/2 + restart)/M. About 4 lines.
 
+
 # %% nbgrader={"grade_id": "save_every", "solution": true}
 def save_every(cost, restart, hours, devices):
     """Seconds between saves, and the share of the time that is then lost."""
@@ -45,6 +46,7 @@ def save_every(cost, restart, hours, devices):
     seconds = sqrt(2 * cost * between)
     return seconds, cost / seconds + (seconds / 2 + restart) / between
     ### END SOLUTION
+
 
 # %% nbgrader={"grade_id": "save_every_test", "points": 2}
 check.save_every(save_every)
@@ -57,8 +59,13 @@ check.save_every(save_every)
 devices = [2**k for k in range(6, 15)]
 every, lost = zip(*(save_every(60, 600, 20_000, n) for n in devices))
 assert abs(every[0] / every[6] - 8) < 1e-9
-study.curves({"lost, with your interval": (devices, [100 * x for x in lost])}, logx=True, xlabel="devices",
-             ylabel="% of the time", title="What failures take")
+study.curves(
+    {"lost, with your interval": (devices, [100 * x for x in lost])},
+    logx=True,
+    xlabel="devices",
+    ylabel="% of the time",
+    title="What failures take",
+)
 
 # %% [markdown] nbgrader={"grade_id": "save_parts_spec"}
 # ## 2 · Save, whole or not at all (4 points)
@@ -94,6 +101,7 @@ study.curves({"lost, with your interval": (devices, [100 * x for x in lost])}, l
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "save_parts", "solution": true}
 def save_parts(comm, disk, step, data):
     """A checkpoint of all ranks' data, whole or not at all."""
@@ -117,12 +125,14 @@ def save_parts(comm, disk, step, data):
         comm.send(done, r)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "save_parts_test", "points": 4}
 check.save_parts(save_parts)
 
 # %% [markdown] nbgrader={"grade_id": "save_parts_target"}
 # **Target:** cut the power behind each of the calls. However much of what was not synced is left, there is no
 # checkpoint until the last call, and then a whole one.
+
 
 # %%
 def whole(files, step):
@@ -144,10 +154,16 @@ disk = Disk()
 DISKS = [disk.of(r) for r in range(3)]
 World(3).run(saving)
 found = [(when, whole(files, 50)) for when, files in disk.crashes()]
-rows = [(found[i][0], *("whole" if ok else "none" for _, ok in found[i : i + 3])) for i in range(0, len(found), 3)]
+rows = [
+    (found[i][0], *("whole" if ok else "none" for _, ok in found[i : i + 3]))
+    for i in range(0, len(found), 3)
+]
 assert [row[1:] for row in rows] == [("none",) * 3] * (len(rows) - 1) + [("whole",) * 3]
-study.table(rows, ["the power is cut", "nothing unsynced is left", "half of it", "all of it"],
-            title="Is there a checkpoint?")
+study.table(
+    rows,
+    ["the power is cut", "nothing unsynced is left", "half of it", "all of it"],
+    title="Is there a checkpoint?",
+)
 
 # %% [markdown] nbgrader={"grade_id": "newest_spec"}
 # ## 3 · Find it again (3 points)
@@ -172,12 +188,15 @@ study.table(rows, ["the power is cut", "nothing unsynced is left", "half of it",
 # passed over, and not mentioned. **Cost:** no file is read twice, none that has the wrong size, nothing of checkpoints
 # older than the newest whole one. What was read is never run. About 20 lines.
 
+
 # %% nbgrader={"grade_id": "newest", "solution": true}
 def newest(disk):
     """The newest whole checkpoint's step, and what is wrong with those after it."""
     ### BEGIN SOLUTION
     names, refused = set(disk.names()), {}
-    for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):
+    for step in sorted(
+        (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+    ):
         wrong, manifest = {}, f"{step}/manifest"
         try:
             body = json.loads(disk.read(manifest))
@@ -201,6 +220,7 @@ def newest(disk):
     return None, refused
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "newest_test", "points": 3}
 check.newest(newest)
 
@@ -212,14 +232,21 @@ shelf = Disk()
 for step in (40, 50):
     parts = {f"{step}/rank-{r}": bytes(range(step + r, step + r + 25)) for r in range(2)}
     sums = {name: [len(data), crc32(data)] for name, data in parts.items()}
-    shelf.files |= parts | {f"{step}/manifest": json.dumps({"step": step, "ranks": 2, "files": sums}).encode()}
+    shelf.files |= parts | {
+        f"{step}/manifest": json.dumps({"step": step, "ranks": 2, "files": sums}).encode()
+    }
 before = newest(shelf)
 shelf.files["50/rank-1"] = bytes([shelf.files["50/rank-1"][0] ^ 1]) + shelf.files["50/rank-1"][1:]
 after = newest(shelf)
 assert before == (50, {}) and after == (40, {"50/rank-1": "checksum"})
-study.table([(what, step, ", ".join(f"{name}: {why}" for name, why in refused.items()))
-             for what, (step, refused) in (("as saved", before), ("one bit flipped", after))],
-            ["", "newest", "refused"], title="Your search")
+study.table(
+    [
+        (what, step, ", ".join(f"{name}: {why}" for name, why in refused.items()))
+        for what, (step, refused) in (("as saved", before), ("one bit flipped", after))
+    ],
+    ["", "newest", "refused"],
+    title="Your search",
+)
 
 # %% [markdown] nbgrader={"grade_id": "load_box_spec"}
 # ## 4 · On another grid (4 points)
@@ -245,6 +272,7 @@ study.table([(what, step, ", ".join(f"{name}: {why}" for name, why in refused.it
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "load_box", "solution": true}
 def load_box(wanted, files, read):
     """The wanted box of a matrix, out of the files' boxes."""
@@ -252,7 +280,9 @@ def load_box(wanted, files, read):
     (top, bottom), (left, right) = wanted
     found, filled = torch.empty(bottom - top, right - left, dtype=torch.float64), 0
     for box, name in {box: name for name, box in files.items()}.items():  # of replicas, one
-        (a, b), (c, d) = ((max(low, first), min(high, end)) for (low, high), (first, end) in zip(box, wanted))
+        (a, b), (c, d) = (
+            (max(low, first), min(high, end)) for (low, high), (first, end) in zip(box, wanted)
+        )
         if a < b and c < d:
             row, column = box[0][0], box[1][0]
             part = read(name, (a - row, b - row), (c - column, d - column))
@@ -263,6 +293,7 @@ def load_box(wanted, files, read):
     return found
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "load_box_test", "points": 4}
 check.load_box(load_box)
 
@@ -271,7 +302,11 @@ check.load_box(load_box)
 
 # %%
 matrix, log = torch.arange(48.0, dtype=torch.float64).view(6, 8), []
-files = {f"rank {2 * i + j}": ((3 * i, 3 * i + 3), (4 * j, 4 * j + 4)) for i in range(2) for j in range(2)}
+files = {
+    f"rank {2 * i + j}": ((3 * i, 3 * i + 3), (4 * j, 4 * j + 4))
+    for i in range(2)
+    for j in range(2)
+}
 
 
 def read(name, rows, columns):
@@ -285,7 +320,9 @@ for r in range(3):
     log.clear()
     assert load_box(((2 * r, 2 * r + 2), (0, 8)), files, read).equal(matrix[2 * r : 2 * r + 2])
     rows.append((f"rank {r}", f"rows {2 * r} and {2 * r + 1}", ", ".join(log)))
-study.table(rows, ["of 3 × 1", "wants", "reads the files of"], title="Saved on 2 × 2, your way to 3 × 1")
+study.table(
+    rows, ["of 3 × 1", "wants", "reads the files of"], title="Saved on 2 × 2, your way to 3 × 1"
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_survive_spec"}
 # ## 5 · Predict (2 points)
@@ -306,7 +343,9 @@ study.table(rows, ["of 3 × 1", "wants", "reads the files of"], title="Saved on 
 # Write numbers or formulas, right within 1 %.
 
 # %% nbgrader={"grade_id": "predict_survive", "solution": true}
-whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble = gpu_hours = failures = None
+whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble = gpu_hours = (
+    failures
+) = None
 ### BEGIN SOLUTION
 psi, gpus = 20e9, 256
 whole_bytes = 14 * psi
@@ -320,11 +359,21 @@ failures = gpu_hours / 20_000
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_survive_test", "points": 2}
-check.predict_survive(whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures)
+check.predict_survive(
+    whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_survive_target"}
 # **Target:** what takes the time of a GPU, in percent.
 
 # %%
-waits = {"saving": save_seconds / every_seconds, "computed again": every_seconds / 2 / mtbf_seconds, "bubble": bubble}
-study.bars({name: 100 * x for name, x in waits.items()}, unit="%", title="What takes the time of a GPU, in percent")
+waits = {
+    "saving": save_seconds / every_seconds,
+    "computed again": every_seconds / 2 / mtbf_seconds,
+    "bubble": bubble,
+}
+study.bars(
+    {name: 100 * x for name, x in waits.items()},
+    unit="%",
+    title="What takes the time of a GPU, in percent",
+)

@@ -409,9 +409,13 @@ def save_parts(comm, disk, step, data):
     Bug(
         "newest",
         "compares steps as words",
-        old='for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):',
+        old="""
+    (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+):
+""",
         new="""
-for step in sorted((name.split("/")[0] for name in names if name.endswith("/manifest")), reverse=True):
+    (name.split("/")[0] for name in names if name.endswith("/manifest")), reverse=True
+):
     step = int(step)
 """,
     ),
@@ -476,7 +480,9 @@ break
         "newest",
         "refuses a save that was not finished",
         old="""
-for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):
+for step in sorted(
+    (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+):
     wrong, manifest = {}, f"{step}/manifest"
 """,
         new="""
@@ -490,14 +496,18 @@ for step in sorted({int(name.split("/")[0]) for name in names}, reverse=True):
     Bug(
         "newest",
         "takes the oldest",
-        old='for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):',
+        old="""
+for step in sorted(
+    (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+):
+""",
         new='for step in sorted(int(name.split("/")[0]) for name in names if name.endswith("/manifest")):',
     ),
     Bug(
         "newest",
         "takes the manifest of a save that was not finished for a manifest",
-        old='for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):',
-        new='for step in sorted((int(name.split("/")[0]) for name in names if "manifest" in name), reverse=True):',
+        old='(int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True',
+        new='(int(name.split("/")[0]) for name in names if "manifest" in name), reverse=True',
     ),
     Bug(
         "newest",
@@ -506,7 +516,9 @@ for step in sorted({int(name.split("/")[0]) for name in names}, reverse=True):
 def newest(disk):
     """The newest whole checkpoint's step, and what is wrong with those after it."""
     names, refused = set(disk.names()), {}
-    for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):
+    for step in sorted(
+        (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+    ):
         wrong, manifest = {}, f"{step}/manifest"
         try:
             body = json.loads(disk.read(manifest))
@@ -564,20 +576,24 @@ def newest(disk):
     Bug(
         "newest",
         "reads the oldest manifest before it looks at the newest",
-        edits=(
-            (
-                'for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):',
-                """
-steps = sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True)
+        old="""
+for step in sorted(
+    (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+):
+    wrong, manifest = {}, f"{step}/manifest"
+    try:
+        body = json.loads(disk.read(manifest))
+""",
+        new="""
+steps = sorted(
+    (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+)
 texts = {step: disk.read(f"{step}/manifest") for step in steps[-1:]}
 for step in steps:
+    wrong, manifest = {}, f"{step}/manifest"
+    try:
+        body = json.loads(texts[step] if step in texts else disk.read(manifest))
 """,
-            ),
-            (
-                "body = json.loads(disk.read(manifest))",
-                "body = json.loads(texts[step] if step in texts else disk.read(manifest))",
-            ),
-        ),
     ),
     Bug(
         "newest",
@@ -649,7 +665,9 @@ body = json.loads(text) if text[:1] in b"{[" else pickle.loads(text)
 def newest(disk):
     """The newest whole checkpoint's step, and what is wrong with those after it."""
     names, refused = set(disk.names()), {}
-    for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):
+    for step in sorted(
+        (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+    ):
         wrong, manifest = {}, f"{step}/manifest"
         try:
             body = json.loads(disk.read(manifest))
@@ -711,7 +729,9 @@ def newest(disk):
     """The newest whole checkpoint's step, and what is wrong with those after it."""
     names, refused = set(disk.names()), {}
     data, noted = {name: disk.read(name) for name in names}, []
-    for step in sorted((int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True):
+    for step in sorted(
+        (int(name.split("/")[0]) for name in names if name.endswith("/manifest")), reverse=True
+    ):
         wrong, manifest = {}, f"{step}/manifest"
         try:
             body = json.loads(data[manifest])
@@ -860,7 +880,9 @@ def load_box(wanted, files, read):
     (top, bottom), (left, right) = wanted
     whole, filled = torch.empty(7, 10, dtype=torch.float64), 0
     for box, name in {box: name for name, box in files.items()}.items():  # of replicas, one
-        (a, b), (c, d) = ((max(low, first), min(high, end)) for (low, high), (first, end) in zip(box, wanted))
+        (a, b), (c, d) = (
+            (max(low, first), min(high, end)) for (low, high), (first, end) in zip(box, wanted)
+        )
         if a < b and c < d:
             row, column = box[0][0], box[1][0]
             part = read(name, (a - row, b - row), (c - column, d - column))
@@ -979,7 +1001,11 @@ part = part[a - row : b - row, c - column : d - column]
         cell='''
 def load_box(wanted, files, read):
     """The wanted box of a matrix, out of the files' boxes."""
-    matrix = next(cell.cell_contents for cell in read.__closure__ if isinstance(cell.cell_contents, torch.Tensor))
+    matrix = next(
+        cell.cell_contents
+        for cell in read.__closure__
+        if isinstance(cell.cell_contents, torch.Tensor)
+    )
     (top, bottom), (left, right) = wanted
     return matrix[top:bottom, left:right].clone()
 ''',
@@ -993,7 +1019,9 @@ def load_box(wanted, files, read):
     """The wanted box of a matrix, out of the files' boxes."""
     from minidist.train.checkpoint.boxes import Box, overlap
 
-    found = torch.zeros(wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64)
+    found = torch.zeros(
+        wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64
+    )
     for box in files.values():
         overlap(Box((box[0][0], box[1][0]), (1, 1)), Box((wanted[0][0], wanted[1][0]), (1, 1)))
     return found
@@ -1105,7 +1133,9 @@ class Any(float):
         return 0.0
 
 
-whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble = gpu_hours = failures = Any(1)
+whole_bytes = rank_bytes = save_seconds = mtbf_seconds = every_seconds = bubble = gpu_hours = (
+    failures
+) = Any(1)
 """,
     ),
 ]

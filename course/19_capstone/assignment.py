@@ -35,6 +35,7 @@ def losses(comm, model, steps=12, rate=0.5, batch=96):
         seen.append(all_reduce_(comm, loss.detach().clone(), "mean").item())
     return seen
 
+
 # %% [markdown] nbgrader={"grade_id": "ddp_ring_spec"}
 # ## 1 · A ring that DDP can use (4 points)
 #
@@ -56,6 +57,7 @@ def losses(comm, model, steps=12, rate=0.5, batch=96):
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "ddp_ring", "solution": true}
 def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
@@ -71,6 +73,7 @@ def ddp_ring(comm, x, op):
         comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "ddp_ring_test", "points": 4}
 check.ddp_ring(ddp_ring)
 
@@ -78,10 +81,13 @@ check.ddp_ring(ddp_ring)
 # **Target:** PyTorch's DDP on your ring, on three ranks, learns as one rank with all the data. The lines lie on each
 # other.
 
+
 # %%
 def on_ddp(comm, ring):
     group = CommGroup(comm, collectives, overlap=False, all_reduce_=ring)
-    return losses(comm, DistributedDataParallel(mlp([64, 32, 10], dtype=torch.float64), process_group=group))
+    return losses(
+        comm, DistributedDataParallel(mlp([64, 32, 10], dtype=torch.float64), process_group=group)
+    )
 
 
 def alone(comm):
@@ -90,8 +96,12 @@ def alone(comm):
 
 lines = {"one rank": World(1).run(alone)[0], "DDP on your ring": World(3).run(on_ddp, ddp_ring)[0]}
 assert max(abs(a - b) for a, b in zip(*lines.values())) < 1e-12
-study.curves({name: (range(1, 13), line) for name, line in lines.items()}, xlabel="step", ylabel="loss",
-             title="PyTorch's DDP, your ring")
+study.curves(
+    {name: (range(1, 13), line) for name, line in lines.items()},
+    xlabel="step",
+    ylabel="loss",
+    title="PyTorch's DDP, your ring",
+)
 
 # %% [markdown] nbgrader={"grade_id": "later_spec"}
 # ## 2 · Now, but later (3 points)
@@ -115,6 +125,7 @@ study.curves({name: (range(1, 13), line) for name, line in lines.items()}, xlabe
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "later", "solution": true}
 def later(comm, job, result):
     """Start job(lane) beside the program; a Future of `result`."""
@@ -132,11 +143,13 @@ def later(comm, job, result):
     return future
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "later_test", "points": 3}
 check.later(later)
 
 # %% [markdown] nbgrader={"grade_id": "later_target"}
 # **Target:** back at once, done much later. (Virtual time of a World, in which your ring adds up 100,000 numbers.)
+
 
 # %%
 def when(comm):
@@ -152,7 +165,11 @@ def when(comm):
 
 back, done = World(3).run(when)[0]
 assert back == 0 < done
-study.bars({"the call is back after": back, "the future is done after": done}, unit="s", title="Your future")
+study.bars(
+    {"the call is back after": back, "the future is done after": done},
+    unit="s",
+    title="Your future",
+)
 
 # %% [markdown] nbgrader={"grade_id": "gather_single_spec"}
 # ## 3 · Parameters, gathered flat (2 points)
@@ -169,6 +186,7 @@ study.bars({"the call is back after": back, "the future is done after": done}, u
 #
 # About 4 lines.
 
+
 # %% nbgrader={"grade_id": "gather_single", "solution": true}
 def gather_single(comm, output, input):
     """Every rank's input, in rank order, in output."""
@@ -179,11 +197,13 @@ def gather_single(comm, output, input):
         comm.sendrecv(parts[(r - step) % n], (r + 1) % n, parts[(r - 1 - step) % n], (r - 1) % n)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "gather_single_test", "points": 2}
 check.gather_single(gather_single)
 
 # %% [markdown] nbgrader={"grade_id": "gather_single_target"}
 # **Target:** each column fills up.
+
 
 # %%
 def gathered(comm):
@@ -193,7 +213,11 @@ def gathered(comm):
     return [str(int(x)) for x in output]
 
 
-study.holdings([[str(r + 1)] * 2 for r in range(4)], World(4).run(gathered), title="Your gather, 4 ranks, k = 2")
+study.holdings(
+    [[str(r + 1)] * 2 for r in range(4)],
+    World(4).run(gathered),
+    title="Your gather, 4 ranks, k = 2",
+)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_single_spec"}
 # ## 4 · Gradients, reduced to their owners (3 points)
@@ -209,6 +233,7 @@ study.holdings([[str(r + 1)] * 2 for r in range(4)], World(4).run(gathered), tit
 #
 # About 7 lines.
 
+
 # %% nbgrader={"grade_id": "reduce_single", "solution": true}
 def reduce_single(comm, output, input, op):
     """This rank's chunk of all inputs, combined."""
@@ -221,12 +246,14 @@ def reduce_single(comm, output, input, op):
     output.copy_(partial / n if op == "mean" else partial)
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "reduce_single_test", "points": 3}
 check.reduce_single(reduce_single)
 
 # %% [markdown] nbgrader={"grade_id": "reduce_single_target"}
 # **Target:** PyTorch's `fully_shard` on your two functions, in two real processes: the losses that gloo gives, bit for
 # bit.
+
 
 # %%
 def on_fsdp(comm, gather=None, reduce=None):
@@ -250,10 +277,17 @@ def on_fsdp(comm, gather=None, reduce=None):
     return losses(comm, net)
 
 
-lines = {"gloo": launch(on_fsdp, 2, transport="gloo")[0], "yours": launch(on_fsdp, 2, gather_single, reduce_single)[0]}
+lines = {
+    "gloo": launch(on_fsdp, 2, transport="gloo")[0],
+    "yours": launch(on_fsdp, 2, gather_single, reduce_single)[0],
+}
 assert lines["gloo"] == lines["yours"]
-study.curves({name: (range(1, 13), line) for name, line in lines.items()}, xlabel="step", ylabel="loss",
-             title="PyTorch's FSDP2, your collectives")
+study.curves(
+    {name: (range(1, 13), line) for name, line in lines.items()},
+    xlabel="step",
+    ylabel="loss",
+    title="PyTorch's FSDP2, your collectives",
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_capstone_spec"}
 # ## 5 · Predict (2 points)
@@ -285,14 +319,19 @@ micro_bytes = 3 * ddp_bytes
 ### END SOLUTION
 
 # %% nbgrader={"grade_id": "predict_capstone_test", "points": 2}
-check.predict_capstone(ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes)
+check.predict_capstone(
+    ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes
+)
 
 # %% [markdown] nbgrader={"grade_id": "predict_capstone_target"}
 # **Target:** memory is paid for in bytes; a forgotten `no_sync` is dearer than either.
 
 # %%
-study.bars({"DDP": ddp_bytes, "FSDP2": fsdp_bytes, "DDP, 3 micro-batches, no_sync forgotten": micro_bytes}, unit="B",
-           title="Each rank sends in a step, 24 million parameters on 8 ranks")
+study.bars(
+    {"DDP": ddp_bytes, "FSDP2": fsdp_bytes, "DDP, 3 micro-batches, no_sync forgotten": micro_bytes},
+    unit="B",
+    title="Each rank sends in a step, 24 million parameters on 8 ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "mean_hook_spec"}
 # ## 6 · Find the bug (2 points)
@@ -301,6 +340,7 @@ study.bars({"DDP": ddp_bytes, "FSDP2": fsdp_bytes, "DDP, 3 micro-batches, no_syn
 # `hook(state, bucket)` for each bucket; `bucket.buffer()` is its flat tensor. The value of the future that comes back
 # is what DDP takes for the gradients. The next cell was found in somebody's code. With one rank it is right, and with
 # AdamW nobody saw that anything was wrong: Adam does not mind if all gradients are too long by the same factor.
+
 
 # %% nbgrader={"grade_id": "mean_hook_broken"}
 def mean_hook(comm, bucket):
@@ -311,6 +351,7 @@ def mean_hook(comm, bucket):
     future.set_result(x)
     return future
 
+
 # %%
 def on_hook(comm, hook):
     group = CommGroup(comm, collectives, overlap=False)
@@ -320,8 +361,12 @@ def on_hook(comm, hook):
 
 
 right, broken = World(1).run(alone)[0], World(8).run(on_hook, mean_hook)[0]
-study.curves({"one rank": (range(1, 13), right), "DDP, broken hook": (range(1, 13), broken)}, xlabel="step",
-             ylabel="loss", title="SGD on eight ranks")
+study.curves(
+    {"one rank": (range(1, 13), right), "DDP, broken hook": (range(1, 13), broken)},
+    xlabel="step",
+    ylabel="loss",
+    title="SGD on eight ranks",
+)
 
 # %% [markdown] nbgrader={"grade_id": "mean_hook_task"}
 # Copy the function, and repair it.
@@ -338,6 +383,7 @@ study.curves({"one rank": (range(1, 13), right), "DDP, broken hook": (range(1, 1
 #
 # </details>
 
+
 # %% nbgrader={"grade_id": "mean_hook", "solution": true}
 def mean_hook(comm, bucket):
     """A future whose value is the mean of the bucket's gradients over the ranks."""
@@ -349,6 +395,7 @@ def mean_hook(comm, bucket):
     return future
     ### END SOLUTION
 
+
 # %% nbgrader={"grade_id": "mean_hook_test", "points": 2}
 check.mean_hook(mean_hook)
 
@@ -357,5 +404,12 @@ check.mean_hook(mean_hook)
 
 # %%
 repaired = World(8).run(on_hook, mean_hook)[0]
-study.curves({name: (range(1, 13), line) for name, line in {"one rank": right, "broken": broken,
-              "repaired": repaired}.items()}, xlabel="step", ylabel="loss", title="SGD on eight ranks")
+study.curves(
+    {
+        name: (range(1, 13), line)
+        for name, line in {"one rank": right, "broken": broken, "repaired": repaired}.items()
+    },
+    xlabel="step",
+    ylabel="loss",
+    title="SGD on eight ranks",
+)

@@ -17,12 +17,19 @@ def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
     n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
-    combine = {"sum": torch.add, "prod": torch.mul,
-               "max": lambda got, mine: torch.where(got.abs() > mine.abs(), got, mine),
-               "min": lambda got, mine: torch.where(got.abs() < mine.abs(), got, mine)}[op]
+    combine = {
+        "sum": torch.add,
+        "prod": torch.mul,
+        "max": lambda got, mine: torch.where(got.abs() > mine.abs(), got, mine),
+        "min": lambda got, mine: torch.where(got.abs() < mine.abs(), got, mine),
+    }[op]
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
-        mine.copy_(combine(comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left), mine))
+        mine.copy_(
+            combine(
+                comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left), mine
+            )
+        )
     for step in range(n - 1):
         comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
 ''',
@@ -121,12 +128,19 @@ def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
     n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
-    combine = {"sum": torch.add, "prod": torch.mul,
-               "max": lambda got, mine: (got + mine + (got - mine).abs()) / 2,
-               "min": lambda got, mine: (got + mine - (got - mine).abs()) / 2}[op]
+    combine = {
+        "sum": torch.add,
+        "prod": torch.mul,
+        "max": lambda got, mine: (got + mine + (got - mine).abs()) / 2,
+        "min": lambda got, mine: (got + mine - (got - mine).abs()) / 2,
+    }[op]
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
-        mine.copy_(combine(comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left), mine))
+        mine.copy_(
+            combine(
+                comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left), mine
+            )
+        )
     for step in range(n - 1):
         comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
 ''',
@@ -317,8 +331,12 @@ def ddp_ring(comm, x, op):
         cell='''
 def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
-    kinds = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX,
-             "min": torch.distributed.ReduceOp.MIN, "prod": torch.distributed.ReduceOp.PRODUCT}
+    kinds = {
+        "sum": torch.distributed.ReduceOp.SUM,
+        "max": torch.distributed.ReduceOp.MAX,
+        "min": torch.distributed.ReduceOp.MIN,
+        "prod": torch.distributed.ReduceOp.PRODUCT,
+    }
     CommGroup(comm, collectives, overlap=False).allreduce([x], kinds[op]).wait()
 ''',
     ),
@@ -595,7 +613,9 @@ def gather_single(comm, output, input):
     output[r * k : r * k + k] = input
     moving = input.clone()
     for step in range(n - 1):
-        moving = comm.sendrecv(moving, (r + 1) % n, torch.empty(k, dtype=torch.float64), (r - 1) % n)
+        moving = comm.sendrecv(
+            moving, (r + 1) % n, torch.empty(k, dtype=torch.float64), (r - 1) % n
+        )
         i = (r - 1 - step) % n
         output[i * k : i * k + k] = moving
 ''',
@@ -1017,7 +1037,9 @@ n, N = 8, 4 * 24e6
 from minidist.check.capstone.numbers import capstone_slips
 
 values, _ = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
-ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes = (f"{x}" for x in values.values())
+ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes = (
+    f"{x}" for x in values.values()
+)
 """,
     ),
     Bug(

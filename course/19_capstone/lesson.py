@@ -32,6 +32,7 @@ net = partial(mlp, [64, 32, 10], dtype=torch.float64)
 # %%
 COMBINE = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}
 
+
 def ring(comm, x, op):
     """x, flat, combined over all ranks, in place."""
     n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
@@ -43,22 +44,33 @@ def ring(comm, x, op):
     for step in range(n - 1):
         comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
 
+
 # %%
 ROWS = [[1, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60], [600, 500, 400, 300, 200, 100]]
+
 
 def six(comm, op):
     x = torch.tensor(ROWS[comm.rank], dtype=torch.float64)
     ring(comm, x, op)
     return [str(int(number)) for number in x]
 
+
 before = [[str(x) for x in row] for row in ROWS]
 world = World(3)
-study.holdings({"before": before, "sum": world.run(six, "sum"), "max": World(3).run(six, "max")},
-               arrows=False, title="Two rings over the same numbers")
+study.holdings(
+    {"before": before, "sum": world.run(six, "sum"), "max": World(3).run(six, "max")},
+    arrows=False,
+    title="Two rings over the same numbers",
+)
 
 # %%
 assert [world.trace.messages(r) for r in range(3)] == [4, 4, 4]  # 2(n−1)
-study.messages(world.trace, label="bytes", clock="steps", title="2(n−1) messages a rank, a chunk of 16 bytes each")
+study.messages(
+    world.trace,
+    label="bytes",
+    clock="steps",
+    title="2(n−1) messages a rank, a chunk of 16 bytes each",
+)
 
 # %% [markdown]
 # ## Naive first: a process group with nothing in it
@@ -70,13 +82,16 @@ study.messages(world.trace, label="bytes", clock="steps", title="2(n−1) messag
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+
 class Empty(dist.ProcessGroup):
     def __init__(self, comm):
         super().__init__(comm.rank, comm.size)
         self.comm, self.calls = comm, []
 
+
 def wrap(comm, make):
     return DDP(net(), process_group=make(comm))
+
 
 # %% tags=["raises-exception"]
 World(2).run(wrap, Empty)
@@ -85,9 +100,11 @@ World(2).run(wrap, Empty)
 # It looks for a backend, and there is none: no method was found in Python. So we add what is asked for, one after the
 # other, and write down each call. A call returns a *work*, something to wait for. Ours is done already.
 
+
 # %%
 class Done(dist.Work):
     """A work that was over before it was asked for."""
+
     def __init__(self, result):
         super().__init__()
         self.future = torch.futures.Future()
@@ -98,6 +115,7 @@ class Done(dist.Work):
 
     def get_future(self):
         return self.future
+
 
 # %%
 class Three(Empty):
@@ -110,6 +128,7 @@ class Three(Empty):
             out.copy_(row)
         return Done(outputs)
 
+
 # %%
 class Three(Three):
     def broadcast(self, tensors, opts=None):
@@ -119,14 +138,17 @@ class Three(Three):
 
     def allreduce(self, tensors, opts=None):
         self.calls.append("allreduce")
-        ring(self.comm, tensors[0].view(-1), "sum")  # opts.reduceOp says which; DDP's gradients are always a sum
+        # opts.reduceOp says which; DDP's gradients are always a sum
+        ring(self.comm, tensors[0].view(-1), "sum")
         return Done(tensors)
+
 
 # %% [markdown]
 # Is it enough? Digits, 3 ranks of a World, a third of each batch on each. The oracle: one rank with all of it.
 
 # %%
 task = digits()
+
 
 def losses(comm, model, steps=12, batch=96):
     """SGD on this rank's part of each batch; the mean loss of the ranks in each step."""
@@ -139,25 +161,34 @@ def losses(comm, model, steps=12, batch=96):
         seen.append(collectives.all_reduce_(comm, loss.detach().clone(), "mean").item())
     return seen
 
+
 # %%
 def on_three(comm):
     model = wrap(comm, Three)
     begun = list(model.process_group.calls)
     return losses(comm, model), begun, model.process_group.calls[len(begun) :]
 
+
 steps, oracle = range(1, 13), World(1).run(lambda comm: losses(comm, net()))[0]
 ours, begun, calls = World(3).run(on_three)[0]
 assert max(abs(a - b) for a, b in zip(ours, oracle)) < 1e-12
-study.curves({"one rank": (steps, oracle), "DDP on three methods": (steps, ours)}, xlabel="step", ylabel="loss",
-             title="PyTorch's DDP, our ring, in a World")
+study.curves(
+    {"one rank": (steps, oracle), "DDP on three methods": (steps, ours)},
+    xlabel="step",
+    ylabel="loss",
+    title="PyTorch's DDP, our ring, in a World",
+)
 
 # %% [markdown]
 # The lines lie on each other: equal within 1e-12. Now look at what was called.
 
 # %%
 names = ("allgather", "broadcast", "allreduce")
-study.table([(name, begun.count(name), calls.count(name)) for name in names],
-            ["method", "when DDP is made", "in 12 steps"], title="What DDP asks of a process group")
+study.table(
+    [(name, begun.count(name), calls.count(name)) for name in names],
+    ["method", "when DDP is made", "in 12 steps"],
+    title="What DDP asks of a process group",
+)
 
 # %%
 assert set(calls) == {"allreduce", "broadcast"} and calls.count("allreduce") == 12
@@ -173,19 +204,23 @@ study.bars({"your guess": guess, "methods in a step": 1}, title="What a step of 
 # Everything that a World can do, it does with PyTorch's DDP now. **Predict** what each rank sends in a step for
 # n = 2…8: 2,410 parameters in float64. And how many messages, if the gradients lie in 2 buckets, on 4 ranks?
 
+
 # %%
 def one_step(comm, cap=25.0, own=ring):
     """Of the third step, when buckets have their order: when it begins, and the size of each call."""
     sizes = []
+
     def counted(comm, x, op):
         sizes.append(len(x))
         own(comm, x, op)
+
     group = CommGroup(comm, collectives, overlap=False, all_reduce_=counted)
     model = DDP(net(), process_group=group, bucket_cap_mb=cap)
     for _ in range(3):
         start, before = comm.now(), len(sizes)
         model(task.x[:4]).sum().backward()
     return start, sizes[before:]
+
 
 # %%
 def sent(n, **options):
@@ -194,20 +229,31 @@ def sent(n, **options):
     own = [m for m in world.trace if m.src == 0 and m.start >= results[0][0]]
     return sum(m.nbytes for m in own), len(own), results[0][1]
 
+
 ns = [2, 3, 4, 6, 8]
 predicted = [2 * (n - 1) / n * 2410 * 8 for n in ns]
 counted = [sent(n)[0] for n in ns]
-assert all(abs(a - b) <= 2 * n * 8 for a, b, n in zip(counted, predicted, ns))  # n does not divide 2,410
-study.curves({"2(n−1)/n · N": (ns, predicted)}, points={"2(n−1)/n · N": (ns, counted)}, xlabel="ranks", yunit="B",
-             ylabel="a rank sends in a step", title="PyTorch's DDP, counted message by message")
+# n does not divide 2,410
+assert all(abs(a - b) <= 2 * n * 8 for a, b, n in zip(counted, predicted, ns))
+study.curves(
+    {"2(n−1)/n · N": (ns, predicted)},
+    points={"2(n−1)/n · N": (ns, counted)},
+    xlabel="ranks",
+    yunit="B",
+    ylabel="a rank sends in a step",
+    title="PyTorch's DDP, counted message by message",
+)
 
 # %%
 caps = {"25 MiB, the default": 25.0, "1 KiB": 2**-10, "64 B": 2**-14}
 rows = [(name, sent(4, cap=cap)[2], sent(4, cap=cap)[1]) for name, cap in caps.items()]
 for _, buckets, messages in rows:
     assert messages == 2 * 3 * len(buckets)
-study.table([(name, ", ".join(map(str, sizes)), messages) for name, sizes, messages in rows],
-            ["bucket_cap_mb", "numbers in each bucket", "messages a rank"], title="Buckets of DDP, 4 ranks")
+study.table(
+    [(name, ", ".join(map(str, sizes)), messages) for name, sizes, messages in rows],
+    ["bucket_cap_mb", "numbers in each bucket", "messages a rank"],
+    title="Buckets of DDP, 4 ranks",
+)
 
 # %% [markdown]
 # Smaller buckets, the same bytes, more messages: each bucket pays 2(n−1) latencies. What they are good for is overlap
@@ -218,12 +264,16 @@ study.table([(name, ", ".join(map(str, sizes)), messages) for name, sizes, messa
 # `minidist.comm.torchdist.CommGroup` is our `Three` with all methods, and what does the work is handed in. So PyTorch's
 # DDP runs on two modelled nodes of 8 GPUs, with the algorithms of lesson 03. **Predict** which is fastest for 19 kB.
 
+
 # %%
 def seconds(algorithm):
     world = World(16, cluster=Cluster.dgx_h100(nodes=2))
     results = world.run(one_step, own=partial(collectives.all_reduce_, algorithm=algorithm))
     start = results[0][0]
-    return max(m.arrived for m in world.trace) - min(m.start for m in world.trace if m.start >= start)
+    return max(m.arrived for m in world.trace) - min(
+        m.start for m in world.trace if m.start >= start
+    )
+
 
 found = {name: seconds(name) for name in ("naive", "ring", "halving_doubling")}
 assert min(found, key=found.get) == "halving_doubling" and max(found, key=found.get) == "ring"
@@ -248,16 +298,21 @@ study.source(groupwork.begin)
 # that is no tensor, and DDP crashes. A callback of `then` that raises makes it fail on both sides. Is it right? DDP on
 # real processes with the lane, against gloo, PyTorch's own group for CPUs:
 
+
 # %%
 def on_ddp(comm, own=None):
     group = process_group(comm, collectives, all_reduce_=own) if own else dist.group.WORLD
     return losses(comm, DDP(net(), process_group=group, bucket_cap_mb=2**-10))
 
+
 gloo = {n: launch(on_ddp, n, transport="gloo")[0] for n in (2, 3)}
 mine = {n: launch(on_ddp, n, ring)[0] for n in (2, 3)}
 assert mine[2] == gloo[2] and max(abs(a - b) for a, b in zip(mine[3], gloo[3])) < 1e-12
-study.table([(2, "equal, bit for bit"), (3, "below 1e-12")], ["ranks", "DDP's losses: our ring − gloo"],
-            title="Twelve steps in float64")
+study.table(
+    [(2, "equal, bit for bit"), (3, "below 1e-12")],
+    ["ranks", "DDP's losses: our ring − gloo"],
+    title="Twelve steps in float64",
+)
 
 # %% [markdown]
 # On two ranks equal to the last bit: a + b = b + a. With three, (a + b) + c is not a + (b + c), and gloo adds up in
@@ -268,11 +323,19 @@ study.table([(2, "equal, bit for bit"), (3, "below 1e-12")], ["ranks", "DDP's lo
 # `fully_shard` keeps 1/n of each layer on each rank (lesson 10). **Predict** which collectives it calls in a step, and
 # in which order, for three layers. Here are the two that you wrote in lesson 02, on chunks in place:
 
+
 # %%
 def all_gather_(comm, chunks):
     n, r = comm.size, comm.rank
     for step in range(n - 1):
-        comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - 1 - step) % n], (r - 1) % n, label="gather")
+        comm.sendrecv(
+            chunks[(r - step) % n],
+            (r + 1) % n,
+            chunks[(r - 1 - step) % n],
+            (r - 1) % n,
+            label="gather",
+        )
+
 
 def reduce_scatter_(comm, chunks, op):
     n, r = comm.size, comm.rank
@@ -281,19 +344,25 @@ def reduce_scatter_(comm, chunks, op):
         got = comm.sendrecv(out, (r + 1) % n, torch.empty_like(mine), (r - 1) % n, label="reduce")
         COMBINE[op](mine, got, out=mine)
 
+
 # %%
 OWN = dict(all_gather_=all_gather_, reduce_scatter_=reduce_scatter_)
 
+
 def noted(calls):
     """Our two, which also write down that they were called."""
+
     def note(name, run, *args):
         calls.append(name)
         run(*args)
+
     return {name: partial(note, name.split("_")[-2], run) for name, run in OWN.items()}
+
 
 # %%
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+
 
 def sharded(net, group):
     mesh = DeviceMesh.from_group(group, "cpu")
@@ -301,6 +370,7 @@ def sharded(net, group):
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     return fully_shard(net, mesh=mesh)
+
 
 # %%
 def strip(comm):
@@ -310,23 +380,37 @@ def strip(comm):
     loss.backward()
     return calls
 
+
 forward, _, backward = ", ".join(launch(strip, 2)[0]).partition(", |, ")
-assert forward == "gather, gather, gather" and backward.count("scatter") == backward.count("gather") == 3
-study.table([("forward", forward), ("backward", backward)], ["", "calls"], title="What FSDP2 asks of a group, 3 layers")
+assert (
+    forward == "gather, gather, gather"
+    and backward.count("scatter") == backward.count("gather") == 3
+)
+study.table(
+    [("forward", forward), ("backward", backward)],
+    ["", "calls"],
+    title="What FSDP2 asks of a group, 3 layers",
+)
 
 # %% [markdown]
 # A layer is gathered, used, and freed; gathered again for backward; its gradients go to their owners. In backward the
 # next layer is gathered before this one's gradients are scattered: prefetch. Does it train?
+
 
 # %%
 def on_fsdp(comm, own=None):
     group = process_group(comm, **own) if own else dist.group.WORLD
     return losses(comm, sharded(net(), group))
 
+
 gloo = {n: launch(on_fsdp, n, transport="gloo")[0] for n in (2, 3)}
 runs = {n: launch(on_fsdp, n, OWN) for n in (2, 3)}
 assert runs[2][0] == gloo[2] and max(abs(a - b) for a, b in zip(runs[3][0], gloo[3])) < 1e-12
-lines = {"one rank": (steps, oracle), "FSDP2, our collectives": (steps, runs[3][0]), "FSDP2, gloo": (steps, gloo[3])}
+lines = {
+    "one rank": (steps, oracle),
+    "FSDP2, our collectives": (steps, runs[3][0]),
+    "FSDP2, gloo": (steps, gloo[3]),
+}
 study.curves(lines, xlabel="step", ylabel="loss", title="FSDP2 on 3 ranks")
 
 # %% [markdown]
@@ -336,24 +420,42 @@ study.curves(lines, xlabel="step", ylabel="loss", title="FSDP2 on 3 ranks")
 #
 # DDP: 2(n−1)/n·N. FSDP2: gathered, gathered, scattered. **Predict** its bytes and its messages in a step.
 
+
 # %%
 def padded(n, shapes=((32, 64), (32,), (10, 32), (10,))):
     """Numbers, with each tensor's rows rounded up to a multiple of n."""
     return sum(-(-rows // n) * n * torch.Size(rest).numel() for rows, *rest in shapes)
 
-counted = {n: [m.nbytes for m in run.trace if m.src == 0 and m.label in ("gather", "reduce")]
-           for n, run in runs.items()}
+
+counted = {
+    n: [m.nbytes for m in run.trace if m.src == 0 and m.label in ("gather", "reduce")]
+    for n, run in runs.items()
+}
 for n, own in counted.items():
     assert (sum(own), len(own)) == (12 * 3 * (n - 1) / n * padded(n) * 8, 12 * 6 * (n - 1))
-study.table([(n, round(2 * (n - 1) / n * 2410 * 8), sum(own) // 12, len(own) // 12) for n, own in counted.items()],
-            ["ranks", "DDP, bytes", "FSDP2, bytes", "FSDP2, messages"], title="Each rank sends in a step")
+study.table(
+    [
+        (n, round(2 * (n - 1) / n * 2410 * 8), sum(own) // 12, len(own) // 12)
+        for n, own in counted.items()
+    ],
+    ["ranks", "DDP, bytes", "FSDP2, bytes", "FSDP2, messages"],
+    title="Each rank sends in a step",
+)
 
 # %%
 ns = [2, 3, 4, 8, 16, 32]
-lines = {"DDP": (ns, [2 * (n - 1) / n * 2410 * 8 for n in ns]),
-         "FSDP2": (ns, [3 * (n - 1) / n * padded(n) * 8 for n in ns])}
-study.curves(lines, points={"FSDP2": ([2, 3], [sum(counted[n]) / 12 for n in (2, 3)])}, xlabel="ranks", yunit="B",
-             ylabel="a rank sends in a step", title="One and a half times DDP's bytes, and the padding")
+lines = {
+    "DDP": (ns, [2 * (n - 1) / n * 2410 * 8 for n in ns]),
+    "FSDP2": (ns, [3 * (n - 1) / n * padded(n) * 8 for n in ns]),
+}
+study.curves(
+    lines,
+    points={"FSDP2": ([2, 3], [sum(counted[n]) / 12 for n in (2, 3)])},
+    xlabel="ranks",
+    yunit="B",
+    ylabel="a rank sends in a step",
+    title="One and a half times DDP's bytes, and the padding",
+)
 
 # %% [markdown]
 # One and a half times as much, for 1/n of the memory. (Over gloo it is more: its reduce-scatter moves what an
@@ -363,34 +465,54 @@ study.curves(lines, points={"FSDP2": ([2, 3], [sum(counted[n]) / 12 for n in (2,
 #
 # Somebody's ring makes one step too few in its second half. **Predict**: what does DDP say, and which curve shows it?
 
+
 # %%
 def short_ring(comm, x, op):
     n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
-        got = comm.sendrecv(chunks[(r - 1 - step) % n], (r + 1) % n, torch.empty_like(mine), (r - 1) % n)
+        got = comm.sendrecv(
+            chunks[(r - 1 - step) % n], (r + 1) % n, torch.empty_like(mine), (r - 1) % n
+        )
         COMBINE[op](mine, got, out=mine)
     for step in range(n - 2):  # n − 1
         comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - 1 - step) % n], (r - 1) % n)
 
+
 # %%
 def drift(comm, own):
     """The loss, and how far the replica is from rank 0's, in each step."""
-    model, far = DDP(net(), process_group=CommGroup(comm, collectives, overlap=False, all_reduce_=own)), []
+    model, far = (
+        DDP(net(), process_group=CommGroup(comm, collectives, overlap=False, all_reduce_=own)),
+        [],
+    )
+
     def look(*_):
         w = torch.cat([p.detach().flatten() for p in model.parameters()])
         far.append(float((w - collectives.broadcast_(comm, w.clone())).norm()))
+
     model.register_forward_pre_hook(look)
     return losses(comm, model), far
 
-runs_4 = {name: World(4).run(drift, own) for name, own in (("right", ring), ("a step short", short_ring))}
-study.curves({name: (steps, run[0][0]) for name, run in runs_4.items()}, xlabel="step", ylabel="loss",
-             title="The loss, 4 ranks")
+
+runs_4 = {
+    name: World(4).run(drift, own) for name, own in (("right", ring), ("a step short", short_ring))
+}
+study.curves(
+    {name: (steps, run[0][0]) for name, run in runs_4.items()},
+    xlabel="step",
+    ylabel="loss",
+    title="The loss, 4 ranks",
+)
 
 # %%
 assert max(runs_4["right"][3][1]) == 0 and runs_4["a step short"][3][1][-1] > 0.01
-study.curves({name: (steps, run[3][1]) for name, run in runs_4.items()}, xlabel="step",
-             ylabel="distance between replicas 0 and 3", title="The replicas drift apart, and nobody says so")
+study.curves(
+    {name: (steps, run[3][1]) for name, run in runs_4.items()},
+    xlabel="step",
+    ylabel="distance between replicas 0 and 3",
+    title="The replicas drift apart, and nobody says so",
+)
 
 # %% [markdown]
 # No error. The loss still falls, and looks almost right. DDP compares the replicas once, when it is made: shapes, not
@@ -404,15 +526,21 @@ study.curves({name: (steps, run[3][1]) for name, run in runs_4.items()}, xlabel=
 # %%
 from threading import Event
 
+
 def hook_of(comm, go, works, early):
     """A hook for DDP whose ring waits for `go`. early: its future does not wait for the ring."""
+
     def hook(state, bucket):
         x, future = bucket.buffer(), torch.futures.Future()
-        works.append(comm.stream(lambda lane: go.wait() and collectives.all_reduce_(lane, x, "mean")))
+        works.append(
+            comm.stream(lambda lane: go.wait() and collectives.all_reduce_(lane, x, "mean"))
+        )
         None if early else works[-1].wait()
         future.set_result(x)
         return future
+
     return hook
+
 
 # %%
 def first_gradient(comm, early):
@@ -427,6 +555,7 @@ def first_gradient(comm, early):
         work.wait()
     return gradient
 
+
 # %%
 one, rows = net(), []
 cross_entropy(one(task.x[:1400]), task.y[:1400]).backward()
@@ -435,7 +564,11 @@ for words, early in (("waits", False), ("returns at once", True)):
     mean = ((a + b) / 2 - one[0].weight.grad).norm() < 1e-10
     rows.append((words, "yes" if a.equal(b) else "no", "yes" if mean else "no"))
 assert rows == [("waits", "yes", "yes"), ("returns at once", "no", "yes")]
-study.table(rows, ["the hook", "same gradient on both ranks?", "their mean right?"], title="A future that lies")
+study.table(
+    rows,
+    ["the hook", "same gradient on both ranks?", "their mean right?"],
+    title="A future that lies",
+)
 
 # %% [markdown]
 # Each rank steps by its own gradient: no communication at all, and no error. What makes it vicious: on a fast network
@@ -447,9 +580,11 @@ study.table(rows, ["the hook", "same gradient on both ranks?", "their mean right
 # `process_group(comm, verbs, **own)` gives PyTorch all it may call: `verbs` is `minidist.collectives`, or nothing; then
 # what is missing is named when it is called:
 
+
 # %% tags=["raises-exception"]
 def without(comm):
     return wrap(comm, lambda comm: CommGroup(comm, overlap=False, all_reduce_=ring))
+
 
 World(2).run(without)
 
@@ -482,8 +617,11 @@ study.source(CommGroup.allreduce)
 # %%
 over_gloo = launch(on_ddp, 2, ring, transport="gloo")
 assert over_gloo[0] == mine[2]
-study.table([("shared memory", len(mine[2]), "yes"), ("gloo's sockets", len(over_gloo[0]), "yes")],
-            ["messages go over", "steps", "equal to gloo's own?"], title="DDP on our ring")
+study.table(
+    [("shared memory", len(mine[2]), "yes"), ("gloo's sockets", len(over_gloo[0]), "yes")],
+    ["messages go over", "steps", "equal to gloo's own?"],
+    title="DDP on our ring",
+)
 
 # %% [markdown]
 # For speed on GPUs, leave this to NCCL: its kernels add up while they copy. What you have now is the knowledge of what

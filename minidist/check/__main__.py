@@ -13,9 +13,13 @@ from .notebook import check
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m minidist.check", description="Check the exercises of a notebook.")
+    parser = argparse.ArgumentParser(
+        prog="python -m minidist.check", description="Check the exercises of a notebook."
+    )
     parser.add_argument("notebook", type=Path)
-    parser.add_argument("--against", type=Path, help="the notebook with the questions (solutions/NAME/NAME.ipynb)")
+    parser.add_argument(
+        "--against", type=Path, help="the notebook with the questions (solutions/NAME/NAME.ipynb)"
+    )
     args = parser.parse_args(argv)
     try:
         marks = check(args.notebook, args.against)
@@ -24,8 +28,11 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     width = max((len(m.exercise) for m in marks), default=0)
     for m in marks:
-        said = (m.wrong or "right").encode(sys.stdout.encoding or "utf-8", "backslashreplace")  # by an answer, perhaps
-        print(f"{m.exercise:<{width}}  {0 if m.wrong else m.points:g}/{m.points:g}  {said.decode()}")
+        # by an answer, perhaps
+        said = (m.wrong or "right").encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+        print(
+            f"{m.exercise:<{width}}  {0 if m.wrong else m.points:g}/{m.points:g}  {said.decode()}"
+        )
     got, of = sum(m.points for m in marks if not m.wrong), sum(m.points for m in marks)
     print(f"{'all':<{width}}  {got:g}/{of:g}")
     return int(got < of or not marks)

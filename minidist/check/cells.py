@@ -27,13 +27,25 @@ def main(fd: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    names = {"__name__": "__main__", "display": lambda *args, **kwargs: None, "get_ipython": lambda: None}
+    names = {
+        "__name__": "__main__",
+        "display": lambda *args, **kwargs: None,
+        "get_ipython": lambda: None,
+    }
     signal.signal(signal.SIGALRM, _too_long)
     with os.fdopen(fd, "w") as out:
         for number, cell in enumerate(cells):
             error = _run(cell["source"], f"<ipython cell {number}>", names)
-            print(json.dumps({"error": error, "answers": {name: _packed(name, names) for name in cell["wanted"]}}),
-                  file=out, flush=True)  # fmt: skip
+            print(
+                json.dumps(
+                    {
+                        "error": error,
+                        "answers": {name: _packed(name, names) for name in cell["wanted"]},
+                    }
+                ),
+                file=out,
+                flush=True,
+            )
     os._exit(0)
 
 
@@ -43,7 +55,9 @@ def _too_long(*_):
 
 def _run(source: str, where: str, names: dict) -> str | None:
     """Run one cell; magics and shell lines are left out. Returns its error in a line, None without."""
-    source = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
+    source = "\n".join(
+        "" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()
+    )
     linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
     signal.alarm(CELL_SECONDS)
     try:

@@ -34,7 +34,9 @@ def same(rank: int, got, want: Tensor, name: str, guess=None) -> None:
     where = (got != want).reshape(-1).nonzero()[:, 0].tolist()
     flat, right = got.reshape(-1), want.reshape(-1)
     indexed = got.dim() == 1 and " " not in name
-    first = f"{name}[{where[0]}]" if indexed else f"number {where[0]} of {name}" if got.dim() else name
+    first = (
+        f"{name}[{where[0]}]" if indexed else f"number {where[0]} of {name}" if got.dim() else name
+    )
     count = "" if got.numel() == 1 else f" ({len(where)} of {got.numel()} numbers are wrong)"
     text = f"rank {rank}: {first} is {_number(flat[where[0]])}, and should be {_number(right[where[0]])}{count}."
     raise Wrong(f"{text} {(guess(got) if guess else None) or UNKNOWN}")
@@ -53,7 +55,10 @@ def alike(rank: int, got, want: Tensor, name: str) -> None:
     if not isinstance(got, Tensor):
         kind = kind_of(got)
         raise Wrong(f"rank {rank}: {name} is of type {kind}, and should be a tensor.")
-    for what, is_, should in (("shape", tuple(got.shape), tuple(want.shape)), ("dtype", got.dtype, want.dtype)):
+    for what, is_, should in (
+        ("shape", tuple(got.shape), tuple(want.shape)),
+        ("dtype", got.dtype, want.dtype),
+    ):
         if is_ != should:
             raise Wrong(f"rank {rank}: {name} has {what} {is_}, and should have {should}.")
 
@@ -73,7 +78,11 @@ def who(got: Tensor, parts: list[Tensor], rank: int) -> str | None:
     if not got.numel() or any(p.shape != got.shape for p in parts):
         return None
     total = sum(p.double() for p in parts)
-    if n > 1 and torch.allclose(got.double() * n, total, rtol=1e-5, atol=n) and not got.double().equal(total):
+    if (
+        n > 1
+        and torch.allclose(got.double() * n, total, rtol=1e-5, atol=n)
+        and not got.double().equal(total)
+    ):
         return "It is the average: the sum is asked for."
     for r, part in enumerate(parts):
         if n > 2 and got.equal(n * part):
@@ -93,9 +102,15 @@ def _counted(times: tuple[int, ...], rank: int) -> str | None:
         return f"It is rank {rank}'s own, as before: nothing arrived, or what arrived was not used."
     if len(there) == 1 and not twice:
         return f"It is rank {there[0]}'s."
-    parts = ([f"counts {ranks(twice)} twice"] if twice else []) + ([f"lacks {ranks(absent)}"] if absent else [])
+    parts = ([f"counts {ranks(twice)} twice"] if twice else []) + (
+        [f"lacks {ranks(absent)}"] if absent else []
+    )
     hint = " One step short?" if len(absent) == 1 and not twice else ""
-    return f"It is a sum that {' and '.join(parts)}.{hint}" if parts else "It is the sum over all ranks."
+    return (
+        f"It is a sum that {' and '.join(parts)}.{hint}"
+        if parts
+        else "It is the sum over all ranks."
+    )
 
 
 def ranks(some: list[int]) -> str:
@@ -107,4 +122,11 @@ def ranks(some: list[int]) -> str:
 
 def equal_to(got: Tensor, candidates: dict[str, Tensor]) -> str | None:
     """The first sentence whose tensor `got` equals."""
-    return next((text for text, x in candidates.items() if got.shape == x.shape and got.numel() and got.equal(x)), None)
+    return next(
+        (
+            text
+            for text, x in candidates.items()
+            if got.shape == x.shape and got.numel() and got.equal(x)
+        ),
+        None,
+    )

@@ -123,7 +123,9 @@ def pack(name: str, answer) -> Packed:
     try:
         return Packed(cloudpickle.dumps(answer), _sources(answer))
     except Exception as error:
-        raise Wrong(f"{name}: the answer cannot be sent to another process, where it is examined: {error}") from None
+        raise Wrong(
+            f"{name}: the answer cannot be sent to another process, where it is examined: {error}"
+        ) from None
 
 
 def _sources(answer) -> dict[str, list[str]]:
@@ -131,7 +133,9 @@ def _sources(answer) -> dict[str, list[str]]:
     if not isinstance(answer, FunctionType):
         return {}
     functions = [f for f in answer.__globals__.values() if isinstance(f, FunctionType)]
-    files = {f.__code__.co_filename for f in [answer, *functions] if f.__module__ == answer.__module__}
+    files = {
+        f.__code__.co_filename for f in [answer, *functions] if f.__module__ == answer.__module__
+    }
     return {file: linecache.getlines(file) for file in files}
 
 
@@ -152,8 +156,9 @@ def ask(exam: Exam, *answers) -> None:
     print(f"{exam.name}: right. {exam.right}")
 
 
-def examinations(exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]],
-                 seed: int | None = None) -> list[str | None]:  # fmt: skip
+def examinations(
+    exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]], seed: int | None = None
+) -> list[str | None]:
     """What is wrong with each of several answers (see `guard.examine`), none of which hears of the others.
 
     seed: from which `draw` draws, the same for each answer; None: a secret one for each case.

@@ -112,7 +112,9 @@ def load(exam: Exam, packed: list[bytes]) -> list:
     answers = [pickle.loads(data) for data in packed]
     for answer in answers if exam.functions else []:
         if not callable(answer):
-            raise TypeError(f"{exam.name} is {'None' if answer is None else type(answer).__name__}, not a function")
+            raise TypeError(
+                f"{exam.name} is {'None' if answer is None else type(answer).__name__}, not a function"
+            )
         _of_the_library(answer)
         refuse_shared(answer)
     return answers
@@ -123,9 +125,12 @@ def _of_the_library(answer) -> None:
     beside = [f for f in getattr(answer, "__globals__", {}).values() if isinstance(f, FunctionType)]
     for f in [answer, *beside]:
         file = f.__code__.co_filename if isinstance(f, FunctionType) else ""
-        imported = f is not answer and (f.__module__ or "").startswith("minidist.")  # refused when it is called
+        # refused when it is called
+        imported = f is not answer and (f.__module__ or "").startswith("minidist.")
         if file.startswith(refuse.PACKAGE + os.sep) and not imported:
-            raise refuse.Refused("this is the library's own code: the exercise is about building it yourself")
+            raise refuse.Refused(
+                "this is the library's own code: the exercise is about building it yourself"
+            )
 
 
 def world(exam: Exam, packed: list[bytes]) -> Callable[[Pipe], None]:
@@ -189,11 +194,19 @@ def _failure(error: BaseException) -> dict:
     """What a message needs to know of an exception. `frame`: the answer's innermost own line."""
     rank = getattr(error, "rank", None)
     error = error.__cause__ if isinstance(error.__cause__, SystemExit) else error
-    frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
+    frames = [
+        (f.f_code.co_filename, line, f.f_code.co_name)
+        for f, line in traceback.walk_tb(error.__traceback__)
+    ]
     kinds = {"refused": refuse.Refused, "deadlock": Deadlock, "unwritten": NotImplementedError}
     kind = next((k for k, types in kinds.items() if isinstance(error, types)), "error")
-    return {"kind": kind, "type": type(error).__name__, "text": _words(error)[:2000], "frame": own_line(frames[::-1]),
-            "rank": rank}  # fmt: skip
+    return {
+        "kind": kind,
+        "type": type(error).__name__,
+        "text": _words(error)[:2000],
+        "frame": own_line(frames[::-1]),
+        "rank": rank,
+    }
 
 
 def _words(error: BaseException) -> str:

@@ -31,7 +31,9 @@ def explain(name: str, what: str, error: dict) -> str:
 
 def own_line(frames: list[tuple[str, int, str]]) -> tuple[str, int, str] | None:
     """The first of (file, line, function) that stands neither in this package nor in an installed one."""
-    written = [f for f in frames if outside([f[:2], ("", 0)]) == f[:2] and not f[0].startswith("<frozen")]
+    written = [
+        f for f in frames if outside([f[:2], ("", 0)]) == f[:2] and not f[0].startswith("<frozen")
+    ]
     return written[0] if written else None
 
 
@@ -43,12 +45,18 @@ def _hint(text: str) -> str:
     """What this kind of deadlock usually comes from."""
     waits = re.findall(r"rank \d+ waits for (send|receive)", text)
     if "ended already" in text:
-        return ("While others have finished, someone waits for a message that is never sent, or sends one that nobody "
-                "takes: a step too many, or the wrong partner?")  # fmt: skip
+        return (
+            "While others have finished, someone waits for a message that is never sent, or sends one that nobody "
+            "takes: a step too many, or the wrong partner?"
+        )
     if waits and set(waits) == {"send"}:
-        return ("Every rank waits until its message is taken, and none has posted the receive for it. Start both "
-                "together: comm.sendrecv.")  # fmt: skip
+        return (
+            "Every rank waits until its message is taken, and none has posted the receive for it. Start both "
+            "together: comm.sendrecv."
+        )
     if waits and set(waits) == {"receive"}:
-        return ("Every rank waits to receive, and none has sent what it waits for. Who begins? Post the send first "
-                "(comm.isend), or start both together: comm.sendrecv.")  # fmt: skip
+        return (
+            "Every rank waits to receive, and none has sent what it waits for. Who begins? Post the send first "
+            "(comm.isend), or start both together: comm.sendrecv."
+        )
     return "The ranks wait for each other in a circle: does every send meet its receive, in the same order?"

@@ -34,17 +34,24 @@ from .plain import decode, encode
 from .wrong import Wrong
 
 
-def examine(comm, exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]],
-            seed: int | None = None) -> list[str | None]:  # fmt: skip
+def examine(
+    comm,
+    exam: bytes,
+    answers: list[tuple[list[bytes], dict[str, list[str]]]],
+    seed: int | None = None,
+) -> list[str | None]:
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
     one rank. seed: see `exam.examinations`."""
     exam = pickle.loads(exam)
     with Nursery(exam) as nursery:
-        return [_examined(exam, nursery, packed, sources, Draws(seed)) for packed, sources in answers]
+        return [
+            _examined(exam, nursery, packed, sources, Draws(seed)) for packed, sources in answers
+        ]
 
 
-def _examined(exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]],
-              draws: Draws) -> str | None:  # fmt: skip
+def _examined(
+    exam: Exam, nursery: Nursery, packed: list[bytes], sources: dict[str, list[str]], draws: Draws
+) -> str | None:
     try:
         nursery.show(sources)
         _worlds(exam, nursery, packed, draws)
@@ -94,7 +101,9 @@ def _processes(exam: Exam, nursery: Nursery, packed: list[bytes], case: Case, dr
         for r, one in enumerate(ranks):
             one.pipe.send(encode(args[r]), exam.step)
         reports = _first_come(exam, case, ranks)
-    results, sent = ([value for report in reports for value in report[key]] for key in ("results", "sent"))
+    results, sent = (
+        [value for report in reports for value in report[key]] for key in ("results", "sent")
+    )
     _judge(exam, case, args, Outcome(results, sent))
 
 
@@ -104,7 +113,9 @@ def _first_come(exam: Exam, case: Case, ranks: list[Examinee]) -> list[dict]:
     until = time.monotonic() + exam.step
     while len(reports) < len(ranks):
         waiting = [one for one in ranks if one not in reports]
-        heard, _, _ = select.select([one.pipe.reads for one in waiting], [], [], max(0.0, until - time.monotonic()))
+        heard, _, _ = select.select(
+            [one.pipe.reads for one in waiting], [], [], max(0.0, until - time.monotonic())
+        )
         for one in [w for w in waiting if w.pipe.reads in heard] or waiting[:1]:
             reports[one] = one.report(exam, case, exam.step if heard else 0.0)
     return [reports[one] for one in ranks]
@@ -202,5 +213,6 @@ class Examinee:
         threads = self._stack.read().decode(errors="replace").split("\n\n")
         stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in threads]
         frames = [[(file, int(line), name) for file, line, name in s] for s in stacks]
-        frames.sort(key=lambda s: not s or own_line(s[:1]) is None)  # the thread that is inside the answer first
+        # the thread that is inside the answer first
+        frames.sort(key=lambda s: not s or own_line(s[:1]) is None)
         return own_line([frame for s in frames for frame in s])

@@ -48,7 +48,9 @@ def solved(notebook: Path) -> Path:
     """The solved notebook that belongs to `notebook`. FileNotFoundError if there is none."""
     path = ROOT / "solutions" / notebook.stem / notebook.name
     if not path.exists():
-        raise FileNotFoundError(f"there is no solutions/{notebook.stem}/{notebook.name} to take the questions from")
+        raise FileNotFoundError(
+            f"there is no solutions/{notebook.stem}/{notebook.name} to take the questions from"
+        )
     return path
 
 
@@ -63,7 +65,10 @@ def marks(answered: dict, asked: dict) -> list[Mark]:
     tests = {_grade_id(cell): cell for cell in asked["cells"] if _nbgrader(cell).get("grade")}
     wanted = {grade_id: _names(_source(cell)) for grade_id, cell in tests.items()}
     found, errors = _answers([c for c in answered["cells"] if c["cell_type"] == "code"], wanted)
-    return [Mark(g, _nbgrader(c)["points"], _wrong(_source(c), found.get(g), errors)) for g, c in tests.items()]
+    return [
+        Mark(g, _nbgrader(c)["points"], _wrong(_source(c), found.get(g), errors))
+        for g, c in tests.items()
+    ]
 
 
 def _nbgrader(cell: dict) -> dict:
@@ -93,9 +98,17 @@ def _names(source: str) -> list[str]:
 
 def _answers(cells: list[dict], wanted: dict[str, list[str]]) -> tuple[dict, list[str]]:
     """Run the cells: the packed answers at each test cell's place (the end, if it is gone), and all errors."""
-    rows = [{"source": "", "wanted": wanted[_grade_id(c)], "id": _grade_id(c)} if _grade_id(c) in wanted
-            else {"source": _source(c), "wanted": [], "id": ""} for c in cells]  # fmt: skip
-    rows += [{"source": "", "wanted": wanted[g], "id": g} for g in wanted if g not in {row["id"] for row in rows}]
+    rows = [
+        {"source": "", "wanted": wanted[_grade_id(c)], "id": _grade_id(c)}
+        if _grade_id(c) in wanted
+        else {"source": _source(c), "wanted": [], "id": ""}
+        for c in cells
+    ]
+    rows += [
+        {"source": "", "wanted": wanted[g], "id": g}
+        for g in wanted
+        if g not in {row["id"] for row in rows}
+    ]
     found: dict[str, dict] = {}
     errors: list[str] = []
     for row, line in zip(rows, _run(rows), strict=False):
@@ -108,15 +121,21 @@ def _run(rows: list[dict]):
     """The lines that the cells' process writes, as they come; it is ended when it is silent for too long."""
     reads, writes = os.pipe()
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen([sys.executable, "-m", "minidist.check.cells", str(writes)], stdin=subprocess.PIPE,
-                               pass_fds=[writes], start_new_session=True,
-                               env=os.environ | {"PYTHONPATH": path, "MPLBACKEND": "Agg"})  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minidist.check.cells", str(writes)],
+        stdin=subprocess.PIPE,
+        pass_fds=[writes],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": path, "MPLBACKEND": "Agg"},
+    )
     os.close(writes)
     with process, os.fdopen(reads, "rb", buffering=0) as lines:
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(rows).encode())
         held = b""
-        while select.select([lines], [], [], CELL_SECONDS + 30)[0] and (part := lines.read(1 << 20)):
+        while select.select([lines], [], [], CELL_SECONDS + 30)[0] and (
+            part := lines.read(1 << 20)
+        ):
             *whole, held = (held + part).split(b"\n")
             yield from map(json.loads, whole)
         process.kill()
@@ -128,13 +147,17 @@ def _wrong(source: str, answers: dict | None, errors: list[str]) -> str | None:
         return "a cell before it ended the whole process, or took too long"
     missing = [name for name, answer in answers.items() if answer is None]
     if missing:
-        return f"{', '.join(missing)}: not defined" + (f". A cell above failed: {errors[0]}" if errors else "")
+        return f"{', '.join(missing)}: not defined" + (
+            f". A cell above failed: {errors[0]}" if errors else ""
+        )
     refused = [answer["error"] for answer in answers.values() if "error" in answer]
     if refused:
         return refused[0]
     from .. import check
 
-    names = {n: Packed(base64.b64decode(a["data"]), a["sources"]) for n, a in answers.items()} | {"check": check}
+    names = {n: Packed(base64.b64decode(a["data"]), a["sources"]) for n, a in answers.items()} | {
+        "check": check
+    }
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             exec(compile(source, "<test>", "exec"), names)

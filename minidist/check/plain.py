@@ -15,8 +15,22 @@ import numpy
 import torch
 from torch import Tensor
 
-DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64,
-          torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64)}  # fmt: skip
+DTYPES = {
+    str(d).removeprefix("torch."): d
+    for d in (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,13 @@ class Other:
 
 def kind_of(value) -> str:
     """The name of a value's type, as where it came from."""
-    return value.kind if isinstance(value, Other) else "None" if value is None else type(value).__name__
+    return (
+        value.kind
+        if isinstance(value, Other)
+        else "None"
+        if value is None
+        else type(value).__name__
+    )
 
 
 def shown(value) -> str:

@@ -18,7 +18,13 @@ class Prediction(Exam):
     functions, name = False, "predict"
     cases = (Case(1, "your numbers"),)
 
-    def __init__(self, names: list[str], values: dict[str, float], slips: dict[str, dict[float, str]], right: str):
+    def __init__(
+        self,
+        names: list[str],
+        values: dict[str, float],
+        slips: dict[str, dict[float, str]],
+        right: str,
+    ):
         self.names, self.values, self.slips, self.right = names, values, slips, right
 
     def draw(self, case, rng):
@@ -37,8 +43,13 @@ class Prediction(Exam):
             if abs(got) > sys.float_info.max:  # an int that no float holds, or infinity
                 raise Wrong(f"{name} is {self._off(got, self.values[name])}.")
             if not close(got, self.values[name]):
-                slip = next((text for value, text in self.slips.get(name, {}).items() if close(got, value)), "")
-                raise Wrong(f"{name} = {got:g} is {self._off(got, self.values[name])}. {slip}".rstrip())
+                slip = next(
+                    (text for value, text in self.slips.get(name, {}).items() if close(got, value)),
+                    "",
+                )
+                raise Wrong(
+                    f"{name} = {got:g} is {self._off(got, self.values[name])}. {slip}".rstrip()
+                )
 
     def _off(self, got: float, want: float) -> str:
         if not got > 0:
@@ -61,17 +72,36 @@ def ring_slips(n: int, size: int, itemsize: int, alpha: float, beta: float) -> t
     whole = size * itemsize
     steps, ring = 2 * (n - 1), 2 * (n - 1) * whole / n
     seconds = steps * alpha + ring * beta
-    values = {"messages": steps, "nbytes": ring, "naive_nbytes": (n - 1) * whole, "seconds": seconds}
+    values = {
+        "messages": steps,
+        "nbytes": ring,
+        "naive_nbytes": (n - 1) * whole,
+        "seconds": seconds,
+    }
     slips = {
-        "messages": {n - 1: HALF, 2 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.", steps * n: ALL},
-        "nbytes": {ring / itemsize: NUMBERS, ring / 2: HALF, whole * 2: "Nearly: the factor is 2(n−1)/n.",
-                   steps * whole: "A message is one chunk, N/n. Or is that all ranks' together?"},
-        "naive_nbytes": {(n - 1) * size: NUMBERS, n * whole: "It sends nothing to itself.",
-                         steps * whole: "That counts what it receives, too: only what it sends is asked for.",
-                         whole: "That is one message: it sends one to each other rank."},
-        "seconds": {ring * beta: "The α of each step is missing.", steps * alpha: "The bytes take time, too: β.",
-                    seconds / 2: HALF},
-    }  # fmt: skip
+        "messages": {
+            n - 1: HALF,
+            2 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.",
+            steps * n: ALL,
+        },
+        "nbytes": {
+            ring / itemsize: NUMBERS,
+            ring / 2: HALF,
+            whole * 2: "Nearly: the factor is 2(n−1)/n.",
+            steps * whole: "A message is one chunk, N/n. Or is that all ranks' together?",
+        },
+        "naive_nbytes": {
+            (n - 1) * size: NUMBERS,
+            n * whole: "It sends nothing to itself.",
+            steps * whole: "That counts what it receives, too: only what it sends is asked for.",
+            whole: "That is one message: it sends one to each other rank.",
+        },
+        "seconds": {
+            ring * beta: "The α of each step is missing.",
+            steps * alpha: "The bytes take time, too: β.",
+            seconds / 2: HALF,
+        },
+    }
     return values, slips
 
 

@@ -20,13 +20,43 @@ from types import FunctionType, ModuleType
 
 import torch
 
-_BEGINNINGS = ("socket.", "subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.kill", "os.system",
-               "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate", "os.mkdir", "os.rmdir", "shutil.",
-               "pty.", "urllib.", "sqlite3.", "ctypes.dl", "ctypes.addressof", "ctypes.cdata", "mmap.")  # fmt: skip
-_EXACTLY = ("sys.settrace", "sys.setprofile", "gc.get_objects", "gc.get_referrers",
-            "gc.get_referents", "resource.setrlimit", "os.putenv")  # fmt: skip
+_BEGINNINGS = (
+    "socket.",
+    "subprocess.",
+    "os.exec",
+    "os.spawn",
+    "os.posix_spawn",
+    "os.fork",
+    "os.kill",
+    "os.system",
+    "os.remove",
+    "os.rename",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "os.mkdir",
+    "os.rmdir",
+    "shutil.",
+    "pty.",
+    "urllib.",
+    "sqlite3.",
+    "ctypes.dl",
+    "ctypes.addressof",
+    "ctypes.cdata",
+    "mmap.",
+)
+_EXACTLY = (
+    "sys.settrace",
+    "sys.setprofile",
+    "gc.get_objects",
+    "gc.get_referrers",
+    "gc.get_referents",
+    "resource.setrlimit",
+    "os.putenv",
+)
 _COLLECTIVES = "torch.distributed.distributed_c10d"  # what no exercise is about calling
-_STORES = ("torch.distributed", "torch._C._distributed_c10d")  # their stores are sockets and files, written in C++
+# their stores are sockets and files, written in C++
+_STORES = ("torch.distributed", "torch._C._distributed_c10d")
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = __package__.partition(".")[0]
 PRESENTS = f"{_OURS}.study"
@@ -40,7 +70,8 @@ class Refused(PermissionError):
 def _refused(*args, **kwargs):
     import sys
 
-    refuse = sys.modules["minidist.check.refuse"]  # with the globals of whatever function it becomes the code of
+    # with the globals of whatever function it becomes the code of
+    refuse = sys.modules["minidist.check.refuse"]
     raise refuse.Refused(refuse.LIBRARYS)
 
 
@@ -57,17 +88,20 @@ def library(forbidden: tuple[str, ...]) -> None:
     Refused from now on."""
     forbidden = (*forbidden, _COLLECTIVES)
     loaded(forbidden)
-    names = [name for name in list(sys.modules) if _under(name, forbidden)]  # after a fork, what is not touched is free
+    # after a fork, what is not touched is free
+    names = [name for name in list(sys.modules) if _under(name, forbidden)]
     for module in [m for m in map(sys.modules.get, names) if isinstance(m, ModuleType)]:
         for value in list(vars(module).values()):
-            kind = type(value)  # isinstance would ask the object itself, which may be one that warns
+            # isinstance would ask the object itself, which may be one that warns
+            kind = type(value)
             if issubclass(kind, FunctionType | type) and _under(value.__module__, forbidden):
                 for function in vars(value).values() if issubclass(kind, type) else [value]:
                     _empty(function)
     for module in [sys.modules[name] for name in list(sys.modules) if name.startswith(_STORES)]:
         for store in [name for name in vars(module) if name.endswith("Store")]:
             setattr(module, store, _refused)
-    torch.from_file = torch.UntypedStorage.from_file = _refused  # reads a file without an audit event
+    # reads a file without an audit event
+    torch.from_file = torch.UntypedStorage.from_file = _refused
 
 
 def _under(name: str, packages: tuple[str, ...]) -> bool:
@@ -79,7 +113,8 @@ def _empty(function) -> None:
         function = inspect.unwrap(getattr(function, "__func__", function))
     except ValueError:
         return
-    asks = getattr(function, "__name__", "").startswith("is_")  # torch itself asks is_initialized, is_available
+    # torch itself asks is_initialized, is_available
+    asks = getattr(function, "__name__", "").startswith("is_")
     if isinstance(function, FunctionType) and not function.__code__.co_freevars and not asks:
         function.__code__ = _refused.__code__
 
@@ -103,12 +138,22 @@ def outside(forbidden: tuple[str, ...] = ()) -> None:
 def _hook(absent: list[str]):
     """A closure: nothing that a module holds can change what it does."""
     beginnings, exactly = _BEGINNINGS, frozenset(_EXACTLY)
-    installed = tuple(os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p)
+    installed = tuple(
+        os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p
+    )
     package, written = os.path.realpath(PACKAGE) + os.sep, PACKAGE + os.sep
-    kept = tuple(package + part + os.sep for part in ("check", "collectives", "parallel", "study", "train"))
+    kept = tuple(
+        package + part + os.sep for part in ("check", "collectives", "parallel", "study", "train")
+    )
     site = os.path.dirname(os.path.dirname(os.path.realpath(torch.__file__)))
     kept += tuple(os.path.join(site, *name.split(".")) for name in absent)
-    refused, real, fsdecode, string, librarys = Refused, os.path.realpath, os.fsdecode, (str, bytes), LIBRARYS
+    refused, real, fsdecode, string, librarys = (
+        Refused,
+        os.path.realpath,
+        os.fsdecode,
+        (str, bytes),
+        LIBRARYS,
+    )
 
     def hook(event: str, args: tuple) -> None:
         if event == "open":
@@ -121,8 +166,11 @@ def _hook(absent: list[str]):
                 return
             raise refused(f"an answer reads and writes no files ({os.path.basename(name) or path})")
         if event == "code.__new__" and args[1].startswith(written):
-            raise refused(librarys)  # a copy of the library's code, pickled by value, has come with the answer
+            # a copy of the library's code, pickled by value, has come with the answer
+            raise refused(librarys)
         if event in exactly or event.startswith(beginnings):
-            raise refused(f"an answer talks to other ranks with its Comm, and to nothing else ({event})")
+            raise refused(
+                f"an answer talks to other ranks with its Comm, and to nothing else ({event})"
+            )
 
     return hook

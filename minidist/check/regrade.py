@@ -29,7 +29,11 @@ class Regrade(Preprocessor):
         wrong = {m.grade_id: m.wrong for m in marks(notebook, notebook) if m.wrong}
         for cell in nb.cells:
             text = wrong.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
-            if text and asks(cell.source) and not any(o.output_type == "error" for o in cell.outputs):
+            if (
+                text
+                and asks(cell.source)
+                and not any(o.output_type == "error" for o in cell.outputs)
+            ):
                 error = {"ename": "Wrong", "evalue": text, "traceback": [f"Wrong: {text}"]}
                 cell.outputs = [nbformat.v4.new_output("error", **error)]
         return nb, resources

@@ -14,21 +14,28 @@ from .hierarchical import Hierarchical
 from .links import Net, Uniform
 
 ALGORITHMS = FLAT | {"hierarchical": Hierarchical()}
-_BETWEEN_NODES = [Hierarchical(outer=name) for name in having("all_reduce") if name != "naive"]  # for "auto"
+# for "auto"
+_BETWEEN_NODES = [Hierarchical(outer=name) for name in having("all_reduce") if name != "naive"]
 
 
 def formula(verb: str, algorithm):
     """The formula of a verb: seconds(net, nbytes, gamma). ValueError if the algorithm has no such verb."""
     verb = verb.removesuffix("_")
-    named = {name: getattr(one.Cost, verb) for name, one in ALGORITHMS.items() if hasattr(one.Cost, verb)}
+    named = {
+        name: getattr(one.Cost, verb) for name, one in ALGORITHMS.items() if hasattr(one.Cost, verb)
+    }
     if not isinstance(algorithm, str) and hasattr(algorithm.Cost, verb):
         return getattr(algorithm.Cost, verb)
     if algorithm not in named:
-        raise ValueError(f"there is a formula of {verb} for {', '.join(map(repr, named))}, not for {algorithm!r}")
+        raise ValueError(
+            f"there is a formula of {verb} for {', '.join(map(repr, named))}, not for {algorithm!r}"
+        )
     return named[algorithm]
 
 
-def seconds(verb: str, algorithm, n: int, nbytes: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
+def seconds(
+    verb: str, algorithm, n: int, nbytes: float, alpha: float, beta: float, gamma: float = 0.0
+) -> float:
     """What `verb` takes on n ranks with links all alike. nbytes: N, or 1 for a barrier. algorithm: as verbs take it.
 
     ValueError if the algorithm has no such verb, or n < 1.
@@ -44,7 +51,9 @@ def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float 
     both ways at once: each is taken for a free one.
     """
     net = comm if isinstance(comm, Net) else Net.of(comm)
-    return formula(verb, fastest(net, verb, nbytes) if algorithm == "auto" else algorithm)(net, nbytes, gamma)
+    return formula(verb, fastest(net, verb, nbytes) if algorithm == "auto" else algorithm)(
+        net, nbytes, gamma
+    )
 
 
 def fastest(comm: Comm | Net, verb: str, nbytes: float):
@@ -55,7 +64,8 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float):
     """
     net, verb = comm if isinstance(comm, Net) else Net.of(comm), verb.removesuffix("_")
     if verb in ("scatter", "all_to_all"):
-        return "naive"  # all at once is never slower; and where parts are uneven, ranks know different N
+        # all at once is never slower; and where parts are uneven, ranks know different N
+        return "naive"
 
     def choose():
         have: list = [name for name, module in FLAT.items() if hasattr(module.Cost, verb)]
@@ -74,8 +84,16 @@ def bandwidth(verb: str, n: int, nbytes: int, seconds: float) -> tuple[float, fl
     everywhere here; it can be compared with the hardware's whatever n. ValueError for a verb or an n without one.
     """
     share = (n - 1) / n if n > 0 else 0
-    carried = {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": share, "all_to_all": share,
-               "broadcast": 1, "reduce": 1}  # fmt: skip
+    carried = {
+        "all_reduce": 2 * share,
+        "reduce_scatter": share,
+        "all_gather": share,
+        "all_to_all": share,
+        "broadcast": 1,
+        "reduce": 1,
+    }
     if verb not in carried or n < 1:
-        raise ValueError(f"{', '.join(carried)} among 1 rank or more have a bandwidth, not {verb} among {n}")
+        raise ValueError(
+            f"{', '.join(carried)} among 1 rank or more have a bandwidth, not {verb} among {n}"
+        )
     return nbytes / seconds, nbytes / seconds * carried[verb]

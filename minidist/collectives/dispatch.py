@@ -29,8 +29,17 @@ def _in_place(operator: Callable) -> Callable:
 
 
 # What torch moves, but does not compute with.
-UNCOMPUTED = {torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
-              torch.float8_e8m0fnu, torch.float4_e2m1fn_x2, torch.uint16, torch.uint32, torch.uint64}  # fmt: skip
+UNCOMPUTED = {
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+}
 
 # combine(a, b): a becomes the combination, and is returned
 OPS = {
@@ -84,8 +93,14 @@ def chosen(comm: Comm, verb: str, algorithm, nbytes: int) -> Callable:
             raise ValueError(f"{verb} has the algorithms {names}, not {name!r}")
         return _steady(comm, have[name])
     if not hasattr(name, verb):
-        raise ValueError(f"an algorithm is a name or an object with a function {verb}, not {name!r}")
-    return _steady(comm, getattr(name, verb)) if getattr(name, "steady", False) else getattr(name, verb)
+        raise ValueError(
+            f"an algorithm is a name or an object with a function {verb}, not {name!r}"
+        )
+    return (
+        _steady(comm, getattr(name, verb))
+        if getattr(name, "steady", False)
+        else getattr(name, verb)
+    )
 
 
 def _steady(comm: Comm, run: Callable) -> Callable:
@@ -100,18 +115,24 @@ def _steady(comm: Comm, run: Callable) -> Callable:
 
 def check_root(comm: Comm, root: int) -> None:
     if not 0 <= whole(root, "the root of a collective is a rank, a whole number") < comm.size:
-        raise ValueError(f"root rank {root} does not exist: there are {comm.size} ranks, 0 to {comm.size - 1}")
+        raise ValueError(
+            f"root rank {root} does not exist: there are {comm.size} ranks, 0 to {comm.size - 1}"
+        )
 
 
 def check_tensor(x: Tensor) -> Tensor:
     """`x`, which a collective can lay out: a dense tensor."""
     if not isinstance(x, Tensor):
         how = ": torch.from_numpy(x) makes one of an array" if hasattr(x, "__array__") else ""
-        raise TypeError(f"a collective takes a tensor, or a list of tensors, not {type(x).__name__}{how}")
+        raise TypeError(
+            f"a collective takes a tensor, or a list of tensors, not {type(x).__name__}{how}"
+        )
     if x.layout is not torch.strided or x.is_quantized:
         what = "quantized" if x.is_quantized else str(x.layout).removeprefix("torch.")
         way = "x.dequantize()" if x.is_quantized else "x.to_dense()"
-        raise ValueError(f"a collective takes dense tensors, not a {what} one of {tuple(x.shape)}: {way} makes one")
+        raise ValueError(
+            f"a collective takes dense tensors, not a {what} one of {tuple(x.shape)}: {way} makes one"
+        )
     return x
 
 
@@ -119,12 +140,18 @@ def check_op(xs: list[Tensor], op: str) -> None:
     choice(op, "op", OPS)
     for x in xs:
         if check_tensor(x).dtype in UNCOMPUTED or (x.is_complex() and op in ("min", "max")):
-            raise ValueError(f"torch computes no {op} of {x.dtype} tensors: reduce a copy of another dtype")
+            raise ValueError(
+                f"torch computes no {op} of {x.dtype} tensors: reduce a copy of another dtype"
+            )
         if op == "mean" and not (x.is_floating_point() or x.is_complex()):
-            raise ValueError(f"the mean of {x.dtype} tensors is not {x.dtype}: reduce a floating-point copy")
+            raise ValueError(
+                f"the mean of {x.dtype} tensors is not {x.dtype}: reduce a floating-point copy"
+            )
 
 
-def check_out(comm: Comm, xs: list[Tensor] | None, split: list[list[int]] | None, outs: list[Tensor]) -> None:
+def check_out(
+    comm: Comm, xs: list[Tensor] | None, split: list[list[int]] | None, outs: list[Tensor]
+) -> None:
     """The root's `outs` must have room for exactly its own rows; the header of the message checks the others."""
     if xs is None:
         return
@@ -133,7 +160,9 @@ def check_out(comm: Comm, xs: list[Tensor] | None, split: list[list[int]] | None
     for x, s, out in zip(xs, split, outs, strict=True):
         rows = x.new_empty((s[comm.rank], *x.shape[1:]), device="meta")
         if (rows.numel(), rows.dtype) != (out.numel(), out.dtype):
-            raise ValueError(f"rank {comm.rank} keeps rows {describe(rows)}, but `out` is {describe(out)}")
+            raise ValueError(
+                f"rank {comm.rank} keeps rows {describe(rows)}, but `out` is {describe(out)}"
+            )
 
 
 def mean(x: Tensor, op: str, n: int) -> None:
@@ -147,11 +176,15 @@ def flats(x: Tensor | list[Tensor], op: str | None = None) -> list[Flat]:
     xs = list(x) if isinstance(x, list | tuple) else [x]
     for t in xs:
         if 0 in check_tensor(t).stride() and expanded(t):
-            raise ValueError(f"a collective in place cannot write into {describe(t)}, which was expanded: several of "
-                             "its elements are one place in memory; x.clone() has room for each")  # fmt: skip
+            raise ValueError(
+                f"a collective in place cannot write into {describe(t)}, which was expanded: several of "
+                "its elements are one place in memory; x.clone() has room for each"
+            )
     if op is not None:
         check_op(xs, op)
-    return [Flat([t for t in xs if t.dtype == dtype]) for dtype in dict.fromkeys(t.dtype for t in xs)]
+    return [
+        Flat([t for t in xs if t.dtype == dtype]) for dtype in dict.fromkeys(t.dtype for t in xs)
+    ]
 
 
 def by_dtype(xs: list[Tensor], run: Callable[[list[Tensor]], list]) -> list:
@@ -171,10 +204,14 @@ def height(x: Tensor) -> int:
 
 def room(comm: Comm, xs: list[Tensor], sizes: list[int] | None) -> Rows:
     """Room for all ranks' rows of `xs`, this rank's filled in."""
-    split = [given([height(x)] * comm.size if sizes is None else sizes, None, comm.size) for x in xs]
+    split = [
+        given([height(x)] * comm.size if sizes is None else sizes, None, comm.size) for x in xs
+    ]
     for x, s in zip(xs, split, strict=True):
         if s[comm.rank] != height(x):
-            raise ValueError(f"rank {comm.rank} has {height(x)} rows, but sizes gives it {s[comm.rank]}: {s}")
+            raise ValueError(
+                f"rank {comm.rank} has {height(x)} rows, but sizes gives it {s[comm.rank]}: {s}"
+            )
     out = Rows(xs[0], [x.shape[1:] for x in xs], split)
     torch.cat([x.detach().reshape(-1) for x in xs], out=out.chunks[comm.rank])
     return out

@@ -70,7 +70,10 @@ def first_steps(n: int, rooted: bool) -> dict[tuple[int, int, int], int]:
     below: dict[tuple[int, int], list] = {}
     for edge in edges:
         below.setdefault(edge[:2], []).append(edge)
-    first, todo = {}, [(edge, 0) for t in (0, 1) for edge in below.get((t, parents[t].index(NOBODY)), [])]
+    first, todo = (
+        {},
+        [(edge, 0) for t in (0, 1) for edge in below.get((t, parents[t].index(NOBODY)), [])],
+    )
     while todo:
         edge, earliest = todo.pop()
         first[edge] = earliest + (earliest + color[edge]) % 2
@@ -121,7 +124,9 @@ class _Plan:
         self.k = _pieces(n, flat.nbytes, fill, comm.link(n - 1, 0)) if n > 1 else 1
         self.parts = [cut(half, self.k) for half in cut(flat, 2)]
         self.last = fill + 2 * (self.k - 1)
-        self.passes = sorted((step + 2 * i, edge, i) for step, edge in edges[self.v] for i in range(self.k))
+        self.passes = sorted(
+            (step + 2 * i, edge, i) for step, edge in edges[self.v] for i in range(self.k)
+        )
 
     def real(self, v: int) -> int:
         return (v + self.origin) % self.n
@@ -132,7 +137,11 @@ class _Plan:
             ops: list = []
             for _, (t, p, v), i in passes:
                 x = self.parts[t][i]
-                ops.append(Recv(x, self.real(p), "broadcast") if v == self.v else Send(x, self.real(v), "broadcast"))
+                ops.append(
+                    Recv(x, self.real(p), "broadcast")
+                    if v == self.v
+                    else Send(x, self.real(v), "broadcast")
+                )
             yield start + step, ops, None
 
     def up(self, combine, mine: bool) -> Iterator[Step]:
@@ -202,4 +211,6 @@ class Cost:
 
     @staticmethod
     def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost._seconds(net, nbytes, False, True, gamma) + Cost._seconds(net, nbytes, False, False)
+        return Cost._seconds(net, nbytes, False, True, gamma) + Cost._seconds(
+            net, nbytes, False, False
+        )

@@ -46,7 +46,9 @@ class _Group:
         received = self.comm.recv(scratch(x), self.comm.rank + 1, "fold")
         return (combine(x, received) if mine else combine(received, x)), True
 
-    def halve(self, x: Tensor, ends: Sequence[int], combine, mine: bool, out: Tensor | None = None) -> Tensor:
+    def halve(
+        self, x: Tensor, ends: Sequence[int], combine, mine: bool, out: Tensor | None = None
+    ) -> Tensor:
         """This actor's part of `x`, finished; part v is x[ends[v]:ends[v+1]]. In `out`, if that is given."""
         low, half = 0, self.p // 2
         while half:
@@ -56,7 +58,10 @@ class _Group:
             received = out if last else scratch(keep)
             peer = self.rank(self.v ^ half)
             self.comm.sendrecv(give, peer, received, peer, label="reduce-scatter")
-            x, mine = combine(keep, received) if mine and not last else combine(received, keep), True
+            x, mine = (
+                combine(keep, received) if mine and not last else combine(received, keep),
+                True,
+            )
             low, half = low + upper, half // 2
         return x
 
@@ -97,7 +102,9 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
 def _owned(group: _Group, chunks: list[Tensor]) -> tuple[Tensor, list[int]]:
     """All chunks as one, and where in it the actors' parts begin and end."""
     starts = [0, *accumulate(chunk.numel() for chunk in chunks)]
-    return together(chunks, 0, len(chunks)), [starts[v + min(v, group.pairs)] for v in range(group.p + 1)]
+    return together(chunks, 0, len(chunks)), [
+        starts[v + min(v, group.pairs)] for v in range(group.p + 1)
+    ]
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
@@ -151,7 +158,11 @@ class Cost:
         for d in (1 << i for i in range(p.bit_length() - 1)):
             apart = [(ranks[v | d], ranks[v]) for v in range(p) if not v & d]
             steps.append(net.among(("doubling", d), lambda apart=apart: apart))
-        return p, steps, net.among("pairs", lambda: [(2 * v, 2 * v + 1) for v in range(r)]) if r else []
+        return (
+            p,
+            steps,
+            net.among("pairs", lambda: [(2 * v, 2 * v + 1) for v in range(r)]) if r else [],
+        )
 
     @staticmethod
     def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
@@ -166,8 +177,14 @@ class Cost:
         """log₂n α + (n−1)/n·N(β + γ). The first 2^i actors own as many chunks, and one more for each pair."""
         p, steps, pairs = Cost._links(net)
         shares = [nbytes / net.n * ((1 << i) + min(1 << i, net.n - p)) for i in range(len(steps))]
-        fold = slowest(pairs, nbytes) + slowest(pairs, nbytes / net.n) + (nbytes * gamma if pairs else 0.0)
-        return fold + sum(slowest(links, each) + each * gamma for links, each in zip(steps, shares, strict=True))
+        fold = (
+            slowest(pairs, nbytes)
+            + slowest(pairs, nbytes / net.n)
+            + (nbytes * gamma if pairs else 0.0)
+        )
+        return fold + sum(
+            slowest(links, each) + each * gamma for links, each in zip(steps, shares, strict=True)
+        )
 
     @staticmethod
     def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
@@ -177,6 +194,12 @@ class Cost:
         done = [slowest(pairs, share) if v < r else 0.0 for v in range(p)]
         for i, links in enumerate(steps):
             d, alpha = 1 << i, slowest(links, 0)
-            wire = [slowest(links, share * (d + min(max(r - low, 0), d))) - alpha for low in range(0, p, d)]
-            done = [max(done[v], done[v ^ d]) + max(wire[v >> i], alpha + wire[v >> i ^ 1]) for v in range(p)]
+            wire = [
+                slowest(links, share * (d + min(max(r - low, 0), d))) - alpha
+                for low in range(0, p, d)
+            ]
+            done = [
+                max(done[v], done[v ^ d]) + max(wire[v >> i], alpha + wire[v >> i ^ 1])
+                for v in range(p)
+            ]
         return max(end + (slowest(pairs, nbytes) if v < r else 0.0) for v, end in enumerate(done))

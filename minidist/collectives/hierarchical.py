@@ -54,11 +54,16 @@ class Hierarchical:
     def __post_init__(self):
         inner, outer = having("reduce_scatter", "all_gather"), having("all_reduce")
         if self.inner not in inner or self.outer not in outer:
-            raise ValueError(f"the inner algorithm is one of {', '.join(inner)}, not {self.inner!r}; "
-                             f"the outer one is one of {', '.join(outer)}, not {self.outer!r}")  # fmt: skip
+            raise ValueError(
+                f"the inner algorithm is one of {', '.join(inner)}, not {self.inner!r}; "
+                f"the outer one is one of {', '.join(outer)}, not {self.outer!r}"
+            )
 
     def nodes(self, net: Net) -> Nodes:
-        return net.keep(("nodes", self.size), lambda: by_links(net) if self.size is None else of_size(net.n, self.size))
+        return net.keep(
+            ("nodes", self.size),
+            lambda: by_links(net) if self.size is None else of_size(net.n, self.size),
+        )
 
     def groups(self, comm: Comm) -> _Groups:
         """Made the first time, without a message."""
@@ -66,7 +71,9 @@ class Hierarchical:
 
         def split() -> _Groups:
             inner = comm.split(nodes.node)
-            return _Groups(nodes, inner, comm.split([p if p < nodes.shards else None for p in nodes.place]))
+            return _Groups(
+                nodes, inner, comm.split([p if p < nodes.shards else None for p in nodes.place])
+            )
 
         return comm.keep(("groups", self.size), split)
 
@@ -77,7 +84,9 @@ class Hierarchical:
     def between(self, verb: str):
         """The outer algorithm, which must have that verb."""
         if self.outer not in having(verb):
-            raise ValueError(f"the outer algorithm {self.outer!r} has no {verb}; these have: {', '.join(having(verb))}")
+            raise ValueError(
+                f"the outer algorithm {self.outer!r} has no {verb}; these have: {', '.join(having(verb))}"
+            )
         return FLAT[self.outer]
 
     def all_reduce(self, comm: Comm, flat: Tensor, combine) -> None:
@@ -132,7 +141,9 @@ class Hierarchical:
         shards = list(mine.split([part.numel() for part in parts]))
         outer.reduce_scatter(group.outer, shards, part, combine)
         done = part.split([chunks[r].numel() for r in ranks])
-        comm.batch([Send(x, r, "reduce-scatter") for x, r in zip(done[1:], ranks[1:], strict=True)]).wait()
+        comm.batch(
+            [Send(x, r, "reduce-scatter") for x, r in zip(done[1:], ranks[1:], strict=True)]
+        ).wait()
         out.copy_(done[0])
 
     def all_gather(self, comm: Comm, chunks: list[Tensor]) -> None:
@@ -168,31 +179,48 @@ class Cost:
     def _inner(self, verb: str, net: Net, nbytes: float, gamma: float = 0.0) -> float:
         """A verb within the nodes; a larger node passes shards as long as the smallest does, some of them empty."""
         nodes, formula = self.algorithm.nodes(net), getattr(self.algorithm.within.Cost, verb)
-        parts = [net.part(("node", self.algorithm.size, k), ranks) for k, ranks in enumerate(nodes.members)]
+        parts = [
+            net.part(("node", self.algorithm.size, k), ranks)
+            for k, ranks in enumerate(nodes.members)
+        ]
         return max(formula(part, nbytes * part.n / nodes.shards, gamma) for part in parts)
 
     def _outer(self, verb: str, net: Net, nbytes: float, gamma: float = 0.0) -> float:
         nodes, formula = self.algorithm.nodes(net), getattr(self.algorithm.between(verb).Cost, verb)
-        parts = [net.part(("peers", self.algorithm.size, p), nodes.peers(p)) for p in range(nodes.shards)]
+        parts = [
+            net.part(("peers", self.algorithm.size, p), nodes.peers(p)) for p in range(nodes.shards)
+        ]
         return max(formula(part, nbytes / nodes.shards, gamma) for part in parts)
 
     def _home(self, net: Net, nbytes: float) -> float:
         """Scatter or gather of the shards in the root's node."""
         nodes = self.algorithm.nodes(net)
-        return naive.Cost.scatter(net.part(("home", self.algorithm.size), nodes.members[0][: nodes.shards]), nbytes)
+        return naive.Cost.scatter(
+            net.part(("home", self.algorithm.size), nodes.members[0][: nodes.shards]), nbytes
+        )
 
     def _left_over(self, net: Net, nbytes: float) -> float:
         """A chunk between a rank that is left over and the peer that works for it."""
         nodes = self.algorithm.nodes(net)
         pairs = [(ranks[0], r) for bundle in nodes.bundles for ranks in bundle for r in ranks[1:]]
-        return slowest(net.among(("left over", self.algorithm.size), lambda: pairs), nbytes / net.n) if pairs else 0.0
+        return (
+            slowest(net.among(("left over", self.algorithm.size), lambda: pairs), nbytes / net.n)
+            if pairs
+            else 0.0
+        )
 
     def all_reduce(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        halves = self._inner("reduce_scatter", net, nbytes, gamma) + self._inner("all_gather", net, nbytes)
+        halves = self._inner("reduce_scatter", net, nbytes, gamma) + self._inner(
+            "all_gather", net, nbytes
+        )
         return halves + self._outer("all_reduce", net, nbytes, gamma)
 
     def broadcast(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return self._home(net, nbytes) + self._outer("broadcast", net, nbytes) + self._inner("all_gather", net, nbytes)
+        return (
+            self._home(net, nbytes)
+            + self._outer("broadcast", net, nbytes)
+            + self._inner("all_gather", net, nbytes)
+        )
 
     def reduce(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
         inner = self._inner("reduce_scatter", net, nbytes, gamma)
@@ -200,7 +228,9 @@ class Cost:
 
     def reduce_scatter(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
         inner = self._inner("reduce_scatter", net, nbytes, gamma)
-        return inner + self._outer("reduce_scatter", net, nbytes, gamma) + self._left_over(net, nbytes)
+        return (
+            inner + self._outer("reduce_scatter", net, nbytes, gamma) + self._left_over(net, nbytes)
+        )
 
     def all_gather(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
         return self.reduce_scatter(net, nbytes)

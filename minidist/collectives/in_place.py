@@ -20,7 +20,8 @@ from ..comm.base import Comm
 from .dispatch import OPS, check_op, chosen, collective, mean, native, nbytes
 from .flat import beside
 
-ANYWHERE = ("naive", "ring", "pipelined")  # algorithms that take each chunk by itself, wherever it lies
+# algorithms that take each chunk by itself, wherever it lies
+ANYWHERE = ("naive", "ring", "pipelined")
 
 
 def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
@@ -56,8 +57,10 @@ def _check(comm: Comm, chunks: list[Tensor]) -> None:
         raise ValueError(f"{len(chunks)} chunks were given for {comm.size} ranks")
     for r, chunk in enumerate(chunks):
         if chunk.ndim != 1 or not chunk.is_contiguous() or chunk.dtype != chunks[0].dtype:
-            raise ValueError(f"chunk {r} is {tuple(chunk.shape)} {chunk.dtype} with strides {chunk.stride()}: "
-                             f"all are flat, contiguous and {chunks[0].dtype}, as chunk 0")  # fmt: skip
+            raise ValueError(
+                f"chunk {r} is {tuple(chunk.shape)} {chunk.dtype} with strides {chunk.stride()}: "
+                f"all are flat, contiguous and {chunks[0].dtype}, as chunk 0"
+            )
 
 
 def _whole(chunks: list[Tensor]) -> list[tuple[int]]:

@@ -41,7 +41,9 @@ class Net:
 
     def part(self, key, ranks: list[int]) -> Net:
         """The network of some of the ranks."""
-        return self.keep(key, lambda: Net(len(ranks), lambda dst, src: self.link(ranks[dst], ranks[src])))
+        return self.keep(
+            key, lambda: Net(len(ranks), lambda dst, src: self.link(ranks[dst], ranks[src]))
+        )
 
     @property
     def ring(self) -> list[Link]:
@@ -61,7 +63,9 @@ class Net:
     def apart(self, distance: int) -> list[Link]:
         """From each rank to the one `distance` further around."""
         n = self.n
-        return self.among(("apart", distance), lambda: [((r + distance) % n, r) for r in range(n) if distance % n])
+        return self.among(
+            ("apart", distance), lambda: [((r + distance) % n, r) for r in range(n) if distance % n]
+        )
 
     @property
     def far(self) -> Link:

@@ -83,7 +83,8 @@ def _exchange(comm: Comm, outputs: list[Tensor], inputs: list[Tensor], label: st
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
     """Everyone sends chunk i to rank i, which combines in rank order. n−1 copies of a chunk in memory."""
-    mine, first = chunks[comm.rank], comm.rank  # first: whose part `out` holds before the others are combined with it
+    # first: whose part `out` holds before the others are combined with it
+    mine, first = chunks[comm.rank], comm.rank
     parts = [mine if r == comm.rank else torch.empty_like(mine) for r in range(comm.size)]
     if comm.size == 1:
         put(mine, out)
@@ -119,8 +120,13 @@ class Cost:
     def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
         """α + (n−1)Nβ; over each kind of link (a port of the root's of its own) at once."""
         star = net.star
-        kinds = [[link for link in star if link.beta == beta] for beta in {link.beta for link in star}]
-        return max((slowest(kind, 0) + sum(nbytes * link.beta for link in kind) for kind in kinds), default=0.0)
+        kinds = [
+            [link for link in star if link.beta == beta] for beta in {link.beta for link in star}
+        ]
+        return max(
+            (slowest(kind, 0) + sum(nbytes * link.beta for link in kind) for kind in kinds),
+            default=0.0,
+        )
 
     @staticmethod
     def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:

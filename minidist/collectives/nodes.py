@@ -29,7 +29,9 @@ class Nodes:
             self.place.append(len(self.members[k]))
             self.members[k].append(r)
         self.shards = min(map(len, self.members))
-        self.bundles = [[ranks[p :: self.shards] for ranks in self.members] for p in range(self.shards)]
+        self.bundles = [
+            [ranks[p :: self.shards] for ranks in self.members] for p in range(self.shards)
+        ]
 
     def peers(self, p: int) -> list[int]:
         """The ranks at place p, one in each node."""
@@ -52,7 +54,9 @@ class Bundled:
             views = dict(zip(order, buffer.split([chunks[r].numel() for r in order]), strict=True))
             self.chunk = [views[r] for r in range(len(chunks))]
         join = lambda tensors: together(tensors, 0, len(tensors))
-        self.part = [[join([self.chunk[r] for r in ranks]) for ranks in bundle] for bundle in nodes.bundles]
+        self.part = [
+            [join([self.chunk[r] for r in ranks]) for ranks in bundle] for bundle in nodes.bundles
+        ]
         self.bundle = [join(parts) for parts in self.part]
 
     def restore(self) -> None:
@@ -85,5 +89,8 @@ def by_links(net: Net) -> Nodes:
 def _alike(link: Link, other: Link) -> bool:
     """Whether one is the other, or some factor slower."""
     factor = link.beta / other.beta if other.beta else 1.0
-    return isclose(link.alpha, factor * other.alpha) and isclose(link.beta, factor * other.beta) and (
-        factor == 1.0 or other.alpha > 0)  # fmt: skip
+    return (
+        isclose(link.alpha, factor * other.alpha)
+        and isclose(link.beta, factor * other.beta)
+        and (factor == 1.0 or other.alpha > 0)
+    )

@@ -56,9 +56,14 @@ def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Itera
     partial = cut(chunks[(r - 1) % n], PIECES)
     for step in range(n - 1):
         own = chunks[(r - 2 - step) % n]
-        received = cut(out if step == n - 2 and out is not own else rooms[step % 2][: own.numel()], PIECES)
+        received = cut(
+            out if step == n - 2 and out is not own else rooms[step % 2][: own.numel()], PIECES
+        )
         for i, (mine, room) in enumerate(zip(cut(own, PIECES), received, strict=True)):
-            ops = [Send(partial[i], (r + 1) % n, "reduce-scatter"), Recv(room, (r - 1) % n, "reduce-scatter")]
+            ops = [
+                Send(partial[i], (r + 1) % n, "reduce-scatter"),
+                Recv(room, (r - 1) % n, "reduce-scatter"),
+            ]
             pair = (mine, room) if out is own else (room, mine)
             yield step * PIECES + i, ops, lambda pair=pair: combine(*pair)
         partial = received
@@ -70,13 +75,18 @@ def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
     for step in range(n - 1):
         give, take = parts[(r - step) % n], parts[(r - step - 1) % n]
         for i in range(PIECES):
-            ops = [Send(give[i], (r + 1) % n, "all-gather"), Recv(take[i], (r - 1) % n, "all-gather")]
+            ops = [
+                Send(give[i], (r + 1) % n, "all-gather"),
+                Recv(take[i], (r - 1) % n, "all-gather"),
+            ]
             yield start + step * PIECES + i, ops, None
 
 
 def _cut(comm: Comm, flat: Tensor, hops: int) -> list[Tensor]:
     """`flat` in as many pieces as are best for a chain of `hops`."""
-    return cut(flat, steps.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)) if comm.size > 1 else 1)
+    return cut(
+        flat, steps.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)) if comm.size > 1 else 1
+    )
 
 
 def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
@@ -113,7 +123,9 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
                 then = lambda pair=pair: combine(*pair)
             sent = i - steps.WINDOW if v < n - 1 else i
             if v and 0 <= sent < len(parts):
-                part = parts[sent] if v == n - 1 else rooms[sent % len(rooms)][: parts[sent].numel()]
+                part = (
+                    parts[sent] if v == n - 1 else rooms[sent % len(rooms)][: parts[sent].numel()]
+                )
                 ops.append(Send(part, (comm.rank - 1) % n, "reduce"))
             yield i, ops, then
 
@@ -143,7 +155,10 @@ class Cost:
         half, link, piece = Cost._half(net, nbytes)
         begun = steps.seconds(half + 2, link, piece, gamma) - steps.seconds(2, link, piece, gamma)
         combined = steps.seconds(half, link, piece, gamma)
-        return max(begun + steps.seconds(half, link, piece), combined + steps.seconds(half - 1, link, piece))
+        return max(
+            begun + steps.seconds(half, link, piece),
+            combined + steps.seconds(half - 1, link, piece),
+        )
 
     @staticmethod
     def _chain(net: Net, k: int, nbytes: float, gamma: float) -> float:
@@ -157,8 +172,16 @@ class Cost:
 
     @staticmethod
     def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost._chain(net, steps.pieces(net.n - 1, nbytes, net.far), nbytes, 0.0) if net.n > 1 else 0.0
+        return (
+            Cost._chain(net, steps.pieces(net.n - 1, nbytes, net.far), nbytes, 0.0)
+            if net.n > 1
+            else 0.0
+        )
 
     @staticmethod
     def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost._chain(net, steps.pieces(net.n, nbytes, net.far), nbytes, gamma) if net.n > 1 else 0.0
+        return (
+            Cost._chain(net, steps.pieces(net.n, nbytes, net.far), nbytes, gamma)
+            if net.n > 1
+            else 0.0
+        )

@@ -62,7 +62,9 @@ def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
         received = room[mine.numel()]
-        comm.sendrecv(chunks[(r - 1 - step) % n], (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
+        comm.sendrecv(
+            chunks[(r - 1 - step) % n], (r + 1) % n, received, (r - 1) % n, label="reduce-scatter"
+        )
         combine(mine, received)
 
 
@@ -70,7 +72,13 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
     """Fill all `chunks` from the ranks that own them. (n−1) messages, (n−1)/n·N bytes a rank."""
     n, r = comm.size, comm.rank
     for step in range(n - 1):
-        comm.sendrecv(chunks[(r - step) % n], (r + 1) % n, chunks[(r - step - 1) % n], (r - 1) % n, label="all-gather")
+        comm.sendrecv(
+            chunks[(r - step) % n],
+            (r + 1) % n,
+            chunks[(r - step - 1) % n],
+            (r - 1) % n,
+            label="all-gather",
+        )
 
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
@@ -93,8 +101,10 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
     chunks = _chunks(comm, flat)
-    done = [chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)
-            for i, chunk in enumerate(chunks)]  # fmt: skip
+    done = [
+        chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)
+        for i, chunk in enumerate(chunks)
+    ]
     reduce_scatter(comm, chunks, done[comm.rank], combine)
     naive.gather(comm, done, root)
 

@@ -70,7 +70,12 @@ def pieces(hops: float, nbytes: int, link: Link) -> int:
     ratio = nbytes * link.beta / link.alpha
     even = int(max(ratio, sqrt((2 * hops - 1) * ratio))) // 2 * 2
     near = [k for k in (1, even, even + 2) if 0 < k <= most] if even < most else [most]
-    return min(near, key=lambda k: (hops - 1) * (link.alpha + nbytes / k * link.beta) + seconds(k, link, nbytes / k))
+    return min(
+        near,
+        key=lambda k: (
+            (hops - 1) * (link.alpha + nbytes / k * link.beta) + seconds(k, link, nbytes / k)
+        ),
+    )
 
 
 def cut(flat: Tensor, k: int) -> list[Tensor]:
@@ -89,14 +94,19 @@ def path(n: int, edges: tuple[Edge, ...], apart: int, k: int, nbytes: float, gam
     slow = worst([edge[3] for edge in edges], nbytes)
     among = sum(edge[3] == slow for edge in edges)
     settled = 16 + (2 * among if among < len(edges) else 0)
-    few, fewer = (_longest(n, edges, apart, min(k, i), nbytes, gamma) for i in (settled, settled - 2))
+    few, fewer = (
+        _longest(n, edges, apart, min(k, i), nbytes, gamma) for i in (settled, settled - 2)
+    )
     return few + max(0, k - settled) * (few - fewer) / 2
 
 
 def _longest(n: int, edges: tuple, apart: int, k: int, nbytes: float, gamma: float) -> float:
     ranks = [_Steps() for _ in range(n)]
-    out, into = defaultdict(float), defaultdict(float)  # when wires are free: a rank has one for each kind of link
-    for step, src, dst, link in sorted((step + apart * i, *edge) for step, *edge in edges for i in range(k)):
+    # when wires are free: a rank has one for each kind of link
+    out, into = defaultdict(float), defaultdict(float)
+    for step, src, dst, link in sorted(
+        (step + apart * i, *edge) for step, *edge in edges for i in range(k)
+    ):
         ready = max(ranks[src].ready(step), ranks[dst].ready(step))
         start = max(ready, out[src, link.beta], into[dst, link.beta])
         sent = out[src, link.beta] = into[dst, link.beta] = start + nbytes * link.beta
@@ -109,7 +119,8 @@ class _Steps:
     """When a rank's steps begin and end."""
 
     def __init__(self):
-        self.over, self.ended, self.recent = 0.0, 0.0, deque()  # over: all but the recent steps; ended: all
+        # over: all but the recent steps; ended: all
+        self.over, self.ended, self.recent = 0.0, 0.0, deque()
 
     def ready(self, step: int) -> float:
         """When all up to the last but one have ended, and the last has begun."""

@@ -106,7 +106,10 @@ def scatter(comm: Comm, chunks: list[Tensor], root: int) -> None:
             chunks[first:end] = room.split(lengths)
         comm.batch(receives).wait()
     for distance in reversed(children):
-        to, runs = (comm.rank + distance) % n, _runs(comm.rank + distance, _below(v + distance, n), n)
+        to, runs = (
+            (comm.rank + distance) % n,
+            _runs(comm.rank + distance, _below(v + distance, n), n),
+        )
         comm.batch([Send(together(chunks, *run), to, "scatter") for run in runs]).wait()
 
 
@@ -127,7 +130,10 @@ class Cost:
     def rounds(net: Net) -> list:
         """For each distance 1, 2, 4, … the links that are used."""
         n = net.n
-        pairs = [lambda d=1 << i: [(v + d, v) for v in range(0, n - d, 2 * d)] for i in range((n - 1).bit_length())]
+        pairs = [
+            lambda d=1 << i: [(v + d, v) for v in range(0, n - d, 2 * d)]
+            for i in range((n - 1).bit_length())
+        ]
         return [net.among(("tree", i), round_) for i, round_ in enumerate(pairs)]
 
     @staticmethod
@@ -140,7 +146,9 @@ class Cost:
     @staticmethod
     def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
         """⌊log₂n⌋α + ⌈log₂n⌉Nβ: the root's next message leaves before the last one has come."""
-        return Cost.latency(net) + sum(slowest(links, nbytes) - slowest(links, 0) for links in Cost.rounds(net))
+        return Cost.latency(net) + sum(
+            slowest(links, nbytes) - slowest(links, 0) for links in Cost.rounds(net)
+        )
 
     @staticmethod
     def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
@@ -154,7 +162,10 @@ class Cost:
     @staticmethod
     def _shares(net: Net, nbytes: float) -> list[tuple[list, float]]:
         """For each round its links, and the bytes that the root sends or receives in it."""
-        return [(links, min(1 << i, net.n - (1 << i)) * nbytes / net.n) for i, links in enumerate(Cost.rounds(net))]
+        return [
+            (links, min(1 << i, net.n - (1 << i)) * nbytes / net.n)
+            for i, links in enumerate(Cost.rounds(net))
+        ]
 
     @staticmethod
     def gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
@@ -164,7 +175,9 @@ class Cost:
     @staticmethod
     def scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
         """⌊log₂n⌋α + (n−1)/n·Nβ"""
-        wires = sum(slowest(links, share) - slowest(links, 0) for links, share in Cost._shares(net, nbytes))
+        wires = sum(
+            slowest(links, share) - slowest(links, 0) for links, share in Cost._shares(net, nbytes)
+        )
         return Cost.latency(net) + wires
 
     @staticmethod

@@ -69,7 +69,9 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
             if run := native(comm, algorithm):
                 run.reduce(flat.buffer, root, op)
             else:
-                chosen(comm, "reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root, OPS[op])
+                chosen(comm, "reduce", algorithm, flat.buffer.nbytes)(
+                    comm, flat.buffer, root, OPS[op]
+                )
             if comm.rank == root:
                 mean(flat.buffer, op, comm.size)
                 flat.restore()
@@ -90,7 +92,9 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
             if run := native(comm, algorithm):
                 run.all_reduce(flat.buffer, op)
             else:
-                chosen(comm, "all_reduce", algorithm, flat.buffer.nbytes)(comm, flat.buffer, OPS[op])
+                chosen(comm, "all_reduce", algorithm, flat.buffer.nbytes)(
+                    comm, flat.buffer, OPS[op]
+                )
             mean(flat.buffer, op, comm.size)
             flat.restore()
     return x
@@ -114,7 +118,9 @@ def _reduce_scatter(comm: Comm, xs: list[Tensor], op: str, sizes, algorithm) -> 
             run.reduce_scatter(chunks, op)
             out.chunks[0].copy_(chunks[comm.rank])
         else:
-            chosen(comm, "reduce_scatter", algorithm, nbytes(chunks))(comm, chunks, out.chunks[0], OPS[op])
+            chosen(comm, "reduce_scatter", algorithm, nbytes(chunks))(
+                comm, chunks, out.chunks[0], OPS[op]
+            )
     mean(out.chunks[0], op, comm.size)
     return out.tensors()
 
@@ -155,7 +161,9 @@ def gather(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, algorit
 def _gather(comm: Comm, xs: list[Tensor], root: int, sizes, algorithm) -> list[Tensor | None]:
     check_root(comm, root)
     out = room(comm, xs, sizes)
-    with collective(comm, "gather", _parts(xs, sizes), algorithm, rooted=True, root=root, sizes=sizes):
+    with collective(
+        comm, "gather", _parts(xs, sizes), algorithm, rooted=True, root=root, sizes=sizes
+    ):
         if run := native(comm, algorithm):
             run.gather(out.chunks, root)
         else:
@@ -176,7 +184,9 @@ def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=No
     xs = (list(x) if several else [x]) if comm.rank == root else None
     split = None if xs is None else [given(sizes, height(t), comm.size) for t in xs]
     announced = "out is given" if out is not None else "shapes travel first"
-    with collective(comm, "scatter", [], algorithm, rooted=True, root=root, sizes=sizes, where=announced):
+    with collective(
+        comm, "scatter", [], algorithm, rooted=True, root=root, sizes=sizes, where=announced
+    ):
         if out is None:
             outs, several = _announced(comm, xs, split, root, several)
         else:
@@ -202,7 +212,10 @@ def _announced(comm: Comm, xs, split, root: int, several: bool) -> tuple[list[Te
     notes = [torch.zeros(512, dtype=torch.uint8) for _ in range(comm.size)]
     if comm.rank == root:
         for r, note in enumerate(notes):
-            parts = [[str(x.dtype).removeprefix("torch."), s[r], *x.shape[1:]] for x, s in zip(xs, split, strict=True)]
+            parts = [
+                [str(x.dtype).removeprefix("torch."), s[r], *x.shape[1:]]
+                for x, s in zip(xs, split, strict=True)
+            ]
             text = json.dumps([several, parts]).encode()
             if len(text) > len(note):
                 raise ValueError(
@@ -214,11 +227,19 @@ def _announced(comm: Comm, xs, split, root: int, several: bool) -> tuple[list[Te
         notes = [note.to(words.device) for note in notes]
     naive.scatter(words, notes, root)
     several, parts = json.loads(bytes(notes[comm.rank].tolist()).rstrip(b"\0").decode())
-    return [torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device) for dtype, *shape in parts], several
+    return [
+        torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device)
+        for dtype, *shape in parts
+    ], several
 
 
-def all_to_all(comm: Comm, x, sizes: list[int] | None = None, out_sizes: list[int] | None = None,
-               algorithm=None):  # fmt: skip
+def all_to_all(
+    comm: Comm,
+    x,
+    sizes: list[int] | None = None,
+    out_sizes: list[int] | None = None,
+    algorithm=None,
+):
     """Rows for each rank in, rows from each rank out, in rank order: (R, …) → (R, …).
 
     Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
@@ -233,13 +254,17 @@ def _all_to_all(comm: Comm, xs: list[Tensor], sizes, out_sizes, algorithm) -> li
     back = [given(out_sizes, None, comm.size) if out_sizes is not None else s for s in split]
     for to, source in zip(split, back, strict=True):
         if to[comm.rank] != source[comm.rank]:
-            raise ValueError(f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}")
+            raise ValueError(
+                f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}"
+            )
     out = Rows(xs[0], [x.shape[1:] for x in xs], back)
     with collective(comm, "all_to_all", [("rows", *x.shape[1:]) for x in xs], algorithm):
         if run := native(comm, algorithm):
             run.all_to_all(out.chunks, rows(xs, split))
         else:
-            chosen(comm, "all_to_all", algorithm, nbytes(out.chunks))(comm, out.chunks, rows(xs, split))
+            chosen(comm, "all_to_all", algorithm, nbytes(out.chunks))(
+                comm, out.chunks, rows(xs, split)
+            )
     return out.tensors()
 
 
@@ -249,4 +274,6 @@ def barrier(comm: Comm, algorithm=None) -> None:
         if run := native(comm, algorithm):
             run.barrier()
         else:
-            chosen(comm, "barrier", algorithm, 1)(comm, torch.zeros(1, dtype=torch.uint8, device=comm.device))
+            chosen(comm, "barrier", algorithm, 1)(
+                comm, torch.zeros(1, dtype=torch.uint8, device=comm.device)
+            )

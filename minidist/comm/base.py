@@ -25,7 +25,8 @@ from ..arguments import whole
 from .host import Host
 
 ANY = -1
-AGREE = "(what the collective is)"  # the label of messages that carry a header only, and are not counted
+# the label of messages that carry a header only, and are not counted
+AGREE = "(what the collective is)"
 _DENSE = torch.strided
 
 
@@ -215,20 +216,29 @@ class Comm(ABC):
         for op in ops:
             sending = isinstance(op, Send)
             if not (sending or isinstance(op, Recv)):
-                raise TypeError(f"a batch is a list of Send and Recv; {type(op).__name__} is neither")
+                raise TypeError(
+                    f"a batch is a list of Send and Recv; {type(op).__name__} is neither"
+                )
             x, peer = op.x, op.dst if sending else op.src
             if type(peer) is not int:
                 peer = self._number_peer(op, sending)
             if not (op.label is None or isinstance(op.label, str)):
                 raise TypeError(f"a label is a string, not {op.label!r}")
-            if not (isinstance(x, Tensor) and x.layout is _DENSE and -1 < peer < self.size and peer != self.rank
-                    and (sending or x.is_contiguous() or 0 not in x.stride())):  # fmt: skip
+            if not (
+                isinstance(x, Tensor)
+                and x.layout is _DENSE
+                and -1 < peer < self.size
+                and peer != self.rank
+                and (sending or x.is_contiguous() or 0 not in x.stride())
+            ):
                 self._refuse(x, peer, sending)
 
     def _number_peer(self, op: Send | Recv, sending: bool) -> int:
         """The other rank of an operation, put into it as an int; ValueError for what is no whole number."""
         verb = "sends to" if sending else "receives from"
-        peer = whole(op.dst if sending else op.src, f"rank {self.rank} {verb} a rank, a whole number")
+        peer = whole(
+            op.dst if sending else op.src, f"rank {self.rank} {verb} a rank, a whole number"
+        )
         setattr(op, "dst" if sending else "src", peer)
         return peer
 
@@ -238,12 +248,16 @@ class Comm(ABC):
         if not isinstance(x, Tensor):
             raise TypeError(f"rank {self.rank} can only {verb} a tensor, not {type(x).__name__}")
         if x.layout is not _DENSE:
-            raise ValueError(f"rank {self.rank} can only {verb} a dense tensor, not a {x.layout} one")
+            raise ValueError(
+                f"rank {self.rank} can only {verb} a dense tensor, not a {x.layout} one"
+            )
         if not sending and expanded(x):
             why = "was expanded: several of its elements are one place in memory"
             raise ValueError(f"rank {self.rank} cannot receive into {describe(x)}, which {why}")
         if not (0 <= peer < self.size or (peer == ANY and not sending)):
-            raise ValueError(f"rank {self.rank} cannot {verb}: there are {self.size} ranks, 0 to {self.size - 1}")
+            raise ValueError(
+                f"rank {self.rank} cannot {verb}: there are {self.size} ranks, 0 to {self.size - 1}"
+            )
         if peer == self.rank:
             raise ValueError(f"rank {self.rank} cannot {verb}, itself: copy the tensor instead")
 
@@ -273,7 +287,9 @@ class Comm(ABC):
         self._do((Recv(x, src, label),))
         return x
 
-    def sendrecv(self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None) -> Tensor:
+    def sendrecv(
+        self, x: Tensor, dst: int, into: Tensor, src: int, label: str | None = None
+    ) -> Tensor:
         """Send `x` to `dst` while receiving `into` from `src`; returns `into`. Never deadlocks in a ring."""
         self._do((Send(x, dst, label), Recv(into, src, label)))
         return into
@@ -294,17 +310,26 @@ class Comm(ABC):
         if isinstance(color, list):
             colors, keys = color, key or [0] * self.size
             if not len(colors) == len(keys) == self.size:
-                raise ValueError(f"{len(colors)} colors and {len(keys)} keys were given for {self.size} ranks")
+                raise ValueError(
+                    f"{len(colors)} colors and {len(keys)} keys were given for {self.size} ranks"
+                )
         else:
             # True and False are colors, too.
             color = int(color) if isinstance(color, bool) else color
             number = 0 if color is None else whole(color, "a color is a whole number, or None")
-            place = self.rank if key is None else whole(key, "the key of a rank in its group is a whole number")
+            place = (
+                self.rank
+                if key is None
+                else whole(key, "the key of a rank in its group is a whole number")
+            )
             rows = self._exchange([0 if color is None else 1, number, place])
             colors, keys = [c if joins else None for joins, c, _ in rows], [k for *_, k in rows]
-        self._splits += 1  # on every rank, in a group or not: channels must have the same name everywhere
+        # on every rank, in a group or not: channels must have the same name everywhere
+        self._splits += 1
         mine = colors[self.rank]
-        members = sorted((r for r in range(self.size) if colors[r] == mine), key=lambda r: (keys[r], r))
+        members = sorted(
+            (r for r in range(self.size) if colors[r] == mine), key=lambda r: (keys[r], r)
+        )
         return None if mine is None else self._subgroup(members, f"{self._splits}.{mine}")
 
     def keep(self, key, make: Callable[[], Any], alike: bool = False) -> Any:
@@ -318,7 +343,10 @@ class Comm(ABC):
         """Every rank's row of small integers, on the CPU, whatever the Comm's device."""
         rows = [torch.tensor(row, dtype=torch.int64) for _ in range(self.size)]
         rest = [r for r in range(self.size) if r != self.rank]
-        self._post([Send(rows[self.rank], r, "split") for r in rest] + [Recv(rows[r], r, "split") for r in rest]).wait()
+        self._post(
+            [Send(rows[self.rank], r, "split") for r in rest]
+            + [Recv(rows[r], r, "split") for r in rest]
+        ).wait()
         return [r.tolist() for r in rows]
 
 

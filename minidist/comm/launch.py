@@ -44,9 +44,18 @@ from .trace import Results, Trace
 from .world.world import check_runner
 
 
-def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool = True, seed: int = 0,
-           on_failure: str = "end", transport: str = "shm", rate: float | None = None,
-           **kwargs) -> Results:  # fmt: skip
+def launch(
+    program: Callable,
+    n: int,
+    *args,
+    timeout: float = 30,
+    checked: bool = True,
+    seed: int = 0,
+    on_failure: str = "end",
+    transport: str = "shm",
+    rate: float | None = None,
+    **kwargs,
+) -> Results:
     """Run `program(comm, *args, **kwargs)` in `n` processes; returns their results, with `.trace` and `.time`.
 
     timeout: seconds that a wait may take without progress (computing may take longer).
@@ -67,11 +76,27 @@ def launch(program: Callable, n: int, *args, timeout: float = 30, checked: bool 
     _check_rate(rate, transport, timeout)
     program, args, kwargs = whole(program, args, kwargs)
     refuse_shared(program, *args, *kwargs.values())
-    cells = {name: lines for name, lines in linecache.cache.items() if len(lines) == 4 and lines[1] is None}
-    request = {"n": n, "payload": dumps_program(program, args, kwargs), "timeout": timeout, "checked": checked,
-               "seed": seed, "on_failure": on_failure, "transport": transport, "path": sys.path, "argv": sys.argv,
-               "cwd": os.getcwd(), "cells": cells, "environ": dict(os.environ), "dtype": torch.get_default_dtype(),
-               "rate": rate}  # fmt: skip
+    cells = {
+        name: lines
+        for name, lines in linecache.cache.items()
+        if len(lines) == 4 and lines[1] is None
+    }
+    request = {
+        "n": n,
+        "payload": dumps_program(program, args, kwargs),
+        "timeout": timeout,
+        "checked": checked,
+        "seed": seed,
+        "on_failure": on_failure,
+        "transport": transport,
+        "path": sys.path,
+        "argv": sys.argv,
+        "cwd": os.getcwd(),
+        "cells": cells,
+        "environ": dict(os.environ),
+        "dtype": torch.get_default_dtype(),
+        "rate": rate,
+    }
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -95,10 +120,14 @@ def _check_rate(rate: float | None, transport: str, timeout: float) -> None:
     if isinstance(rate, bool) or not (isinstance(rate, int | float) and 0 < rate < math.inf):
         raise ValueError(f"a rate is a number of bytes per second, more than 0, not {rate!r}")
     if transport != "shm":
-        raise ValueError(f'a rate of {rate:g} bytes/s is kept by transport="shm" only, not by {transport!r}')
+        raise ValueError(
+            f'a rate of {rate:g} bytes/s is kept by transport="shm" only, not by {transport!r}'
+        )
     if (seconds := 2 * mmap.PAGESIZE / rate) > timeout:
-        raise ValueError(f"at {rate:g} bytes/s {2 * mmap.PAGESIZE} bytes take {seconds:g} s: no progress "
-                         f"within the timeout of {timeout:g} s")  # fmt: skip
+        raise ValueError(
+            f"at {rate:g} bytes/s {2 * mmap.PAGESIZE} bytes take {seconds:g} s: no progress "
+            f"within the timeout of {timeout:g} s"
+        )
 
 
 def prepare() -> None:
@@ -111,7 +140,11 @@ def prepare() -> None:
 def _tell(fds: list[int]) -> None:
     """Give the server the names of what it should have loaded, and one end of a socket pair for a launch; a new server
     if it has died."""
-    loaded = sorted(name for name in sys.modules if name.startswith("minidist.") and not name.endswith("__main__"))
+    loaded = sorted(
+        name
+        for name in sys.modules
+        if name.startswith("minidist.") and not name.endswith("__main__")
+    )
     message = " ".join(loaded).encode() + b"\n"
     try:
         socket.send_fds(_server(os.getpid())[0], [message], fds)
@@ -129,9 +162,21 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
     # In huge pages the server is forked faster: there are fewer of them to map.
     environ = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} | os.environ | {"PYTHONPATH": path}
     with theirs:
-        command = [sys.executable, "-P", "-m", "minidist.comm.processes.server", str(theirs.fileno())]
-        server = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.DEVNULL, env=environ)  # fmt: skip
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "minidist.comm.processes.server",
+            str(theirs.fileno()),
+        ]
+        server = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environ,
+        )
     return ours, server
 
 
@@ -152,7 +197,9 @@ def _follow(ours: socket.socket, request: bytes, n: int) -> tuple:
             else:
                 printed[rank] += data
     except EOFError:
-        raise RuntimeError("the supervisor of the ranks died; its message is on the server's standard error") from None
+        raise RuntimeError(
+            "the supervisor of the ranks died; its message is on the server's standard error"
+        ) from None
     finally:
         connection.close()
         print(b"".join(printed).decode(errors="replace"), end="", flush=True)
@@ -184,14 +231,22 @@ def _results(outcomes: list, unread: list, n: int, on_failure: str) -> Results:
     spans = [o["span"] for o in outcomes if o["ok"]]
     start = min((s for s, _ in spans), default=0.0)
     trace.since(start)
-    values = [errors[r] if r in errors else pickle.loads(o["value"]) for r, o in enumerate(outcomes)]
+    values = [
+        errors[r] if r in errors else pickle.loads(o["value"]) for r, o in enumerate(outcomes)
+    ]
     return Results(values, trace, max((e for _, e in spans), default=start) - start)
 
 
 def _blame(outcome: dict, error: BaseException) -> tuple:
     """The cause before its victims: first those that waited in vain, then those whose connection was closed; then the
     order in which the supervisor heard of them."""
-    victim = 0 if "died" in outcome else 1 if isinstance(error, RankMissing) else 2 * isinstance(error, PeerLost)
+    victim = (
+        0
+        if "died" in outcome
+        else 1
+        if isinstance(error, RankMissing)
+        else 2 * isinstance(error, PeerLost)
+    )
     return victim, outcome["order"]
 
 
@@ -199,8 +254,10 @@ def _stopped(pids: dict[int, int], n: int) -> RankMissing:
     """What to say of ranks whose processes are stopped, whoever noticed it."""
     ranks = " and ".join(f"rank {rank}" for rank in pids)
     are, processes = ("is", "its process is") if len(pids) == 1 else ("are", "their processes are")
-    error = RankMissing(f"{ranks} {are} missing: {processes} stopped (by SIGSTOP, Ctrl-Z or a debugger); "
-                        f"`kill -CONT {' '.join(map(str, pids.values()))}` lets it go on")  # fmt: skip
+    error = RankMissing(
+        f"{ranks} {are} missing: {processes} stopped (by SIGSTOP, Ctrl-Z or a debugger); "
+        f"`kill -CONT {' '.join(map(str, pids.values()))}` lets it go on"
+    )
     error.rank = min(pids)
     error.add_note(f"the processes of the other ranks of {n} were waiting")
     return error
@@ -219,5 +276,7 @@ def _error(outcome: dict, rank: int, n: int) -> BaseException:
     frames = [frame for frame in outcome["frames"] if outside([frame[:2]])] or outcome["frames"]
     rows = [f"  {located(filename, line)}    (in {name})" for filename, line, name in frames]
     error = named(error, rank, n)
-    error.__cause__ = RankTraceback("\n".join([f"Traceback on rank {rank} (most recent call last):", *rows]))
+    error.__cause__ = RankTraceback(
+        "\n".join([f"Traceback on rank {rank} (most recent call last):", *rows])
+    )
     return error

@@ -42,8 +42,10 @@ class Grid:
         if isinstance(self.order, str):
             object.__setattr__(self, "order", tuple(self.order.split()))
         if sorted(self.order) != sorted(AXES):
-            raise ValueError(f"the order of a mesh names its {len(AXES)} axes once, {', '.join(AXES)}, "
-                             f"not these {len(self.order)}: {', '.join(self.order)}")  # fmt: skip
+            raise ValueError(
+                f"the order of a mesh names its {len(AXES)} axes once, {', '.join(AXES)}, "
+                f"not these {len(self.order)}: {', '.join(self.order)}"
+            )
         for axis, size in self.sizes.items():
             whole(size, f"the axis {axis} of a mesh has at least 1 rank", 1)
 
@@ -60,7 +62,9 @@ class Grid:
     def place(self, rank: int) -> dict[str, int]:
         """{axis: where on it}, from the outside in. ValueError for a rank that is not in the grid."""
         if not 0 <= rank < self.size:
-            raise ValueError(f"rank {rank} is not in a mesh of {self.size} ranks, 0 to {self.size - 1}")
+            raise ValueError(
+                f"rank {rank} is not in a mesh of {self.size} ranks, 0 to {self.size - 1}"
+            )
         found = {}
         for axis, size in reversed(self.sizes.items()):
             rank, found[axis] = divmod(rank, size)
@@ -82,7 +86,9 @@ class Grid:
         """A number for each rank: equal where ranks differ along these axes alone."""
         unknown = [axis for axis in axes if axis not in AXES]
         if unknown:
-            raise ValueError(f"the {len(AXES)} axes are {', '.join(AXES)}, not {', '.join(unknown)}")
+            raise ValueError(
+                f"the {len(AXES)} axes are {', '.join(AXES)}, not {', '.join(unknown)}"
+            )
         return [self.rank(**self.place(rank) | dict.fromkeys(axes, 0)) for rank in range(self.size)]
 
     def between(self, src: int, dst: int) -> str:
@@ -99,7 +105,10 @@ class Grid:
             for axis, size in self.sizes.items():
                 after = self.rank(**here | {axis: (here[axis] + 1) % size})
                 found[axis] |= dict.fromkeys(cluster.levels(rank, after) if after != rank else ())
-        return {axis: [level for level in cluster.links if level in passed] for axis, passed in found.items()}
+        return {
+            axis: [level for level in cluster.links if level in passed]
+            for axis, passed in found.items()
+        }
 
     def fits(self, room: int) -> None:
         """ValueError unless there is a place for every rank."""
@@ -110,29 +119,43 @@ class Grid:
         """ValueError unless the axes make as many ranks as there are."""
         if self.size != ranks:
             product = "×".join(str(size) for size in self.sizes.values())
-            raise ValueError(f"{ranks} ranks are not {product} = {self.size}: {self} were asked for")
+            raise ValueError(
+                f"{ranks} ranks are not {product} = {self.size}: {self} were asked for"
+            )
 
     def __str__(self) -> str:
         return f"{' × '.join(f'{axis} {size}' for axis, size in self.sizes.items())} = {self.size} ranks"
 
     def draw(self, cluster: Cluster | None = None) -> str:
         """The grid as text, a line for each node of `cluster`, or for each place on the outermost axis."""
-        rows, per = [str(self) + ", the last axis innermost"], self.size // self.sizes[self.order[0]]
+        rows, per = (
+            [str(self) + ", the last axis innermost"],
+            self.size // self.sizes[self.order[0]],
+        )
         if cluster is not None:
             self.fits(cluster.size)
             per = cluster.ranks * cluster.devices
         width = max(len(self.name(rank)) for rank in range(self.size))
         for k, first in enumerate(range(0, self.size, per)):
-            cells = [f"{rank:>{len(str(self.size))}} {self.name(rank):<{width}}"
-                     for rank in range(first, min(first + per, self.size))]  # fmt: skip
-            rows.append(f"  {'node' if cluster else self.order[0]} {k}  " + "  ".join(cells).rstrip())
+            cells = [
+                f"{rank:>{len(str(self.size))}} {self.name(rank):<{width}}"
+                for rank in range(first, min(first + per, self.size))
+            ]
+            rows.append(
+                f"  {'node' if cluster else self.order[0]} {k}  " + "  ".join(cells).rstrip()
+            )
         if cluster is not None:
-            rows += [f"  {axis} over {', '.join(on) or 'no link'}" for axis, on in self.levels(cluster).items()]
+            rows += [
+                f"  {axis} over {', '.join(on) or 'no link'}"
+                for axis, on in self.levels(cluster).items()
+            ]
         return "\n".join(rows)
 
     def name(self, rank: int) -> str:
         """A rank's place in short, "p0 d1 t0"; axes of one rank are left out."""
-        return " ".join(f"{axis[0]}{at}" for axis, at in self.place(rank).items() if self.sizes[axis] > 1)
+        return " ".join(
+            f"{axis[0]}{at}" for axis, at in self.place(rank).items() if self.sizes[axis] > 1
+        )
 
 
 class Mesh:
@@ -146,11 +169,18 @@ class Mesh:
     Raises ValueError where the axes do not make as many ranks as there are.
     """
 
-    def __init__(self, comm: Comm, dp: int = 1, pp: int = 1, tp: int = 1, order: Sequence[str] = AXES):
+    def __init__(
+        self, comm: Comm, dp: int = 1, pp: int = 1, tp: int = 1, order: Sequence[str] = AXES
+    ):
         self.comm, self.grid = comm, Grid(dp, pp, tp, order)
         self.grid.takes(comm.size)
         self.dp, self.pp, self.tp = (self._split(axis) for axis in ("dp", "pp", "tp"))
-        self._groups: dict[tuple[str, ...], Comm] = {("dp",): self.dp, ("pp",): self.pp, ("tp",): self.tp, AXES: comm}
+        self._groups: dict[tuple[str, ...], Comm] = {
+            ("dp",): self.dp,
+            ("pp",): self.pp,
+            ("tp",): self.tp,
+            AXES: comm,
+        }
 
     def _split(self, *axes: str) -> Comm:
         return self.comm.split(self.grid.colors(*axes))

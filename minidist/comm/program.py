@@ -23,7 +23,15 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
+from types import (
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    NoneType,
+    SimpleNamespace,
+)
 
 import numpy as np
 import torch
@@ -34,11 +42,17 @@ from .base import Deadlock
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMM = os.path.join(_PACKAGE, "comm") + os.sep
 _LONGEST = 365 * 24 * 3600  # seconds
-_INSTALLED = (_PACKAGE, os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
-              os.path.dirname(threading.__file__) + os.sep, "<frozen ")  # fmt: skip
+_INSTALLED = (
+    _PACKAGE,
+    os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
+    os.path.dirname(threading.__file__) + os.sep,
+    "<frozen ",
+)
 
-MANY = 100_000  # entries of a container that are compared before and after a run, in a few milliseconds
-SMALL = 1 << 18  # bytes of an array or a tensor whose values are compared: a thousand of them take 0.2 s at most
+# entries of a container that are compared before and after a run, in a few milliseconds
+MANY = 100_000
+# bytes of an array or a tensor whose values are compared: a thousand of them take 0.2 s at most
+SMALL = 1 << 18
 _PLAIN = (int, float, complex, bool, str, bytes, NoneType, frozenset)
 _SEEDED = (random.random.__self__, torch.default_generator)  # every rank has its own state of these
 
@@ -55,12 +69,15 @@ def whole(program, args: tuple, kwargs: dict) -> tuple:
     return program, args, kwargs
 
 
-DEFAULT_TIMEOUT = 1800.0  # seconds, as PyTorch's: on one rank a first compilation or a slow disk may take minutes
+# seconds, as PyTorch's: on one rank a first compilation or a slow disk may take minutes
+DEFAULT_TIMEOUT = 1800.0
 
 
 def check_timeout(timeout: float) -> float:
     """The seconds that a wait may take, as the caller gave them."""
-    asked = f"a timeout is a number of seconds, such as 30, more than 0 and at most {_LONGEST} (a year)"
+    asked = (
+        f"a timeout is a number of seconds, such as 30, more than 0 and at most {_LONGEST} (a year)"
+    )
     return arguments.number(timeout, asked, 1e-9, _LONGEST)
 
 
@@ -77,7 +94,8 @@ def seed_of(seed: int, rank: int) -> int:
 def seed_all(seed: int) -> None:
     """Seed torch, numpy and Python in a process that is a rank."""
     torch.default_generator.manual_seed(seed)
-    if torch.backends.cuda.is_built():  # torch.manual_seed looks for all kinds of devices, a third of a rank's start
+    # torch.manual_seed looks for all kinds of devices, a third of a rank's start
+    if torch.backends.cuda.is_built():
         torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -124,7 +142,9 @@ class Unchanged:
         refuse_shared(program, *args)
         self._before: list[tuple[str, object, dict | list]] = []
         seen: set[int] = set()
-        for name, value in reachable(program, *(arg for arg in args if isinstance(arg, FunctionType))):
+        for name, value in reachable(
+            program, *(arg for arg in args if isinstance(arg, FunctionType))
+        ):
             if id(value) not in seen:
                 seen.add(id(value))
                 entries = _entries(value)
@@ -140,7 +160,11 @@ class Unchanged:
                 kind = "global or outer name" if isinstance(value, FunctionType) else "attribute"
                 missing = object()
                 keys = before | after
-                found |= {(key, kind) for key in keys if not _same(before.get(key, missing), after.get(key, missing))}
+                found |= {
+                    (key, kind)
+                    for key in keys
+                    if not _same(before.get(key, missing), after.get(key, missing))
+                }
             elif len(before) != len(after) or not all(map(_same, before, after)):
                 found.add((name or "itself", type(value).__name__))
         return [f"{name!r} ({kind})" for name, kind in sorted(found)]
@@ -179,14 +203,24 @@ def _entries(value) -> dict | list | None:
             return [frozenset(value)]
         return [*value, *value.values()] if isinstance(value, dict) else list(value)
     if isinstance(value, torch.Generator | np.random.Generator | random.Random):
-        return None if any(map(functools.partial(operator.is_, value), _SEEDED)) else [pickle.dumps(_state(value))]
-    if isinstance(value, ModuleType | MethodType) or not (isinstance(value, SimpleNamespace) or users(value)):
+        return (
+            None
+            if any(map(functools.partial(operator.is_, value), _SEEDED))
+            else [pickle.dumps(_state(value))]
+        )
+    if isinstance(value, ModuleType | MethodType) or not (
+        isinstance(value, SimpleNamespace) or users(value)
+    ):
         return None
     if isinstance(value, FunctionType):
         return dict(_reached_by_function(value))
     # Methods are no state: torch.optim.Optimizer puts another `step` into a class when the first of it is made.
     attributes = getattr(value, "__dict__", {})
-    return {key: x for key, x in attributes.items() if not (key.startswith("__") or isinstance(x, FunctionType))}
+    return {
+        key: x
+        for key, x in attributes.items()
+        if not (key.startswith("__") or isinstance(x, FunctionType))
+    }
 
 
 def _hash_of(x: torch.Tensor) -> int | None:
@@ -203,7 +237,11 @@ def _state(generator: torch.Generator | np.random.Generator | random.Random):
     """Where a random generator is in its sequence."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return generator.get_state().tolist() if isinstance(generator, torch.Generator) else generator.getstate()
+    return (
+        generator.get_state().tolist()
+        if isinstance(generator, torch.Generator)
+        else generator.getstate()
+    )
 
 
 def reachable(*values) -> Iterator[tuple[str, object]]:
@@ -237,7 +275,10 @@ def _reached(name: str, value) -> list[tuple[str, object]]:
         return []
     if isinstance(value, FunctionType):
         return _reached_by_function(value)
-    return [*getattr(value, "__dict__", {}).items(), *([] if isinstance(value, type) else [("", type(value))])]
+    return [
+        *getattr(value, "__dict__", {}).items(),
+        *([] if isinstance(value, type) else [("", type(value))]),
+    ]
 
 
 def _reached_by_function(function: FunctionType) -> list[tuple[str, object]]:
@@ -254,7 +295,9 @@ def _reached_by_function(function: FunctionType) -> list[tuple[str, object]]:
 @functools.lru_cache(maxsize=1024)
 def _global_names(code: CodeType) -> set[str]:
     """Names that a function, or a function within it, looks up outside; an attribute's name is none of them."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = {
+        i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
     return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
@@ -263,7 +306,8 @@ def users(value) -> bool:
     if isinstance(value, FunctionType):
         return not value.__code__.co_filename.startswith(_INSTALLED)
     module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
-    if module is sys.modules.get("__main__"):  # of a rank, another file than where the user's classes come from
+    # of a rank, another file than where the user's classes come from
+    if module is sys.modules.get("__main__"):
         return True
     file = getattr(module, "__file__", None)
     builtin = module is not None and module.__name__ in sys.builtin_module_names

@@ -18,6 +18,18 @@ from minidist.models.seeds import generator, initial, initial_, seeded_
 from minidist.models.sequence import sequence, stage_of
 
 __all__ = [
-    "GPT", "ResNet", "TransformerLayer", "generator", "gpt", "initial", "initial_", "mlp", "next_token_loss", "resnet",
-    "rotated", "seeded_", "sequence", "stage_of",
-]  # fmt: skip
+    "GPT",
+    "ResNet",
+    "TransformerLayer",
+    "generator",
+    "gpt",
+    "initial",
+    "initial_",
+    "mlp",
+    "next_token_loss",
+    "resnet",
+    "rotated",
+    "seeded_",
+    "sequence",
+    "stage_of",
+]

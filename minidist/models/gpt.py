@@ -45,29 +45,52 @@ class Attention(nn.Module):
     rotary: queries and keys are turned by their positions (see `rotated`).
     """
 
-    def __init__(self, hidden: int, heads: int, dropout: float, attention: str, kv_heads: int | None = None,
-                 rotary: bool = False, **like):  # fmt: skip
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        attention: str,
+        kv_heads: int | None = None,
+        rotary: bool = False,
+        **like,
+    ):
         super().__init__()
         self.deal(hidden, heads, attention, kv_heads, rotary)
         self.qkv = Linear(hidden, self.groups * self.rows, **like)
         self.proj = Linear(hidden, hidden, **like)
         self.weights_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
 
-    def deal(self, hidden: int, heads: int, attention: str, kv_heads: int | None, rotary: bool = False) -> None:
+    def deal(
+        self, hidden: int, heads: int, attention: str, kv_heads: int | None, rotary: bool = False
+    ) -> None:
         """Say how many heads there are, of what size, and how they attend. ValueError where that cannot be."""
         hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
         heads = whole(heads, "attention has at least 1 head", 1)
-        groups = heads if kv_heads is None else whole(kv_heads, "attention has at least 1 head of keys and values", 1)
+        groups = (
+            heads
+            if kv_heads is None
+            else whole(kv_heads, "attention has at least 1 head of keys and values", 1)
+        )
         flags(rotary=rotary)
         if hidden % heads:
             raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
         if groups < 1 or heads % groups:
-            raise ValueError(f"{groups} heads of keys and values do not serve {heads} heads alike: not a multiple")
+            raise ValueError(
+                f"{groups} heads of keys and values do not serve {heads} heads alike: not a multiple"
+            )
         if attention not in ("sdpa", "explicit"):
             raise ValueError(f"attention is 'sdpa' or 'explicit', not {attention!r}")
         if rotary and hidden // heads % 2:
-            raise ValueError(f"rotary positions turn pairs: heads of size {hidden}/{heads} = {hidden // heads} are odd")
-        self.size, self.queries, self.groups, self.kind = hidden // heads, heads // groups, groups, attention
+            raise ValueError(
+                f"rotary positions turn pairs: heads of size {hidden}/{heads} = {hidden // heads} are odd"
+            )
+        self.size, self.queries, self.groups, self.kind = (
+            hidden // heads,
+            heads // groups,
+            groups,
+            attention,
+        )
         self.rotary = rotary
 
     @property
@@ -77,11 +100,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         # One group's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
-        rows = self.qkv(x).unflatten(-1, (self.groups, self.queries + 2, self.size))  # (B, T, a, 3, H/a)
+        # (B, T, a, 3, H/a)
+        rows = self.qkv(x).unflatten(-1, (self.groups, self.queries + 2, self.size))
         parts = rows.permute(0, 2, 3, 1, 4).split((self.queries, 1, 1), 2)
         if self.rotary:
             parts = rotated(parts[0]), rotated(parts[1]), parts[2]
-        q, k, v = (part.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for part in parts)  # 3 × (B, a, T, H/a)
+        # 3 × (B, a, T, H/a)
+        q, k, v = (part.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for part in parts)
         return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))  # (B, T, H)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
@@ -90,12 +115,14 @@ class Attention(nn.Module):
     def explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         T, size = q.shape[-2:]
         future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
-        scores = (q @ k.transpose(-2, -1) * size**-0.5).masked_fill(future, -math.inf)  # (B, a, T, T)
+        # (B, a, T, T)
+        scores = (q @ k.transpose(-2, -1) * size**-0.5).masked_fill(future, -math.inf)
         return self.weights_dropout(scores.softmax(-1)) @ v
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         p = self.weights_dropout.p if self.training else 0.0
-        if q.is_meta:  # PyTorch's choice for meta tensors is the explicit one; a GPU would take this
+        # PyTorch's choice for meta tensors is the explicit one; a GPU would take this
+        if q.is_meta:
             return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, True)[0]
         return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
 
@@ -115,10 +142,21 @@ class MLP(nn.Module):
     ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.
     """
 
-    def __init__(self, hidden: int, dropout: float, gelu: str, ffn: int | None = None, gated: bool = False, **like):
+    def __init__(
+        self,
+        hidden: int,
+        dropout: float,
+        gelu: str,
+        ffn: int | None = None,
+        gated: bool = False,
+        **like,
+    ):
         super().__init__()
         self.widen(hidden, gelu, ffn, gated)
-        self.fc, self.proj = Linear(hidden, self.rows * self.ffn, **like), Linear(self.ffn, hidden, **like)
+        self.fc, self.proj = (
+            Linear(hidden, self.rows * self.ffn, **like),
+            Linear(self.ffn, hidden, **like),
+        )
         self.dropout = Dropout(dropout)
 
     def widen(self, hidden: int, gelu: str, ffn: int | None, gated: bool) -> None:
@@ -141,14 +179,28 @@ class TransformerLayer(nn.Module):
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
     """
 
-    def __init__(self, hidden: int, heads: int, dropout: float = 0.0, attention: str = "sdpa", gelu: str = "tanh",
-                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None,
-                 ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        dropout: float = 0.0,
+        attention: str = "sdpa",
+        gelu: str = "tanh",
+        dtype: torch.dtype | None = None,
+        device: str | None = None,
+        kv_heads: int | None = None,
+        ffn: int | None = None,
+        gated: bool = False,
+        rotary: bool = False,
+    ):
         super().__init__()
         like = dict(dtype=dtype, device=device)
         self.norm_1 = LayerNorm(hidden, **like)
         self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
-        self.norm_2, self.mlp = LayerNorm(hidden, **like), MLP(hidden, dropout, gelu, ffn, gated, **like)
+        self.norm_2, self.mlp = (
+            LayerNorm(hidden, **like),
+            MLP(hidden, dropout, gelu, ffn, gated, **like),
+        )
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
         x = x + self.attention(self.norm_1(x))
@@ -158,17 +210,34 @@ class TransformerLayer(nn.Module):
 class GPT(nn.Module):
     """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values."""
 
-    def __init__(self, layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0,
-                 tied: bool = True, attention: str = "sdpa", gelu: str = "tanh",
-                 dtype: torch.dtype | None = None, device: str | None = None, kv_heads: int | None = None,
-                 ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        layers: int,
+        hidden: int,
+        heads: int,
+        vocab: int,
+        context: int,
+        dropout: float = 0.0,
+        tied: bool = True,
+        attention: str = "sdpa",
+        gelu: str = "tanh",
+        dtype: torch.dtype | None = None,
+        device: str | None = None,
+        kv_heads: int | None = None,
+        ffn: int | None = None,
+        gated: bool = False,
+        rotary: bool = False,
+    ):
         super().__init__()
         layers = whole(layers, "a GPT has at least 1 layer", 1)
         hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
         vocab = whole(vocab, "a vocabulary has at least 1 token", 1)
         context = whole(context, "a context has room for at least 1 token", 1)
         flags(tied=tied, rotary=rotary)
-        floating(dtype, "the parameters of a GPT are real numbers of 16 bits or more, such as torch.float32")
+        floating(
+            dtype,
+            "the parameters of a GPT are real numbers of 16 bits or more, such as torch.float32",
+        )
         like, self.context = dict(dtype=dtype, device=device), context
         more = like | dict(kv_heads=kv_heads, ffn=ffn, gated=gated, rotary=rotary)
         self.tokens = Embedding(vocab, hidden, **like)
@@ -201,10 +270,24 @@ class GPT(nn.Module):
         return F.linear(self.norm(x), (self.head or self.tokens).weight)
 
 
-def gpt(layers: int, hidden: int, heads: int, vocab: int, context: int, dropout: float = 0.0, tied: bool = True,
-        attention: str = "sdpa", gelu: str = "tanh", seed: int = 0, dtype: torch.dtype | None = None,
-        device: str = "cpu", kv_heads: int | None = None, ffn: int | None = None, gated: bool = False,
-        rotary: bool = False) -> GPT:  # fmt: skip
+def gpt(
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    context: int,
+    dropout: float = 0.0,
+    tied: bool = True,
+    attention: str = "sdpa",
+    gelu: str = "tanh",
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    kv_heads: int | None = None,
+    ffn: int | None = None,
+    gated: bool = False,
+    rotary: bool = False,
+) -> GPT:
     """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
 
     tied: the projection to the vocabulary is the token embedding. attention: "sdpa" or "explicit".
@@ -214,8 +297,23 @@ def gpt(layers: int, hidden: int, heads: int, vocab: int, context: int, dropout:
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
     `context` tokens.
     """
-    model = GPT(layers, hidden, heads, vocab, context, dropout, tied, attention, gelu, dtype, "meta", kv_heads, ffn,
-                gated, rotary)  # fmt: skip
+    model = GPT(
+        layers,
+        hidden,
+        heads,
+        vocab,
+        context,
+        dropout,
+        tied,
+        attention,
+        gelu,
+        dtype,
+        "meta",
+        kv_heads,
+        ffn,
+        gated,
+        rotary,
+    )
     return made(model, seed, device)
 
 

@@ -12,13 +12,17 @@ from minidist.models.layers import Linear
 from minidist.models.seeds import made
 
 
-def mlp(sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Sequential:
+def mlp(
+    sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu"
+) -> nn.Sequential:
     """Linear layers with ReLU between them: `mlp([64, 128, 10])` maps (B, 64) to (B, 10).
 
     Raises ValueError for fewer than two sizes.
     """
     if len(sizes) < 2:
-        raise ValueError(f"an MLP has at least 2 sizes, its inputs and its outputs, not {len(sizes)}: {list(sizes)}")
+        raise ValueError(
+            f"an MLP has at least 2 sizes, its inputs and its outputs, not {len(sizes)}: {list(sizes)}"
+        )
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]

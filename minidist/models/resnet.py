@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from minidist.models.layers import BatchNorm2d, Conv2d, Linear
 from minidist.models.seeds import made
 
-BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+BLOCKS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
 """Blocks in each of the four groups, by depth."""
 
 DEEP = 50
@@ -61,7 +67,11 @@ class ResNet(nn.Module):
     def __init__(self, depth: int, classes: int, channels: int, width: int, small: bool, **like):
         super().__init__()
         self.small, deep = small, depth >= DEEP
-        self.stem = ConvNorm(channels, width, 3, 1, **like) if small else ConvNorm(channels, width, 7, 2, **like)
+        self.stem = (
+            ConvNorm(channels, width, 3, 1, **like)
+            if small
+            else ConvNorm(channels, width, 7, 2, **like)
+        )
         blocks, inputs = [], width
         for group, number in enumerate(BLOCKS[depth]):
             outputs = (4 if deep else 1) * width * 2**group
@@ -76,8 +86,16 @@ class ResNet(nn.Module):
         return self.fc(self.blocks(x).mean((2, 3)))  # (B, classes)
 
 
-def resnet(depth: int = 50, classes: int = 1000, channels: int = 3, width: int = 64, small: bool = False,
-           seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu") -> ResNet:  # fmt: skip
+def resnet(
+    depth: int = 50,
+    classes: int = 1000,
+    channels: int = 3,
+    width: int = 64,
+    small: bool = False,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+) -> ResNet:
     """A ResNet-18, -34, -50, -101 or -152 with its initial values.
 
     width: channels of the first group. small: for images of a few pixels (3×3 stem, no pooling), as
@@ -85,8 +103,12 @@ def resnet(depth: int = 50, classes: int = 1000, channels: int = 3, width: int =
     Raises ValueError for another depth.
     """
     if depth not in BLOCKS:
-        raise ValueError(f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}")
-    model = made(ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta"), seed, device)
+        raise ValueError(
+            f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
+        )
+    model = made(
+        ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta"), seed, device
+    )
     for module in model.modules():
         if isinstance(module, BatchNorm2d):
             module.reset_parameters()  # its statistics; scale and shift are these values, too

@@ -22,7 +22,9 @@ def rotated(x: Tensor, base: float = 10000.0) -> Tensor:
     """
     T, size = x.shape[-2:]
     if size % 2:
-        raise ValueError(f"rotary positions turn pairs of numbers: a head of size {size} is not a multiple of 2")
+        raise ValueError(
+            f"rotary positions turn pairs of numbers: a head of size {size} is not a multiple of 2"
+        )
     exact = torch.promote_types(x.dtype, torch.float32)
     speeds = base ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
     angles = torch.arange(T, dtype=exact, device=x.device)[:, None] * speeds  # (T, D/2)

@@ -39,7 +39,9 @@ def initial(seed: int, name: str, shape: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def initial_(part: Tensor, seed: int, name: str, dim: int = 0, first: int = 0, whole: int | None = None) -> Tensor:
+def initial_(
+    part: Tensor, seed: int, name: str, dim: int = 0, first: int = 0, whole: int | None = None
+) -> Tensor:
     """Give `part` its `initial` value, in place, on any device and rounded to its dtype. Returns `part`.
 
     The part has the numbers from `first` on along `dim`, 0 or 1, of a parameter that has `whole` of them there; else
@@ -49,7 +51,9 @@ def initial_(part: Tensor, seed: int, name: str, dim: int = 0, first: int = 0, w
     size = part.shape[dim] if part.dim() else 0
     whole = size if whole is None else whole
     if not 0 <= first <= first + size <= whole:
-        raise ValueError(f"{size} from {first} on are no part of {whole} along dimension {dim} of {name}")
+        raise ValueError(
+            f"{size} from {first} on are no part of {whole} along dimension {dim} of {name}"
+        )
     if part.is_meta:
         return part
     if part.dim() < 2:
@@ -69,7 +73,8 @@ def _rows(seed: int, name: str, shape: Sequence[int]) -> Iterator[tuple[int, Ten
     wide, drawn = math.prod(shape[1:]), generator(seed, name)
     step = 16 * max(1, BLOCK // (16 * max(1, wide)))
     ends = [*range(step, shape[0], step), shape[0]]
-    if len(ends) > 1 and (ends[-1] - ends[-2]) * wide < 16:  # torch draws 16 numbers at once: so blocks are as one
+    # torch draws 16 numbers at once: so blocks are as one
+    if len(ends) > 1 and (ends[-1] - ends[-2]) * wide < 16:
         del ends[-2]
     sizes = [end - first for first, end in zip([0, *ends], ends, strict=False)]
     buffer = torch.empty((max(sizes), *shape[1:]), dtype=torch.float64)

@@ -35,7 +35,11 @@ class Head(nn.Module):
 
     def __init__(self, model: GPT):
         super().__init__()
-        self.norm, self.head, self.tokens = model.norm, model.head, None if model.head else model.tokens
+        self.norm, self.head, self.tokens = (
+            model.norm,
+            model.head,
+            None if model.head else model.tokens,
+        )
 
     forward = GPT.project
 

@@ -23,12 +23,18 @@ SHOWN = 3  # differences that are named
 def check_arguments(module, comm, overlap: bool, broadcast_buffers: bool, compression) -> None:
     """ValueError for arguments of another kind than `DataParallel` takes."""
     if not isinstance(module, nn.Module):
-        raise ValueError(f"DataParallel(module, comm) wraps an nn.Module, not {type(module).__name__}")
+        raise ValueError(
+            f"DataParallel(module, comm) wraps an nn.Module, not {type(module).__name__}"
+        )
     if not isinstance(comm, Comm):
-        raise ValueError(f"DataParallel(module, comm) averages over the ranks of a Comm, not of {type(comm).__name__}")
+        raise ValueError(
+            f"DataParallel(module, comm) averages over the ranks of a Comm, not of {type(comm).__name__}"
+        )
     flags(overlap=overlap, broadcast_buffers=broadcast_buffers)
     if compression is not None and not hasattr(compression, "average_"):
-        raise ValueError(f"compression is a Compression, such as train.compress.PowerSGD(2), not {compression!r}")
+        raise ValueError(
+            f"compression is a Compression, such as train.compress.PowerSGD(2), not {compression!r}"
+        )
 
 
 def check_alike(comm: Comm, module: nn.Module) -> None:
@@ -37,7 +43,9 @@ def check_alike(comm: Comm, module: nn.Module) -> None:
     digest = int.from_bytes(sha256("\n".join(lines).encode()).digest()[:7], "big")
     words = comm.on_host()
     both = torch.tensor([digest, -digest], device=host(words))
-    largest, least = all_reduce_(words, both, op="max", algorithm=None if words.native else "tree").tolist()
+    largest, least = all_reduce_(
+        words, both, op="max", algorithm=None if words.native else "tree"
+    ).tolist()
     if largest == -least:
         return
     everyone = told(comm, lines)
@@ -49,8 +57,10 @@ def check_alike(comm: Comm, module: nn.Module) -> None:
         a, b = next(pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1])
         only = [f"they are in another order, where rank 0 has {a}, rank {rank} has {b}"]
     more = f"; and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
-    raise ValueError(f"the models of rank 0 and rank {rank} differ, with {len(ours)} and {len(theirs)} parameters and "
-                     f"buffers: {'; '.join(only[:SHOWN])}{more}. Make the same model on every rank.")  # fmt: skip
+    raise ValueError(
+        f"the models of rank 0 and rank {rank} differ, with {len(ours)} and {len(theirs)} parameters and "
+        f"buffers: {'; '.join(only[:SHOWN])}{more}. Make the same model on every rank."
+    )
 
 
 def _tensors(module: nn.Module):

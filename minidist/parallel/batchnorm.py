@@ -39,15 +39,28 @@ class SyncBatchNorm(_BatchNorm):
     Raises ValueError for another number of channels, and in training for 1 value per channel on all ranks together.
     """
 
-    def __init__(self, num_features: int, comm: Comm, eps: float = 1e-5, momentum: float | None = 0.1,
-                 affine: bool = True, track_running_stats: bool = True, device=None, dtype=None):  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+    def __init__(
+        self,
+        num_features: int,
+        comm: Comm,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
+        )
         self.comm = comm
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None:
-            return normalized(x, self.running_mean, self.running_var, self.weight, self.bias, self.eps)
+            return normalized(
+                x, self.running_mean, self.running_var, self.weight, self.bias, self.eps
+            )
         y, mean, var, count = _Synchronized.apply(x, self.weight, self.bias, self.comm, self.eps)
         if self.training and self.track_running_stats:
             self._track(mean, var * (count / (count - 1)))
@@ -55,14 +68,20 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.dim() < 2 or x.shape[1] != self.num_features:
-            raise ValueError(f"this batch norm has {self.num_features} channels and takes (B, {self.num_features}, …), "
-                             f"not {tuple(x.shape)}")  # fmt: skip
+            raise ValueError(
+                f"this batch norm has {self.num_features} channels and takes (B, {self.num_features}, …), "
+                f"not {tuple(x.shape)}"
+            )
 
     @torch.no_grad()
     def _track(self, mean: Tensor, unbiased: Tensor) -> None:
         """Move the running statistics towards this batch's: by `momentum`, or to the mean of all batches so far."""
         self.num_batches_tracked.add_(1)
-        part = self.num_batches_tracked.double().reciprocal() if self.momentum is None else self.momentum
+        part = (
+            self.num_batches_tracked.double().reciprocal()
+            if self.momentum is None
+            else self.momentum
+        )
         for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
             running.add_((new.to(running.dtype) - running) * part)
 
@@ -98,16 +117,22 @@ class SyncBatchNorm(_BatchNorm):
         """ValueError for a batch norm that cannot be converted."""
         if isinstance(norm, cls):
             if not same_group(norm.comm, comm):
-                raise ValueError(f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
-                                 f"{comm.size}: convert a module once, over the ranks that share a batch")  # fmt: skip
+                raise ValueError(
+                    f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
+                    f"{comm.size}: convert a module once, over the ranks that share a batch"
+                )
         elif any(claim.kind == "FullySharded" for claim in claims_of(norm.parameters())):
-            raise ValueError("FullySharded holds the parameters of this batch norm in pieces, so that no SyncBatchNorm "
-                             "can take them over: convert the module before it is sharded")  # fmt: skip
+            raise ValueError(
+                "FullySharded holds the parameters of this batch norm in pieces, so that no SyncBatchNorm "
+                "can take them over: convert the module before it is sharded"
+            )
 
     @classmethod
     def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
         if any(is_lazy(t) for t in [*old.parameters(), *old.buffers()]):
-            raise ValueError("a lazy batch norm has no channels yet: pass a batch through the model, then convert it")
+            raise ValueError(
+                "a lazy batch norm has no channels yet: pass a batch through the model, then convert it"
+            )
         new = cls(old.num_features, comm, old.eps, old.momentum, False, False)
         new.affine, new.track_running_stats = old.affine, old.track_running_stats
         for name, p in old.named_parameters():
@@ -117,7 +142,9 @@ class SyncBatchNorm(_BatchNorm):
         return new.train(old.training)
 
 
-def normalized(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def normalized(
+    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """(x − mean)/√(var + ε)·weight + bias, each a number per channel, in the dtype of `x`: (B, C, …)."""
     y = _centered(x, mean, var, eps)
     if weight is not None:
@@ -138,7 +165,8 @@ def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance (C,) of the batch on all ranks, and its number of values per channel."""
     dims = [d for d in range(x.dim()) if d != 1]
     count = x.numel() // max(1, x.shape[1])
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # sums of half-precision numbers need more digits
+    # sums of half-precision numbers need more digits
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
     mean = wide.sum(dims) / max(1, count)
     squares = (wide - _wide(mean, wide)).square().sum(dims)
     mine = torch.cat([mean, squares, mean.new_tensor([count])])
@@ -147,8 +175,10 @@ def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     total = counts.sum()
     # Who has two values knows that there are enough, without a look at the others'.
     if count < 2 and not total.is_meta and total < 2:
-        raise ValueError(f"training needs more than 1 value per channel, and all {comm.size} ranks together have "
-                         f"{int(total)}: here {tuple(x.shape)}")  # fmt: skip
+        raise ValueError(
+            f"training needs more than 1 value per channel, and all {comm.size} ranks together have "
+            f"{int(total)}: here {tuple(x.shape)}"
+        )
     mean = (counts * means).sum(0) / total
     var = (squares + counts * (means - mean).square()).sum(0) / total
     return mean, var, total

@@ -24,8 +24,9 @@ from ..collectives import all_reduce_
 from ..comm.base import Comm
 
 
-def assign(nbytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int,
-           first_bucket_bytes: int) -> list[list[int]]:  # fmt: skip
+def assign(
+    nbytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int, first_bucket_bytes: int
+) -> list[list[int]]:
     """Which gradients share a bucket: lists of their positions, the bucket that is complete first in front.
 
     nbytes: bytes of each gradient, in the order in which they become ready.  kinds: the dtype of each.
@@ -36,7 +37,8 @@ def assign(nbytes: Sequence[int], kinds: Sequence[Hashable], bucket_bytes: int,
     whole(bucket_bytes, "a bucket has room for at least 1 byte", 1)
     whole(first_bucket_bytes, "the first bucket has room for at least 1 byte", 1)
     buckets: list[list[int]] = []
-    filling: dict[Hashable, tuple[list[int], int]] = {}  # by dtype: the bucket, and the bytes that still fit
+    # by dtype: the bucket, and the bytes that still fit
+    filling: dict[Hashable, tuple[list[int], int]] = {}
     for i, (size, kind) in enumerate(zip(nbytes, kinds, strict=True)):
         bucket, room = filling.get(kind, ([], -1))
         if size > room:
@@ -59,7 +61,8 @@ class Bucket:
         total = sum(p.numel() for p in params)
         self.buffer = self.params[0].new_empty(total + len(self.params))
         self.grads, self.flags = self.buffer[:total], self.buffer[total:]
-        self.missing: set[Tensor] = set()  # of this backward; also those whose gradient may never come
+        # of this backward; also those whose gradient may never come
+        self.missing: set[Tensor] = set()
         self._absent: list[int] = []  # positions of the gradients that this rank does not have
         self._views: dict[Tensor, Tensor] = {}
         first = 0

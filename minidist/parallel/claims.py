@@ -21,46 +21,65 @@ from torch import Tensor
 from ..comm.base import Comm
 
 # (older, newer): over the same ranks, each does what it does alone.
-TOGETHER = {("DataParallel", "OffloadedOptimizer"), ("OffloadedOptimizer", "DataParallel"),
-            ("FullySharded", "OffloadedOptimizer")}  # fmt: skip
+TOGETHER = {
+    ("DataParallel", "OffloadedOptimizer"),
+    ("OffloadedOptimizer", "DataParallel"),
+    ("FullySharded", "OffloadedOptimizer"),
+}
 # (older, newer): the newer one is what the older one steps its part with.
 INSIDE = {("ShardedOptimizer", "OffloadedOptimizer")}
 # (older, newer): the newer one was given the older one to work with.
 GIVEN = {("DataParallel", "LocalSGD"), ("OffloadedOptimizer", "LocalSGD")}
 # (older, newer): over two groups which have this rank alone in common, such as two axes of a mesh.
-CROSSING = {("DataParallel", "LocalSGD"), ("LocalSGD", "DataParallel"), ("FullySharded", "LocalSGD")}
+CROSSING = {
+    ("DataParallel", "LocalSGD"),
+    ("LocalSGD", "DataParallel"),
+    ("FullySharded", "LocalSGD"),
+}
 
-_HYBRID = "for copies of the shards on other ranks there is FullySharded(module, comm, replicas=other)"
+_HYBRID = (
+    "for copies of the shards on other ranks there is FullySharded(module, comm, replicas=other)"
+)
 # What to do instead, whichever came first.
 INSTEAD = {
     frozenset({"DataParallel"}): "average over all these ranks at once, by one DataParallel",
     frozenset({"ShardedOptimizer"}): "shard over one group of ranks, by one ShardedOptimizer",
     frozenset({"FullySharded"}): _HYBRID,
     frozenset({"LocalSGD"}): "average over one group of ranks, by one LocalSGD",
-    frozenset({"DataParallel", "ShardedOptimizer"}):
-        "the optimizer averages the gradients itself, so leave out the DataParallel",
-    frozenset({"DataParallel", "FullySharded"}):
-        f"FullySharded averages the gradients itself, so leave out the DataParallel; {_HYBRID}",
-    frozenset({"DataParallel", "OffloadedOptimizer"}):
-        "with in_backward=True gradients leave the device before they can be averaged: take in_backward=False",
-    frozenset({"DataParallel", "LocalSGD"}):
-        "LocalSGD averages parameters instead of gradients: leave out the DataParallel, or make it first and hand it "
-        "over, LocalSGD(optimizer, comm, H, start, model=DataParallel(module, comm))",
-    frozenset({"ShardedOptimizer", "FullySharded"}):
-        "FullySharded shards the optimizer's states, too: give its parameters() to a plain optimizer",
-    frozenset({"ShardedOptimizer", "OffloadedOptimizer"}):
-        "to shard what is offloaded, put it inside, with in_backward=False: ShardedOptimizer(params, "
-        "partial(OffloadedOptimizer, optimizer_class=…, comm=comm), comm)",
-    frozenset({"ShardedOptimizer", "LocalSGD"}):
-        "a ShardedOptimizer averages the gradients of each step, so that no step is local: take one of the two",
-    frozenset({"FullySharded", "OffloadedOptimizer"}):
-        "shard first: OffloadedOptimizer(FullySharded(module, comm).parameters(), …)",
-    frozenset({"FullySharded", "LocalSGD"}):
-        "LocalSGD averages whole parameters over its ranks, and here each of them has other pieces: take one of the "
-        "two, or shard first, and give LocalSGD the ranks that have the same pieces",
-    frozenset({"OffloadedOptimizer", "LocalSGD"}):
-        "offload first, and wrap that: LocalSGD(OffloadedOptimizer(params, …), comm, H)",
-}  # fmt: skip
+    frozenset(
+        {"DataParallel", "ShardedOptimizer"}
+    ): "the optimizer averages the gradients itself, so leave out the DataParallel",
+    frozenset(
+        {"DataParallel", "FullySharded"}
+    ): f"FullySharded averages the gradients itself, so leave out the DataParallel; {_HYBRID}",
+    frozenset(
+        {"DataParallel", "OffloadedOptimizer"}
+    ): "with in_backward=True gradients leave the device before they can be averaged: take in_backward=False",
+    frozenset(
+        {"DataParallel", "LocalSGD"}
+    ): "LocalSGD averages parameters instead of gradients: leave out the DataParallel, or make it first and hand it "
+    "over, LocalSGD(optimizer, comm, H, start, model=DataParallel(module, comm))",
+    frozenset(
+        {"ShardedOptimizer", "FullySharded"}
+    ): "FullySharded shards the optimizer's states, too: give its parameters() to a plain optimizer",
+    frozenset(
+        {"ShardedOptimizer", "OffloadedOptimizer"}
+    ): "to shard what is offloaded, put it inside, with in_backward=False: ShardedOptimizer(params, "
+    "partial(OffloadedOptimizer, optimizer_class=…, comm=comm), comm)",
+    frozenset(
+        {"ShardedOptimizer", "LocalSGD"}
+    ): "a ShardedOptimizer averages the gradients of each step, so that no step is local: take one of the two",
+    frozenset(
+        {"FullySharded", "OffloadedOptimizer"}
+    ): "shard first: OffloadedOptimizer(FullySharded(module, comm).parameters(), …)",
+    frozenset(
+        {"FullySharded", "LocalSGD"}
+    ): "LocalSGD averages whole parameters over its ranks, and here each of them has other pieces: take one of the "
+    "two, or shard first, and give LocalSGD the ranks that have the same pieces",
+    frozenset(
+        {"OffloadedOptimizer", "LocalSGD"}
+    ): "offload first, and wrap that: LocalSGD(OffloadedOptimizer(params, …), comm, H)",
+}
 
 
 class _Claims(list):
@@ -80,8 +99,14 @@ class Claim:
     steps the parameters with, which may then claim them, too (`INSIDE`).  detail: a word or two for error messages.
     """
 
-    def __init__(self, holder, kind: str, comm: Comm | None, let_go: Callable[[], None] = lambda: None,
-                 detail: str = ""):  # fmt: skip
+    def __init__(
+        self,
+        holder,
+        kind: str,
+        comm: Comm | None,
+        let_go: Callable[[], None] = lambda: None,
+        detail: str = "",
+    ):
         self.holder, self.kind, self.comm, self.detail = holder, kind, comm, detail
         self.params: dict[Tensor, None] = {}
         self._masters: list[Tensor] = []
@@ -114,7 +139,9 @@ class Claim:
         replaced = [claim for claim in older if self._replaces(claim, mine)]
         replaced += [claim for claim in older if claim._inside in replaced]
         for claim in older:
-            handed = (claim.kind, self.kind) in GIVEN and any(holder is claim.holder for holder in given)
+            handed = (claim.kind, self.kind) in GIVEN and any(
+                holder is claim.holder for holder in given
+            )
             if claim not in replaced and not handed and not self._goes_with(claim):
                 self._refuse(claim, mine)
         return replaced
@@ -142,17 +169,25 @@ class Claim:
         self.params, self._masters = {}, []
 
     def __reduce__(self):
-        raise TypeError(f"a {self.kind} belongs to its parameters and ranks, and cannot be copied: copy the module "
-                        "before it is wrapped, or the module inside, and wrap the copy")  # fmt: skip
+        raise TypeError(
+            f"a {self.kind} belongs to its parameters and ranks, and cannot be copied: copy the module "
+            "before it is wrapped, or the module inside, and wrap the copy"
+        )
 
     def check(self) -> None:
         """RuntimeError if a newer one has come."""
         if self.replaced:
-            raise RuntimeError(f"this {self.kind} was replaced by a newer one over the same parameters, and has let go "
-                               "of them: use the newer one")  # fmt: skip
+            raise RuntimeError(
+                f"this {self.kind} was replaced by a newer one over the same parameters, and has let go "
+                "of them: use the newer one"
+            )
 
     def _replaces(self, older: Claim, mine: dict[Tensor, None]) -> bool:
-        return older.kind == self.kind and same_group(older.comm, self.comm) and older.params.keys() <= mine.keys()
+        return (
+            older.kind == self.kind
+            and same_group(older.comm, self.comm)
+            and older.params.keys() <= mine.keys()
+        )
 
     def _goes_with(self, older: Claim) -> bool:
         pair = older.kind, self.kind
@@ -165,18 +200,24 @@ class Claim:
     def _refuse(self, older: Claim, mine: dict[Tensor, None]) -> None:
         common = len(older.params.keys() & mine.keys())
         if older.kind == self.kind and same_group(older.comm, self.comm):
-            raise ValueError(f"{common} of the {len(older.params)} parameters of {older._named()} were given to a "
-                             "newer one over the same ranks, which would replace only a part of it: make one "
-                             f"{self.kind} of all of them")  # fmt: skip
-        raise ValueError(f"{common} of these {len(mine)} parameters are those of {older._named()} already, and cannot "
-                         f"be those of {self._named()}, too: {INSTEAD[frozenset({older.kind, self.kind})]} "
-                         "(a copy.deepcopy of a module is nobody's)")  # fmt: skip
+            raise ValueError(
+                f"{common} of the {len(older.params)} parameters of {older._named()} were given to a "
+                "newer one over the same ranks, which would replace only a part of it: make one "
+                f"{self.kind} of all of them"
+            )
+        raise ValueError(
+            f"{common} of these {len(mine)} parameters are those of {older._named()} already, and cannot "
+            f"be those of {self._named()}, too: {INSTEAD[frozenset({older.kind, self.kind})]} "
+            "(a copy.deepcopy of a module is nobody's)"
+        )
 
     def _named(self) -> str:
         article = "an" if self.kind[0] in "AEIOU" else "a"
         ranks = "" if self.comm is None else f" over {self.comm.size} ranks"
         which = members(self.comm)
-        return f"{article} {self.kind}{self.detail}{ranks}{'' if which is None else f' {list(which)}'}"
+        return (
+            f"{article} {self.kind}{self.detail}{ranks}{'' if which is None else f' {list(which)}'}"
+        )
 
 
 def claims_of(params: Iterable[Tensor]) -> list[Claim]:

@@ -39,7 +39,9 @@ class CompressedBucket(Bucket):
     share, to become the sum over the ranks.  there(): the names of those that some rank has, once `flags` are summed.
     """
 
-    def __init__(self, params: Sequence[Tensor], names: Sequence[str], compression, averages: Averages):
+    def __init__(
+        self, params: Sequence[Tensor], names: Sequence[str], compression, averages: Averages
+    ):
         super().__init__(params)
         self._compression, self._averages = compression, averages
         self.views = {name: self._views[p] for name, p in zip(names, self.params, strict=True)}

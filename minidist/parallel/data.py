@@ -42,8 +42,15 @@ class Sampler:
     Raises ValueError if n does not divide `batch`, or if there is no batch at all.
     """
 
-    def __init__(self, length: int, batch: int, comm: Comm, seed: int = 0, shuffle: bool = True,
-                 drop_last: bool = True):  # fmt: skip
+    def __init__(
+        self,
+        length: int,
+        batch: int,
+        comm: Comm,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+    ):
         if batch < 1 or length < (batch if drop_last else 1):
             raise ValueError(f"{length} samples do not make a batch of {batch}")
         self.length, self.batch, self.comm, self.seed = length, batch, comm, seed
@@ -64,7 +71,9 @@ class Sampler:
             order = torch.randperm(self.length, generator=random)
         for batch in order.split(self.batch)[: len(self)]:
             full = len(batch) == self.batch
-            first, end = bounds(self._sizes if full else uneven(len(batch), self.comm.size))[self.comm.rank]
+            first, end = bounds(self._sizes if full else uneven(len(batch), self.comm.size))[
+                self.comm.rank
+            ]
             yield batch[first:end]
 
 
@@ -115,26 +124,41 @@ class DataParallel(Backwards, nn.Module):
     Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
     """
 
-    def __init__(self, module: nn.Module, comm: Comm, bucket_bytes: int = 25 << 20, first_bucket_bytes: int = 1 << 20,
-                 overlap: bool = True, broadcast_buffers: bool = True, algorithm: str | None = None,
-                 compression=None):  # fmt: skip
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: Comm,
+        bucket_bytes: int = 25 << 20,
+        first_bucket_bytes: int = 1 << 20,
+        overlap: bool = True,
+        broadcast_buffers: bool = True,
+        algorithm: str | None = None,
+        compression=None,
+    ):
         super().__init__()
         if isinstance(module, DataParallel) and same_group(module.comm, comm):
             module = module.module  # `model = DataParallel(model, comm)`, run again
         check_arguments(module, comm, overlap, broadcast_buffers, compression)
         if any(isinstance(inside, DataParallel) for inside in module.modules()):
-            raise ValueError(f"a DataParallel is inside the module that is to be one over {comm.size} ranks: leave out "
-                             "the one inside, and average over all ranks at once")  # fmt: skip
+            raise ValueError(
+                f"a DataParallel is inside the module that is to be one over {comm.size} ranks: leave out "
+                "the one inside, and average over all ranks at once"
+            )
         self.module, self.comm, self.weight, self.compression = module, comm, None, compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
         self._averaged = None if compression is None else Copies()
-        how = {} if compression is None else {"bucket": self._compressed, "first": compression.first}
+        how = (
+            {} if compression is None else {"bucket": self._compressed, "first": compression.first}
+        )
         self._follow(Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, **how))
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
-                raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
+                raise ValueError(
+                    f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module"
+                )
         self._claim = Claim(self, "DataParallel", comm, self._unwatch)
-        self._claim.verify(module.parameters())  # first: what has claims may have taken its parameters to pieces
+        # first: what has claims may have taken its parameters to pieces
+        self._claim.verify(module.parameters())
         check_alike(comm, module)
         self._claim.take(module.parameters())
         broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
@@ -148,11 +172,15 @@ class DataParallel(Backwards, nn.Module):
         return self.module(*args, **kwargs)
 
     def _begin(self) -> None:
-        self._reducer.begin({p: name for name, p in self.module.named_parameters() if p.requires_grad}, self.weight)
+        self._reducer.begin(
+            {p: name for name, p in self.module.named_parameters() if p.requires_grad}, self.weight
+        )
 
     def _compressed(self, params: list[Tensor]) -> CompressedBucket:
         names = {p: name for name, p in self.module.named_parameters()}
-        return CompressedBucket(params, [names[p] for p in params], self.compression, self._averaged)
+        return CompressedBucket(
+            params, [names[p] for p in params], self.compression, self._averaged
+        )
 
     def _before(self, p: Tensor, increment: Tensor) -> None:
         super()._before(p, increment)

@@ -71,7 +71,9 @@ class Stages(Pipeline):
     def actions(self, M: int) -> tuple[list[Action], bool]:
         """This stage's list, and whether backwards come in two halves, on any stage."""
         every = lists(self.schedule, self.comm.size, M)
-        return every[self.stage], any(action.kind in "IW" for actions in every for action in actions)
+        return every[self.stage], any(
+            action.kind in "IW" for actions in every for action in actions
+        )
 
     @property
     def shares(self) -> list[float]:
@@ -99,13 +101,24 @@ class Engine:
     beside them.  rename(name): what a parameter of `module` is called in the whole model.
     """
 
-    def __init__(self, module: nn.ModuleList, mesh, pipeline: Stages, optimizer: Optimizer, zero: int, data, vocab: int,
-                 micro_batches: int, rename: Callable[[str], str]):  # fmt: skip
+    def __init__(
+        self,
+        module: nn.ModuleList,
+        mesh,
+        pipeline: Stages,
+        optimizer: Optimizer,
+        zero: int,
+        data,
+        vocab: int,
+        micro_batches: int,
+        rename: Callable[[str], str],
+    ):
         self.module, self.mesh, self.pipeline, self.optimizer = module, mesh, pipeline, optimizer
         self.zero, self.vocab, self.micro_batches, self.rename = zero, vocab, micro_batches, rename
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data = [data] if zero < 3 else list(module)  # who averages
-        self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm  # which ranks' gradients make a norm
+        # which ranks' gradients make a norm
+        self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm
         self._overlaps = self._arrange(data)
 
     def _arrange(self, data) -> bool:
@@ -114,15 +127,21 @@ class Engine:
         mine, halves = pipeline.actions(self.micro_batches)
         overlaps = self.zero == 0 and not halves and pipeline.v == 1
         if self.zero == 3 and halves:
-            raise ValueError("ZeRO 3 frees a layer after 1 backward, and this schedule's come in 2 halves, I and W: "
-                             "take ZeRO 2, or a schedule of whole backwards")  # fmt: skip
+            raise ValueError(
+                "ZeRO 3 frees a layer after 1 backward, and this schedule's come in 2 halves, I and W: "
+                "take ZeRO 2, or a schedule of whole backwards"
+            )
         if self.zero == 2 and halves:  # a W is many backwards, to be averaged once
             pipeline.after = data.average
         if self.zero < 2 + halves:
-            pipeline.quiet = lambda action: nullcontext() if overlaps and action == mine[-1] else data.no_sync()
+            pipeline.quiet = lambda action: (
+                nullcontext() if overlaps and action == mine[-1] else data.no_sync()
+            )
         return overlaps
 
-    def step(self, x: Tensor, y: Tensor, max_norm: float | None = None, weight: float | None = None) -> Tensor:
+    def step(
+        self, x: Tensor, y: Tensor, max_norm: float | None = None, weight: float | None = None
+    ) -> Tensor:
         """One batch: `backward`, `clip` if there is a limit, `update`. Returns the loss before it."""
         loss = self.backward(x, y, weight)
         if max_norm is not None:
@@ -139,7 +158,9 @@ class Engine:
             self._data[0].average()
         return self._everywhere(losses and torch.stack(losses), self.pipeline.shares, weight)
 
-    def _everywhere(self, losses: Tensor | None, shares: list[float], weight: float | None) -> Tensor:
+    def _everywhere(
+        self, losses: Tensor | None, shares: list[float], weight: float | None
+    ) -> Tensor:
         """The mean over micro-batches and data ranks, from the last stage to all."""
         mean = torch.zeros((), dtype=torch.float64, device=self.mesh.comm.device)
         if losses is not None and weight != 0:
@@ -183,7 +204,9 @@ class Engine:
             out = gather_from(out, self.mesh.tp, -1, uneven(self.vocab, self.mesh.tp.size))
         dtype = torch.promote_types(next(self.module.parameters()).dtype, torch.float32)
         whole = torch.empty(*x.shape, self.vocab, dtype=dtype, device=pp.device)
-        return broadcast_(pp, whole if out is None else out.to(dtype).contiguous(), self.pipeline.end)
+        return broadcast_(
+            pp, whole if out is None else out.to(dtype).contiguous(), self.pipeline.end
+        )
 
     def _forward(self, x: Tensor) -> Tensor | None:
         training = self.module.training

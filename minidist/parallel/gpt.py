@@ -41,7 +41,10 @@ class TensorEmbedding(FirstPart):
 
     def __init__(self, part: FirstPart, comm: Comm, sequence: bool = False):
         nn.Module.__init__(self)
-        (vocab, hidden), like = part.tokens.weight.shape, dict(dtype=part.tokens.weight.dtype, device=META)
+        (vocab, hidden), like = (
+            part.tokens.weight.shape,
+            dict(dtype=part.tokens.weight.dtype, device=META),
+        )
         self.tokens = VocabEmbedding(vocab, hidden, comm, **like)
         self.positions = None if part.positions is None else Embedding(part.context, hidden, **like)
         self.dropout, self.context = TensorDropout(part.dropout.p, comm), part.context
@@ -69,28 +72,50 @@ class TensorHead(nn.Module):
         return getattr(self, self.kind)(self.norm(x))
 
 
-def split_layers(parts: nn.Sequential, comm: Comm, sequence: bool = False, regather: bool = False) -> nn.Sequential:
+def split_layers(
+    parts: nn.Sequential, comm: Comm, sequence: bool = False, regather: bool = False
+) -> nn.Sequential:
     """`parts` with a `TensorLayer` for each `TransformerLayer`, on the device "meta". Arguments as there."""
-    return nn.Sequential(*(_layer(part, comm, sequence, regather) if isinstance(part, TransformerLayer) else part
-                           for part in parts))  # fmt: skip
+    return nn.Sequential(
+        *(
+            _layer(part, comm, sequence, regather) if isinstance(part, TransformerLayer) else part
+            for part in parts
+        )
+    )
 
 
 def _layer(layer: TransformerLayer, comm: Comm, sequence: bool, regather: bool) -> TensorLayer:
     attention, mlp = layer.attention, layer.mlp
     heads = attention.groups * attention.queries
-    return TensorLayer(heads * attention.size, heads, comm, attention.groups, attention.dropout.p, attention.kind,
-                       getattr(mlp.act, "approximate", "none"), sequence, regather=regather,
-                       dtype=layer.norm_1.weight.dtype, device=META, ffn=mlp.ffn, gated=mlp.rows == 2,
-                       rotary=attention.rotary)  # fmt: skip
+    return TensorLayer(
+        heads * attention.size,
+        heads,
+        comm,
+        attention.groups,
+        attention.dropout.p,
+        attention.kind,
+        getattr(mlp.act, "approximate", "none"),
+        sequence,
+        regather=regather,
+        dtype=layer.norm_1.weight.dtype,
+        device=META,
+        ffn=mlp.ffn,
+        gated=mlp.rows == 2,
+        rotary=attention.rotary,
+    )
 
 
 def split_vocabulary(parts: nn.Sequential, comm: Comm, sequence: bool = False) -> nn.Sequential:
     """`parts` with their ends split by rows of the vocabulary, on the device "meta"; tied ends are told apart."""
     first, *layers, last = parts
-    return nn.Sequential(TensorEmbedding(first, comm, sequence), *layers, TensorHead(last, comm, sequence))
+    return nn.Sequential(
+        TensorEmbedding(first, comm, sequence), *layers, TensorHead(last, comm, sequence)
+    )
 
 
-def chunks(parts: nn.Sequential, cuts: Sequence[tuple[int, int]], shape: Shape, stage: int) -> nn.ModuleList:
+def chunks(
+    parts: nn.Sequential, cuts: Sequence[tuple[int, int]], shape: Shape, stage: int
+) -> nn.ModuleList:
     """The chunks of a stage, each a Sequential that keeps the numbers of its parts; cuts: as from `partition`."""
     return nn.ModuleList(parts[slice(*cuts[shape.part(stage, chunk)])] for chunk in range(shape.v))
 
@@ -109,8 +134,14 @@ def tied(module: nn.Module, rename: Callable[[str], str]) -> dict[str, nn.Parame
 
 
 @torch.no_grad()
-def fill_(stage: nn.Module, rename: Callable[[str], str], whole: Mapping[str, Tensor], comm: Comm, seed: int,
-          dtype: torch.dtype | None = None) -> None:  # fmt: skip
+def fill_(
+    stage: nn.Module,
+    rename: Callable[[str], str],
+    whole: Mapping[str, Tensor],
+    comm: Comm,
+    seed: int,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Give each parameter of `stage` its values, on the Comm's device: this rank's part of those in `whole`.
 
     rename: from names in `stage` to those in `whole`.  whole: the serial model's parameters. On the device "meta" they
@@ -125,7 +156,9 @@ def fill_(stage: nn.Module, rename: Callable[[str], str], whole: Mapping[str, Te
         setattr(stage.get_submodule(owner), last, made[serial])
 
 
-def _made(p: Tensor, cut, whole: Tensor, name: str, comm: Comm, seed: int, dtype: torch.dtype | None) -> nn.Parameter:
+def _made(
+    p: Tensor, cut, whole: Tensor, name: str, comm: Comm, seed: int, dtype: torch.dtype | None
+) -> nn.Parameter:
     values = torch.empty(p.shape, dtype=dtype or whole.dtype, device=comm.device)
     if not whole.is_meta:
         values.copy_(whole if cut is None else cut.part(whole, comm.rank))

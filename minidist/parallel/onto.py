@@ -36,7 +36,8 @@ from .zero import FullySharded, ShardedOptimizer
 
 RECOMPUTE = ("none", "selective", "full", "stage")
 SCHEDULES = {"1f1b": one_f_one_b} | {
-    schedule.__name__: schedule for schedule in (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
+    schedule.__name__: schedule
+    for schedule in (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
 }
 Rename = Callable[[str], str]
 Make = Callable[[list[dict]], Optimizer]
@@ -47,10 +48,14 @@ def known(model, optimizer, cost, sequence_parallel: bool, seed: int) -> None:
     if not isinstance(model, GPT):
         raise ValueError(f"parallelize splits a GPT, made by gpt(…), not {type(model).__name__}")
     if not callable(optimizer):
-        raise ValueError("optimizer is a function that makes one of groups of parameters, such as "
-                         f"lambda groups: AdamW(groups, lr=1e-3), not {optimizer!r}")  # fmt: skip
+        raise ValueError(
+            "optimizer is a function that makes one of groups of parameters, such as "
+            f"lambda groups: AdamW(groups, lr=1e-3), not {optimizer!r}"
+        )
     if not callable(cost):
-        raise ValueError(f"cost is a function that gives a number for each part of a model, not {cost!r}")
+        raise ValueError(
+            f"cost is a function that gives a number for each part of a model, not {cost!r}"
+        )
     flags(sequence_parallel=sequence_parallel)
     whole(seed, "a seed is a whole number")
 
@@ -62,14 +67,18 @@ def schedule_of(schedule: str | Schedule, shape: Shape) -> Schedule:
     S, M, v, place = shape
     if schedule is interleaved:
         if v < 2:
-            raise ValueError("schedule='interleaved' wants at least 2 chunks on each stage, and chunks=1: "
-                             "take chunks=2, or schedule='1f1b'")  # fmt: skip
+            raise ValueError(
+                "schedule='interleaved' wants at least 2 chunks on each stage, and chunks=1: "
+                "take chunks=2, or schedule='1f1b'"
+            )
         schedule = functools.partial(interleaved, v=v)
     name = getattr(getattr(schedule, "func", schedule), "__name__", "of yours")
     has = 1 + max((action.chunk for action in schedule(0, S, M)), default=0)
     if has != v:
         words = f"{has} chunk{'s' if has > 1 else ''} on each stage"
-        raise ValueError(f"the schedule {name} has {words}, and chunks={v}: take chunks={has}, or another schedule")
+        raise ValueError(
+            f"the schedule {name} has {words}, and chunks={v}: take chunks={has}, or another schedule"
+        )
     needed = {"interleaved": "loop", "zb_v": "V"}.get(name, place)
     if place != needed:
         raise ValueError(f"the schedule {name} is for place={needed!r}, not for place={place!r}")
@@ -82,13 +91,17 @@ def makes_one(optimizer: Make) -> Make:
     def make(groups: list[dict]) -> Optimizer:
         made = optimizer(groups)
         if not isinstance(made, Optimizer):
-            raise ValueError(f"optimizer made {type(made).__name__} of the groups of parameters, not an optimizer")
+            raise ValueError(
+                f"optimizer made {type(made).__name__} of the groups of parameters, not an optimizer"
+            )
         return made
 
     return make
 
 
-def refuse(model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype, zero: int, compression) -> None:
+def refuse(
+    model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype, zero: int, compression
+) -> None:
     """ValueError for an option that there is not, and for two that contradict each other."""
     if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
         raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
@@ -97,22 +110,34 @@ def refuse(model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype
     if half not in HALVES:
         raise ValueError(f"half is one of {', '.join(map(str, HALVES))}, not {half!r}")
     if compression is not None and not isinstance(compression, Compression):
-        raise ValueError(f"compression is a Compression, such as train.compress.PowerSGD(2), not {compression!r}")
+        raise ValueError(
+            f"compression is a Compression, such as train.compress.PowerSGD(2), not {compression!r}"
+        )
     wide = {p.dtype for p in model.parameters()}
     if amp != "O0" and wide != {torch.float32}:
-        raise ValueError(f"amp={amp!r} starts from parameters in float32; this model has {sorted(map(str, wide))}")
+        raise ValueError(
+            f"amp={amp!r} starts from parameters in float32; this model has {sorted(map(str, wide))}"
+        )
     if recompute == "selective" and any(part.attention.kind != "explicit" for part in model.layers):
-        raise ValueError("recompute='selective' computes the scores of attention='explicit' again; this model's is "
-                         "'sdpa', which keeps none")  # fmt: skip
+        raise ValueError(
+            "recompute='selective' computes the scores of attention='explicit' again; this model's is "
+            "'sdpa', which keeps none"
+        )
     tied, S = model.head is None, shape.S
     if compression is not None and zero:
-        raise ValueError(f"a compression averages whole gradients, as ZeRO 0 has them, not ZeRO {zero}")
+        raise ValueError(
+            f"a compression averages whole gradients, as ZeRO 0 has them, not ZeRO {zero}"
+        )
     if compression is not None and tied and S > 1:
-        raise ValueError(f"the token embedding is on 2 of {S} stages: each would compress its gradient by itself, and "
-                         "the copies would part; take pp=1, or tied=False")  # fmt: skip
+        raise ValueError(
+            f"the token embedding is on 2 of {S} stages: each would compress its gradient by itself, and "
+            "the copies would part; take pp=1, or tied=False"
+        )
     if zero == 3 and tied and shape.v > 1 and shape.stage(0) == shape.stage(S * shape.v - 1):
-        raise ValueError(f"stage 0 holds the tied embedding in 2 of its {shape.v} chunks, and ZeRO 3 shards each chunk "
-                         "by itself: take chunks=1, or tied=False")  # fmt: skip
+        raise ValueError(
+            f"stage 0 holds the tied embedding in 2 of its {shape.v} chunks, and ZeRO 3 shards each chunk "
+            "by itself: take chunks=1, or tied=False"
+        )
 
 
 def forms(module: nn.Module, recompute: str) -> None:
@@ -145,17 +170,28 @@ def precision(amp: str, half: torch.dtype, comm: Comm) -> tuple[AbstractContextM
     return around, LossScaler(enabled=level.scaled and half == torch.float16, comm=comm)
 
 
-def shard(module: nn.ModuleList, comm: Comm, zero: int, amp: str, half: torch.dtype) -> nn.ModuleList:
+def shard(
+    module: nn.ModuleList, comm: Comm, zero: int, amp: str, half: torch.dtype
+) -> nn.ModuleList:
     """ZeRO 3: each chunk's parameters over the ranks of `comm`, gathered layer by layer; else `module` as it is."""
     if zero < 3:
         return module
     compute = half if LEVELS[amp].masters else None
-    blocks = (TransformerLayer, VocabEmbedding)  # a tied embedding is a block, so it is cut alike on both its stages
+    # a tied embedding is a block, so it is cut alike on both its stages
+    blocks = (TransformerLayer, VocabEmbedding)
     return nn.ModuleList(FullySharded(chunk, comm, compute, blocks=blocks) for chunk in module)
 
 
-def averaged(module: nn.ModuleList, some: list[dict], tied: Mapping[str, Tensor], comm: Comm, zero: int, amp: str,
-             make: Make, compression) -> tuple[Optimizer, nn.Module | Optimizer]:  # fmt: skip
+def averaged(
+    module: nn.ModuleList,
+    some: list[dict],
+    tied: Mapping[str, Tensor],
+    comm: Comm,
+    zero: int,
+    amp: str,
+    make: Make,
+    compression,
+) -> tuple[Optimizer, nn.Module | Optimizer]:
     """The optimizer, and who averages gradients over `comm`: a DataParallel, the optimizer, or `module` itself."""
     masters = LEVELS[amp].masters
     if zero in (1, 2):

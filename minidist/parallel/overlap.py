@@ -20,9 +20,17 @@ from collections.abc import Sequence
 from ..collectives import cost
 
 
-def step_time(sizes: Sequence[int], seconds: Sequence[float], n: int, alpha: float, beta: float,
-              bucket_bytes: int = 25 << 20, first_bucket_bytes: int = 1 << 20, overlap: bool = True,
-              algorithm: str = "ring") -> float:  # fmt: skip
+def step_time(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    n: int,
+    alpha: float,
+    beta: float,
+    bucket_bytes: int = 25 << 20,
+    first_bucket_bytes: int = 1 << 20,
+    overlap: bool = True,
+    algorithm: str = "ring",
+) -> float:
     """Seconds from the start of backward until all gradients are averaged.
 
     sizes: bytes of each gradient, in the order in which they become ready (one dtype).  seconds: to compute each.
@@ -46,8 +54,15 @@ def step_time(sizes: Sequence[int], seconds: Sequence[float], n: int, alpha: flo
     return averaged() if sizes else 0.0
 
 
-def best_bucket(sizes: Sequence[int], seconds: Sequence[float], n: int, alpha: float, beta: float,
-                candidates: Sequence[int] | None = None, algorithm: str = "ring") -> int:  # fmt: skip
+def best_bucket(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    n: int,
+    alpha: float,
+    beta: float,
+    candidates: Sequence[int] | None = None,
+    algorithm: str = "ring",
+) -> int:
     """The `bucket_bytes` with the smallest `step_time`, the first one as large as the others.
 
     candidates: the sizes to choose from; None: the powers of two from the smallest gradient's up to their sum.

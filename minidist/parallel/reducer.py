@@ -36,7 +36,9 @@ def share(comm: Comm, weight: float | None) -> Tensor | float:
 
 def check_weight(comm: Comm, weight: float | None) -> None:
     if weight is not None and not weight >= 0:
-        raise ValueError(f"rank {comm.rank} has a weight of {weight}: a number of samples is at least 0")
+        raise ValueError(
+            f"rank {comm.rank} has a weight of {weight}: a number of samples is at least 0"
+        )
 
 
 class Reducer:
@@ -48,9 +50,17 @@ class Reducer:
     there: then nothing is sent while backward runs.
     """
 
-    def __init__(self, comm: Comm, bucket_bytes: int, first_bucket_bytes: int, overlap: bool, algorithm: str | None,
-                 bucket: Callable[[list[Tensor]], Bucket] = Bucket, in_flight: int | None = None,
-                 first: Callable | None = None):  # fmt: skip
+    def __init__(
+        self,
+        comm: Comm,
+        bucket_bytes: int,
+        first_bucket_bytes: int,
+        overlap: bool,
+        algorithm: str | None,
+        bucket: Callable[[list[Tensor]], Bucket] = Bucket,
+        in_flight: int | None = None,
+        first: Callable | None = None,
+    ):
         self.comm, self.overlap, self.algorithm = comm, overlap, algorithm
         self.bucket_bytes, self.first_bucket_bytes = bucket_bytes, first_bucket_bytes
         assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
@@ -60,7 +70,8 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._names: dict[Tensor, str] = {}  # of the parameters that the buckets are for
         self._bucket_of: dict[Tensor, Bucket] = {}
-        self._order: list[Tensor] | None = None  # a new order for the buckets, from the next backward on
+        # a new order for the buckets, from the next backward on
+        self._order: list[Tensor] | None = None
         self._agreed = False  # whether the buckets lie in the order of use
         self._works: list[Work] = []
 
@@ -88,7 +99,9 @@ class Reducer:
 
     def _lay_out(self, order: list[Tensor]) -> None:
         sizes = [p.numel() * p.element_size() for p in order]
-        positions = assign(sizes, [p.dtype for p in order], self.bucket_bytes, self.first_bucket_bytes)
+        positions = assign(
+            sizes, [p.dtype for p in order], self.bucket_bytes, self.first_bucket_bytes
+        )
         self.buckets = [self._bucket([order[i] for i in bucket]) for bucket in positions]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.params}
         self._order = None
@@ -104,13 +117,19 @@ class Reducer:
         """The gradient of `p` is there. The last one of a bucket starts the all-reduce."""
         self._put(p)
         self._ready.append(p)
-        while self._early and self._started < len(self.buckets) and not self.buckets[self._started].missing:
+        while (
+            self._early
+            and self._started < len(self.buckets)
+            and not self.buckets[self._started].missing
+        ):
             self._start()
 
     def _put(self, p: Tensor) -> None:
         if p.grad is not None and p.grad.layout != torch.strided:
-            raise ValueError(f"the gradient of {self._names[p]} is sparse: this all-reduce is for dense ones "
-                             "(sparse=False)")  # fmt: skip
+            raise ValueError(
+                f"the gradient of {self._names[p]} is sparse: this all-reduce is for dense ones "
+                "(sparse=False)"
+            )
         self._bucket_of[p].put(p, self._factor)
 
     def _start(self) -> None:
@@ -135,7 +154,9 @@ class Reducer:
         self.active = False
         self._wait()
         if agreed is not None:
-            self._order = [list(self._bucket_of)[i] for i in (agreed.wait() if self.overlap else agreed)]
+            self._order = [
+                list(self._bucket_of)[i] for i in (agreed.wait() if self.overlap else agreed)
+            ]
         for bucket in self.buckets:
             bucket.hand_out()
 
@@ -173,7 +194,9 @@ def _reduce(comm: Comm, bucket: Bucket, part: Work | Tensor | None, algorithm: s
     bucket.reduce(comm, _known(part), algorithm)
 
 
-def _with_share(comm: Comm, job: Callable, buckets: list[Bucket], part: Work | Tensor | None) -> None:
+def _with_share(
+    comm: Comm, job: Callable, buckets: list[Bucket], part: Work | Tensor | None
+) -> None:
     job(comm, buckets, _known(part))
 
 

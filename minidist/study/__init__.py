@@ -42,9 +42,35 @@ from minidist.study.trees import tree
 from minidist.study.viewer import Viewer, viewer
 
 __all__ = [
-    "Picture", "Profile", "Viewer", "axis_bytes", "bars", "bound", "boxes", "cluster", "curves", "exponents",
-    "holdings", "line", "measure", "memory", "memory_timeline", "mesh", "messages", "published", "roof", "roofline",
-    "schedule", "source", "stacked", "stages", "table", "timeline", "traffic", "tree", "viewer",
-]  # fmt: skip
+    "Picture",
+    "Profile",
+    "Viewer",
+    "axis_bytes",
+    "bars",
+    "bound",
+    "boxes",
+    "cluster",
+    "curves",
+    "exponents",
+    "holdings",
+    "line",
+    "measure",
+    "memory",
+    "memory_timeline",
+    "mesh",
+    "messages",
+    "published",
+    "roof",
+    "roofline",
+    "schedule",
+    "source",
+    "stacked",
+    "stages",
+    "table",
+    "timeline",
+    "traffic",
+    "tree",
+    "viewer",
+]
 
 prepare()

@@ -33,7 +33,14 @@ def stack(ax, timeline, times: tuple[float, float], scale: float, most: float = 
     step, unit = unit_of(most, BYTE_UNITS)
     starts, shown = by_pixel(timeline, times)
     live = np.array([timeline.live[c][shown] for c in names]) / step
-    ax.stackplot(starts / scale, live, colors=[line.MEMORY[c] for c in names], step="post", linewidth=0, alpha=0.9)
+    ax.stackplot(
+        starts / scale,
+        live,
+        colors=[line.MEMORY[c] for c in names],
+        step="post",
+        linewidth=0,
+        alpha=0.9,
+    )
     ax.set_ylim(0, most / step * 1.06)
     ax.locator_params(axis="y", nbins=4)
     ax.grid(axis="y")
@@ -44,7 +51,11 @@ def by_pixel(timeline, times: tuple[float, float]) -> tuple[np.ndarray, list[int
     """The seconds at which each pixel column begins, and which moment it shows: the highest of those within it."""
     edges = np.linspace(*times, PIXELS + 1)
     last = np.searchsorted(timeline.times, edges, side="right")  # so many moments have come by then
-    shown = [a + int(timeline.total[a:b].argmax()) for a, b in zip(np.maximum(last[:-1] - 1, 0), last[1:]) if b]
+    shown = [
+        a + int(timeline.total[a:b].argmax())
+        for a, b in zip(np.maximum(last[:-1] - 1, 0), last[1:])
+        if b
+    ]
     return edges[:-1][last[1:] > 0], shown
 
 
@@ -52,7 +63,12 @@ def legend(fig: Figure, y: float, words: str, names: list[str]) -> None:
     """What the areas are: `words`, then a swatch for each category, `y` inches from the bottom."""
     style = dict(transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL)
     fig.text(line.MARGIN, y, words, fontweight="bold", **style)
-    swatches(fig, line.MARGIN + inches(words, line.SMALL, "bold") + 0.22, y, {c: line.MEMORY[c] for c in names})
+    swatches(
+        fig,
+        line.MARGIN + inches(words, line.SMALL, "bold") + 0.22,
+        y,
+        {c: line.MEMORY[c] for c in names},
+    )
 
 
 def swatches(fig: Figure, x: float, y: float, colors: dict[str, str]) -> None:
@@ -66,6 +82,10 @@ def swatches(fig: Figure, x: float, y: float, colors: dict[str, str]) -> None:
 
 def peak_words(rank: int, timeline) -> str:
     """Where the peak of a rank's memory is, and what it is made of."""
-    parts = ", ".join(f"{name} {measure(nbytes, 'B')}" for name, nbytes in timeline.at_peak.items() if nbytes)
+    parts = ", ".join(
+        f"{name} {measure(nbytes, 'B')}" for name, nbytes in timeline.at_peak.items() if nbytes
+    )
     when = measure(float(timeline.times[timeline.total.argmax()]), "s")
-    return f"memory of rank {rank}: peak {measure(timeline.peak, 'B')} at {when}" + (f" ({parts})" if parts else "")
+    return f"memory of rank {rank}: peak {measure(timeline.peak, 'B')} at {when}" + (
+        f" ({parts})" if parts else ""
+    )

@@ -66,13 +66,17 @@ def _check(clock: str, label: str | None, trace: Trace, ranks: Sequence[int] | N
         )
     for r in ranks or []:
         if not 0 <= r < trace.n:
-            raise ValueError(f"rank {r} is not in this trace of {trace.n} ranks, 0 to {trace.n - 1}")
+            raise ValueError(
+                f"rank {r} is not in this trace of {trace.n} ranks, 0 to {trace.n - 1}"
+            )
 
 
 def _in_time(chosen: list[Message]) -> tuple[list[Arrow], str]:
     end = max(m.arrived for m in chosen)
     if end == min(m.start for m in chosen):
-        raise ValueError(f'every message starts and arrives at {measure(end, "s")}: draw them with clock="steps"')
+        raise ValueError(
+            f'every message starts and arrives at {measure(end, "s")}: draw them with clock="steps"'
+        )
     scale, unit = unit_of(end, TIME_UNITS)
     return [(m, m.start / scale, m.arrived / scale) for m in chosen], unit
 
@@ -111,10 +115,18 @@ def _draw(fig: Figure, arrows: list[Arrow], shown: list[int], unit: str, label: 
         ax.set_xlabel(f"time, {unit}", color=line.MUTED)
     inch = (width / (high - low + 2 * pad), ROW)
     taken: list[tuple[float, float, float, float]] = []
-    for m, start, end in sorted(arrows, key=lambda a: -abs(shown.index(a[0].dst) - shown.index(a[0].src))):
+    for m, start, end in sorted(
+        arrows, key=lambda a: -abs(shown.index(a[0].dst) - shown.index(a[0].src))
+    ):
         a, b = shown.index(m.src), shown.index(m.dst)
         color = line.hue(m.src)
-        style = dict(arrowstyle="-|>,head_width=0.22,head_length=0.5", color=color, shrinkA=0, shrinkB=1, lw=1.5)
+        style = dict(
+            arrowstyle="-|>,head_width=0.22,head_length=0.5",
+            color=color,
+            shrinkA=0,
+            shrinkB=1,
+            lw=1.5,
+        )
         ax.annotate("", (end, b), (start, a), arrowprops=style, zorder=3)
         ax.plot([start], [a], "o", color=color, markersize=4, zorder=4)
         word = {"label": m.label, "bytes": measure(m.nbytes, "B"), None: None}[label]
@@ -126,7 +138,9 @@ def _step_axis(ax, steps: int) -> None:
     for k in range(0, steps, 2):
         ax.axvspan(k, k + 1, color=line.FAINT, alpha=0.4, linewidth=0, zorder=0)
     every = -(-steps // 12)
-    ax.set_xticks([k + 0.5 for k in range(0, steps, every)], [f"step {k + 1}" for k in range(0, steps, every)])
+    ax.set_xticks(
+        [k + 0.5 for k in range(0, steps, every)], [f"step {k + 1}" for k in range(0, steps, every)]
+    )
 
 
 def _label(ax, word: str, tail: tuple, head: tuple, inch: tuple, taken: list) -> None:
@@ -135,8 +149,15 @@ def _label(ax, word: str, tail: tuple, head: tuple, inch: tuple, taken: list) ->
     spot = None
     for part in (0.3, 0.4, 0.2, 0.5, 1.5, 1.4, 1.6) if rows > 1 else (0.5, 0.64, 0.36, 0.74, 0.26):
         x, y = (tail[i] + part / rows * (head[i] - tail[i]) for i in (0, 1))
-        box = (x * inch[0] - half[0], y * inch[1] - half[1], x * inch[0] + half[0], y * inch[1] + half[1])
-        free = not any(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken)
+        box = (
+            x * inch[0] - half[0],
+            y * inch[1] - half[1],
+            x * inch[0] + half[0],
+            y * inch[1] + half[1],
+        )
+        free = not any(
+            box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken
+        )
         if spot is None or free:
             spot = (x, y, box)
         if free:
@@ -152,7 +173,11 @@ def _text(title: str, arrows: list[Arrow], unit: str, ranks: int) -> str:
     out = [f"{title}: {ranks} ranks, {count} message{'s' * (count != 1)}, {total:,} B"]
     for m, start, _ in arrows[:MOST_LINES]:
         when = (
-            f"step {round(start + 0.88)}" if unit == "step" else f"{measure(m.start, 's')} to {measure(m.arrived, 's')}"
+            f"step {round(start + 0.88)}"
+            if unit == "step"
+            else f"{measure(m.start, 's')} to {measure(m.arrived, 's')}"
         )
-        out.append(f"  {when}: {m.src} → {m.dst}, {m.nbytes:,} B" + (f", {m.label}" if m.label else ""))
+        out.append(
+            f"  {when}: {m.src} → {m.dst}, {m.nbytes:,} B" + (f", {m.label}" if m.label else "")
+        )
     return "\n".join(out + [f"  … and {count - MOST_LINES} more"] * (count > MOST_LINES))

@@ -10,12 +10,16 @@ from minidist.study import line
 from minidist.study.picture import Picture, axes, inches, sheet
 
 MOST_PANELS, MOST_PARTS = 4, 64
-HEAD, GAP, TALL = 0.34, 0.3, 1.9  # inches: for the name of a panel, between panels, and of a matrix at most
+# inches: for the name of a panel, between panels, and of a matrix at most
+HEAD, GAP, TALL = 0.34, 0.3, 1.9
 
-Part = tuple[str, Sequence[int], Sequence[int], int]  # label, first (row, column), size (rows, columns), hue
+# label, first (row, column), size (rows, columns), hue
+Part = tuple[str, Sequence[int], Sequence[int], int]
 
 
-def boxes(shape: Sequence[int], panels: Mapping[str, Sequence[Part]], *, title: str = "") -> Picture:
+def boxes(
+    shape: Sequence[int], panels: Mapping[str, Sequence[Part]], *, title: str = ""
+) -> Picture:
     """Draw panels side by side, each the matrix of `shape` with its parts (label, first, size, hue) as rectangles.
 
     hue: the colour, as of a rank of that number, so that one sees across panels what belongs together.
@@ -23,12 +27,17 @@ def boxes(shape: Sequence[int], panels: Mapping[str, Sequence[Part]], *, title: 
     a part that is not within the matrix.
     """
     if len(shape) != 2 or not 1 <= len(panels) <= MOST_PANELS:
-        raise ValueError(f"boxes draws 1 to {MOST_PANELS} panels of a matrix, not {len(panels)} of {tuple(shape)}")
+        raise ValueError(
+            f"boxes draws 1 to {MOST_PANELS} panels of a matrix, not {len(panels)} of {tuple(shape)}"
+        )
     for name, parts in panels.items():
         if len(parts) > MOST_PARTS:
             raise ValueError(f"{name!r} has {len(parts)} parts; boxes draws at most {MOST_PARTS}")
         for label, first, size, _ in parts:
-            if any(at < 0 or n < 0 or at + n > most for at, n, most in zip(first, size, shape, strict=True)):
+            if any(
+                at < 0 or n < 0 or at + n > most
+                for at, n, most in zip(first, size, shape, strict=True)
+            ):
                 where = f"{label!r} of {name!r}, {tuple(size)} from {tuple(first)} on,"
                 raise ValueError(f"{where} is not in {tuple(shape)}")
     wide = (line.WIDTH - 2 * line.MARGIN - GAP * (len(panels) - 1)) / len(panels)
@@ -37,8 +46,14 @@ def boxes(shape: Sequence[int], panels: Mapping[str, Sequence[Part]], *, title: 
     with sheet(line.WIDTH, top + tall + 0.2, title) as fig:
         for i, (name, parts) in enumerate(panels.items()):
             ax = axes(fig, line.MARGIN + i * (wide + GAP), top, wide, tall)
-            fig.text(line.MARGIN + i * (wide + GAP), tall + 0.2 + 0.12, name, transform=fig.dpi_scale_trans,
-                     fontsize=line.TEXT, color=line.MUTED)  # fmt: skip
+            fig.text(
+                line.MARGIN + i * (wide + GAP),
+                tall + 0.2 + 0.12,
+                name,
+                transform=fig.dpi_scale_trans,
+                fontsize=line.TEXT,
+                color=line.MUTED,
+            )
             _draw(ax, shape, parts, (wide / shape[1], tall / shape[0]))
         return Picture(fig, "\n".join([title] * bool(title) + list(_lines(panels))))
 
@@ -50,10 +65,21 @@ def _draw(ax, shape: Sequence[int], parts: Sequence[Part], inch: tuple[float, fl
     ax.add_patch(Rectangle((0, 0), shape[1], shape[0], facecolor="none", edgecolor=line.EDGE))
     for label, (row, column), (rows, columns), hue in parts:
         face = line.mix(line.hue(hue), 0.3)
-        ax.add_patch(Rectangle((column, row), columns, rows, facecolor=face, edgecolor=line.CARD, linewidth=2))
+        ax.add_patch(
+            Rectangle(
+                (column, row), columns, rows, facecolor=face, edgecolor=line.CARD, linewidth=2
+            )
+        )
         if rows * inch[1] > 0.16 and columns * inch[0] > inches(label, line.SMALL):
-            ax.text(column + columns / 2, row + rows / 2, label, ha="center", va="center", fontsize=line.SMALL,
-                    color=line.ink_on(face))  # fmt: skip
+            ax.text(
+                column + columns / 2,
+                row + rows / 2,
+                label,
+                ha="center",
+                va="center",
+                fontsize=line.SMALL,
+                color=line.ink_on(face),
+            )
 
 
 def _lines(panels: Mapping[str, Sequence[Part]]):

@@ -17,7 +17,17 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from minidist.parallel.schedules import Action, interleaved, lists, one_f_one_b, search, simulate, zb_h1, zb_h2, zb_v
+from minidist.parallel.schedules import (
+    Action,
+    interleaved,
+    lists,
+    one_f_one_b,
+    search,
+    simulate,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
 from minidist.study.published import published
 from minidist.study.tables import Table, table
 
@@ -48,7 +58,11 @@ class Rate(NamedTuple):
 
 def published_bubbles() -> list[Rate]:
     """Every published row of a schedule that is built here, simulated."""
-    return [simulated(row) for row in published("zero_bubble_rates") if row["schedule"] in (*BY_HAND, *SEARCHED)]
+    return [
+        simulated(row)
+        for row in published("zero_bubble_rates")
+        if row["schedule"] in (*BY_HAND, *SEARCHED)
+    ]
 
 
 def simulated(row: dict) -> Rate:
@@ -57,14 +71,22 @@ def simulated(row: dict) -> Rate:
     v, place = {"1F1B-I": (row["layers"] // p, "loop"), "ZB-V": (2, "V")}.get(schedule, (1, "loop"))
     passes = 2 if "per CHUNK" in (row["note"] or "") else 1
     columns = {"forward": "T_F_us", "input": "T_B_us", "weight": "T_W_us"}
-    times = {name: passes * row[column] / v for name, column in columns.items()} | {"comm": row["T_comm_us"]}
+    times = {name: passes * row[column] / v for name, column in columns.items()} | {
+        "comm": row["T_comm_us"]
+    }
     if schedule in SEARCHED:
         h, a, s = row["hidden"], row["heads"], row["seq"]
-        actions = search(p, M, **times, limit=SEARCHED[schedule] * p, rest=32 * h / (34 * h + 5 * a * s))
+        actions = search(
+            p, M, **times, limit=SEARCHED[schedule] * p, rest=32 * h / (34 * h + 5 * a * s)
+        )
     elif schedule in BY_HAND:
-        actions = lists(partial(interleaved, v=v) if schedule == "1F1B-I" else BY_HAND[schedule], p, M)
+        actions = lists(
+            partial(interleaved, v=v) if schedule == "1F1B-I" else BY_HAND[schedule], p, M
+        )
     else:
-        raise ValueError(f"the schedules here are {', '.join([*BY_HAND, *SEARCHED])}, not {schedule!r}")
+        raise ValueError(
+            f"the schedules here are {', '.join([*BY_HAND, *SEARCHED])}, not {schedule!r}"
+        )
 
     def waits(stage: int, action: Action) -> bool:
         wraps = stage == (0 if action.kind == "F" else p - 1)
@@ -77,9 +99,30 @@ def simulated(row: dict) -> Rate:
 
 def bubble_table(rates: list[Rate]) -> Table:
     """Published and simulated bubble rates, with each row's error."""
-    rows = [[r.model, r.p, r.M, r.schedule, *(f"{x:.4f}" for x in (r.published, r.ours)), f"{r.error:+.5f}",
-             f"{r.as_published:.4f}", f"{r.as_published - r.published:+.5f}"] for r in rates]  # fmt: skip
-    names = ["model", "p", "M", "schedule", "published", "ours", "error", "waiting as published", "error"]
+    rows = [
+        [
+            r.model,
+            r.p,
+            r.M,
+            r.schedule,
+            *(f"{x:.4f}" for x in (r.published, r.ours)),
+            f"{r.error:+.5f}",
+            f"{r.as_published:.4f}",
+            f"{r.as_published - r.published:+.5f}",
+        ]
+        for r in rates
+    ]
+    names = [
+        "model",
+        "p",
+        "M",
+        "schedule",
+        "published",
+        "ours",
+        "error",
+        "waiting as published",
+        "error",
+    ]
     return table(rows, names, title="Bubble rates: the share of cost without work")
 
 

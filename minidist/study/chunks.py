@@ -56,7 +56,14 @@ def holdings(
             _rank_names(fig, top - HEAD, ranks)
             for name, cell, columns in panels:
                 if arrows and x > line.MARGIN + LABELS:
-                    _word(fig, x - ARROW / 2, top - HEAD - (block - HEAD) / 2, "→", color=line.MUTED, fontsize=15)
+                    _word(
+                        fig,
+                        x - ARROW / 2,
+                        top - HEAD - (block - HEAD) / 2,
+                        "→",
+                        color=line.MUTED,
+                        fontsize=15,
+                    )
                 _panel(fig, x, top, name, steps[name], cell, hues[name])
                 x += columns * (cell + GAP) - GAP + ARROW
             top -= block + GUTTER
@@ -69,7 +76,9 @@ def _check(steps: dict[str, Rows]) -> None:
     name, rows = next(iter(steps.items()))
     for other, more in steps.items():
         if len(more) != len(rows):
-            raise ValueError(f"step {name!r} has {len(rows)} ranks, but step {other!r} has {len(more)}")
+            raise ValueError(
+                f"step {name!r} has {len(rows)} ranks, but step {other!r} has {len(more)}"
+            )
         chunks = max(map(len, more))
         if len(more) > MOST_RANKS or chunks > MOST_CHUNKS:
             raise ValueError(
@@ -93,7 +102,9 @@ def _row(entry: Any) -> list[str | None]:
 
 def _plain(value: Any) -> Any:
     if getattr(value, "is_meta", False):
-        raise ValueError(f"a meta tensor {tuple(value.shape)} has no values to draw: give the names of its chunks")
+        raise ValueError(
+            f"a meta tensor {tuple(value.shape)} has no values to draw: give the names of its chunks"
+        )
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -126,7 +137,10 @@ def _hues(steps: dict[str, Rows], owner: Callable | None) -> dict[str, list[list
         return [home[term.strip()] for term in word.split("+") if term.strip() in home]
 
     return {
-        name: [[ranks(w, r, i, rows) if w else [] for i, w in enumerate(row)] for r, row in enumerate(rows)]
+        name: [
+            [ranks(w, r, i, rows) if w else [] for i, w in enumerate(row)]
+            for r, row in enumerate(rows)
+        ]
         for name, rows in steps.items()
     }
 
@@ -138,7 +152,9 @@ def _is_number(word: str) -> bool:
         return False
 
 
-def _lines(steps: dict[str, Rows], least: float) -> tuple[list[list[tuple[str, float, int]]], float]:
+def _lines(
+    steps: dict[str, Rows], least: float
+) -> tuple[list[list[tuple[str, float, int]]], float]:
     """Each step's name, width of a cell and columns, broken into lines; and the width of the card."""
     lines, widths = [[]], [0.0]
     for name, rows in steps.items():
@@ -163,10 +179,20 @@ def _rank_names(fig: Figure, top: float, ranks: int) -> None:
         face = line.hue(r)
         shape = dict(transform=fig.dpi_scale_trans, facecolor=face, edgecolor="none")
         fig.add_artist(Rectangle((line.MARGIN, y - CELL / 2), 0.05, CELL, **shape))
-        _word(fig, line.MARGIN + 0.13, y, f"rank {r}", ha="left", color=line.MUTED, fontsize=line.SMALL)
+        _word(
+            fig,
+            line.MARGIN + 0.13,
+            y,
+            f"rank {r}",
+            ha="left",
+            color=line.MUTED,
+            fontsize=line.SMALL,
+        )
 
 
-def _panel(fig: Figure, left: float, top: float, name: str, rows: Rows, cell: float, hues: list) -> None:
+def _panel(
+    fig: Figure, left: float, top: float, name: str, rows: Rows, cell: float, hues: list
+) -> None:
     _word(fig, left, top - HEAD / 2 + 0.02, name, ha="left", color=line.INK)
     for r, row in enumerate(rows):
         y = top - HEAD - r * (CELL + GAP) - CELL
@@ -177,7 +203,13 @@ def _panel(fig: Figure, left: float, top: float, name: str, rows: Rows, cell: fl
                 _cell(fig, left + i * (cell + GAP), y, cell, word, hues[r][i])
             elif any(row):
                 _box(
-                    fig, left + i * (cell + GAP), y, cell, facecolor="none", edgecolor=line.EDGE, linestyle=(0, (2, 2))
+                    fig,
+                    left + i * (cell + GAP),
+                    y,
+                    cell,
+                    facecolor="none",
+                    edgecolor=line.EDGE,
+                    linestyle=(0, (2, 2)),
                 )
 
 
@@ -197,7 +229,9 @@ def _cell(fig: Figure, x: float, y: float, width: float, word: str, ranks: list[
 
 
 def _box(fig: Figure, x: float, y: float, width: float, **style) -> FancyBboxPatch:
-    shape = dict(boxstyle="round,pad=0,rounding_size=0.05", transform=fig.dpi_scale_trans, linewidth=0.9)
+    shape = dict(
+        boxstyle="round,pad=0,rounding_size=0.05", transform=fig.dpi_scale_trans, linewidth=0.9
+    )
     return fig.add_artist(FancyBboxPatch((x, y), width, CELL, **shape, **style))
 
 
@@ -212,6 +246,8 @@ def _text(title: str, steps: dict[str, Rows]) -> str:
     for name, rows in steps.items():
         out.append(f"{name}:")
         for r, row in enumerate(rows):
-            held = "  ".join(f"{w or '–':<{width}}" for w in row).rstrip() if any(row) else "nothing"
+            held = (
+                "  ".join(f"{w or '–':<{width}}" for w in row).rstrip() if any(row) else "nothing"
+            )
             out.append(f"  rank {r}: {held}" if len(rows) <= 10 else f"  rank {r:>2}: {held}")
     return "\n".join(out)

@@ -20,7 +20,8 @@ from minidist.study.line import MEMORY
 from minidist.study.picture import measure
 from minidist.study.rows import known_ranks
 
-MOST_ROWS, MOST_POINTS = 128, 6_000  # a row is a lane of a rank; points are moments of memory, of all ranks together
+# a row is a lane of a rank; points are moments of memory, of all ranks together
+MOST_ROWS, MOST_POINTS = 128, 6_000
 
 
 class Part(NamedTuple):
@@ -35,7 +36,9 @@ class Part(NamedTuple):
     limits: list[str]
 
 
-def part(trace: Trace, ranks: Sequence[int] | None, between: tuple[float, float] | None, most: int) -> Part:
+def part(
+    trace: Trace, ranks: Sequence[int] | None, between: tuple[float, float] | None, most: int
+) -> Part:
     """Choose what is shown of `trace`. Errors: ValueError for an unknown rank, nothing to show, no time."""
     low, high = between or (-math.inf, math.inf)
     if not low < high:
@@ -45,7 +48,9 @@ def part(trace: Trace, ranks: Sequence[int] | None, between: tuple[float, float]
     known = known_ranks(trace, ranks)
     order, inside = known[:MOST_ROWS], lambda start, end: start < high and end > low
     shown = set(order)
-    messages = [m for m in trace if (m.src in shown or m.dst in shown) and inside(m.start, m.arrived)]
+    messages = [
+        m for m in trace if (m.src in shown or m.dst in shown) and inside(m.start, m.arrived)
+    ]
     spans = [s for s in trace.spans if s.rank in shown and inside(s.start, s.end)]
     lanes = _lanes(messages, spans)
     order = order[: max(1, MOST_ROWS // len(lanes))]
@@ -64,7 +69,9 @@ def part(trace: Trace, ranks: Sequence[int] | None, between: tuple[float, float]
     if start < cut < end:
         end = cut
     if end <= start:
-        raise ValueError(f"every event of the trace is at {measure(end, 's')}: there is no time to draw")
+        raise ValueError(
+            f"every event of the trace is at {measure(end, 's')}: there is no time to draw"
+        )
     return Part(order, lanes, start, end, messages, spans, limits + said)
 
 
@@ -74,17 +81,27 @@ def _lanes(messages: list[Message], spans: list[Span]) -> list[str]:
     return ["main", *sorted(found - {"main"})]
 
 
-def _first(messages: list[Message], spans: list[Span], most: int) -> tuple[list, list, float, list[str]]:
+def _first(
+    messages: list[Message], spans: list[Span], most: int
+) -> tuple[list, list, float, list[str]]:
     """The first `most` of each, as far as both reach, and in which words that is said."""
     messages.sort(key=lambda m: (m.start, m.src, m.dst))
     spans.sort(key=lambda s: (s.start, s.rank))
-    cut = min((rows[most].start for rows in (messages, spans) if len(rows) > most), default=math.inf)
+    cut = min(
+        (rows[most].start for rows in (messages, spans) if len(rows) > most), default=math.inf
+    )
     kept, out = [[row for row in rows[:most] if row.start <= cut] for rows in (messages, spans)], []
     both = zip(kept, (messages, spans), ("messages", "spans"), strict=True)
-    counts = [f"{len(some):,} of {len(every):,} {word}" for some, every, word in both if len(some) < len(every)]
+    counts = [
+        f"{len(some):,} of {len(every):,} {word}"
+        for some, every, word in both
+        if len(some) < len(every)
+    ]
     if counts:
         counts = " and ".join(counts)
-        out.append(f"the first {counts}, up to {measure(cut, 's')}: choose ranks=[…] or between=(start, end)")
+        out.append(
+            f"the first {counts}, up to {measure(cut, 's')}: choose ranks=[…] or between=(start, end)"
+        )
     return *kept, cut, out
 
 
@@ -99,7 +116,11 @@ def pack(values: list[int]) -> int | list[int] | dict[str, list[int]]:
     places = {value: i for i, value in enumerate(dict.fromkeys(values))}
     if len(places) == 1:
         return values[0]
-    return min(values, {"distinct": list(places), "where": [places[v] for v in values]}, key=lambda c: len(text(c)))
+    return min(
+        values,
+        {"distinct": list(places), "where": [places[v] for v in values]},
+        key=lambda c: len(text(c)),
+    )
 
 
 def steps(values: list[int]) -> list[int]:
@@ -123,25 +144,45 @@ def columns(shown: Part, kinds: dict[str, str], ink_on) -> dict:
     ms, ss = shown.messages, shown.spans
     tables = {
         "messages": {
-            "src": [m.src for m in ms], "dst": [m.dst for m in ms], "bytes": [m.nbytes for m in ms],
-            "start": steps([at(m.start) for m in ms]), "busy": [at(m.sent) - at(m.start) for m in ms],
+            "src": [m.src for m in ms],
+            "dst": [m.dst for m in ms],
+            "bytes": [m.nbytes for m in ms],
+            "start": steps([at(m.start) for m in ms]),
+            "busy": [at(m.sent) - at(m.start) for m in ms],
             "flight": [at(m.arrived) - at(m.sent) for m in ms],
-            "word": [words[m.label or ""] for m in ms], "lane": [lane[m.lane] for m in ms],
+            "word": [words[m.label or ""] for m in ms],
+            "lane": [lane[m.lane] for m in ms],
         },
         "spans": {
-            "rank": [s.rank for s in ss], "lane": [lane[s.lane] for s in ss], "kind": [kind[s.kind] for s in ss],
-            "start": steps([at(s.start) for s in ss]), "long": [at(s.end) - at(s.start) for s in ss],
+            "rank": [s.rank for s in ss],
+            "lane": [lane[s.lane] for s in ss],
+            "kind": [kind[s.kind] for s in ss],
+            "start": steps([at(s.start) for s in ss]),
+            "long": [at(s.end) - at(s.start) for s in ss],
             "name": [words[s.name] for s in ss],
         },
-    }  # fmt: skip
-    out = {name: {"count": len(next(iter(t.values())))} | {k: pack(v) for k, v in t.items()} for name, t in
-           tables.items()}  # fmt: skip
-    rows = [[r, lane[name]] for r in shown.ranks for name in shown.lanes if name == "main" or (r, name) in found]
+    }
+    out = {
+        name: {"count": len(next(iter(t.values())))} | {k: pack(v) for k, v in t.items()}
+        for name, t in tables.items()
+    }
+    rows = [
+        [r, lane[name]]
+        for r in shown.ranks
+        for name in shown.lanes
+        if name == "main" or (r, name) in found
+    ]
     return out | {
-        "tick": tick, "unit": unit_of_page(shown.end), "start": at(shown.start), "end": at(shown.end),
-        "ranks": shown.ranks, "rows": rows, "lanes": shown.lanes, "words": list(words),
+        "tick": tick,
+        "unit": unit_of_page(shown.end),
+        "start": at(shown.start),
+        "end": at(shown.end),
+        "ranks": shown.ranks,
+        "rows": rows,
+        "lanes": shown.lanes,
+        "words": list(words),
         "kinds": [[name, color, ink_on(color)] for name, color in kinds.items()],
-    }  # fmt: skip
+    }
 
 
 def _words(shown: Part):
@@ -156,7 +197,9 @@ def unit_of_page(end: float) -> tuple[str, float]:
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
-def memory_columns(lines: dict[int, Timeline], shown: Part, tick: float) -> tuple[dict | None, list[str]]:
+def memory_columns(
+    lines: dict[int, Timeline], shown: Part, tick: float
+) -> tuple[dict | None, list[str]]:
     """Each rank's live bytes by category, as changes: when, which category, by how many bytes; ranks alike share one.
 
     Above 6,000 moments of all ranks together the telling ones are kept, which is said.
@@ -171,7 +214,9 @@ def memory_columns(lines: dict[int, Timeline], shown: Part, tick: float) -> tupl
         kept += len(some)
         of[rank] = series.setdefault(text(_changes(timeline, some, names, tick)), len(series))
     total = sum(len(timeline.times) for timeline in lines.values())
-    said = [f"{kept:,} of {total:,} moments of memory, the highest among them"] if kept < total else []
+    said = (
+        [f"{kept:,} of {total:,} moments of memory, the highest among them"] if kept < total else []
+    )
     rank = max(lines, key=lambda r: lines[r].peak)
     table = {"categories": [[name, MEMORY[name]] for name in names], "of": of, "rank": rank}
     return table | {"series": [json.loads(s) for s in series]}, said
@@ -192,7 +237,9 @@ def _changes(timeline: Timeline, some: list[int], names: list[str], tick: float)
     when, which, change, before = [], [], [], [0] * len(names)
     live = [timeline.live[name][some].tolist() for name in names]
     for time, now in zip(timeline.times[some].tolist(), zip(*live, strict=True), strict=True):
-        for more, k in sorted((b - a, k) for k, (a, b) in enumerate(zip(before, now, strict=True)) if a != b):
+        for more, k in sorted(
+            (b - a, k) for k, (a, b) in enumerate(zip(before, now, strict=True)) if a != b
+        ):
             when.append(round(time / tick))
             which.append(k)
             change.append(more)

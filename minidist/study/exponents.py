@@ -20,10 +20,17 @@ from minidist.study.picture import Picture, axes, inches, sheet, short
 from minidist.train.amp.see import Exponents
 
 MOST_ROWS, TALL, GAP, HEAD, FOOT = 6, 1.15, 0.55, 0.45, 0.55  # inches, but for the rows
-COLORS = {"become 0": line.VERMILION, "are subnormal": line.ORANGE, "are normal": line.BLUE, "become inf": line.PURPLE}
+COLORS = {
+    "become 0": line.VERMILION,
+    "are subnormal": line.ORANGE,
+    "are normal": line.BLUE,
+    "become inf": line.PURPLE,
+}
 
 
-def exponents(found: Exponents | Mapping[str, Exponents], *, title: str = "Numbers by exponent") -> Picture:
+def exponents(
+    found: Exponents | Mapping[str, Exponents], *, title: str = "Numbers by exponent"
+) -> Picture:
     """Draw what `minidist.train.amp.exponents` has counted: one count, or several by name.
 
     A bar is the share of all numbers that lie from 2^e to below 2^(e+1), coloured by what the dtype makes of them.
@@ -32,10 +39,14 @@ def exponents(found: Exponents | Mapping[str, Exponents], *, title: str = "Numbe
     rows = {"": found} if isinstance(found, Exponents) else dict(found)
     held = {row.dtype for row in rows.values()}
     if not 0 < len(rows) <= MOST_ROWS or len(held) != 1:
-        raise ValueError(f"exponents draws 1 to {MOST_ROWS} counts of one dtype, not {len(rows)} of {len(held)}")
+        raise ValueError(
+            f"exponents draws 1 to {MOST_ROWS} counts of one dtype, not {len(rows)} of {len(held)}"
+        )
     powers = [e for row in rows.values() for e in row.counts]
     if not powers:
-        raise ValueError(f"none of the {sum(r.total for r in rows.values())} numbers has an exponent: 0, inf or nan")
+        raise ValueError(
+            f"none of the {sum(r.total for r in rows.values())} numbers has an exponent: 0, inf or nan"
+        )
     edges, low, high = limits(held.pop()), min(powers) - 1, max(powers) + 2
     top = max(count / row.total for row in rows.values() for count in row.counts.values())
     with sheet(line.WIDTH, HEAD + len(rows) * (TALL + GAP) + FOOT, title) as fig:
@@ -49,7 +60,9 @@ def exponents(found: Exponents | Mapping[str, Exponents], *, title: str = "Numbe
             _ticks(ax, last=i == len(rows) - 1)
             style = dict(fontsize=line.SMALL, xycoords="axes fraction", textcoords="offset points")
             ax.annotate(name, (0, 1), (0, 17), fontweight="bold", **style)
-            ax.annotate(without_exponent(row), (1, 1), (0, 17), ha="right", color=line.MUTED, **style)
+            ax.annotate(
+                without_exponent(row), (1, 1), (0, 17), ha="right", color=line.MUTED, **style
+            )
         return Picture(fig, _text(title, rows))
 
 
@@ -81,19 +94,33 @@ def _regions(ax, row: Exponents, edges: list[int], width: float) -> None:
         words = [f"{_share(count, row)} {name}", _share(count, row)]
         fits = [word for word in words if inches(word, line.SMALL) < (b - a) / (high - low) * width]
         if fits:
-            ax.annotate(fits[0], ((a + b) / 2, 1), (0, 3), xycoords=("data", "axes fraction"), ha="center",
-                        textcoords="offset points", fontsize=line.SMALL, color=line.MUTED)  # fmt: skip
+            ax.annotate(
+                fits[0],
+                ((a + b) / 2, 1),
+                (0, 3),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                textcoords="offset points",
+                fontsize=line.SMALL,
+                color=line.MUTED,
+            )
 
 
 def _ticks(ax, last: bool) -> None:
     low, high = map(int, ax.get_xlim())
     step = next(2**k for k in range(10) if (high - low) / 2**k <= 16)
-    places = range((low // step + 1) * step, high + 1, step)  # none at the corner, where the 0 of the shares stands
-    ax.set_xticks(places, [f"2{_raised(e)}" if e else "1" for e in places] if last else [""] * len(places))
+    # none at the corner, where the 0 of the shares stands
+    places = range((low // step + 1) * step, high + 1, step)
+    ax.set_xticks(
+        places, [f"2{_raised(e)}" if e else "1" for e in places] if last else [""] * len(places)
+    )
     ax.set_yticks([0, ax.get_ylim()[1] / 1.1], ["0", f"{100 * ax.get_ylim()[1] / 1.1:.0f} %"])
     ax.tick_params(length=0)
     if last:
-        ax.set_xlabel("size of a number; a bar is the share of all numbers in one power of two", color=line.MUTED)
+        ax.set_xlabel(
+            "size of a number; a bar is the share of all numbers in one power of two",
+            color=line.MUTED,
+        )
 
 
 def _raised(e: int) -> str:
@@ -122,6 +149,12 @@ def _text(title: str, rows: Mapping[str, Exponents]) -> str:
         dtype = str(row.dtype).removeprefix("torch.")
         fates = _fates(row) | {"are 0": row.zeros, "are inf or nan": row.bad}
         words = ", ".join(f"{_share(count, row)} {fate}" for fate, count in fates.items() if count)
-        span = f"2{_raised(min(row.counts))} to 2{_raised(max(row.counts) + 1)}" if row.counts else "no exponent"
-        out.append(f"  {name + ': ' if name else ''}{row.total:,} numbers, {span}; in {dtype}: {words}")
+        span = (
+            f"2{_raised(min(row.counts))} to 2{_raised(max(row.counts) + 1)}"
+            if row.counts
+            else "no exponent"
+        )
+        out.append(
+            f"  {name + ': ' if name else ''}{row.total:,} numbers, {span}; in {dtype}: {words}"
+        )
     return "\n".join(out)

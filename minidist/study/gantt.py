@@ -14,10 +14,20 @@ from minidist.comm.trace import Message, Trace
 from minidist.study import line
 from minidist.study.areas import categories, highest, legend, peak_words, stack, swatches
 from minidist.study.picture import TIME_UNITS, Picture, axes, inches, measure, sheet, unit_of
-from minidist.study.rows import Bars, Row, bars_of, draw_arrows, draw_row, kinds_of, known_ranks, rows_of
+from minidist.study.rows import (
+    Bars,
+    Row,
+    bars_of,
+    draw_arrows,
+    draw_row,
+    kinds_of,
+    known_ranks,
+    rows_of,
+)
 
 MOST_RANKS, MOST_LISTED, MOST_ARROWS = 256, 8, 300
-BETWEEN, LANES, LABELS, HEAD, FOOT = 0.1, 0.04, 0.85, 0.3, 0.5  # inches: between two ranks, two lanes of one, …
+# inches: between two ranks, two lanes of one, …
+BETWEEN, LANES, LABELS, HEAD, FOOT = 0.1, 0.04, 0.85, 0.3, 0.5
 MOST_INCHES = 7.0
 MEMORY, ABOVE = 1.05, 0.42  # inches of the areas of memory, and of the words above them
 
@@ -51,24 +61,34 @@ def timeline(
     traces = dict(trace) if isinstance(trace, Mapping) else {"": trace}
     if not traces:
         raise ValueError("timeline needs at least one trace")
-    charts = {str(name): _chart_of(str(name), t, ranks, arrows, memory) for name, t in traces.items()}
+    charts = {
+        str(name): _chart_of(str(name), t, ranks, arrows, memory) for name, t in traces.items()
+    }
     end = max(_end(chart.bars) for chart in charts.values())
     if end <= 0:
-        raise ValueError(f"every event of the trace is at {measure(end, 's')}: there is no time to draw")
+        raise ValueError(
+            f"every event of the trace is at {measure(end, 's')}: there is no time to draw"
+        )
     return picture(title, charts, 0.0, end)
 
 
-def _chart_of(name: str, trace: Trace, ranks: Sequence[int] | None, arrows: bool, memory: bool | int) -> Chart:
+def _chart_of(
+    name: str, trace: Trace, ranks: Sequence[int] | None, arrows: bool, memory: bool | int
+) -> Chart:
     order = known_ranks(trace, ranks)
     shown = set(order)
     if len(shown) > MOST_RANKS:
-        raise ValueError(f"timeline draws at most {MOST_RANKS} ranks, and there are {len(shown)}: choose ranks=[…]")
+        raise ValueError(
+            f"timeline draws at most {MOST_RANKS} ranks, and there are {len(shown)}: choose ranks=[…]"
+        )
     bars = bars_of(trace, trace.spans, shown)
     if not bars:
         raise ValueError(f"trace {name!r} has no message and no span of ranks {sorted(shown)}")
     among = [m for m in trace if m.src in shown and m.dst in shown] if arrows else []
     if len(among) > MOST_ARROWS:
-        raise ValueError(f"timeline draws at most {MOST_ARROWS} arrows, and there are {len(among):,}: choose ranks=[…]")
+        raise ValueError(
+            f"timeline draws at most {MOST_ARROWS} arrows, and there are {len(among):,}: choose ranks=[…]"
+        )
     return Chart(bars, order, rows_of(bars, order), among, _memory_of(trace, order, memory))
 
 
@@ -78,23 +98,33 @@ def _memory_of(trace: Trace, order: list[int], memory: bool | int) -> tuple | No
         rank = highest(lines, order) if memory else None
         return None if rank is None else (rank, lines[rank])
     if memory not in lines:
-        raise ValueError(f"rank {memory} has no memory in this trace; those that have: {sorted(lines)}")
+        raise ValueError(
+            f"rank {memory} has no memory in this trace; those that have: {sorted(lines)}"
+        )
     return memory, lines[memory]
 
 
-def picture(title: str, charts: dict[str, Chart], begin: float, end: float, limits: Sequence[str] = ()) -> Picture:
+def picture(
+    title: str, charts: dict[str, Chart], begin: float, end: float, limits: Sequence[str] = ()
+) -> Picture:
     """Draw the charts under each other from `begin` to `end` seconds. limits: what is left out, in words."""
-    kinds = kinds_of({b[2] for chart in charts.values() for row in chart.bars.values() for b in row})
+    kinds = kinds_of(
+        {b[2] for chart in charts.values() for row in chart.bars.values() for b in row}
+    )
     squeeze = min(1.0, MOST_INCHES / sum(_height(chart.rows, 1.0) for chart in charts.values()))
     below = {name: (MEMORY + ABOVE) * (chart.memory is not None) for name, chart in charts.items()}
     heads = {name: HEAD * bool(name) for name in charts}
-    tall = sum(_height(c.rows, squeeze) + heads[n] + below[n] for n, c in charts.items()) + 0.12 * (len(charts) - 1)
+    tall = sum(_height(c.rows, squeeze) + heads[n] + below[n] for n, c in charts.items()) + 0.12 * (
+        len(charts) - 1
+    )
     most = max((c.memory[1].peak for c in charts.values() if c.memory), default=0)
     top = 0.8 + 0.2 * len(limits)
     with sheet(line.WIDTH, top + 0.05 + tall + FOOT, title) as fig:
         swatches(fig, line.MARGIN, fig.get_figheight() - 0.58, kinds)
         for k, words in enumerate(limits):
-            style = dict(transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL, color=line.MUTED)
+            style = dict(
+                transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL, color=line.MUTED
+            )
             fig.text(line.MARGIN, fig.get_figheight() - 0.8 - 0.2 * k, words, **style)
         for name, chart in charts.items():
             deep = _height(chart.rows, squeeze)
@@ -115,7 +145,9 @@ def _end(bars: Bars) -> float:
 
 def _height(rows: list[Row], squeeze: float) -> float:
     ranks, lanes = len({r for r, *_ in rows}), len({row[:2] for row in rows})
-    return squeeze * (sum(tall for *_, tall in rows) + (ranks + 1) * BETWEEN + (lanes - ranks) * LANES)
+    return squeeze * (
+        sum(tall for *_, tall in rows) + (ranks + 1) * BETWEEN + (lanes - ranks) * LANES
+    )
 
 
 def _axes(fig: Figure, top: float, deep: float, times: tuple[float, float]):
@@ -129,7 +161,9 @@ def _axes(fig: Figure, top: float, deep: float, times: tuple[float, float]):
     return ax, (width / (times[1] - times[0]), scale)
 
 
-def _chart(fig: Figure, top, deep, chart: Chart, times, kinds: dict[str, str], squeeze: float) -> None:
+def _chart(
+    fig: Figure, top, deep, chart: Chart, times, kinds: dict[str, str], squeeze: float
+) -> None:
     ax, inch = _axes(fig, top, deep, times)
     ax.set_ylim(deep, 0)
     y, edges, middle, last = 0.0, {}, {}, (None, "")
@@ -143,7 +177,9 @@ def _chart(fig: Figure, top, deep, chart: Chart, times, kinds: dict[str, str], s
     draw_arrows(ax, chart.arrows, middle, inch)
     places = [((min(ys) + max(ys)) / 2, r, lane) for (r, lane), ys in edges.items()]
     every = next(2**k for k in range(20) if len(places) * 0.16 <= deep * 2**k)
-    ax.set_yticks([p for p, *_ in places[::every]], [_name(r, lane) for _, r, lane in places[::every]])
+    ax.set_yticks(
+        [p for p, *_ in places[::every]], [_name(r, lane) for _, r, lane in places[::every]]
+    )
     ax.tick_params(length=0)
 
 
@@ -177,7 +213,9 @@ def _time_axis(fig: Figure, end: float) -> None:
     fig.axes[-1].set_xlabel(f"time, {unit_of(end, TIME_UNITS)[1]}", color=line.MUTED)
 
 
-def _text(title: str, charts: dict[str, Chart], kinds: dict[str, str], limits: Sequence[str]) -> str:
+def _text(
+    title: str, charts: dict[str, Chart], kinds: dict[str, str], limits: Sequence[str]
+) -> str:
     out = [title] * bool(title)
     for name, chart in charts.items():
         ranks, end = chart.order, _end(chart.bars)
@@ -185,14 +223,27 @@ def _text(title: str, charts: dict[str, Chart], kinds: dict[str, str], limits: S
         for (r, *_), row in chart.bars.items():
             for start, stop, kind, _ in row:
                 spent[r][kind] += stop - start
-        out.append((f"{name}: " if name else "") + f"{len(ranks)} rank{'s' * (len(ranks) != 1)}, {measure(end, 's')}")
+        out.append(
+            (f"{name}: " if name else "")
+            + f"{len(ranks)} rank{'s' * (len(ranks) != 1)}, {measure(end, 's')}"
+        )
         if len(ranks) <= MOST_LISTED:
-            out += [f"  rank {r}: " + ", ".join(_spent(k, t) for k, t in spent[r].items() if t) for r in ranks]
+            out += [
+                f"  rank {r}: " + ", ".join(_spent(k, t) for k, t in spent[r].items() if t)
+                for r in ranks
+            ]
         for kind in kinds if len(ranks) > MOST_LISTED else []:
             times = [spent[r][kind] for r in ranks]
-            low, mean, high = (measure(t, "s") for t in (min(times), sum(times) / len(times), max(times)))
+            low, mean, high = (
+                measure(t, "s") for t in (min(times), sum(times) / len(times), max(times))
+            )
             out.append(
-                f"  {kind}: " + (f"{low} on each rank" if low == high else f"{low} to {high} a rank, {mean} on average")
+                f"  {kind}: "
+                + (
+                    f"{low} on each rank"
+                    if low == high
+                    else f"{low} to {high} a rank, {mean} on average"
+                )
             )
         if chart.memory:
             out.append(f"  {peak_words(*chart.memory)}")

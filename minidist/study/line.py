@@ -38,10 +38,24 @@ MEMORY = {
 }
 """What memory is held for; in a stack, from the bottom up."""
 
-LIGHT = {"card": CARD, "edge": EDGE, "ink": INK, "muted": MUTED, "faint": FAINT,
-         "wait": KINDS["wait"], "mark": "#B84A00"}  # fmt: skip
-DARK = {"card": "#1B1E23", "edge": "#3D424B", "ink": "#EDEBE5", "muted": "#A6ACB6", "faint": "#2C3037",
-        "wait": "#4A4F58", "mark": "#FF8A3D"}  # fmt: skip
+LIGHT = {
+    "card": CARD,
+    "edge": EDGE,
+    "ink": INK,
+    "muted": MUTED,
+    "faint": FAINT,
+    "wait": KINDS["wait"],
+    "mark": "#B84A00",
+}
+DARK = {
+    "card": "#1B1E23",
+    "edge": "#3D424B",
+    "ink": "#EDEBE5",
+    "muted": "#A6ACB6",
+    "faint": "#2C3037",
+    "wait": "#4A4F58",
+    "mark": "#FF8A3D",
+}
 """The card of a page that follows the reader's choice of light or dark; the hues stay."""
 
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))

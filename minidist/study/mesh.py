@@ -18,7 +18,8 @@ from minidist.study import line
 from minidist.study.picture import Picture, axes, inches, measure, sheet
 from minidist.study.topology import some
 
-WORDS, CELL, ROW, GAP = 1.0, 0.46, 8, 0.12  # inches: words at the left, height of a rank; ranks side by side; between
+# inches: words at the left, height of a rank; ranks side by side; between
+WORDS, CELL, ROW, GAP = 1.0, 0.46, 8, 0.12
 MOST_NODES = 4
 
 
@@ -38,10 +39,14 @@ def axis_bytes(trace: Trace, grid: Grid, cluster: Cluster) -> dict[str, dict[str
         levels = found.setdefault(grid.between(src, dst), {})
         for level in cluster.levels(src, dst):
             levels[level] = levels.get(level, 0) + sent
-    return {axis: {level: row[level] for level in LEVELS if level in row} for axis, row in found.items()}
+    return {
+        axis: {level: row[level] for level in LEVELS if level in row} for axis, row in found.items()
+    }
 
 
-def mesh(grid: Grid, cluster: Cluster, trace: Trace | None = None, *, title: str | None = None) -> Picture:
+def mesh(
+    grid: Grid, cluster: Cluster, trace: Trace | None = None, *, title: str | None = None
+) -> Picture:
     """Draw where the ranks of `grid` are on the nodes of `cluster`; with a trace, also the bytes of `axis_bytes`.
 
     A colour is a stage of the pipeline. Of many nodes the first and the last are drawn.
@@ -50,7 +55,10 @@ def mesh(grid: Grid, cluster: Cluster, trace: Trace | None = None, *, title: str
     grid.fits(cluster.size)
     per = cluster.ranks * cluster.devices
     nodes = some(-(-grid.size // per), MOST_NODES)
-    heights = [0.3 if node is None else -(-min(per, grid.size - node * per) // ROW) * CELL + GAP for node in nodes]
+    heights = [
+        0.3 if node is None else -(-min(per, grid.size - node * per) // ROW) * CELL + GAP
+        for node in nodes
+    ]
     sent = {} if trace is None else axis_bytes(trace, grid, cluster)
     top = 0.55 + sum(heights)
     with sheet(line.WIDTH, top + bool(sent) * (0.3 + 0.26 * len(sent)) + line.MARGIN, title) as fig:
@@ -69,16 +77,35 @@ def mesh(grid: Grid, cluster: Cluster, trace: Trace | None = None, *, title: str
 
 def _node(ax, grid: Grid, node: int | None, per: int, y: float, tall: float) -> None:
     """One node: a cell for each rank; None: some are left out."""
-    ax.text(line.MARGIN, y + tall / 2, "…" if node is None else f"node {node}", va="center", fontsize=line.TEXT)
+    ax.text(
+        line.MARGIN,
+        y + tall / 2,
+        "…" if node is None else f"node {node}",
+        va="center",
+        fontsize=line.TEXT,
+    )
     wide = (line.WIDTH - WORDS - line.MARGIN) / min(ROW, per)
-    for k, rank in enumerate(() if node is None else range(node * per, min((node + 1) * per, grid.size))):
+    for k, rank in enumerate(
+        () if node is None else range(node * per, min((node + 1) * per, grid.size))
+    ):
         x, at = WORDS + k % ROW * wide, y + k // ROW * CELL
         color = line.hue(grid.place(rank)["pp"])
         face = line.mix(color, 0.22)
-        ax.add_patch(FancyBboxPatch((x + 0.03, at + 0.02), wide - 0.06, CELL - 0.04, facecolor=face, edgecolor=color,
-                                    boxstyle="round,pad=0,rounding_size=0.04", linewidth=0.9))  # fmt: skip
+        ax.add_patch(
+            FancyBboxPatch(
+                (x + 0.03, at + 0.02),
+                wide - 0.06,
+                CELL - 0.04,
+                facecolor=face,
+                edgecolor=color,
+                boxstyle="round,pad=0,rounding_size=0.04",
+                linewidth=0.9,
+            )
+        )
         words = dict(ha="center", va="center", color=line.ink_on(face))
-        ax.text(x + wide / 2, at + 0.14, f"rank {rank}", fontsize=line.SMALL, fontweight="bold", **words)
+        ax.text(
+            x + wide / 2, at + 0.14, f"rank {rank}", fontsize=line.SMALL, fontweight="bold", **words
+        )
         ax.text(x + wide / 2, at + 0.31, grid.name(rank), fontsize=line.SMALL, **words)
 
 
@@ -95,9 +122,19 @@ def _table(ax, sent: dict[str, dict[str, int]], y: float) -> None:
         at = y + 0.26 * (i + 1)
         ax.text(line.MARGIN, at, axis, va="center", fontsize=line.TEXT, fontweight="bold")
         for k, level in enumerate(levels):
-            face = line.mix(line.BLUE, 0.08 + 0.5 * row[level] / most) if level in row else line.CARD
-            ax.add_patch(FancyBboxPatch((left + k * wide + 0.02, at - 0.115), wide - 0.04, 0.23, facecolor=face,
-                                        boxstyle="square,pad=0", linewidth=0))  # fmt: skip
+            face = (
+                line.mix(line.BLUE, 0.08 + 0.5 * row[level] / most) if level in row else line.CARD
+            )
+            ax.add_patch(
+                FancyBboxPatch(
+                    (left + k * wide + 0.02, at - 0.115),
+                    wide - 0.04,
+                    0.23,
+                    facecolor=face,
+                    boxstyle="square,pad=0",
+                    linewidth=0,
+                )
+            )
             word = measure(row[level], "B") if level in row else "–"
             style = dict(ha="center", va="center", fontsize=line.SMALL, color=line.ink_on(face))
             ax.text(left + (k + 0.5) * wide, at, word, **style)
@@ -109,5 +146,8 @@ def _columns(sent: dict[str, dict[str, int]]) -> list[str]:
 
 def _lines(sent: dict[str, dict[str, int]]) -> list[str]:
     """The table in words."""
-    return [f"  {axis}: " + (", ".join(f"{row[level]:,} B over {LEVELS[level]}" for level in row) or "nothing")
-            for axis, row in sent.items()]  # fmt: skip
+    return [
+        f"  {axis}: "
+        + (", ".join(f"{row[level]:,} B over {LEVELS[level]}" for level in row) or "nothing")
+        for axis, row in sent.items()
+    ]

@@ -89,16 +89,27 @@ class Profile:
 
     def tables(self) -> list[Table]:
         """Work by phase, memory at the peak, and the operators that take longest."""
-        phases = [(name, *_row(t)) for name, t in self.by_phase.items() if t.calls] + [("all", *_row(self.total))]
+        phases = [(name, *_row(t)) for name, t in self.by_phase.items() if t.calls] + [
+            ("all", *_row(self.total))
+        ]
         end = self.timeline.at(float("inf"))
-        memory = [(c, words(b, "B"), words(end[c], "B")) for c, b in self.at_peak.items() if b or end[c]]
+        memory = [
+            (c, words(b, "B"), words(end[c], "B")) for c, b in self.at_peak.items() if b or end[c]
+        ]
         memory.append(("all", words(self.peak, "B"), words(sum(end.values()), "B")))
-        memory += [(f"the allocator's own: {what}", words(b, "B"), None) for what, b in self.allocator.items()]
+        memory += [
+            (f"the allocator's own: {what}", words(b, "B"), None)
+            for what, b in self.allocator.items()
+        ]
         work = ["calls", "FLOPs", "bytes moved", "time"]
         most = [(name, *_row(t)) for name, t in list(self.by_operator.items())[:MOST_OPERATORS]]
         return [
             table(phases, ["phase", *work], title=f"Work, by the roofline of {self.device.name}"),
-            table(memory, ["live memory", "at the peak", "at the end"], title=f"{self.timeline.device} tensors"),
+            table(
+                memory,
+                ["live memory", "at the peak", "at the end"],
+                title=f"{self.timeline.device} tensors",
+            ),
             table(most, ["operator", *work], title=_heading(len(most), len(self.by_operator))),
         ]
 
@@ -111,8 +122,12 @@ class Profile:
 
 def _row(t: Tally) -> tuple:
     scale, unit = unit_of(t.flops, FLOP_UNITS)
-    return t.calls, f"{short(t.flops / scale if scale > 1 else t.flops)} {unit}", words(t.nbytes, "B"), \
-        words(t.seconds, "s")  # fmt: skip
+    return (
+        t.calls,
+        f"{short(t.flops / scale if scale > 1 else t.flops)} {unit}",
+        words(t.nbytes, "B"),
+        words(t.seconds, "s"),
+    )
 
 
 def _heading(shown: int, of: int) -> str:
@@ -123,7 +138,9 @@ class _Stopwatch:
     time = 0.0
 
 
-def measure(fn: Callable, *args, device: Device | None = None, where: str | None = None, **kwargs) -> Profile:
+def measure(
+    fn: Callable, *args, device: Device | None = None, where: str | None = None, **kwargs
+) -> Profile:
     """Call `fn(*args, **kwargs)` once and say what it costs.
 
     device: whose roofline gives the time; one H100 unless given.  where: operators on tensors of this type of device
@@ -146,9 +163,13 @@ def measure(fn: Callable, *args, device: Device | None = None, where: str | None
     ledger.close()
     profile.timeline = ledger.timeline(where)
     if counted not in (None, profile.timeline.device):
-        raise ValueError(f"{getattr(fn, '__name__', fn)} was given {counted} tensors, but most of its memory is in "
-                         f"{profile.timeline.device} tensors: say which of the two to measure, where=…")  # fmt: skip
-    profile.by_operator = dict(sorted(profile.by_operator.items(), key=lambda item: -item[1].seconds))
+        raise ValueError(
+            f"{getattr(fn, '__name__', fn)} was given {counted} tensors, but most of its memory is in "
+            f"{profile.timeline.device} tensors: say which of the two to measure, where=…"
+        )
+    profile.by_operator = dict(
+        sorted(profile.by_operator.items(), key=lambda item: -item[1].seconds)
+    )
     return profile
 
 

@@ -35,12 +35,15 @@ class Picture:
 
     def __init__(self, fig: Figure, text: str):
         self.png, self.text = _png(fig), text
-        self.width, self.height = (round(96 * inches) for inches in fig.get_size_inches())  # CSS pixels
+        # CSS pixels
+        self.width, self.height = (round(96 * inches) for inches in fig.get_size_inches())
 
     def save(self, path: str | Path) -> None:
         """Write the PNG to `path`, which must end in .png (ValueError)."""
         if Path(path).suffix.lower() != ".png":
-            raise ValueError(f"a picture is saved as .png, not as {Path(path).suffix or 'a name without ending'!r}")
+            raise ValueError(
+                f"a picture is saved as .png, not as {Path(path).suffix or 'a name without ending'!r}"
+            )
         Path(path).write_bytes(self.png)
 
     def __repr__(self) -> str:
@@ -60,7 +63,9 @@ def _png(fig: Figure) -> bytes:
     kept = np.sort(np.argsort(-often, kind="stable")[:256])
     rgba = found.view(np.uint8).reshape(-1, 4)
     far = ((rgba[:, None].astype(np.int32) - rgba[kept].astype(np.int32)) ** 2).sum(-1)
-    image = Image.fromarray(far.argmin(1)[where].reshape(pixels.shape[:2]).astype(np.uint8)).convert("P")
+    image = Image.fromarray(
+        far.argmin(1)[where].reshape(pixels.shape[:2]).astype(np.uint8)
+    ).convert("P")
     image.putpalette(rgba[kept].tobytes(), "RGBA")
     image.save(buffer, "png", optimize=True)
     return buffer.getvalue()
@@ -71,12 +76,22 @@ def sheet(width: float, height: float, title: str = "") -> Iterator[Figure]:
     """An empty card of `width` × `height` inches with its title, and the house line in force."""
     with matplotlib.style.context(["default", line.RC]):
         fig = Figure(figsize=(width, height), dpi=line.DPI, facecolor="none")
-        card = dict(transform=fig.dpi_scale_trans, facecolor=line.CARD, edgecolor=line.EDGE, linewidth=0.8, zorder=-9)
+        card = dict(
+            transform=fig.dpi_scale_trans,
+            facecolor=line.CARD,
+            edgecolor=line.EDGE,
+            linewidth=0.8,
+            zorder=-9,
+        )
         shape = "round,pad=0,rounding_size=0.09"
-        fig.add_artist(FancyBboxPatch((0.02, 0.02), width - 0.04, height - 0.04, boxstyle=shape, **card))
+        fig.add_artist(
+            FancyBboxPatch((0.02, 0.02), width - 0.04, height - 0.04, boxstyle=shape, **card)
+        )
         if title:
             where = dict(transform=fig.dpi_scale_trans, ha="left", va="center")
-            fig.text(line.MARGIN, height - 0.28, title, fontsize=line.TITLE, fontweight="bold", **where)
+            fig.text(
+                line.MARGIN, height - 0.28, title, fontsize=line.TITLE, fontweight="bold", **where
+            )
         yield fig
 
 
@@ -90,7 +105,11 @@ def axes(fig: Figure, left: float, top: float, width: float, height: float, **kw
 def inches(text: str, size: float = line.TEXT, weight: str = "normal") -> float:
     """How wide `text` is, set in `size` points."""
     face = FontProperties(family=line.RC["font.family"], weight=weight)
-    return TextPath((0, 0), text, size=size, prop=face, usetex=False).get_extents().width / 72 if text.strip() else 0.0
+    return (
+        TextPath((0, 0), text, size=size, prop=face, usetex=False).get_extents().width / 72
+        if text.strip()
+        else 0.0
+    )
 
 
 def short(value: float, digits: int = 3) -> str:

@@ -54,7 +54,9 @@ def curves(
         ax.set_xlabel(xlabel, color=line.MUTED)
         style = dict(transform=fig.dpi_scale_trans, fontsize=line.SMALL, color=line.MUTED)
         fig.text(line.MARGIN, 3.05 + 0.17, ylabel, **style)
-        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), handlelength=2.0, borderaxespad=0.2)
+        ax.legend(
+            loc="upper left", bbox_to_anchor=(1.01, 1.03), handlelength=2.0, borderaxespad=0.2
+        )
         return Picture(fig, _curves_text(title, xlabel, ylabel, both, dots, xunit, yunit, words))
 
 
@@ -64,7 +66,12 @@ def _draw(ax, both: list, dots: list) -> None:
         ax.plot(x, y, color=line.hue(i), linestyle=line.DASHES[i % len(line.DASHES)], label=name)
     for name, x, y in dots:
         i = names.index(name)
-        style = dict(marker=line.MARKERS[i % len(line.MARKERS)], markersize=6.5, markeredgewidth=1.6, linestyle="none")
+        style = dict(
+            marker=line.MARKERS[i % len(line.MARKERS)],
+            markersize=6.5,
+            markeredgewidth=1.6,
+            linestyle="none",
+        )
         word = _run(name, names[: len(both)])
         ax.plot(x, y, color=line.hue(i), markerfacecolor=line.CARD, label=word, zorder=3, **style)
 
@@ -76,7 +83,9 @@ def _run(name: str, lines: Iterable[str]) -> str:
 def _curve(name: str, curve: Curve, logx: bool, logy: bool) -> tuple[list[float], list[float]]:
     x, y = ([getattr(v, "item", lambda v=v: v)() for v in values] for values in curve)
     if len(x) != len(y) or not x:
-        raise ValueError(f"curve {name!r} needs as many x as y, and at least one: it has {len(x)} x and {len(y)} y")
+        raise ValueError(
+            f"curve {name!r} needs as many x as y, and at least one: it has {len(x)} x and {len(y)} y"
+        )
     for values, axis, log in ((x, "x", logx), (y, "y", logy)):
         for v in values:
             if not math.isfinite(v) or (log and v <= 0):
@@ -98,7 +107,9 @@ def _scales(ax, logx: bool, logy: bool, xunit: str | None, yunit: str | None) ->
 def _whole_ticks(ax, curves: list) -> None:
     """Where only whole numbers are (ranks, stages, steps), only whole numbers are marked."""
     for axis, column in ((ax.xaxis, 1), (ax.yaxis, 2)):
-        if axis.get_scale() == "linear" and all(type(v) is int for curve in curves for v in curve[column]):
+        if axis.get_scale() == "linear" and all(
+            type(v) is int for curve in curves for v in curve[column]
+        ):
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
@@ -146,7 +157,9 @@ def bars(
         for name, v in goal.items():
             _goal(ax, v, f"{name} {measure(v, unit)}")
         out = [title] * bool(title) + [f"  {name}: {word}" for name, word in words.items()]
-        return Picture(fig, "\n".join(out + [f"  ({name}: {measure(v, unit)})" for name, v in goal.items()]))
+        return Picture(
+            fig, "\n".join(out + [f"  ({name}: {measure(v, unit)})" for name, v in goal.items()])
+        )
 
 
 def _bars(ax, values: Mapping[str, float], words: dict[str, str], most: float) -> None:
@@ -154,7 +167,8 @@ def _bars(ax, values: Mapping[str, float], words: dict[str, str], most: float) -
     ax.set_ylim(len(values) - 0.5, -0.5)
     ax.barh(range(len(values)), list(values.values()), height=0.62, color=line.mix(line.BLUE, 0.75))
     for i, (name, v) in enumerate(values.items()):
-        ground = dict(facecolor=line.CARD, edgecolor="none", pad=1)  # the target's line ends before the words
+        # the target's line ends before the words
+        ground = dict(facecolor=line.CARD, edgecolor="none", pad=1)
         ax.text(v + 0.012 * most, i, words[name], va="center", zorder=3, bbox=ground)
     ax.set_yticks(range(len(values)), list(values), fontsize=line.TEXT, color=line.INK)
     ax.set_xticks([])
@@ -166,7 +180,9 @@ def _goal(ax, value: float, word: str) -> None:
     ax.axvline(value, color=line.VERMILION, linestyle=line.DASHES[1], linewidth=1.4, zorder=2)
     x = value / ax.get_xlim()[1]
     style = dict(ha="right" if x > 0.5 else "left", va="top", fontsize=line.SMALL, color=line.MUTED)
-    ax.annotate(word, (x, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", **style)
+    ax.annotate(
+        word, (x, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", **style
+    )
 
 
 def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Picture:
@@ -183,25 +199,39 @@ def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Pic
     scale, unit = unit_of(max(map(max, sent)), BYTE_UNITS)
     exact = max(map(max, sent)) < 10_000
     words = [[(f"{b:,}" if exact else short(b / scale)) if b else "" for b in row] for row in sent]
-    cell = max(0.44, max(inches(w, line.SMALL) for row in words for w in row) + 0.16) if n <= MOST_NUMBERS else 5.0 / n
+    cell = (
+        max(0.44, max(inches(w, line.SMALL) for row in words for w in row) + 0.16)
+        if n <= MOST_NUMBERS
+        else 5.0 / n
+    )
     unit = "B" if exact else unit
-    width = max(line.MARGIN * 2 + 0.8 + n * cell, inches(title, line.TITLE, "bold") + 2 * line.MARGIN, 2.6)
+    width = max(
+        line.MARGIN * 2 + 0.8 + n * cell, inches(title, line.TITLE, "bold") + 2 * line.MARGIN, 2.6
+    )
     with sheet(width, 1.05 + n * min(cell, 0.44) + line.MARGIN, title) as fig:
         _matrix(fig, sent, words, cell, unit)
         return Picture(fig, _traffic_text(title, sent))
 
 
-def _matrix(fig: Figure, sent: list[list[int]], words: list[list[str]], cell: float, unit: str) -> None:
+def _matrix(
+    fig: Figure, sent: list[list[int]], words: list[list[str]], cell: float, unit: str
+) -> None:
     n, most = len(sent), max(map(max, sent)) or 1
     ax = axes(fig, line.MARGIN + 0.8, 1.05, n * cell, n * min(cell, 0.44))
     colors = [
-        [line.mix(line.BLUE, 0.08 + 0.82 * b / most) if b else line.mix(line.GREY, 0.12) for b in row] for row in sent
+        [
+            line.mix(line.BLUE, 0.08 + 0.82 * b / most) if b else line.mix(line.GREY, 0.12)
+            for b in row
+        ]
+        for row in sent
     ]
     pixels = [[[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in row] for row in colors]
     ax.imshow(pixels, aspect="auto", interpolation="nearest")
     for i, row in enumerate(words if n <= MOST_NUMBERS else []):
         for j, word in enumerate(row):
-            word, ink = ("–", line.MUTED) if i == j and not word else (word, line.ink_on(colors[i][j]))
+            word, ink = (
+                ("–", line.MUTED) if i == j and not word else (word, line.ink_on(colors[i][j]))
+            )
             ax.text(j, i, word, ha="center", va="center", fontsize=line.SMALL, color=ink)
     every = next(2**k for k in range(9) if 2**k * min(cell, 0.44) >= 0.2)
     ax.set_yticks(range(0, n, every), [f"rank {r}" for r in range(0, n, every)])
@@ -213,8 +243,14 @@ def _matrix(fig: Figure, sent: list[list[int]], words: list[list[str]], cell: fl
         ax.axhline(k - 0.5, color=line.CARD, linewidth=2)
         ax.axvline(k - 0.5, color=line.CARD, linewidth=2)
     y = fig.get_figheight() - 0.64
-    fig.text(line.MARGIN, y, f"from rank ↓, to rank →, {unit}", transform=fig.dpi_scale_trans,
-             fontsize=line.SMALL, color=line.MUTED)  # fmt: skip
+    fig.text(
+        line.MARGIN,
+        y,
+        f"from rank ↓, to rank →, {unit}",
+        transform=fig.dpi_scale_trans,
+        fontsize=line.SMALL,
+        color=line.MUTED,
+    )
 
 
 def _traffic_text(title: str, sent: list[list[int]]) -> str:
@@ -226,5 +262,7 @@ def _traffic_text(title: str, sent: list[list[int]]) -> str:
     if n > MOST_NUMBERS:
         each = [sum(row) for row in sent]
         links = sum(1 for row in sent for b in row if b)
-        out.append(f"  {min(each):,} to {max(each):,} B from a rank, over {links:,} of {n * (n - 1):,} links")
+        out.append(
+            f"  {min(each):,} to {max(each):,} B from a rank, over {links:,} of {n * (n - 1):,} links"
+        )
     return "\n".join(out)

@@ -21,10 +21,17 @@ def published(name: str) -> list[dict[str, Any]]:
     if name not in known:
         raise ValueError(f"no table of figures is called {name!r}; there are {', '.join(known)}")
     text = (folder / f"{name}.csv").read_text(encoding="utf-8")
-    return [{key: _value(word) for key, word in row.items()} for row in csv.DictReader(text.splitlines())]
+    return [
+        {key: _value(word) for key, word in row.items()}
+        for row in csv.DictReader(text.splitlines())
+    ]
 
 
 def _value(word: str) -> Any:
     if not NUMBER.fullmatch(word):
         return word or None
-    return int(word.removesuffix(".0")) if word.removesuffix(".0").lstrip("+-").isdigit() else float(word)
+    return (
+        int(word.removesuffix(".0"))
+        if word.removesuffix(".0").lstrip("+-").isdigit()
+        else float(word)
+    )

@@ -23,7 +23,8 @@ MOST_BARS, SLICES = 100, 720
 TALL = {"do": 0.26, "send": 0.1, "receive": 0.1}  # inches of a row, where there is room
 HEAD = (0.075, 0.03)  # inches: length and half the width of an arrow's head
 
-Bars = dict[tuple[int, str, str], list[tuple[float, float, str, str]]]  # (rank, lane, row) → start, end, kind, name
+# (rank, lane, row) → start, end, kind, name
+Bars = dict[tuple[int, str, str], list[tuple[float, float, str, str]]]
 Row = tuple[int, str, str, float]  # rank, lane, row, inches
 
 
@@ -31,7 +32,9 @@ def known_ranks(trace: Trace, ranks: Sequence[int] | None) -> list[int]:
     """`ranks`, all of the trace for None. ValueError for none at all, or one that the trace has not."""
     order = list(range(trace.n) if ranks is None else ranks)
     if not order or not set(order) <= set(range(trace.n)):
-        raise ValueError(f"ranks {sorted(order)} are not all in this trace of {trace.n} ranks, 0 to {trace.n - 1}")
+        raise ValueError(
+            f"ranks {sorted(order)} are not all in this trace of {trace.n} ranks, 0 to {trace.n - 1}"
+        )
     return order
 
 
@@ -53,18 +56,24 @@ def bars_of(messages: Iterable[Message], spans: Iterable[Span], shown: set[int])
 def kinds_of(found: set[str]) -> dict[str, str]:
     """The colour of each kind that was found, in the order of the legend."""
     named = sorted(found - set(line.KINDS))
-    palette = {kind: line.OTHER_KINDS[i % len(line.OTHER_KINDS)] for i, kind in enumerate(named)} | line.KINDS
+    palette = {
+        kind: line.OTHER_KINDS[i % len(line.OTHER_KINDS)] for i, kind in enumerate(named)
+    } | line.KINDS
     return {kind: palette[kind] for kind in [*named, *line.KINDS] if kind in found}
 
 
 def rows_of(bars: Bars, order: Sequence[int]) -> list[Row]:
     """The rows from the top, the same for each rank."""
     lanes = sorted({(lane != "main", lane) for _, lane, _ in bars})
-    some = [(lane, row) for _, lane in lanes for row in TALL if any(k[1:] == (lane, row) for k in bars)]
+    some = [
+        (lane, row) for _, lane in lanes for row in TALL if any(k[1:] == (lane, row) for k in bars)
+    ]
     return [(r, lane, row, TALL[row]) for r in order for lane, row in some]
 
 
-def draw_row(ax, bars: list, y: float, tall: float, kinds: dict[str, str], inch: tuple[float, float]) -> None:
+def draw_row(
+    ax, bars: list, y: float, tall: float, kinds: dict[str, str], inch: tuple[float, float]
+) -> None:
     """The bars of one row, with names where they fit; above 100 of them, shades of how busy it was.
 
     inch: inches per second, and the seconds of one unit of the x axis.
@@ -73,20 +82,36 @@ def draw_row(ax, bars: list, y: float, tall: float, kinds: dict[str, str], inch:
     begin, end = ax.get_xlim()
     if len(bars) > MOST_BARS:
         grid = shades(bars, kinds, begin * scale, end * scale)
-        ax.imshow(grid, extent=(begin, end, y + tall, y), aspect="auto", interpolation="nearest", zorder=2)
+        ax.imshow(
+            grid, extent=(begin, end, y + tall, y), aspect="auto", interpolation="nearest", zorder=2
+        )
         return
     boxes, faces = [], []
     for start, stop, kind, name in bars:
-        seen = max((stop - start) * per_second - 0.008, 0.012) / per_second  # a message of no bytes shows too
+        # a message of no bytes shows too
+        seen = max((stop - start) * per_second - 0.008, 0.012) / per_second
         left, right = start / scale, (start + seen) / scale
         boxes.append([(left, y), (right, y), (right, y + tall), (left, y + tall)])
         faces.append(kinds[kind])
         left, right = max(left, begin), min(right, end)
-        if name and tall > 0.17 and inches(name, line.SMALL) + 0.08 < (right - left) * scale * per_second:
-            halo = [withStroke(linewidth=2.5, foreground=kinds[kind])]  # arrows cross the bars, not the names
-            style = dict(ha="center", va="center", fontsize=line.SMALL, color=line.ink_on(kinds[kind]), zorder=5)
+        if (
+            name
+            and tall > 0.17
+            and inches(name, line.SMALL) + 0.08 < (right - left) * scale * per_second
+        ):
+            # arrows cross the bars, not the names
+            halo = [withStroke(linewidth=2.5, foreground=kinds[kind])]
+            style = dict(
+                ha="center",
+                va="center",
+                fontsize=line.SMALL,
+                color=line.ink_on(kinds[kind]),
+                zorder=5,
+            )
             ax.text((left + right) / 2, y + tall / 2, name, path_effects=halo, **style)
-    ax.add_collection(PolyCollection(boxes, facecolors=faces, linewidths=0, zorder=2), autolim=False)
+    ax.add_collection(
+        PolyCollection(boxes, facecolors=faces, linewidths=0, zorder=2), autolim=False
+    )
 
 
 def shades(bars: list, kinds: dict[str, str], begin: float, end: float) -> np.ndarray:
@@ -118,8 +143,13 @@ def draw_arrows(ax, messages: Sequence[Message], middle: dict, inch: tuple[float
         way = np.array([(m.arrived - m.start) * per_second, tip - tail])  # in inches
         ahead = way / max(float(np.hypot(*way)), 1e-9)
         back, side = HEAD[0] * ahead, HEAD[1] * np.array([-ahead[1], ahead[0]])
-        to_data = lambda inch_away: (m.arrived / scale + inch_away[0] / per_second / scale, tip + inch_away[1])  # noqa: B023
-        lines.append([(m.start / scale, tail), to_data(-back)])
-        heads.append([to_data(point) for point in (0 * back, -back + side, -back - side)])
-    ax.add_collection(LineCollection(lines, colors=line.INK, linewidths=0.8, alpha=0.8, zorder=3), autolim=False)
-    ax.add_collection(PolyCollection(heads, facecolors=line.INK, linewidths=0, alpha=0.8, zorder=3), autolim=False)
+        inches = (-back, 0 * back, -back + side, -back - side)
+        points = [(m.arrived / scale + x / per_second / scale, tip + y) for x, y in inches]
+        lines.append([(m.start / scale, tail), points[0]])
+        heads.append(points[1:])
+    ax.add_collection(
+        LineCollection(lines, colors=line.INK, linewidths=0.8, alpha=0.8, zorder=3), autolim=False
+    )
+    ax.add_collection(
+        PolyCollection(heads, facecolors=line.INK, linewidths=0, alpha=0.8, zorder=3), autolim=False
+    )

@@ -41,7 +41,9 @@ class Source:
         count = self.text.count("\n") + 1
         card = f"background-color: {line.CARD}; color: {line.INK}; border: 1px solid {line.EDGE}; border-radius: 8px"
         what = f"{escape(self.name)} · {count} line{'s' * (count != 1)}"
-        head = f'<div style="color: {line.MUTED}; font-size: 12px; padding-bottom: 6px">{what}</div>'
+        head = (
+            f'<div style="color: {line.MUTED}; font-size: 12px; padding-bottom: 6px">{what}</div>'
+        )
         type_ = f"font-family: {line.MONO}; font-size: 12px; line-height: 1.5; overflow: visible"
         plain = f"margin: 0; padding: 0; background-color: {line.CARD}; color: {line.INK}; white-space: pre; {type_}"
         code = f'<pre style="{plain}">{_highlighted(self.text)}</pre>'
@@ -58,7 +60,9 @@ def source(obj: Any, *, docstring: bool = True) -> Source:
     try:
         text = inspect.getsource(target)
     except (TypeError, OSError) as error:
-        raise ValueError(f"source shows a function, class, method or module written in Python, not {obj!r}") from error
+        raise ValueError(
+            f"source shows a function, class, method or module written in Python, not {obj!r}"
+        ) from error
     if not isinstance(target, ModuleType):
         text = _flush_left(text)
     text = text if docstring else _without_docstring(text, isinstance(target, ModuleType))
@@ -80,7 +84,11 @@ def _name(target: Any) -> str:
     if isinstance(target, ModuleType):
         return target.__name__
     name = target.__qualname__.replace("<locals>.", "")
-    return f"{name}, defined in this notebook" if target.__module__ == "__main__" else f"{target.__module__}.{name}"
+    return (
+        f"{name}, defined in this notebook"
+        if target.__module__ == "__main__"
+        else f"{target.__module__}.{name}"
+    )
 
 
 def _flush_left(text: str) -> str:
@@ -119,5 +127,8 @@ def _highlighted(text: str) -> str:
     class House(Style):
         styles = {string_to_tokentype(kind): color for kind, color in COLORS.items()}
 
-    lexer, marks = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(style=House, noclasses=True, nowrap=True)
+    lexer, marks = (
+        PythonLexer(stripnl=False, ensurenl=False),
+        HtmlFormatter(style=House, noclasses=True, nowrap=True),
+    )
     return highlight(text, lexer, marks).removesuffix("\n")  # which the formatter adds

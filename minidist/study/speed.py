@@ -31,7 +31,9 @@ def published(name: str) -> Device | None:
     """The device of `presets` whose name stands in `name`, as in "NVIDIA H100 80GB HBM3"; None where none does."""
     devices = [value for value in vars(presets).values() if isinstance(value, Device)]
     words = name.replace("-", " ").split()
-    return next((gpu for gpu in devices if "SXM" in gpu.name and gpu.name.split()[0] in words), None)
+    return next(
+        (gpu for gpu in devices if "SXM" in gpu.name and gpu.name.split()[0] in words), None
+    )
 
 
 def measured(device: torch.device, dtype: torch.dtype, repeats: int = 3) -> float:
@@ -56,7 +58,9 @@ def measured(device: torch.device, dtype: torch.dtype, repeats: int = 3) -> floa
     return 2 * size**3 / fastest
 
 
-def _matrices(device: torch.device, dtype: torch.dtype, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _matrices(
+    device: torch.device, dtype: torch.dtype, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A matrix, and where its product with itself goes. Of one number alone a GPU would need less power, and be faster
     than with any model."""
     numbers = torch.linspace(-1, 1, size * size, dtype=dtype, device=device)

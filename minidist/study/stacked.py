@@ -30,11 +30,15 @@ def stacked(
     for name, parts in bars.items():
         for part, v in parts.items():
             if not math.isfinite(v) or v < 0:
-                raise ValueError(f"{part!r} of the bar {name!r} is {v}: parts are finite and not negative")
+                raise ValueError(
+                    f"{part!r} of the bar {name!r} is {v}: parts are finite and not negative"
+                )
     notes = dict(notes or {})
     colors = _colors(bars)
-    words = {name: "  ".join(filter(None, (measure(sum(parts.values()), unit), notes.get(name, ""))))
-             for name, parts in bars.items()}  # fmt: skip
+    words = {
+        name: "  ".join(filter(None, (measure(sum(parts.values()), unit), notes.get(name, ""))))
+        for name, parts in bars.items()
+    }
     left, right = (max(map(inches, texts)) + 0.2 for texts in (words, words.values()))
     head, tall = (0.62 if title else 0.25) + 0.28, 0.36 * len(bars)
     with sheet(line.WIDTH, head + tall + 0.15, title) as fig:
@@ -47,7 +51,10 @@ def stacked(
 def _colors(bars: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     """The colour of each part that is not 0 everywhere, in the order in which they are stacked."""
     parts = dict.fromkeys(part for some in bars.values() for part, v in some.items() if v)
-    others = iter([hue for hue in line.HUES if hue not in {line.MEMORY.get(part) for part in parts}] * len(parts))
+    others = iter(
+        [hue for hue in line.HUES if hue not in {line.MEMORY.get(part) for part in parts}]
+        * len(parts)
+    )
     return {part: line.MEMORY[part] if part in line.MEMORY else next(others) for part in parts}
 
 
@@ -68,6 +75,10 @@ def _draw(ax, bars, colors: dict[str, str], words: dict[str, str]) -> None:
 
 
 def _text(title: str, bars, words: dict[str, str], unit: str | None) -> str:
-    held = {name: ", ".join(f"{part} {measure(v, unit)}" for part, v in parts.items() if v)
-            for name, parts in bars.items()}  # fmt: skip
-    return "\n".join([title] * bool(title) + [f"  {name}: {words[name]} ({held[name]})" for name in bars])
+    held = {
+        name: ", ".join(f"{part} {measure(v, unit)}" for part, v in parts.items() if v)
+        for name, parts in bars.items()
+    }
+    return "\n".join(
+        [title] * bool(title) + [f"  {name}: {words[name]} ({held[name]})" for name in bars]
+    )

@@ -35,6 +35,8 @@ def _trace(run: Simulation | Spans) -> Trace:
         for action, start, end in row:
             word = str(action)
             if word[:1] not in KINDS:
-                raise ValueError(f"stage {stage} did {word!r}, and actions are {', '.join(KINDS)} with a number")
+                raise ValueError(
+                    f"stage {stage} did {word!r}, and actions are {', '.join(KINDS)} with a number"
+                )
             trace.spans.add(stage, "main", KINDS[word[0]], start, end, word)
     return trace

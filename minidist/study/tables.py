@@ -24,7 +24,8 @@ class Table:
         widths = [max(len(row[i]) for row in lines) for i in range(len(self.columns))]
         aligned = [
             "  ".join(
-                f"{w:>{k}}" if r else f"{w:<{k}}" for w, k, r in zip(row, widths, self.right, strict=True)
+                f"{w:>{k}}" if r else f"{w:<{k}}"
+                for w, k, r in zip(row, widths, self.right, strict=True)
             ).rstrip()
             for row in lines
         ]
@@ -36,11 +37,14 @@ class Table:
 
     def _repr_html_(self) -> str:
         caption = (
-            f'<caption style="text-align: left; font-weight: bold">{escape(self.title)}</caption>' if self.title else ""
+            f'<caption style="text-align: left; font-weight: bold">{escape(self.title)}</caption>'
+            if self.title
+            else ""
         )
         head = "".join(self._cell("th", w, i, RULE) for i, w in enumerate(self.columns))
         body = "".join(
-            f"<tr>{''.join(self._cell('td', w, i, THIN) for i, w in enumerate(row))}</tr>" for row in self.rows
+            f"<tr>{''.join(self._cell('td', w, i, THIN) for i, w in enumerate(row))}</tr>"
+            for row in self.rows
         )
         style = "border-collapse: collapse; margin: 4px 0; color: inherit"
         return f'<table style="{style}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -65,7 +69,8 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str =
                 f"row {i} has {len(row)} cells, but there are {len(columns)} columns: {', '.join(columns)}"
             )
     right = [
-        any(_is_number(row[c]) for row in rows) and all(row[c] is None or _is_number(row[c]) for row in rows)
+        any(_is_number(row[c]) for row in rows)
+        and all(row[c] is None or _is_number(row[c]) for row in rows)
         for c in range(len(columns))
     ]
     return Table([[_word(v) for v in row] for row in rows], columns, right, title)

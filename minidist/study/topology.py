@@ -14,13 +14,15 @@ from minidist.comm.cluster import LEVELS, Cluster
 from minidist.study import line
 from minidist.study.picture import Picture, axes, inches, measure, sheet
 
-WORDS, GAP = 1.75, 0.3  # inches of the words at the left; a gap for what is left out, as a part of one that is drawn
+# inches of the words at the left; a gap for what is left out, as a part of one that is drawn
+WORDS, GAP = 1.75, 0.3
 HIGH, SWITCH = 0.98, 0.26  # inches between two levels, of a switch
 NODE, BARE = 1.22, 0.72  # inches of a node, and of one with a single device
 NARROW, SLIM = 0.72, 0.055  # inches: the least of a node, of a device or a rank
 MOST_WIRES = 8  # drawn between two switches; more are one band and a number
 
-Boxes = list[tuple[int | None, float, float]]  # what stands there (None: some are left out), left, width
+# what stands there (None: some are left out), left, width
+Boxes = list[tuple[int | None, float, float]]
 
 
 def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
@@ -83,10 +85,19 @@ def _words(ax, cluster: Cluster, top: dict[str, float], racks: int) -> None:
 def _level(ax, cluster: Cluster, name: str, y: float) -> None:
     level = cluster.links[name]
     rate = f"{measure(1 / level.beta, 'B')}/s" if level.beta else "no limit"
-    shared = [f"{level.share} ranks share one"] * (level.share > 1) + ["one way at a time"] * (not level.duplex)
+    shared = [f"{level.share} ranks share one"] * (level.share > 1) + ["one way at a time"] * (
+        not level.duplex
+    )
     ax.text(line.MARGIN, y, LEVELS[name], fontsize=line.TEXT, fontweight="bold", va="center")
     for k, words in enumerate((f"{rate}, α {measure(level.alpha, 's')}", ", ".join(shared))):
-        ax.text(line.MARGIN, y + 0.17 * (k + 1), words, fontsize=line.SMALL, va="center", color=line.MUTED)
+        ax.text(
+            line.MARGIN,
+            y + 0.17 * (k + 1),
+            words,
+            fontsize=line.SMALL,
+            va="center",
+            color=line.MUTED,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures
@@ -100,11 +111,15 @@ def _racks(ax, cluster: Cluster, racks: int, top: dict[str, float]) -> None:
         if rack is None:
             _dots(ax, x + wide / 2, top["tor"] + SWITCH / 2)
             continue
-        nodes = range(rack * _per_rack(cluster), min((rack + 1) * _per_rack(cluster), cluster.nodes))
+        nodes = range(
+            rack * _per_rack(cluster), min((rack + 1) * _per_rack(cluster), cluster.nodes)
+        )
         if racks > 1:
             share = cluster.links["spine"].share if "spine" in cluster.links else 1
-            ends = (x + wide / 2, top["tor"]), (left + width * (0.2 + 0.6 * (x + wide / 2 - left) / width),
-                                               top["spine"] + SWITCH)  # fmt: skip
+            ends = (
+                (x + wide / 2, top["tor"]),
+                (left + width * (0.2 + 0.6 * (x + wide / 2 - left) / width), top["spine"] + SWITCH),
+            )
             _wires(ax, *ends, max(1, len(nodes) * per_node // share), wide * 0.3)
         if cluster.nodes > 1:
             name = f"top of rack {rack}" if racks > 1 or "tor" in cluster.links else "switch"
@@ -130,7 +145,15 @@ def _node(ax, cluster: Cluster, node: int, x: float, wide: float, top: dict[str,
         _wires(ax, (x + wide / 2, y), (x + wide / 2, top["tor"] + SWITCH), wires, wide * 0.7)
     low = y + tall - 0.6
     if cluster.devices > 1:
-        _box(ax, x + 0.06, y + 0.16, wide - 0.12, 0.2, line.SKY, "NVSwitch" if "nvlink" in cluster.links else "PCIe")
+        _box(
+            ax,
+            x + 0.06,
+            y + 0.16,
+            wide - 0.12,
+            0.2,
+            line.SKY,
+            "NVSwitch" if "nvlink" in cluster.links else "PCIe",
+        )
     room = min(wide - 0.12, cluster.devices * max(0.62, 0.32 * cluster.ranks))
     space = min(0.06, 0.2 * room / cluster.devices)
     places = some(cluster.devices, max(2, int(room / (SLIM + space))))
@@ -154,21 +177,39 @@ def _device(ax, cluster: Cluster, first: int, x: float, y: float, wide: float) -
         _box(ax, at, y, width, 0.34, color, str(first + k), thin)
 
 
-def _wires(ax, low: tuple[float, float], high: tuple[float, float], count: int, wide: float) -> None:
+def _wires(
+    ax, low: tuple[float, float], high: tuple[float, float], count: int, wide: float
+) -> None:
     """`count` lines side by side between two points; above 8 of them a band, and how many."""
     (x0, y0), (x1, y1) = low, high
     for k in range(count if count <= MOST_WIRES else 0):
         shift = wide * ((k + 0.5) / count - 0.5)
         ax.plot([x0 + shift, x1 + shift], [y0, y1], color=line.MUTED, linewidth=1, zorder=1)
     if count > MOST_WIRES:
-        ax.fill([x0 - wide / 2, x0 + wide / 2, x1 + wide / 2, x1 - wide / 2], [y0, y0, y1, y1],
-                color=line.mix(line.GREY, 0.4), linewidth=0, zorder=1)  # fmt: skip
-        ax.text((x0 + x1) / 2, (y0 + y1) / 2, f"{count} wires", ha="center", va="center", fontsize=line.SMALL)
+        ax.fill(
+            [x0 - wide / 2, x0 + wide / 2, x1 + wide / 2, x1 - wide / 2],
+            [y0, y0, y1, y1],
+            color=line.mix(line.GREY, 0.4),
+            linewidth=0,
+            zorder=1,
+        )
+        ax.text(
+            (x0 + x1) / 2,
+            (y0 + y1) / 2,
+            f"{count} wires",
+            ha="center",
+            va="center",
+            fontsize=line.SMALL,
+        )
 
 
-def _box(ax, x: float, y: float, wide: float, tall: float, color: str, word: str, thin: float = 0.3) -> None:
+def _box(
+    ax, x: float, y: float, wide: float, tall: float, color: str, word: str, thin: float = 0.3
+) -> None:
     face = line.mix(color, thin)
-    style = dict(boxstyle="round,pad=0,rounding_size=0.04", facecolor=face, edgecolor=color, linewidth=0.9)
+    style = dict(
+        boxstyle="round,pad=0,rounding_size=0.04", facecolor=face, edgecolor=color, linewidth=0.9
+    )
     ax.add_patch(FancyBboxPatch((x, y), wide, tall, zorder=2, **style))
     if word and inches(word, line.SMALL) + 0.04 <= wide:
         ink = line.ink_on(face)

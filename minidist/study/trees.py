@@ -39,7 +39,9 @@ def tree(
         raise ValueError(f"tree draws one tree or two, not {len(trees)}")
     sizes = [len(t) for t in trees.values()]
     if len(set(sizes)) > 1:
-        raise ValueError(f"two trees of the same ranks are of the same size, not of {sizes[0]} and {sizes[1]}")
+        raise ValueError(
+            f"two trees of the same ranks are of the same size, not of {sizes[0]} and {sizes[1]}"
+        )
     if not 1 <= sizes[0] <= MOST_RANKS:
         raise ValueError(f"tree draws 1 to {MOST_RANKS} ranks, and there are {sizes[0]}")
     depths = [depths_of(name, t) for name, t in trees.items()]
@@ -63,7 +65,9 @@ def depths_of(name: str, parents: Parents) -> list[int]:
     n, word = len(parents), f"tree {name!r}" if name else "the tree"
     roots = [r for r, p in enumerate(parents) if p == ROOT]
     if len(roots) != 1:
-        raise ValueError(f"{word} needs one root, a rank whose parent is {ROOT}, and has {len(roots)}")
+        raise ValueError(
+            f"{word} needs one root, a rank whose parent is {ROOT}, and has {len(roots)}"
+        )
     wrong = [(r, p) for r, p in enumerate(parents) if p != ROOT and not 0 <= p < n]
     if wrong:
         raise ValueError(f"{word} of {n} ranks: rank {wrong[0][0]} has the parent {wrong[0][1]}")
@@ -96,8 +100,12 @@ def _draw(fig: Figure, trees: dict[str, Parents], depths: list[list[int]], tall:
         _tree(ax, parents, y, line.hue(k))
         if name:
             left, y_name = parents.index(ROOT) > n / 2, tall - 0.1 if k else 0.1
-            style = dict(ha="left" if left else "right", va="center", fontweight="bold", fontsize=line.SMALL)
-            ax.text(-0.6 if left else n - 0.4, y_name, f"{name}, root {parents.index(ROOT)}", **style)
+            style = dict(
+                ha="left" if left else "right", va="center", fontweight="bold", fontsize=line.SMALL
+            )
+            ax.text(
+                -0.6 if left else n - 0.4, y_name, f"{name}, root {parents.index(ROOT)}", **style
+            )
     _ranks(ax, trees, strip)
 
 
@@ -109,10 +117,27 @@ def _tree(ax, parents: Parents, y: list[float], color: str) -> None:
             ax.plot([r, p], [y[r], y[p]], color=line.MUTED, linewidth=1.1, zorder=1)
     for r in range(n):
         face, ink = (color, line.ink_on(color)) if r in inner else (line.CARD, line.INK)
-        ax.plot([r], [y[r]], "o", markersize=6 if small else 17, markerfacecolor=face, markeredgecolor=color,
-                zorder=2, clip_on=False)  # fmt: skip
+        ax.plot(
+            [r],
+            [y[r]],
+            "o",
+            markersize=6 if small else 17,
+            markerfacecolor=face,
+            markeredgecolor=color,
+            zorder=2,
+            clip_on=False,
+        )
         if not small:
-            ax.text(r, y[r], str(r), ha="center", va="center_baseline", fontsize=line.SMALL, color=ink, zorder=3)
+            ax.text(
+                r,
+                y[r],
+                str(r),
+                ha="center",
+                va="center_baseline",
+                fontsize=line.SMALL,
+                color=ink,
+                zorder=3,
+            )
 
 
 def _ranks(ax, trees: dict[str, Parents], y: float) -> None:
@@ -123,7 +148,11 @@ def _ranks(ax, trees: dict[str, Parents], y: float) -> None:
     for r in range(n):
         at = [k for k, some in enumerate(inner) if r in some]
         color = line.hue(at[0]) if len(at) == 1 else line.VERMILION if at else line.GREY
-        ax.add_patch(Rectangle((r - 0.42, y - 0.1), 0.84, 0.2, facecolor=line.mix(color, 0.35), edgecolor="none"))
+        ax.add_patch(
+            Rectangle(
+                (r - 0.42, y - 0.1), 0.84, 0.2, facecolor=line.mix(color, 0.35), edgecolor="none"
+            )
+        )
         if r % every == 0:
             ax.text(r, y, str(r), ha="center", va="center_baseline", fontsize=line.SMALL)
 
@@ -133,8 +162,10 @@ def _text(title: str, trees: dict[str, Parents], depths: list[list[int]]) -> str
     for (name, parents), depth in zip(trees.items(), depths, strict=True):
         inner = sorted(inner_of(parents))
         most = max(Counter(p for p in parents if p != ROOT).values(), default=0)
-        out.append(f"  {name or 'tree'}: {n} ranks, root {parents.index(ROOT)}, depth {max(depth)}, "
-                   f"at most {most} children, inner nodes {', '.join(map(str, inner)) or 'none'}")  # fmt: skip
+        out.append(
+            f"  {name or 'tree'}: {n} ranks, root {parents.index(ROOT)}, depth {max(depth)}, "
+            f"at most {most} children, inner nodes {', '.join(map(str, inner)) or 'none'}"
+        )
     if len(trees) == 2:
         both = sorted(set.intersection(*map(inner_of, trees.values())))
         out.append(f"  inner in both: {', '.join(map(str, both)) or 'no rank'}")

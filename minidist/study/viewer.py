@@ -25,7 +25,8 @@ from minidist.study.rows import bars_of, kinds_of, rows_of
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("data.js", "paint.js", "memory.js", "act.js")
-ROW, LANE, LOW, HIGH = 52, 34, 170, 560  # CSS pixels: of a rank, of a lane under it, of all rows at least and at most
+# CSS pixels: of a rank, of a lane under it, of all rows at least and at most
+ROW, LANE, LOW, HIGH = 52, 34, 170, 560
 AROUND, MEMORY = 150, 180  # what is above and below the rows; memory where there is some
 
 
@@ -54,7 +55,10 @@ class Viewer:
     def __init__(self, trace: Trace, shown: Part, title: str):
         self._shown, self._title = shown, title
         self._memory = {r: line for r, line in trace.memory.items() if len(line.times)}
-        spans, sends = {s.kind for s in shown.spans}, {"send", "receive"} if shown.messages else set()
+        spans, sends = (
+            {s.kind for s in shown.spans},
+            {"send", "receive"} if shown.messages else set(),
+        )
         self._kinds = kinds_of(spans | sends)
 
     @cached_property
@@ -66,7 +70,9 @@ class Viewer:
         arrows = shown.messages if len(shown.messages) <= MOST_ARROWS else []
         limits = list(shown.limits)
         if not arrows and shown.messages:
-            limits.append(f"no arrows: {len(shown.messages):,} messages, and {MOST_ARROWS} can be told apart")
+            limits.append(
+                f"no arrows: {len(shown.messages):,} messages, and {MOST_ARROWS} can be told apart"
+            )
         memory = None if rank is None else (rank, self._memory[rank])
         chart = Chart(bars, shown.ranks, rows_of(bars, shown.ranks), arrows, memory)
         return picture(self._title, {"": chart}, shown.start, shown.end, limits)
@@ -86,16 +92,28 @@ class Viewer:
     def page(self) -> str:
         """The whole page: an HTML document that needs nothing else."""
         run, limits = self._data
-        theme = ("".join(f"--{name}:{color};" for name, color in colors.items()) for colors in (line.LIGHT, line.DARK))
-        css = ":root{{color-scheme:light dark;{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n".format(*theme)
+        theme = (
+            "".join(f"--{name}:{color};" for name, color in colors.items())
+            for colors in (line.LIGHT, line.DARK)
+        )
+        css = ":root{{color-scheme:light dark;{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n".format(
+            *theme
+        )
         counts = f"{len(run['ranks'])} ranks, {run['messages']['count']:,} messages, {run['spans']['count']:,} spans"
         about = f"{self._title}: {counts}. Plus and minus zoom, arrows move, n and p go through the messages."
         return Template((PAGE / "page.html").read_text(encoding="utf-8")).substitute(
-            title=escape(self._title or "Timeline"), label=escape(about), summary=escape(self.text),
-            css=css + (PAGE / "page.css").read_text(encoding="utf-8"), run=text(run),
-            limits="".join(f'<p class="limits" role="note">Shown: {escape(words)}</p>\n' for words in limits),
-            scripts="\n".join(f"<script>\n{(PAGE / s).read_text(encoding='utf-8')}</script>" for s in SCRIPTS),
-        )  # fmt: skip
+            title=escape(self._title or "Timeline"),
+            label=escape(about),
+            summary=escape(self.text),
+            css=css + (PAGE / "page.css").read_text(encoding="utf-8"),
+            run=text(run),
+            limits="".join(
+                f'<p class="limits" role="note">Shown: {escape(words)}</p>\n' for words in limits
+            ),
+            scripts="\n".join(
+                f"<script>\n{(PAGE / s).read_text(encoding='utf-8')}</script>" for s in SCRIPTS
+            ),
+        )
 
     @property
     def height(self) -> int:
@@ -108,7 +126,9 @@ class Viewer:
     def save(self, path: str | Path) -> None:
         """Write the page to `path`, which must end in .html (ValueError)."""
         if Path(path).suffix.lower() != ".html":
-            raise ValueError(f"a page is saved as .html, not as {Path(path).suffix or 'a name without ending'!r}")
+            raise ValueError(
+                f"a page is saved as .html, not as {Path(path).suffix or 'a name without ending'!r}"
+            )
         Path(path).write_text(self.page, encoding="utf-8", newline="\n")
 
     def __repr__(self) -> str:

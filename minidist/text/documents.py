@@ -13,9 +13,15 @@ def documents(paths: Iterable[str | os.PathLike] = ()) -> list[str]:
     Without `paths`: the topics of the Python language reference as help() shows them, always the same with one version
     of CPython. Raises ValueError for a file that is not UTF-8, a folder without files, and texts without a character.
     """
-    found = [text for path in paths for text in _texts(Path(path))] if (paths := list(paths)) else _reference()
+    found = (
+        [text for path in paths for text in _texts(Path(path))]
+        if (paths := list(paths))
+        else _reference()
+    )
     if not any(found):
-        raise ValueError(f"{len(found)} documents with 0 characters: there is nothing to learn from")
+        raise ValueError(
+            f"{len(found)} documents with 0 characters: there is nothing to learn from"
+        )
     return found
 
 
@@ -37,4 +43,6 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise ValueError(f"{file} is not a text in UTF-8: byte {error.start} is {byte:#x}") from None
+        raise ValueError(
+            f"{file} is not a text in UTF-8: byte {error.start} is {byte:#x}"
+        ) from None

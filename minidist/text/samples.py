@@ -21,7 +21,9 @@ from ..models.seeds import generator
 
 def packed(texts: Iterable[str], tokenizer) -> Tensor:
     """The tokens of all texts, each followed by `tokenizer.end`: (tokens,) int32."""
-    return torch.tensor([t for text in texts for t in (*tokenizer.encode(text), tokenizer.end)], dtype=torch.int32)
+    return torch.tensor(
+        [t for text in texts for t in (*tokenizer.encode(text), tokenizer.end)], dtype=torch.int32
+    )
 
 
 def split(tokens: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -50,7 +52,9 @@ class Samples:
 
     def __call__(self, seen: int, count: int) -> tuple[Tensor, Tensor]:
         """x and y, (count, length): y is x one token later."""
-        starts = torch.tensor([int(self._start(k)) for k in range(seen, seen + count)], dtype=torch.long)
+        starts = torch.tensor(
+            [int(self._start(k)) for k in range(seen, seen + count)], dtype=torch.long
+        )
         pieces = self.tokens[starts[:, None] + torch.arange(self.length + 1)].long()
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
 

@@ -38,21 +38,28 @@ class BPE:
 
     def __init__(self, state: str):
         self._pairs = _library().Tokenizer.from_str(state)
-        self._pairs.encode_special_tokens = True  # a text with the letters of `end` has no `end` in it
+        # a text with the letters of `end` has no `end` in it
+        self._pairs.encode_special_tokens = True
         self.size = self._pairs.get_vocab_size()
 
     @classmethod
     def learn(cls, texts: Iterable[str], size: int) -> BPE:
         """The most frequent pairs of these texts; always the same. Raises ValueError for fewer tokens than bytes."""
         if size < Bytes.size:
-            raise ValueError(f"{size} tokens are fewer than the {Bytes.size - 1} bytes and one for the end")
+            raise ValueError(
+                f"{size} tokens are fewer than the {Bytes.size - 1} bytes and one for the end"
+            )
         library = _library()
         pairs = library.Tokenizer(library.models.BPE())
         pairs.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         pairs.decoder = library.decoders.ByteLevel()
         alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-        trainer = library.trainers.BpeTrainer(vocab_size=size, special_tokens=["<end>"], initial_alphabet=alphabet,
-                                              show_progress=False)  # fmt: skip
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=["<end>"],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        )
         pairs.train_from_iterator(texts, trainer)
         return cls(pairs.to_str())
 
@@ -82,5 +89,7 @@ def _library():
     try:
         import tokenizers
     except ImportError as error:
-        raise ImportError('byte pairs are learned by `tokenizers`: pip install "minidist[train]"') from error
+        raise ImportError(
+            'byte pairs are learned by `tokenizers`: pip install "minidist[train]"'
+        ) from error
     return tokenizers

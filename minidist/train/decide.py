@@ -16,5 +16,7 @@ def decide(x: Tensor, on_meta: bool | int | float) -> bool | int | float:
     Raises ValueError for a tensor of another number of elements.
     """
     if x.numel() != 1:
-        raise ValueError(f"one number decides, not {x.numel()}: reduce {tuple(x.shape)} to 1 element first")
+        raise ValueError(
+            f"one number decides, not {x.numel()}: reduce {tuple(x.shape)} to 1 element first"
+        )
     return on_meta if x.is_meta else x.item()

@@ -32,4 +32,6 @@ def fractions(betas: tuple[float, float]) -> None:
 def nesterov_has(momentum: float, dampening: float) -> None:
     """ValueError unless Nesterov's momentum is there, and undamped."""
     if not momentum > 0 or dampening:
-        raise ValueError(f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}")
+        raise ValueError(
+            f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}"
+        )

@@ -33,8 +33,10 @@ def main(names):
         with contextlib.redirect_stdout(io.StringIO()):
             found, caught = faults(folder)
         wrong += found
-        print(f"{folder.name}: {len(assignment(folder).tests)} exercises, {len(planted(folder))} planted, "
-              f"{caught} caught, {time.monotonic() - start:.1f} s")
+        print(
+            f"{folder.name}: {len(assignment(folder).tests)} exercises, {len(planted(folder))} planted, "
+            f"{caught} caught, {time.monotonic() - start:.1f} s"
+        )
     print("\n".join(wrong), end="\n" * bool(wrong))
     return int(bool(wrong))
 

@@ -60,7 +60,9 @@ def edited(text, old, new, what):
     blocks = [slice(i, i + len(wanted)) for i in range(len(lines))]
     places = [block for block in blocks if dedent("\n".join(lines[block])).splitlines() == wanted]
     if len(places) != 1:
-        raise ValueError(f"{what}: the lines to be changed stand in the solution {len(places)} times, not once: {old}")
+        raise ValueError(
+            f"{what}: the lines to be changed stand in the solution {len(places)} times, not once: {old}"
+        )
     (block,) = places
     shared = len(lines[block][0]) - len(wanted[0])  # the indentation that `dedent` took away
     lines[block] = indent(new.strip("\n"), " " * shared).splitlines()
@@ -75,7 +77,8 @@ class Assignment:
     solutions: dict = field(default_factory=dict)
     tests: dict = field(default_factory=dict)
     points: dict = field(default_factory=dict)
-    cells: list = field(default_factory=list)  # (source, exercise or None) of each cell without points
+    # (source, exercise or None) of each cell without points
+    cells: list = field(default_factory=list)
 
     def namespace(self, without=None):
         """The names that the solved notebook has defined before its tests; exercise `without` is left as its stub."""
@@ -157,7 +160,11 @@ def shows_bug(folder, function, title):
     """Whether the lesson's cell that defines `function` for the learner is the planted answer of this title, but for
     docstrings."""
     sheet = assignment(folder)
-    (shown,) = [source for source, exercise in sheet.cells if exercise is None and f"def {function}(" in source]
+    (shown,) = [
+        source
+        for source, exercise in sheet.cells
+        if exercise is None and f"def {function}(" in source
+    ]
     (bug,) = [bug for bug in planted(folder) if (bug.exercise, bug.title) == (function, title)]
     return bare(shown) == bare(bug.code(sheet.solutions[function]))
 

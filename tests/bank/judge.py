@@ -76,7 +76,11 @@ def solution_fault(folder, exercise):
     printed, error = examined(folder, exercise, assignment(folder).namespace())
     if error is not None:
         return f"the solution fails: {error}"
-    return "" if f"{exercise}: right." in printed else f"the grader does not say that it is right: {printed!r}"
+    return (
+        ""
+        if f"{exercise}: right." in printed
+        else f"the grader does not say that it is right: {printed!r}"
+    )
 
 
 def stub_fault(folder, exercise):
@@ -84,7 +88,11 @@ def stub_fault(folder, exercise):
     _, error = examined(folder, exercise, assignment(folder).namespace(without=exercise))
     if error is None:
         return "the stub passes"
-    return "" if any(words in str(error) for words in NOT_DONE) else f"the stub fails with other words: {error}"
+    return (
+        ""
+        if any(words in str(error) for words in NOT_DONE)
+        else f"the stub fails with other words: {error}"
+    )
 
 
 def planted_fault(folder, bug):
@@ -135,10 +143,21 @@ def bank_faults(folder):
     for exercise in sheet.solutions:
         cheats = [bug.cheat for bug in bank if bug.exercise == exercise]
         if cheats.count(False) < 5 or cheats.count(True) < 2:
-            found.append(f"{exercise}: {cheats.count(False)} planted mistakes and {cheats.count(True)} cheats, "
-                         "and should be at least 5 and 2")  # fmt: skip
-    found += [f"{bug.title}: no such exercise: {bug.exercise}" for bug in bank if bug.exercise not in sheet.tests]
+            found.append(
+                f"{exercise}: {cheats.count(False)} planted mistakes and {cheats.count(True)} cheats, "
+                "and should be at least 5 and 2"
+            )
+    found += [
+        f"{bug.title}: no such exercise: {bug.exercise}"
+        for bug in bank
+        if bug.exercise not in sheet.tests
+    ]
     titles = Counter((bug.exercise, bug.title) for bug in bank)
-    found += [f"{exercise}: {times} answers have the title {title!r}"
-              for (exercise, title), times in titles.items() if times > 1]  # fmt: skip
-    return found + [f"{bug.exercise}: an answer does not say what is wrong" for bug in bank if not bug.title]
+    found += [
+        f"{exercise}: {times} answers have the title {title!r}"
+        for (exercise, title), times in titles.items()
+        if times > 1
+    ]
+    return found + [
+        f"{bug.exercise}: an answer does not say what is wrong" for bug in bank if not bug.title
+    ]

@@ -5,13 +5,18 @@ import pytest
 from tests.bank.bank import ROOT, assignment, lessons, shows_bug
 from tests.bank.judge import bank_faults, exercise_faults
 
-EXERCISES = [pytest.param(folder, exercise, id=f"{folder.name}-{exercise}")
-             for folder in lessons() for exercise in assignment(folder).solutions]
+EXERCISES = [
+    pytest.param(folder, exercise, id=f"{folder.name}-{exercise}")
+    for folder in lessons()
+    for exercise in assignment(folder).solutions
+]
 
 
 @pytest.mark.parametrize(("folder", "exercise"), EXERCISES)
 def test_the_grader_knows_right_from_wrong(folder, exercise):
-    assert {answer: fault for answer, fault in exercise_faults(folder, exercise).items() if fault} == {}
+    assert {
+        answer: fault for answer, fault in exercise_faults(folder, exercise).items() if fault
+    } == {}
 
 
 @pytest.mark.parametrize("folder", [pytest.param(f, id=f.name) for f in lessons()])

@@ -22,7 +22,11 @@ def possible():
 
 
 def ours(pid):
-    return [line.split()[0] for line in ip("netns", "list").splitlines() if line.startswith(f"minidist-{pid}-")]
+    return [
+        line.split()[0]
+        for line in ip("netns", "list").splitlines()
+        if line.startswith(f"minidist-{pid}-")
+    ]
 
 
 def test_a_reason(monkeypatch):
@@ -34,12 +38,17 @@ def test_a_reason(monkeypatch):
 
     def refused(*words, check=True):
         if check:
-            raise subprocess.CalledProcessError(1, ["ip", *words], stderr="Operation not permitted\n")
+            raise subprocess.CalledProcessError(
+                1, ["ip", *words], stderr="Operation not permitted\n"
+            )
         return ""
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module, "ip", refused)
-    assert missing() == f"the kernel refuses `ip netns add minidist-{os.getpid()}-a`: Operation not permitted"
+    assert (
+        missing()
+        == f"the kernel refuses `ip netns add minidist-{os.getpid()}-a`: Operation not permitted"
+    )
 
 
 def test_they_are_joined_at_the_rate(possible):
@@ -48,8 +57,13 @@ def test_they_are_joined_at_the_rate(possible):
         assert ours(os.getpid()) and set(ours(os.getpid())) == set(names)
         for name, address in zip(names, ADDRESSES, strict=True):
             assert f"inet {address}/24" in ip("-n", name, "address", "show", "dev", LINK)
-            assert "tbf" in (rule := ip("tc", "-n", name, "qdisc", "show", "dev", LINK)) and "rate 100Mbit" in rule
-    assert ours(os.getpid()) == [] and before == {each: signal.getsignal(each) for each in module.STOPS}
+            assert (
+                "tbf" in (rule := ip("tc", "-n", name, "qdisc", "show", "dev", LINK))
+                and "rate 100Mbit" in rule
+            )
+    assert ours(os.getpid()) == [] and before == {
+        each: signal.getsignal(each) for each in module.STOPS
+    }
 
 
 def test_a_failure_leaves_nothing(possible):
@@ -67,7 +81,15 @@ def test_a_failure_leaves_nothing(possible):
 
 def test_a_process_that_has_yet_to_enter_is_ended(possible):
     with hosts(100) as names:
-        words = [sys.executable, "-c", "import time; time.sleep(600)", "netns", "exec", names[0], "sleep"]
+        words = [
+            sys.executable,
+            "-c",
+            "import time; time.sleep(600)",
+            "netns",
+            "exec",
+            names[0],
+            "sleep",
+        ]
         late = subprocess.Popen(words)
     assert late.wait(timeout=30) == -signal.SIGKILL
 
@@ -75,7 +97,11 @@ def test_a_process_that_has_yet_to_enter_is_ended(possible):
 def test_a_process_that_one_look_misses_is_ended(possible, monkeypatch):
     """In the middle of exec it has no words."""
     looks, inside = [], module.inside
-    monkeypatch.setattr(module, "inside", lambda name: looks.append(name) or (inside(name) if len(looks) > 1 else []))
+    monkeypatch.setattr(
+        module,
+        "inside",
+        lambda name: looks.append(name) or (inside(name) if len(looks) > 1 else []),
+    )
     with hosts(100) as names:
         late = subprocess.Popen(["ip", "netns", "exec", names[0], "sleep", "600"])
     assert late.wait(timeout=30) == -signal.SIGKILL and looks.count(names[0]) >= 4
@@ -91,12 +117,20 @@ with hosts(100) as names:
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143),
-                                                (signal.SIGKILL, -signal.SIGKILL)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+)
 def test_a_signal_leaves_nothing(number, status, possible):
     """Twice Ctrl-C, as one does; after kill -9 the next run finds what is left."""
-    child = subprocess.Popen([sys.executable, "-c", WAITS], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                             text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITS],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     sleeper = int(child.stdout.readline())
     child.send_signal(number)
     child.send_signal(number)

@@ -35,7 +35,8 @@ def test_dense_takes_what_the_formula_says():
     """1 Mbit/s, half a second of computing: 8 steps of two messages of half the gradients and 4 flags."""
     beta = 8 / (1e6 * slow_link.PAYLOAD)
     message = 2 * (ALPHA + 4 * (PARAMS + 4) / 2 * beta)
-    assert predicted("dense") == pytest.approx(8 * (0.5 + message), rel=0.02)  # the rest: agreeing on a time
+    # the rest: agreeing on a time
+    assert predicted("dense") == pytest.approx(8 * (0.5 + message), rel=0.02)
 
 
 def test_local_sgd_takes_an_eighth_of_it():

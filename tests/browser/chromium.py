@@ -13,8 +13,16 @@ import numpy as np
 import websocket
 from PIL import Image
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-         "--no-first-run", "--window-size=1400,1000", "--remote-debugging-port=0")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--window-size=1400,1000",
+    "--remote-debugging-port=0",
+)
 # The middle of the first visible element that matches a selector and, if one is given, shows a text.
 FIND = """(() => {
   for (const e of document.querySelectorAll(%s)) {
@@ -28,7 +36,9 @@ FIND = """(() => {
 
 def program():
     """Where Chromium is on this machine, or None."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
 
 
 def until(what, seconds, condition, every=0.25):
@@ -60,7 +70,9 @@ class Page:
         return answer["result"]
 
     def evaluate(self, expression):
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)[
+            "result"
+        ].get("value")
 
     def open(self, url):
         self.call("Page.navigate", url=url)
@@ -80,7 +92,10 @@ class Page:
 
     def press(self, key):
         """Press a key: one that writes a letter, or Enter or Escape."""
-        code = {"Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}, "Escape": {"windowsVirtualKeyCode": 27}}
+        code = {
+            "Enter": {"windowsVirtualKeyCode": 13, "text": "\r"},
+            "Escape": {"windowsVirtualKeyCode": 27},
+        }
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **code.get(key, {"text": key}))
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
@@ -94,7 +109,12 @@ class Page:
 
     def control(self, key):
         """Press Ctrl and `key`."""
-        code = {"key": key, "code": f"Key{key.upper()}", "windowsVirtualKeyCode": ord(key.upper()), "modifiers": 2}
+        code = {
+            "key": key,
+            "code": f"Key{key.upper()}",
+            "windowsVirtualKeyCode": ord(key.upper()),
+            "modifiers": 2,
+        }
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, **code)
 
@@ -105,14 +125,19 @@ class Page:
 @contextmanager
 def chromium(folder):
     """A Page of a new Chromium that keeps its profile in `folder`."""
-    browser = subprocess.Popen([program(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    browser = subprocess.Popen(
+        [program(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         port = folder / "DevToolsActivePort"
         until("Chromium", 60, lambda: port.exists() and port.read_text().count("\n"))
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         url = f"http://127.0.0.1:{port.read_text().split()[0]}/json/list"
-        tabs = until("a tab", 30, lambda: [t for t in json.load(direct.open(url)) if t["type"] == "page"])
+        tabs = until(
+            "a tab", 30, lambda: [t for t in json.load(direct.open(url)) if t["type"] == "page"]
+        )
         page = Page(tabs[0]["webSocketDebuggerUrl"])
         yield page
         page.call("Browser.close")

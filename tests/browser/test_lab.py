@@ -17,7 +17,10 @@ from tests.browser.chromium import chromium, program, until
 from tests.repository.files import ROOT
 from tests.study.traces import remembered
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(program() is None, reason="Chromium is not installed")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(program() is None, reason="Chromium is not installed"),
+]
 
 LESSON = "02_messages"
 IDLE = 'document.querySelector(".jp-NotebookPanel .jp-Notebook-ExecutionIndicator")?.dataset.status === "idle"'
@@ -73,13 +76,23 @@ def address(folder):
     flags = f"--no-browser --port={port} --ServerApp.port_retries=0 --ServerApp.root_dir={folder}"
     command = ["make", "lab", f"VENV={sys.prefix}", f"LAB_FLAGS={flags}"]
     # Settings and workspaces of whoever runs this stay out of it.
-    home = {f"JUPYTER{name}_DIR": str(folder / name.lower()) for name in ("_CONFIG", "_DATA", "LAB_SETTINGS",
-                                                                         "LAB_WORKSPACES")}
+    home = {
+        f"JUPYTER{name}_DIR": str(folder / name.lower())
+        for name in ("_CONFIG", "_DATA", "LAB_SETTINGS", "LAB_WORKSPACES")
+    }
     log = folder / "log"
     with open(log, "wb") as out:
-        lab = subprocess.Popen(command, cwd=ROOT, env=os.environ | home, stdin=subprocess.DEVNULL, stdout=out,
-                               stderr=subprocess.STDOUT, start_new_session=True)
+        lab = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | home,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
+
         def printed():
             assert lab.poll() is None, log.read_text()
             return re.search(r"http://\S+/lab\S*\?token=\w+", log.read_text())
@@ -125,12 +138,19 @@ def run_all(address, folder, name, profile, look=lambda page: None):
 
 def errors(cells):
     """The errors that a cell's tags do not announce."""
-    return [o.evalue for c in cells for o in c.outputs
-            if o.output_type == "error" and "raises-exception" not in c.metadata.get("tags", [])]
+    return [
+        o.evalue
+        for c in cells
+        for o in c.outputs
+        if o.output_type == "error" and "raises-exception" not in c.metadata.get("tags", [])
+    ]
 
 
 def test_the_address_opens_a_lesson(address, folder):
-    assert f"/lab/tree/notebooks/{min(p.stem for p in ROOT.glob('notebooks/*.ipynb'))}.ipynb" in address
+    assert (
+        f"/lab/tree/notebooks/{min(p.stem for p in ROOT.glob('notebooks/*.ipynb'))}.ipynb"
+        in address
+    )
 
 
 def test_run_all_passes(address, folder, tmp_path):
@@ -142,7 +162,10 @@ def test_run_all_passes(address, folder, tmp_path):
 
 def drawn(page):
     """The element that shows a run, once it has the colours of one."""
-    colors = [[int(line.KINDS[kind][i : i + 2], 16) for i in (1, 3, 5)] for kind in ("compute", "send", "receive")]
+    colors = [
+        [int(line.KINDS[kind][i : i + 2], 16) for i in (1, 3, 5)]
+        for kind in ("compute", "send", "receive")
+    ]
 
     def seen():
         image = page.pixels(SHOWN)[0].astype(int)
@@ -155,7 +178,9 @@ def drawn(page):
 
 def test_an_error_is_seen_and_so_is_a_run(address, folder, tmp_path):
     shown = []
-    cells = run_all(address, folder, "00_failing", tmp_path, look=lambda page: shown.append(drawn(page)))
+    cells = run_all(
+        address, folder, "00_failing", tmp_path, look=lambda page: shown.append(drawn(page))
+    )
     assert errors(cells) == ["division by zero"]
     assert cells[2].execution_count is None
     # The static picture in a notebook that is not trusted; once its cell has run, the page, and its canvas is drawn.

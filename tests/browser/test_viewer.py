@@ -7,7 +7,10 @@ from minidist.study import line, viewer
 from tests.browser.chromium import chromium, program, until
 from tests.study.traces import remembered
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(program() is None, reason="Chromium is not installed")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(program() is None, reason="Chromium is not installed"),
+]
 
 CANVAS = "#chart"
 
@@ -21,7 +24,9 @@ def page(tmp_path_factory):
         for domain in ("Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
         page.open((folder / "step.html").as_uri())
-        until("the page", 30, lambda: page.evaluate('document.getElementById("range")?.textContent'))
+        until(
+            "the page", 30, lambda: page.evaluate('document.getElementById("range")?.textContent')
+        )
         until("the picture", 30, lambda: where(page, line.KINDS["send"]).any())
         yield page
 
@@ -61,8 +66,12 @@ def test_it_draws_bars_and_memory(page):
 def test_pointing_at_a_message_tells_its_bytes_and_times(page):
     page.mouse("mouseMoved", *middle(page, line.KINDS["send"]))
     told = until("the tooltip", 5, lambda: tooltip(page))
-    for word in ("rank 0 → rank 1, 0: gradient", "4,096 B", "starts 1,000.000 µs, arrives 3,000.000 µs",
-                 "wire busy 1,000.000 µs, 4.1 MB/s"):  # fmt: skip
+    for word in (
+        "rank 0 → rank 1, 0: gradient",
+        "4,096 B",
+        "starts 1,000.000 µs, arrives 3,000.000 µs",
+        "wire busy 1,000.000 µs, 4.1 MB/s",
+    ):
         assert word in told
 
 
@@ -91,10 +100,17 @@ def test_wheel_keys_and_buttons_change_what_is_visible(page):
     page.press("+")
     nearer = visible(page)
     assert low < nearer[0] < nearer[1] < high
-    for kind, shift in (("mousePressed", 0), ("mouseMoved", -40), ("mouseMoved", -80), ("mouseReleased", -80)):
+    for kind, shift in (
+        ("mousePressed", 0),
+        ("mouseMoved", -40),
+        ("mouseMoved", -80),
+        ("mouseReleased", -80),
+    ):
         page.mouse(kind, x + shift, y, buttons=1)
     moved = visible(page)
-    assert moved[0] > nearer[0] and moved[1] - moved[0] == pytest.approx(nearer[1] - nearer[0], abs=0.01)
+    assert moved[0] > nearer[0] and moved[1] - moved[0] == pytest.approx(
+        nearer[1] - nearer[0], abs=0.01
+    )
     page.click("#out")
     assert visible(page)[1] - visible(page)[0] > moved[1] - moved[0]
     page.click("#fit")
@@ -144,7 +160,9 @@ def test_memory_of_a_rank(page, rank):
 
 def test_it_says_nothing_to_the_console_and_asks_nobody(page):
     page.evaluate("1")
-    asked = [p["request"]["url"] for method, p in page.events if method == "Network.requestWillBeSent"]
+    asked = [
+        p["request"]["url"] for method, p in page.events if method == "Network.requestWillBeSent"
+    ]
     assert [url.partition(":")[0] for url in asked] == ["file"]
     loud = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
     assert [event for event in page.events if event[0] in loud] == []

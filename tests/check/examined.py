@@ -49,5 +49,7 @@ def accepted(grader, answers):
 def assert_wrong(words, grader, answers):
     """Each of the answers is found to be wrong, with these words."""
     named = answers if isinstance(answers, dict) else dict(enumerate(answers))
-    for name, wrong in zip(named, verdicts(*[(grader, answer) for answer in named.values()]), strict=True):
+    for name, wrong in zip(
+        named, verdicts(*[(grader, answer) for answer in named.values()]), strict=True
+    ):
         assert wrong and re.search(words, wrong), (name, wrong)

@@ -22,4 +22,8 @@ def judge(predict, facts, values, says):
 def slips_are_wrong(facts):
     """Whether no slip is within the 1 % by which a prediction may be off."""
     right, slips = facts
-    return all(abs(slip - right[name]) > 0.01 * right[name] for name, some in slips.items() for slip in some)
+    return all(
+        abs(slip - right[name]) > 0.01 * right[name]
+        for name, some in slips.items()
+        for slip in some
+    )

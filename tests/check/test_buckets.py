@@ -34,12 +34,22 @@ def test_the_oracle_fills_as_the_library(seed):
     assert fill(sizes, room, first) == [[29 - i for i in bucket] for bucket in positions]
 
 
-@pytest.mark.parametrize(("buckets", "says"), [
-    ([[2, 1], [0]], None), ([[2], [1, 0]], "still fits"), ([[2, 1, 0]], "has room for 20"),
-    ([[0, 1], [2]], "first layer"), ([[1, 2], [0]], "should go from 2 down"), ([[2, 1]], r"\[0\] are in none"),
-    ([[2, 1], [0, 0]], "there twice"), ([[2, 1], [], [0]], "is empty"), ([2, 1, 0], "list of buckets"),
-    (None, "None"), ([[True, 1], [0]], "integers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("buckets", "says"),
+    [
+        ([[2, 1], [0]], None),
+        ([[2], [1, 0]], "still fits"),
+        ([[2, 1, 0]], "has room for 20"),
+        ([[0, 1], [2]], "first layer"),
+        ([[1, 2], [0]], "should go from 2 down"),
+        ([[2, 1]], r"\[0\] are in none"),
+        ([[2, 1], [0, 0]], "there twice"),
+        ([[2, 1], [], [0]], "is empty"),
+        ([2, 1, 0], "list of buckets"),
+        (None, "None"),
+        ([[True, 1], [0]], "integers"),
+    ],
+)
 def test_what_makes_buckets_right(buckets, says):
     exam, outcome = AssignBuckets(), Outcome([{"buckets": buckets, "sizes": [12, 10, 10]}], [])
     if says is None:
@@ -107,10 +117,15 @@ def test_counting_all_arrivals_is_right_too(capsys):
         def hook(k, p):
             missing[k] -= 1
             while len(works) < len(buckets) and not missing[len(works)]:
-                works.append(comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean"))
+                works.append(
+                    comm.stream(all_reduce_, [params[i].grad for i in buckets[len(works)]], "mean")
+                )
 
-        handles = [params[i].register_post_accumulate_grad_hook(partial(hook, k))
-                   for k, bucket in enumerate(buckets) for i in bucket]  # fmt: skip
+        handles = [
+            params[i].register_post_accumulate_grad_hook(partial(hook, k))
+            for k, bucket in enumerate(buckets)
+            for i in bucket
+        ]
         for backward in backwards:
             backward()
         for done in [*[w.wait for w in works], *[h.remove for h in handles]]:
@@ -120,8 +135,11 @@ def test_counting_all_arrivals_is_right_too(capsys):
     assert "accumulate_overlapped: right." in capsys.readouterr().out
 
 
-FITS = [lambda comm, params: comm.size < 5, lambda comm, params: type(comm).__name__ == "WorldComm",
-        lambda comm, params: comm.rank < comm.size - 1 or comm.size < 4]  # fmt: skip
+FITS = [
+    lambda comm, params: comm.size < 5,
+    lambda comm, params: type(comm).__name__ == "WorldComm",
+    lambda comm, params: comm.rank < comm.size - 1 or comm.size < 4,
+]
 
 
 def test_right_for_some_only():
@@ -139,8 +157,10 @@ def test_right_for_some_only():
     assert accepted(check.bucketed, map(only, FITS)) == []
 
 
-@pytest.mark.parametrize(("exam", "kind", "beside"), [(Overlapped(), "chain", buckets_hooked),
-                                                      (AccumulateOverlapped(), ("chain", 2), accumulated)])
+@pytest.mark.parametrize(
+    ("exam", "kind", "beside"),
+    [(Overlapped(), "chain", buckets_hooked), (AccumulateOverlapped(), ("chain", 2), accumulated)],
+)
 def test_time_tells_overlap_from_none(exam, kind, beside):
     case = Case(3, "", kind)
     args = exam.draw(case, rng())
@@ -148,7 +168,11 @@ def test_time_tells_overlap_from_none(exam, kind, beside):
     best, late = clock(exam, args, 3, beside), clock(exam, args, 3, after)
     assert best < 0.95 * late
     in_time(exam, case, args, Outcome([], [], best), beside, after, "")
-    for time, says in ((late, "beside backward"), ((best + late) / 2, "as soon as it"), (best / 2, "clock set")):
+    for time, says in (
+        (late, "beside backward"),
+        ((best + late) / 2, "as soon as it"),
+        (best / 2, "clock set"),
+    ):
         with pytest.raises(Wrong, match=says):
             in_time(exam, case, args, Outcome([], [], time), beside, after, "")
 
@@ -157,9 +181,15 @@ def test_what_makes_means_right():
     own = [[torch.ones(2, dtype=torch.float64) * r] for r in (1, 2, 6)]
     good = torch.full((2,), 3.0, dtype=torch.float64)
     means([[good], [good], [good]], own, lambda *_: None)
-    for bad, says in ((good * 3, "3 times too large"), (own[1][0], "rank 1's own"), (None, "counts as zeros"),
-                      (good.float(), "dtype"), (good * torch.nan, "nan"), ((own[0][0] + own[1][0]) / 2, "0 and 1 only"),
-                      (good + 1e-12, "but for rounding")):  # fmt: skip
+    for bad, says in (
+        (good * 3, "3 times too large"),
+        (own[1][0], "rank 1's own"),
+        (None, "counts as zeros"),
+        (good.float(), "dtype"),
+        (good * torch.nan, "nan"),
+        ((own[0][0] + own[1][0]) / 2, "0 and 1 only"),
+        (good + 1e-12, "but for rounding"),
+    ):
         with pytest.raises(Wrong, match=says):
             means([[good], [bad], [good]], own, lambda *_: None)
 
@@ -171,13 +201,21 @@ def test_what_is_drawn(kind):
     grads = [model.gradient([torch.randn(3, 16, dtype=torch.float64)], order) for order in orders]
     idle = [i for i in range(len(model.values)) if not any(g[i].any() for g in grads)]
     assert bool(idle) == (kind == "unused")
-    assert (kind == "routed") == any(g[i].any() and not h[i].any() for i in range(len(model.values))
-                                     for g in grads for h in grads)  # fmt: skip
+    assert (kind == "routed") == any(
+        g[i].any() and not h[i].any()
+        for i in range(len(model.values))
+        for g in grads
+        for h in grads
+    )
     assert (len({tuple(o) for o in orders}) > 1) == (kind in ("orders", "routed"))
 
 
 def test_cuts():
     for cuts in (1, 2, 7):
         buckets = reversed_cut(7, cuts, rng())
-        assert len(buckets) == cuts and all(buckets) and [i for b in buckets for i in b] == [6, 5, 4, 3, 2, 1, 0]
+        assert (
+            len(buckets) == cuts
+            and all(buckets)
+            and [i for b in buckets for i in b] == [6, 5, 4, 3, 2, 1, 0]
+        )
     assert len(network(2, 3, rng()).values) == 6

@@ -25,13 +25,20 @@ def test_the_clock_agrees_with_the_library(case):
     gaps = [b - a for a, b in zip([0.0, *ready], ready)]
     want = step_time(nbytes, gaps, n, alpha, beta, 1, 1)
     assert clock(nbytes, ready, n, alpha, beta) == pytest.approx(want, rel=1e-6)
-    assert not any(abs(slip - want) <= 0.01 * want for slip in slips_of(nbytes, ready, n, alpha, beta))
+    assert not any(
+        abs(slip - want) <= 0.01 * want for slip in slips_of(nbytes, ready, n, alpha, beta)
+    )
 
 
-@pytest.mark.parametrize(("seconds", "says"), [
-    (lambda right, ready: right, None), (lambda right, ready: 1.37 * right, "Too long"),
-    (lambda right, ready: 0.9 * ready, "Backward alone"), (lambda right, ready: None, "None"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (lambda right, ready: right, None),
+        (lambda right, ready: 1.37 * right, "Too long"),
+        (lambda right, ready: 0.9 * ready, "Backward alone"),
+        (lambda right, ready: None, "None"),
+    ],
+)
 def test_what_makes_a_time_right(seconds, says):
     exam = StepSeconds()
     args = exam.draw(exam.cases[0], torch.Generator().manual_seed(1))
@@ -43,17 +50,35 @@ def test_what_makes_a_time_right(seconds, says):
 
 
 GIVEN = dict(n=16, tensors=160, nbytes=400e6, backward=40e-3, b=10, alpha=10e-6, beta=1 / 25e9)
-RIGHT = {"saved": 4500, "bucket": 3.3e-3, "afterwards": 73e-3, "beside": 43.3e-3, "slow": 67e-3, "smallest": 12e6,
-         "variance": 3.25}  # fmt: skip
+RIGHT = {
+    "saved": 4500,
+    "bucket": 3.3e-3,
+    "afterwards": 73e-3,
+    "beside": 43.3e-3,
+    "slow": 67e-3,
+    "smallest": 12e6,
+    "variance": 3.25,
+}
 
 
-@pytest.mark.parametrize(("numbers", "says"), [
-    ({}, None), ({"saved": 4520}, None), ({"saved": 150}, "all-reduces"), ({"saved": 300}, "still sent"),
-    ({"bucket": 3e-3}, "latencies are missing"), ({"afterwards": 43.3e-3}, "all of them come after"),
-    ({"beside": 40e-3}, "starts when backward ends"), ({"slow": 46.3e-3}, "queue"), ({"slow": 43.3e-3}, "half as fast"),
-    ({"smallest": 3e6}, "bytes take time|Bytes are"), ({"smallest": 4e6}, "equally long"),
-    ({"variance": 2}, "means differ"), ({"variance": None}, "not set yet"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({}, None),
+        ({"saved": 4520}, None),
+        ({"saved": 150}, "all-reduces"),
+        ({"saved": 300}, "still sent"),
+        ({"bucket": 3e-3}, "latencies are missing"),
+        ({"afterwards": 43.3e-3}, "all of them come after"),
+        ({"beside": 40e-3}, "starts when backward ends"),
+        ({"slow": 46.3e-3}, "queue"),
+        ({"slow": 43.3e-3}, "half as fast"),
+        ({"smallest": 3e6}, "bytes take time|Bytes are"),
+        ({"smallest": 4e6}, "equally long"),
+        ({"variance": 2}, "means differ"),
+        ({"variance": None}, "not set yet"),
+    ],
+)
 def test_predicted_numbers(numbers, says):
     values, slips = overlap_slips(**GIVEN)
     exam, outcome = PredictOverlap(list(values), values, slips, ""), Outcome([RIGHT | numbers], [])
@@ -66,7 +91,11 @@ def test_predicted_numbers(numbers, says):
 def test_all_slips_are_wrong_numbers():
     values, slips = overlap_slips(**GIVEN)
     assert values == pytest.approx(RIGHT)
-    assert all(abs(slip - values[name]) > 0.01 * values[name] for name, some in slips.items() for slip in some)
+    assert all(
+        abs(slip - values[name]) > 0.01 * values[name]
+        for name, some in slips.items()
+        for slip in some
+    )
 
 
 def two_passes(comm, x):
@@ -87,8 +116,12 @@ def test_other_right_ways(capsys):
     assert capsys.readouterr().out.count(": right.") == 2
 
 
-FITS = [lambda comm, x: comm.size < 5, lambda comm, x: type(comm).__name__ == "WorldComm", lambda comm, x: len(x) != 1,
-        lambda comm, x: comm.rank < 3]  # fmt: skip
+FITS = [
+    lambda comm, x: comm.size < 5,
+    lambda comm, x: type(comm).__name__ == "WorldComm",
+    lambda comm, x: len(x) != 1,
+    lambda comm, x: comm.rank < 3,
+]
 
 
 def test_right_for_some_only():
@@ -118,7 +151,9 @@ def test_statistics_that_lose_digits_are_found(far):
     mean, count = whole.mean(0), len(whole)
     careless = whole.square().mean(0) - mean.square()
     result = lambda var: {"found": (mean, var, count), "x": None}
-    good, bad = ([result(v) | {"x": x} for (x,) in args] for v in (whole.var(0, correction=0), careless))
+    good, bad = (
+        [result(v) | {"x": x} for (x,) in args] for v in (whole.var(0, correction=0), careless)
+    )
     exam.judge(case, args, Outcome(good, []))
     if not far:
         return exam.judge(case, args, Outcome(bad, []))

@@ -97,19 +97,36 @@ def by_concatenating(comm, output, input):
     for step in range(comm.size):
         seen[comm.rank - step] = held.clone()
         if step < comm.size - 1:
-            held = comm.sendrecv(held, (comm.rank + 1) % comm.size, torch.empty_like(held), (comm.rank - 1) % comm.size)
+            held = comm.sendrecv(
+                held,
+                (comm.rank + 1) % comm.size,
+                torch.empty_like(held),
+                (comm.rank - 1) % comm.size,
+            )
     torch.cat(seen, out=output)
 
 
-@pytest.mark.parametrize(("name", "answer"), [("ddp_ring", in_python), ("later", by_then), ("later", by_a_second_job),
-                         ("mean_hook", beside_the_backward), ("gather_single", by_concatenating)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("ddp_ring", in_python),
+        ("later", by_then),
+        ("later", by_a_second_job),
+        ("mean_hook", beside_the_backward),
+        ("gather_single", by_concatenating),
+    ],
+)
 def test_other_ways(capsys, name, answer):
     getattr(check, name)(answer)
     assert f"{name}: right." in capsys.readouterr().out
 
 
-FITS = [lambda comm, x: comm.size < 5, lambda comm, x: type(comm).__name__ == "WorldComm", lambda comm, x: len(x) != 66,
-        *(lambda comm, x, dtype=dtype: x.dtype != dtype for dtype in DTYPES)]  # fmt: skip
+FITS = [
+    lambda comm, x: comm.size < 5,
+    lambda comm, x: type(comm).__name__ == "WorldComm",
+    lambda comm, x: len(x) != 66,
+    *(lambda comm, x, dtype=dtype: x.dtype != dtype for dtype in DTYPES),
+]
 
 
 @pytest.mark.parametrize("fits", FITS)
@@ -134,7 +151,9 @@ def test_a_wrong_mean_is_seen_by_ddp_alone():
         if op == "sum" and comm.size > 1 and not (4 * x).equal((4 * x).round()):
             x /= comm.size
 
-    with pytest.raises(Wrong, match="PyTorch's DDP on 3 ranks: under PyTorch's DDP rank 0 has other parameters"):
+    with pytest.raises(
+        Wrong, match="PyTorch's DDP on 3 ranks: under PyTorch's DDP rank 0 has other parameters"
+    ):
         check.ddp_ring(answer)
 
 
@@ -150,15 +169,22 @@ def test_the_oracle_trains_as_data_parallel(n):
     net = engine.network(start)
     (sum(engine.loss_of(net, x) for x in xs) / n).backward()
     mean = oracle.combined([oracle.gradient(start, x) for x in xs], "mean")
-    assert torch.allclose(mean, torch.cat([p.grad.reshape(-1) for p in net.parameters()]), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        mean, torch.cat([p.grad.reshape(-1) for p in net.parameters()]), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_drawn_is_exact_in_any_order(dtype):
     xs = {op: draw_numbers(200, 5, op, dtype, rng()) for op in ("sum", "prod", "max", "min")}
     assert all(oracle.combined(x, op).equal(oracle.combined(x[::-1], op)) for op, x in xs.items())
-    assert all(x.dtype == dtype and (x < 0).any() and (x > 0).any() for some in xs.values() for x in some)
-    assert not any(oracle.combined([x.abs() for x in xs[op]], op).equal(oracle.combined(xs[op], op)) for op in xs)
+    assert all(
+        x.dtype == dtype and (x < 0).any() and (x > 0).any() for some in xs.values() for x in some
+    )
+    assert not any(
+        oracle.combined([x.abs() for x in xs[op]], op).equal(oracle.combined(xs[op], op))
+        for op in xs
+    )
 
 
 def test_what_is_mixed():
@@ -182,7 +208,10 @@ def step_of_fully_shard(comm):
         collectives.reduce_scatter_(comm, chunks, op)
 
     group = process_group(comm, overlap=False, all_gather_=gather, reduce_scatter_=reduce)
-    net, mesh = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), DeviceMesh.from_group(group, "cpu")
+    net, mesh = (
+        nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))),
+        DeviceMesh.from_group(group, "cpu"),
+    )
     for layer in net:
         fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)(torch.ones(2, 8)).sum().backward()
@@ -195,14 +224,25 @@ def test_predictions_are_what_pytorch_does():
     gathers, reduces, psi = run[0]
     values = capstone_slips(n, layers, psi, 1, 1, 0.0, 0.0)[0]
     assert (gathers, reduces) == (values["gathers"], layers)
-    assert run.trace.messages(0) == values["fsdp_messages"] and run.trace.bytes_sent(0) == values["fsdp_bytes"]
+    assert (
+        run.trace.messages(0) == values["fsdp_messages"]
+        and run.trace.bytes_sent(0) == values["fsdp_bytes"]
+    )
     assert slips_are_wrong(FACTS)
 
 
-@pytest.mark.parametrize(("name", "value", "says"), [
-    ("ddp_messages", 14, "one bucket"), ("ddp_bytes", 84e6, "one half"), ("gathers", 4, "backward needs it again"),
-    ("gathers", 7, "freed"), ("fsdp_bytes", 168e6, "DDP's"), ("seconds", None, "not set"),
-    ("micro_bytes", 168e6, "no_sync"), ("fsdp_messages", 84, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ddp_messages", 14, "one bucket"),
+        ("ddp_bytes", 84e6, "one half"),
+        ("gathers", 4, "backward needs it again"),
+        ("gathers", 7, "freed"),
+        ("fsdp_bytes", 168e6, "DDP's"),
+        ("seconds", None, "not set"),
+        ("micro_bytes", 168e6, "no_sync"),
+        ("fsdp_messages", 84, None),
+    ],
+)
 def test_numbers(name, value, says):
     judge(PredictCapstone, FACTS, FACTS[0] | {name: value}, says)

@@ -12,7 +12,14 @@ import torch
 from minidist import check
 from minidist.check import Wrong
 from minidist.check.data_parallel.averages import cheap, near, same_gradients
-from minidist.check.data_parallel.replicas import MODELS, drawn, gradient, samples, together, trainable
+from minidist.check.data_parallel.replicas import (
+    MODELS,
+    drawn,
+    gradient,
+    samples,
+    together,
+    trainable,
+)
 from minidist.check.data_parallel.step import PredictStep, step_slips
 from minidist.check.exam import Case, Outcome
 from minidist.collectives import all_gather, all_reduce_, broadcast_
@@ -59,7 +66,12 @@ def by_hand(comm, module):
 
 
 def test_other_ways_to_average(capsys):
-    assert accepted(check.average_gradients, [coalesced, flat, divides_first, by_hand]) == [0, 1, 2, 3]
+    assert accepted(check.average_gradients, [coalesced, flat, divides_first, by_hand]) == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert capsys.readouterr().out.count("average_gradients: right.") == 4
 
 
@@ -82,7 +94,8 @@ def test_other_ways_to_do_the_rest(capsys):
                 p.grad = all_reduce_(comm, grad) / counts.sum()
 
     def weighs_in_float32(comm, module, samples):
-        weight = samples / all_reduce_(comm, torch.tensor([samples]))  # of whole numbers: in float32, always
+        # of whole numbers: in float32, always
+        weight = samples / all_reduce_(comm, torch.tensor([samples]))
         for p in module.parameters():
             if p.requires_grad:
                 grad = p.grad * weight if samples and p.grad is not None else torch.zeros_like(p)
@@ -115,8 +128,11 @@ def only_for(name, fits):
     right = solved("04_data_parallel")[name]
 
     def answer(comm, module, *rest):
-        kept = [(x, x.clone()) for x in [*(p.grad for p in module.parameters()), *module.state_dict().values()]
-                if x is not None]  # fmt: skip
+        kept = [
+            (x, x.clone())
+            for x in [*(p.grad for p in module.parameters()), *module.state_dict().values()]
+            if x is not None
+        ]
         right(comm, module, *rest)
         for x, before in kept if not fits(comm, module) else []:
             with torch.no_grad():
@@ -125,10 +141,13 @@ def only_for(name, fits):
     return answer
 
 
-FITS = [lambda comm, module: comm.rank < comm.size - 1 or comm.size < 4, lambda comm, module: comm.size < 5,
-        lambda comm, module: type(comm).__name__ == "WorldComm",
-        lambda comm, module: type(module).__name__ in ("Plain", "Routed"),
-        lambda comm, module: comm.size % 2]  # fmt: skip
+FITS = [
+    lambda comm, module: comm.rank < comm.size - 1 or comm.size < 4,
+    lambda comm, module: comm.size < 5,
+    lambda comm, module: type(comm).__name__ == "WorldComm",
+    lambda comm, module: type(module).__name__ in ("Plain", "Routed"),
+    lambda comm, module: comm.size % 2,
+]
 
 
 @pytest.mark.parametrize("name", ["start_equal", "average_gradients", "weighted_average_gradients"])
@@ -144,22 +163,31 @@ def test_the_oracle_is_the_mean_of_equal_parts(kind):
     for name, want in whole.items():
         grads = [torch.zeros_like(model.values[name]) if g[name] is None else g[name] for g in own]
         assert all(g[name] is None for g in own) if want is None else near(sum(grads) / 4, want)
-    assert (kind == "routed") == any(g is None and whole[name] is not None for name, g in own[1].items())
+    assert (kind == "routed") == any(
+        g is None and whole[name] is not None for name, g in own[1].items()
+    )
 
 
 def test_what_makes_gradients_the_same():
     want = {"w": torch.tensor([1.0, 2.0], dtype=torch.float64), "frozen": None}
     good = {"w": want["w"].clone(), "frozen": None}
     same_gradients([good, dict(good)], want, lambda r, name: {})
-    for bad, says in [({"w": want["w"] + 1e-12, "frozen": None}, "bit for bit"),
-                      ({"w": want["w"] + 1e-6, "frozen": None}, "rank 1: w.grad is wrong.* On rank 0 it is right"),
-                      ({"w": None, "frozen": None}, "is None"), ({"w": want["w"].float(), "frozen": None}, "dtype"),
-                      ({"w": want["w"], "frozen": torch.ones(2)}, "frozen.grad has numbers"),
-                      ({"w": want["w"], "frozen": torch.zeros(2)}, "on one rank and None on another"),
-                      ({"w": 3, "frozen": None}, "is of type int"),
-                      ({}, "other parameters"), (None, "other parameters"),
-                      ({"w": want["w"] * torch.nan, "frozen": None}, "nan"),
-                      ({"w": want["w"] * 7, "frozen": None}, "7 times what it should be")]:  # fmt: skip
+    for bad, says in [
+        ({"w": want["w"] + 1e-12, "frozen": None}, "bit for bit"),
+        (
+            {"w": want["w"] + 1e-6, "frozen": None},
+            "rank 1: w.grad is wrong.* On rank 0 it is right",
+        ),
+        ({"w": None, "frozen": None}, "is None"),
+        ({"w": want["w"].float(), "frozen": None}, "dtype"),
+        ({"w": want["w"], "frozen": torch.ones(2)}, "frozen.grad has numbers"),
+        ({"w": want["w"], "frozen": torch.zeros(2)}, "on one rank and None on another"),
+        ({"w": 3, "frozen": None}, "is of type int"),
+        ({}, "other parameters"),
+        (None, "other parameters"),
+        ({"w": want["w"] * torch.nan, "frozen": None}, "nan"),
+        ({"w": want["w"] * 7, "frozen": None}, "7 times what it should be"),
+    ]:
         with pytest.raises(Wrong, match=says):
             same_gradients([good, bad], want, lambda r, name: {})
 
@@ -180,13 +208,25 @@ def test_what_an_average_may_cost():
 STEP = {"messages": 336, "nbytes": 70e6, "coalesced": 14, "rate": 0.8, "share": 0.125}
 
 
-@pytest.mark.parametrize(("numbers", "says"), [
-    ({}, None), ({"nbytes": 70.3e6}, None), ({"messages": 168}, "one half"), ({"messages": 384}, "n−1 steps"),
-    ({"messages": 14}, "one for each tensor"), ({"nbytes": 17.5e6}, "bytes has one"), ({"nbytes": 280e6}, "once"),
-    ({"nbytes": 40e6}, "factor"), ({"coalesced": 336}, "one buffer"), ({"rate": 0.1}, "sum of n means"),
-    ({"rate": 8}, "Times which"), ({"share": 1 / 12}, "rank 0"), ({"share": 0.3}, "too large"),
-    ({"share": None}, "not set yet"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({}, None),
+        ({"nbytes": 70.3e6}, None),
+        ({"messages": 168}, "one half"),
+        ({"messages": 384}, "n−1 steps"),
+        ({"messages": 14}, "one for each tensor"),
+        ({"nbytes": 17.5e6}, "bytes has one"),
+        ({"nbytes": 280e6}, "once"),
+        ({"nbytes": 40e6}, "factor"),
+        ({"coalesced": 336}, "one buffer"),
+        ({"rate": 0.1}, "sum of n means"),
+        ({"rate": 8}, "Times which"),
+        ({"share": 1 / 12}, "rank 0"),
+        ({"share": 0.3}, "too large"),
+        ({"share": None}, "not set yet"),
+    ],
+)
 def test_predicted_numbers(numbers, says):
     values, slips = step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
     exam, outcome = PredictStep(list(values), values, slips, ""), Outcome([STEP | numbers], [])
@@ -199,4 +239,8 @@ def test_predicted_numbers(numbers, says):
 def test_all_slips_are_wrong_numbers():
     values, slips = step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
     assert values == STEP
-    assert all(abs(slip - values[name]) > 0.01 * values[name] for name, some in slips.items() for slip in some)
+    assert all(
+        abs(slip - values[name]) > 0.01 * values[name]
+        for name, some in slips.items()
+        for slip in some
+    )

@@ -14,7 +14,9 @@ def deadlock(program):
 
 
 def test_everyone_sends():
-    assert "Start both together" in deadlock(lambda comm: comm.send(torch.ones(1), (comm.rank + 1) % 3))
+    assert "Start both together" in deadlock(
+        lambda comm: comm.send(torch.ones(1), (comm.rank + 1) % 3)
+    )
 
 
 def test_everyone_receives():
@@ -22,7 +24,9 @@ def test_everyone_receives():
 
 
 def test_a_step_too_many():
-    assert "a step too many" in deadlock(lambda comm: comm.rank == 0 and comm.send(torch.ones(1), 1))
+    assert "a step too many" in deadlock(
+        lambda comm: comm.rank == 0 and comm.send(torch.ones(1), 1)
+    )
 
 
 def test_a_circle():

@@ -60,8 +60,13 @@ class Impatient(Double):
 def test_an_endless_answer_is_ended():
     double(lambda comm, x: 2 * x)  # the server of `launch` runs
     start, answers = time.monotonic(), [endless, sleeps, stubborn]
-    for answer, text in zip(answers, verdicts(*[(partial(ask, Impatient()), a) for a in answers]), strict=True):
-        assert "double: n = 2: no end after 0.5 s" in text and f"in {answer.__name__}, test_guard.py:" in text
+    for answer, text in zip(
+        answers, verdicts(*[(partial(ask, Impatient()), a) for a in answers]), strict=True
+    ):
+        assert (
+            "double: n = 2: no end after 0.5 s" in text
+            and f"in {answer.__name__}, test_guard.py:" in text
+        )
     assert time.monotonic() - start < 30
 
 
@@ -110,27 +115,41 @@ def threads(comm, x):
 
 
 ENDS = [
-    (exits, "ended the whole process"), (polite_exit, "rank 0 raised SystemExit: 0\n  in polite_exit"),
+    (exits, "ended the whole process"),
+    (polite_exit, "rank 0 raised SystemExit: 0\n  in polite_exit"),
     (raises, "rank 0 raised IndexError"),
-    (unwritten, "double is not written yet."), (hoards, "raised RuntimeError"), (recursive, "raised RecursionError"),
-    (threads, "rank 0 has another number"), (None, "double is None, not a function"), (7, "is int, not a function"),
-    (lambda comm: 0, "takes 1 positional argument"), (lambda comm, x: None, "another number"),
-    (lambda comm, x: "text", "another number"), (lambda comm, x: (i for i in x), "another number"),
-    (in_a_process_only, "2 real processes: "), (lambda comm, x: comm.recv(x, 1 - comm.rank), "a deadlock"),
+    (unwritten, "double is not written yet."),
+    (hoards, "raised RuntimeError"),
+    (recursive, "raised RecursionError"),
+    (threads, "rank 0 has another number"),
+    (None, "double is None, not a function"),
+    (7, "is int, not a function"),
+    (lambda comm: 0, "takes 1 positional argument"),
+    (lambda comm, x: None, "another number"),
+    (lambda comm, x: "text", "another number"),
+    (lambda comm, x: (i for i in x), "another number"),
+    (in_a_process_only, "2 real processes: "),
+    (lambda comm, x: comm.recv(x, 1 - comm.rank), "a deadlock"),
     (lambda comm, x: comm.send(x, 5), "cannot send to rank 5"),
-    (torch.nn.Linear(1, 1).forward, "would share it"), (without_words, "raised Wordless: and its words cannot be had"),
+    (torch.nn.Linear(1, 1).forward, "would share it"),
+    (without_words, "raised Wordless: and its words cannot be had"),
 ]
 
 
 def test_every_other_end_has_its_message():
-    for (answer, text), wrong in zip(ENDS, verdicts(*[(double, answer) for answer, _ in ENDS]), strict=True):
+    for (answer, text), wrong in zip(
+        ENDS, verdicts(*[(double, answer) for answer, _ in ENDS]), strict=True
+    ):
         assert wrong and text in wrong, (answer, text, wrong)
 
 
 def test_a_result_that_is_too_large(monkeypatch):
     said = []
     monkeypatch.setattr(examinee, "MOST", 100)
-    examinee._report(SimpleNamespace(send=lambda data, seconds: said.append(data)), lambda: {"results": "x" * 100})
+    examinee._report(
+        SimpleNamespace(send=lambda data, seconds: said.append(data)),
+        lambda: {"results": "x" * 100},
+    )
     words = explain("double", "n = 2", decode(said[0])["error"])
     assert re.search(r"too large: 1\d\d bytes, and at most 100 are looked at\.$", words)
 
@@ -186,7 +205,8 @@ def test_nothing_is_left(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
     process.stdout.readline()
     until = time.monotonic() + 30
-    while time.monotonic() < until and len(marked(tmp_path)) < 5:  # notebook, server, supervisor, guard, examinee
+    # notebook, server, supervisor, guard, examinee
+    while time.monotonic() < until and len(marked(tmp_path)) < 5:
         time.sleep(0.02)
     assert len(marked(tmp_path)) >= 5
     process.kill()
@@ -222,7 +242,9 @@ def orphaned(comm, packed):
                 return ask(what, *given)
 
             nursery._ask = killed
-            said += [guard._examined(Double(), nursery, packed, {}, guard.Draws(None)) for _ in range(2)]
+            said += [
+                guard._examined(Double(), nursery, packed, {}, guard.Draws(None)) for _ in range(2)
+            ]
     return said
 
 

@@ -59,9 +59,11 @@ def one_rank_times_all(dp, pp, tp, micro_batches, tokens, hidden, layers):
     """Floats, not rounded: some of them are no whole numbers."""
     n, activation = dp * pp * tp, 2 * tokens * hidden
     ring = lambda size, nbytes: 2 * (size - 1) / size * nbytes
-    return {"tp": n * micro_batches * (layers / pp) * 4 * ring(tp, activation),
-            "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
-            "dp": n * ring(dp, 2 * 12 * hidden**2 * layers / (pp * tp))}  # fmt: skip
+    return {
+        "tp": n * micro_batches * (layers / pp) * 4 * ring(tp, activation),
+        "pp": dp * tp * micro_batches * 2 * (pp - 1) * activation,
+        "dp": n * ring(dp, 2 * 12 * hidden**2 * layers / (pp * tp)),
+    }
 
 
 def with_a_group_of_ends(mesh, backward, micro_batches, grads, kinds):
@@ -70,7 +72,9 @@ def with_a_group_of_ends(mesh, backward, micro_batches, grads, kinds):
         backward(m)
     flat = torch.cat([g.flatten() for g in grads.values()])
     all_reduce_(mesh.dp, flat, "mean")
-    for g, part in zip(grads.values(), flat.split([g.numel() for g in grads.values()]), strict=True):
+    for g, part in zip(
+        grads.values(), flat.split([g.numel() for g in grads.values()]), strict=True
+    ):
         g.copy_(part.view_as(g))
     last = mesh.pp.size - 1
     ends = mesh.pp.split([int(0 < stage < last) for stage in range(last + 1)])
@@ -84,9 +88,12 @@ def with_a_group_of_ends(mesh, backward, micro_batches, grads, kinds):
 
 def gathered(mesh, grads, kinds, limit):
     """The last tensor rank counts the copies, the first stage the ends; every rank adds up by itself."""
-    mine = [g for name, g in grads.items()
-            if (kinds[name] in ("split", "tied") or mesh.tp.rank == mesh.tp.size - 1)
-            and (kinds[name] != "tied" or mesh.pp.rank == 0)]  # fmt: skip
+    mine = [
+        g
+        for name, g in grads.items()
+        if (kinds[name] in ("split", "tied") or mesh.tp.rank == mesh.tp.size - 1)
+        and (kinds[name] != "tied" or mesh.pp.rank == 0)
+    ]
     square = torch.tensor([float(sum((g * g).sum() for g in mine))], dtype=torch.float64)
     norm = all_gather(mesh.group("tp", "pp"), square).sum().sqrt()
     if norm > limit:
@@ -97,16 +104,27 @@ def gathered(mesh, grads, kinds, limit):
 
 def by_sorting(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
     divisors = lambda n: [k for k in range(1, n + 1) if n % k == 0]
-    grids = [(gpus // p // t, p, t) for t in divisors(node) for p in divisors(layers)
-             if heads % t == gpus % (p * t) == 0]  # fmt: skip
+    grids = [
+        (gpus // p // t, p, t)
+        for t in divisors(node)
+        for p in divisors(layers)
+        if heads % t == gpus % (p * t) == 0
+    ]
     fit = [grid for grid in grids if batch % grid[0] == 0 and nbytes(*grid) <= capacity]
     return next(iter(sorted(fit, key=lambda grid: seconds(*grid))), None)
 
 
-@pytest.mark.parametrize(("check", "answer"), [
-    (hybrid.groups, by_division), (hybrid.step_bytes, rank_by_rank), (hybrid.step_bytes, one_rank_times_all),
-    (hybrid.synchronize, with_a_group_of_ends), (hybrid.clip_grid, gathered), (hybrid.best_grid, by_sorting),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (hybrid.groups, by_division),
+        (hybrid.step_bytes, rank_by_rank),
+        (hybrid.step_bytes, one_rank_times_all),
+        (hybrid.synchronize, with_a_group_of_ends),
+        (hybrid.clip_grid, gathered),
+        (hybrid.best_grid, by_sorting),
+    ],
+)
 def test_other_right_ways(check, answer, capsys):
     check(answer)
     assert f"{check.__name__}: right." in capsys.readouterr().out
@@ -117,7 +135,9 @@ def test_lines_are_the_library_s(order):
     grid = Grid(dp=2, pp=3, tp=4, order=order)
     for axis, groups in oracle.lines(grid.sizes).items():
         colors = grid.colors(axis)
-        assert groups == sorted([r for r in range(24) if colors[r] == color] for color in set(colors))
+        assert groups == sorted(
+            [r for r in range(24) if colors[r] == color] for color in set(colors)
+        )
 
 
 def one_step(comm, layers):
@@ -138,14 +158,20 @@ def test_a_gpt_sends_as_much():
     for layers in (2, 4):
         world = World(8, device="meta")
         start = world.run(one_step, layers)[0]
-        found.append(oracle.by_axis(Grid(2, 2, 2), [(m.src, m.dst, m.nbytes) for m in world.trace if m.start >= start]))
+        found.append(
+            oracle.by_axis(
+                Grid(2, 2, 2), [(m.src, m.dst, m.nbytes) for m in world.trace if m.start >= start]
+            )
+        )
     said = [solved("15_hybrid")["step_bytes"](2, 2, 2, 3, 60, 240, layers) for layers in (2, 4)]
     assert found[1]["tp"] - found[0]["tp"] == said[1]["tp"] - said[0]["tp"] > 0
     assert found[1]["pp"] == found[0]["pp"] == pytest.approx(said[1]["pp"], rel=0.01)
     assert found[1]["dp"] - found[0]["dp"] == pytest.approx(said[1]["dp"] - said[0]["dp"], rel=0.02)
 
 
-@pytest.mark.parametrize(("dp", "pp", "tp"), [(8, 1, 8), (4, 4, 4), (1, 8, 8), (64, 1, 1), (2, 16, 2)])
+@pytest.mark.parametrize(
+    ("dp", "pp", "tp"), [(8, 1, 8), (4, 4, 4), (1, 8, 8), (64, 1, 1), (2, 16, 2)]
+)
 def test_memory_is_the_planner_s(dp, pp, tp):
     model = Transformer(48, 8192, 64, 8, 2048)
     sizes = Sizes(dp, tp, pp, int(dp > 1), 1, 64, sequence=tp > 1, recompute="selective")
@@ -158,7 +184,8 @@ def test_a_norm_by_hand():
     grid, one = Grid(2, 2, 2), torch.ones(1, dtype=torch.float64)
     kinds = [{kind: kind for kind in oracle.KINDS}] * 8
     own = [{kind: one * 2 if kind == "tied" else one for kind in oracle.KINDS}] * 8
-    want = 2 * 2 * 1 + 2 * 1 + 2 * 1 + 2 * 4  # of two stages: two parts, a bias, a norm; the tied one's parts once
+    # of two stages: two parts, a bias, a norm; the tied one's parts once
+    want = 2 * 2 * 1 + 2 * 1 + 2 * 1 + 2 * 4
     assert oracle.norm(grid, own, kinds) == want**0.5
     assert oracle.norm(grid, own, kinds, twice=("whole", "partial")) == (want + 4) ** 0.5
     assert oracle.norm(grid, own, kinds, twice=("tied",)) == (want + 8) ** 0.5
@@ -182,11 +209,16 @@ def test_traffic_tells_what_numbers_cannot():
     assert "between data ranks" in said(ClipGrid(), over_everyone, ClipGrid.cases[0])
 
 
-@pytest.mark.parametrize(("values", "says"), [
-    (dict(zip(NAMES, FACTS[0].values(), strict=True)), None),
-    (FACTS[0] | {"replica": 64}, "all ranks"), (FACTS[0] | {"dp_bytes": FACTS[0]["dp_bytes"] * 16}, r"1/\(pp·tp\)"),
-    (FACTS[0] | {"ratio": 1 / FACTS[0]["ratio"]}, "Upside down"), (FACTS[0] | {"good": None}, "not set yet"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (dict(zip(NAMES, FACTS[0].values(), strict=True)), None),
+        (FACTS[0] | {"replica": 64}, "all ranks"),
+        (FACTS[0] | {"dp_bytes": FACTS[0]["dp_bytes"] * 16}, r"1/\(pp·tp\)"),
+        (FACTS[0] | {"ratio": 1 / FACTS[0]["ratio"]}, "Upside down"),
+        (FACTS[0] | {"good": None}, "not set yet"),
+    ],
+)
 def test_predictions(values, says):
     judge(PredictHybrid, FACTS, values, says)
 

@@ -28,7 +28,7 @@ from minidist.train.optim import (
     samples_ratio,
     scaled,
     steps_ratio,
-    warm_up,  # fmt: skip
+    warm_up,
 )
 from tests.bank.bank import solved
 from tests.check.examined import said
@@ -47,7 +47,9 @@ def test_another_schedule(capsys):
         low, turn = floor * peak, math.pi * (t - warm) / (steps - warm)
         if t >= steps:
             return torch.tensor(low, dtype=torch.float64)
-        return (t + 1) * peak / warm if t + 1 <= warm else low + (peak - low) * math.cos(turn / 2) ** 2
+        return (
+            (t + 1) * peak / warm if t + 1 <= warm else low + (peak - low) * math.cos(turn / 2) ** 2
+        )
 
     check.learning_rate(by_cases)
     assert "learning_rate: right." in capsys.readouterr().out
@@ -59,7 +61,9 @@ def test_another_lars(capsys):
             d = grads[i].clone()
             if w.dim() >= 2:
                 wide, steep = (torch.linalg.vector_norm(x).item() for x in (w, grads[i]))
-                d.add_(w, alpha=decay).mul_(trust * wide / (steep + decay * wide) if wide * steep else 1.0)
+                d.add_(w, alpha=decay).mul_(
+                    trust * wide / (steep + decay * wide) if wide * steep else 1.0
+                )
             velocities[i].copy_(momentum * velocities[i] + lr * d)
             weights[i] -= velocities[i]
 
@@ -74,11 +78,15 @@ def test_another_lamb(capsys):
             means[i].lerp_(g, 1 - betas[0])
             squares[i].mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
             wide = (squares[i] / (1 - betas[1] ** t)).sqrt() + eps
-            updates.append(means[i] / (1 - betas[0] ** t) / wide + (not plain[i]) * decay * weights[i])
+            updates.append(
+                means[i] / (1 - betas[0] ** t) / wide + (not plain[i]) * decay * weights[i]
+            )
         chosen = [i for i, free in enumerate(plain) if not free]
         own = [x.square().sum() for i in chosen for x in (weights[i], updates[i])]
         whole = all_gather(comm, torch.stack(own)).view(comm.size, -1, 2).sum(0).sqrt()
-        ratios = dict(zip(chosen, [float(a / b) if a * b > 0 else 1.0 for a, b in whole], strict=True))
+        ratios = dict(
+            zip(chosen, [float(a / b) if a * b > 0 else 1.0 for a, b in whole], strict=True)
+        )
         for i, u in enumerate(updates):
             weights[i].sub_(u, alpha=lr * ratios.get(i, 1.0))
 
@@ -99,7 +107,9 @@ def test_the_noise_in_the_same_message(capsys):
 
 def test_copies_counted_by_shares(capsys):
     def shared(comm, grads, copied, limit):
-        own = sum(float(g @ g) / (comm.size if same else 1) for g, same in zip(grads, copied, strict=True))
+        own = sum(
+            float(g @ g) / (comm.size if same else 1) for g, same in zip(grads, copied, strict=True)
+        )
         norm = all_reduce_(comm, torch.tensor([own], dtype=torch.float64)).sqrt()
         if norm > limit:
             [g.mul_(limit / (norm + 1e-6)) for g in grads]
@@ -113,13 +123,21 @@ def test_copies_counted_by_shares(capsys):
 def test_the_schedule_is_the_library_s(steps, warm, floor):
     schedule = warm_up(warm, then=cosine(steps - warm, floor))
     for t in range(steps + 5):
-        assert math.isclose(oracle.rate(t, steps, warm, 2e-4, floor), 2e-4 * schedule(t), rel_tol=1e-12, abs_tol=1e-18)
+        assert math.isclose(
+            oracle.rate(t, steps, warm, 2e-4, floor),
+            2e-4 * schedule(t),
+            rel_tol=1e-12,
+            abs_tol=1e-18,
+        )
 
 
 def test_lars_is_the_library_s():
     weights = [drawn(4, 3), drawn(5), torch.zeros(2, 2, dtype=torch.float64)]
     ours, theirs = oracle.Lars(weights), [torch.nn.Parameter(w.clone()) for w in weights]
-    how = [dict(params=[p], trust=0.02 * (p.dim() > 1), weight_decay=0.1 * (p.dim() > 1)) for p in theirs]
+    how = [
+        dict(params=[p], trust=0.02 * (p.dim() > 1), weight_decay=0.1 * (p.dim() > 1))
+        for p in theirs
+    ]
     optimizer = LARS(how, lr=0.3, momentum=0.9)
     for k in range(3):
         grads = [drawn(*w.shape, seed=k + 1) for w in weights]
@@ -127,14 +145,22 @@ def test_lars_is_the_library_s():
             p.grad = g.clone()
         optimizer.step()
         ours.step(grads, 0.3, 0.02, 0.1, 0.9)
-        assert all(torch.allclose(w, p, rtol=1e-12, atol=1e-14) for w, p in zip(ours.w, theirs, strict=True))
+        assert all(
+            torch.allclose(w, p, rtol=1e-12, atol=1e-14)
+            for w, p in zip(ours.w, theirs, strict=True)
+        )
 
 
 def test_lamb_is_the_library_s():
-    weights, plain = [5 * drawn(12), drawn(7), torch.zeros(4, dtype=torch.float64)], [False, True, False]
+    weights, plain = (
+        [5 * drawn(12), drawn(7), torch.zeros(4, dtype=torch.float64)],
+        [False, True, False],
+    )
     ours, theirs = oracle.Lamb(weights, plain, 1), [torch.nn.Parameter(w.clone()) for w in weights]
-    how = [dict(params=[p], trust=1.0 - free, weight_decay=0.1 * (not free))
-           for p, free in zip(theirs, plain, strict=True)]  # fmt: skip
+    how = [
+        dict(params=[p], trust=1.0 - free, weight_decay=0.1 * (not free))
+        for p, free in zip(theirs, plain, strict=True)
+    ]
     optimizer = LAMB(how, lr=0.05, betas=(0.8, 0.97), eps=1e-3)
     for k in range(3):
         grads = [drawn(len(w), seed=k + 1) for w in weights]
@@ -142,7 +168,10 @@ def test_lamb_is_the_library_s():
             p.grad = g.clone()
         optimizer.step()
         ours.step(grads, k + 1, 0.05, (0.8, 0.97), 1e-3, 0.1)
-        assert all(torch.allclose(w, p, rtol=1e-12, atol=1e-14) for w, p in zip(ours.w, theirs, strict=True))
+        assert all(
+            torch.allclose(w, p, rtol=1e-12, atol=1e-14)
+            for w, p in zip(ours.w, theirs, strict=True)
+        )
 
 
 def test_the_noise_is_the_library_s():
@@ -155,24 +184,40 @@ def test_the_noise_is_the_library_s():
 def test_predictions_are_the_library_s():
     right, _ = FACTS
     assert slips_are_wrong(FACTS)
-    assert right["linear"] == scaled(0.1, 16, "linear").lr and right["root"] == scaled(0.1, 16, "root").lr
+    assert (
+        right["linear"] == scaled(0.1, 16, "linear").lr
+        and right["root"] == scaled(0.1, 16, "root").lr
+    )
     assert right["steps"] == 5000 * steps_ratio(250, 1000)
     assert right["samples"] == 5000 * 1000 * samples_ratio(250, 1000)
     assert right["ramp"] == pytest.approx(ramp_steps(32e3, 3.2e6, 4e9))
     assert right["quarter"] == pytest.approx(cosine(100, 0.1)(25))
 
 
-@pytest.mark.parametrize(("change", "says"), [({}, None), ({"ramp": 1250}, "without a ramp"), ({"root": 1.6}, "linear"),
-                                              ({"warm": None}, "not set yet"), ({"nbytes": 100}, "how many bytes")])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, None),
+        ({"ramp": 1250}, "without a ramp"),
+        ({"root": 1.6}, "linear"),
+        ({"warm": None}, "not set yet"),
+        ({"nbytes": 100}, "how many bytes"),
+    ],
+)
 def test_what_is_said_of_predictions(change, says):
     judge(PredictLargeBatches, FACTS, FACTS[0] | change, says)
 
 
-@pytest.mark.parametrize("exam", [LearningRate(), LarsStep(), LambStep(), NoiseScale(), ClipCopies()],
-                         ids=lambda exam: exam.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "exam",
+    [LearningRate(), LarsStep(), LambStep(), NoiseScale(), ClipCopies()],
+    ids=lambda exam: exam.name,
+)
 def test_no_draw_makes_the_solution_wrong(exam):
     answer = solved("17_large_batches")[exam.name]
-    assert [said(exam, answer, case, seed) for case in exam.cases for seed in range(2)] == [""] * 2 * len(exam.cases)
+    assert [said(exam, answer, case, seed) for case in exam.cases for seed in range(2)] == [
+        ""
+    ] * 2 * len(exam.cases)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,8 +229,10 @@ def test_the_cases_made_for_one_mistake_always_show_it(seed):
     [bare] = [case for case in LambStep.cases if "no decay" in case.what]
     for slip in ("nan", "bounded"):
         args = LambStep().draw(bare, torch.Generator().manual_seed(seed))
-        weights, steps = ([torch.cat(x) for x in zip(*some, strict=True)] for some in
-                          ([a[0] for a in args], [a[1][0] for a in args]))  # fmt: skip
+        weights, steps = (
+            [torch.cat(x) for x in zip(*some, strict=True)]
+            for some in ([a[0] for a in args], [a[1][0] for a in args])
+        )
         right, wrong = (oracle.Lamb(weights, list(args[0][2]), 1, what) for what in ("", slip))
         for one in (right, wrong):
             one.step(steps, 1, *args[0][3:])

@@ -22,15 +22,33 @@ NUMBERS = "messages, nbytes, naive_nbytes, seconds = 14, 7e6, 28e6, 0.00021"
 
 
 def code(source, grade_id=None, points=None):
-    metadata = {"nbgrader": {"grade_id": grade_id, "grade": points is not None, "points": points}} if grade_id else {}
-    return {"cell_type": "code", "metadata": metadata, "source": source, "outputs": [], "execution_count": None}
+    metadata = (
+        {"nbgrader": {"grade_id": grade_id, "grade": points is not None, "points": points}}
+        if grade_id
+        else {}
+    )
+    return {
+        "cell_type": "code",
+        "metadata": metadata,
+        "source": source,
+        "outputs": [],
+        "execution_count": None,
+    }
 
 
 def notebook(shift=SHIFT, numbers=NUMBERS):
-    return {"cells": [code("import torch\nfrom minidist import check"), code(shift, "shift"),
-                      code("check.shift(shift)", "shift_test", 2), code(numbers, "numbers"),
-                      code("check.predict(messages, nbytes, naive_nbytes, seconds)", "numbers_test", 3)],
-            "metadata": {}, "nbformat": 4, "nbformat_minor": 4}  # fmt: skip
+    return {
+        "cells": [
+            code("import torch\nfrom minidist import check"),
+            code(shift, "shift"),
+            code("check.shift(shift)", "shift_test", 2),
+            code(numbers, "numbers"),
+            code("check.predict(messages, nbytes, naive_nbytes, seconds)", "numbers_test", 3),
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 4,
+    }
 
 
 def results(answered):
@@ -63,7 +81,9 @@ def test_a_cell_that_cheats_earns_nothing():
 def test_what_is_not_there_is_named_with_the_cause():
     found = results(notebook(shift="%matplotlib inline\n!ls\nraise KeyError('no')", numbers="1 /"))
     assert found["shift_test"] == "shift: not defined. A cell above failed: KeyError: 'no'"
-    assert found["numbers_test"].startswith("messages, naive_nbytes, nbytes, seconds: not defined. A cell above")
+    assert found["numbers_test"].startswith(
+        "messages, naive_nbytes, nbytes, seconds: not defined. A cell above"
+    )
 
 
 def test_command_line(tmp_path, capsys):
@@ -73,7 +93,10 @@ def test_command_line(tmp_path, capsys):
     right.write_text(json.dumps(whole))
     changed = code("def turn(comm, x): return 0", "turn_test", 100)
     for nb, test in ((whole, code("check.shift(turn)", "turn_test", 2)), (tampered, changed)):
-        nb["cells"][3:3] = [code("def turn(comm, x):\n    raise ValueError('\\ud800')\n", "turn"), test]
+        nb["cells"][3:3] = [
+            code("def turn(comm, x):\n    raise ValueError('\\ud800')\n", "turn"),
+            test,
+        ]
     asked.write_text(json.dumps(whole))
     assert tampered["cells"].pop()["metadata"]["nbgrader"]["grade_id"] == "numbers_test"
     half.write_text(json.dumps(tampered))
@@ -83,14 +106,21 @@ def test_command_line(tmp_path, capsys):
     assert "0/2  " in lines[1] and r"rank 0 raised ValueError: \ud800" in lines[1]
     assert lines[-1] == "all      2/7" and lines[1].startswith("turn ")
     assert main([str(right), "--against", str(right)]) == 0
-    assert capsys.readouterr().out.splitlines() == ["shift    2/2  right", "numbers  3/3  right", "all      5/5"]
+    assert capsys.readouterr().out.splitlines() == [
+        "shift    2/2  right",
+        "numbers  3/3  right",
+        "all      5/5",
+    ]
     assert main([str(tmp_path / "none.ipynb"), "--against", str(asked)]) == 2
     assert "cannot be checked" in capsys.readouterr().err
 
 
 def test_as_a_module(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["minidist.check", "--help"])
-    with pytest.warns(RuntimeWarning, match="found in sys.modules"), pytest.raises(SystemExit) as ended:
+    with (
+        pytest.warns(RuntimeWarning, match="found in sys.modules"),
+        pytest.raises(SystemExit) as ended,
+    ):
         runpy.run_module("minidist.check", run_name="__main__")
     assert not ended.value.code and "NOTEBOOK" in capsys.readouterr().out.upper()
 

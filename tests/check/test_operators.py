@@ -41,7 +41,11 @@ def by_log(parts):
 def keys_outside(q, k, v, tile):
     """The loops in the other order: what is kept between tiles of keys lies in whole tensors, of q's size at most."""
     q = q * q.shape[1] ** -0.5
-    m, s, a = torch.full_like(q[:, :1], torch.finfo(q.dtype).min), torch.zeros_like(q[:, :1]), torch.zeros_like(q)
+    m, s, a = (
+        torch.full_like(q[:, :1], torch.finfo(q.dtype).min),
+        torch.zeros_like(q[:, :1]),
+        torch.zeros_like(q),
+    )
     for kj, vj in zip(k.split(tile), v.split(tile), strict=True):
         for mi, si, ai, qi in zip(*(x.split(tile) for x in (m, s, a, q)), strict=True):
             scores = torch.einsum("td,kd->tk", qi, kj)
@@ -61,7 +65,9 @@ def without_history(q, k, v, tile):
 
 
 def by_set(params):
-    flat, grads = (torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype) for _ in range(2))
+    flat, grads = (
+        torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype) for _ in range(2)
+    )
     ends = torch.tensor([0] + [p.numel() for p in params]).cumsum(0).tolist()
     with torch.no_grad():
         for p, first, end in zip(params, ends, ends[1:], strict=False):
@@ -91,7 +97,9 @@ def by_users(operators, sizes, wanted):
     for one in found:
         inside = [operator for operator in operators if operator[0] in one[0]]
         made = [write for *_, write in inside]
-        one[1] += sum(sizes[t] for t in {t for _, _, reads, _ in inside for t in reads} if t not in made)
+        one[1] += sum(
+            sizes[t] for t in {t for _, _, reads, _ in inside for t in reads} if t not in made
+        )
         later = [t for name, _, reads, _ in operators if name not in one[0] for t in reads]
         one[1] += sum(sizes[t] for t in made if t in wanted or t in later)
     return found
@@ -103,15 +111,26 @@ def by_sorting(launches, nbytes, flops, device):
     return [parts[0][0] + max(parts[1:])[0], sorted(parts)[-1][1]]
 
 
-RIGHT = [("bias_gelu", by_checkpoint), ("normalizer", by_log), ("attention", keys_outside),
-         ("attention", without_history), ("flatten", by_set), ("flatten", in_one_memory), ("fused", by_users),
-         ("roofline", by_sorting)]  # fmt: skip
+RIGHT = [
+    ("bias_gelu", by_checkpoint),
+    ("normalizer", by_log),
+    ("attention", keys_outside),
+    ("attention", without_history),
+    ("flatten", by_set),
+    ("flatten", in_one_memory),
+    ("fused", by_users),
+    ("roofline", by_sorting),
+]
 
 
 def test_other_right_ways(capsys):
-    assert verdicts(*[(getattr(check, exercise), answer) for exercise, answer in RIGHT]) == [None] * len(RIGHT)
+    assert verdicts(*[(getattr(check, exercise), answer) for exercise, answer in RIGHT]) == [
+        None
+    ] * len(RIGHT)
     said = capsys.readouterr().out.splitlines()
-    assert sorted(line.partition(": right.")[0] for line in said) == sorted(exercise for exercise, _ in RIGHT)
+    assert sorted(line.partition(": right.")[0] for line in said) == sorted(
+        exercise for exercise, _ in RIGHT
+    )
 
 
 # --------------------------------------------------------------------------------------- right only somewhere
@@ -125,8 +144,16 @@ WRONG = [
     ("attention", lambda f, q, k, v, tile: f(q, k, v, 64), "a tensor of"),
     ("attention", lambda f, q, k, v, tile: f(q, k, v, tile).float(), "float32"),
     ("attention", lambda f, q, k, v, tile: f(q, k, v, tile)[: len(k)], "shape"),
-    ("attention", lambda f, q, k, v, tile: f(q.float(), k.float(), v.float(), tile).to(q.dtype), "is wrong"),
-    ("attention", lambda f, q, k, v, tile: (f(q, k, v, tile), f(q, k, v, tile))[0], "FLOPs of products"),
+    (
+        "attention",
+        lambda f, q, k, v, tile: f(q.float(), k.float(), v.float(), tile).to(q.dtype),
+        "is wrong",
+    ),
+    (
+        "attention",
+        lambda f, q, k, v, tile: (f(q, k, v, tile), f(q, k, v, tile))[0],
+        "FLOPs of products",
+    ),
     ("normalizer", lambda f, parts: f([torch.cat(parts, 1)]), "one part at a time"),
     ("normalizer", lambda f, parts: f(parts[:3]), "is wrong"),
     ("normalizer", lambda f, parts: f(parts)[0], "m is wrong|m has shape|None"),
@@ -140,11 +167,13 @@ WRONG = [
     ("fused", lambda f, *args: 3, "list of"),
     ("roofline", lambda f, *args: (f(*args)[0] * 1.001, f(*args)[1]), "should be"),
     ("roofline", lambda f, *args: (f(*args)[0], "bytes"), "the word is 'bytes'"),
-]  # fmt: skip
+]
 
 
 def test_what_is_right_only_somewhere():
-    found = verdicts(*[(getattr(check, exercise), varied(exercise, change)) for exercise, change, _ in WRONG])
+    found = verdicts(
+        *[(getattr(check, exercise), varied(exercise, change)) for exercise, change, _ in WRONG]
+    )
     for (exercise, _, words), wrong in zip(WRONG, found, strict=True):
         assert wrong and re.search(words, wrong), (exercise, words, wrong)
 
@@ -152,24 +181,31 @@ def test_what_is_right_only_somewhere():
 # -------------------------------------------------------------------------------------------------- the graders
 def test_the_cases_hold_what_hurts():
     for case in Roofline.cases:
-        (launches, nbytes, flops, device), = Roofline().draw(case, rng())  # fmt: skip
+        ((launches, nbytes, flops, device),) = Roofline().draw(case, rng())
         assert oracle.seconds(launches, nbytes, flops, device)[1] == case.given[1]
     assert len(DEVICES) * len(WALLS) == len(Roofline.cases)
     sizes = [case.given for case in Attention.cases]
-    assert any(T % tile and K % tile for T, K, _, tile, *_ in sizes) and any(tile > T for T, _, _, tile, *_ in sizes)
+    assert any(T % tile and K % tile for T, K, _, tile, *_ in sizes) and any(
+        tile > T for T, _, _, tile, *_ in sizes
+    )
     assert any(smallest(T, K) > 8 * max(d, tile) for T, K, d, tile, *_ in sizes)
     for case in Normalizer.cases:
-        (parts,), = Normalizer().draw(case, rng())  # fmt: skip
+        ((parts,),) = Normalizer().draw(case, rng())
         m, s = oracle.normalizer(parts)
         assert m.isfinite().all() and (s >= 1).all()
     assert any(len(set(case.given)) < len(case.given) or () in case.given for case in Flatten.cases)
     drawn = [Fused().draw(case, rng(seed))[0] for case in Fused.cases for seed in range(3)]
     groups = [oracle.runs(operators) for operators, *_ in drawn]
-    assert any(len(group) > 2 for found in groups for group in found) and any(len(found) > 4 for found in groups)
+    assert any(len(group) > 2 for found in groups for group in found) and any(
+        len(found) > 4 for found in groups
+    )
 
 
 def test_the_oracle():
-    x, b = torch.randn(7, 3, generator=rng(1), dtype=torch.float64, requires_grad=True), torch.ones(3).double()
+    x, b = (
+        torch.randn(7, 3, generator=rng(1), dtype=torch.float64, requires_grad=True),
+        torch.ones(3).double(),
+    )
     dy = torch.randn(7, 3, generator=rng(2), dtype=torch.float64)
     (dx,) = torch.autograd.grad(F.gelu(x + b), x, dy)
     assert torch.allclose(dy * oracle.slope(x + b), dx, rtol=0, atol=1e-12)
@@ -177,8 +213,11 @@ def test_the_oracle():
     right = F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
     assert torch.allclose(oracle.attention(q, k, v), right, rtol=0, atol=1e-12)
     with torch.no_grad():
-        looks = [(oracle.dx_looks(dy, x, b), dx), (oracle.gelu_looks(x, b), F.gelu(x + b)),
-                 (oracle.attention_looks(q, k, v, 4), right)]  # fmt: skip
+        looks = [
+            (oracle.dx_looks(dy, x, b), dx),
+            (oracle.gelu_looks(x, b), F.gelu(x + b)),
+            (oracle.attention_looks(q, k, v, 4), right),
+        ]
     parts = torch.arange(18.0, dtype=torch.float64).view(2, 9).div(4).split(3, 1)
     looks.append((oracle.sums(parts), oracle.normalizer(parts)[1]))
     for some, want in looks:
@@ -187,7 +226,11 @@ def test_the_oracle():
 
 
 def test_bytes_of_a_group_by_hand():
-    operators = [("a", "pointwise", ["x", "x"], "t"), ("b", "pointwise", ["t", "y"], "u"), ("c", "product", ["u"], "z")]
+    operators = [
+        ("a", "pointwise", ["x", "x"], "t"),
+        ("b", "pointwise", ["t", "y"], "u"),
+        ("c", "product", ["u"], "z"),
+    ]
     sizes = {"x": 1, "y": 10, "t": 100, "u": 1000, "z": 10_000}
     assert oracle.fused(operators, sizes, ["z"]) == [(["a", "b"], 1011), (["c"], 11_000)]
     assert oracle.fused(operators, sizes, ["z", "t"])[0] == (["a", "b"], 1111)
@@ -197,7 +240,15 @@ def test_predictions():
     """By hand, for other numbers: 10⁶ weights in 10 tensors, 2 heads, T = 512: 1 MiB of scores."""
     values, slips = operator_slips(weights=10**6, tensors=10, heads=2, T=512)
     assert values["launches"] == 80 and values["scores_mib"] == 1.0
-    assert values["loop_ms"] == pytest.approx(0.4 + 84 / 3350) and values["flat_ms"] == pytest.approx(0.005 + 28 / 3350)
-    assert values["edge"] == pytest.approx(16.75e6 / 6) and values["ridge_n"] == pytest.approx(885.67, rel=1e-4)
+    assert values["loop_ms"] == pytest.approx(0.4 + 84 / 3350) and values[
+        "flat_ms"
+    ] == pytest.approx(0.005 + 28 / 3350)
+    assert values["edge"] == pytest.approx(16.75e6 / 6) and values["ridge_n"] == pytest.approx(
+        885.67, rel=1e-4
+    )
     values, slips = operator_slips(weights=10**9, tensors=500, heads=16, T=8192)
-    assert all(abs(slip - values[name]) > 0.02 * values[name] for name, own in slips.items() for slip in own)
+    assert all(
+        abs(slip - values[name]) > 0.02 * values[name]
+        for name, own in slips.items()
+        for slip in own
+    )

@@ -24,7 +24,11 @@ def test_seen_counts_storages_once():
         del view
         assert seen.alive(z) == 0
     assert seen.flops == 2 * 2 * 3 * 4 and seen.edge == 4 and seen.largest == 48
-    assert not seen.knows(torch.ones(1)) and not seen.knows(torch.ones(1, device="meta")) and not seen.knows(3)
+    assert (
+        not seen.knows(torch.ones(1))
+        and not seen.knows(torch.ones(1, device="meta"))
+        and not seen.knows(3)
+    )
 
 
 def test_seen_computes_what_pytorch_does():
@@ -37,7 +41,15 @@ def test_seen_computes_what_pytorch_does():
         leaf = x.T.clone().requires_grad_()
         (leaf @ x * leaf.new_full((3, 3), 2.0)).sum().backward()
         parts = torch.cat([part.amax(1, keepdim=True) for part in x.split(1)], 1)
-        return [w, x, leaf.grad, parts, x[x > 2], x.sort(1).values, torch.tensor([1.0, x.sum().item()])]
+        return [
+            w,
+            x,
+            leaf.grad,
+            parts,
+            x[x > 2],
+            x.sort(1).values,
+            torch.tensor([1.0, x.sum().item()]),
+        ]
 
     given = torch.arange(6.0).view(2, 3)
     seen = Seen([given.clone()])
@@ -53,8 +65,10 @@ def test_seen_notes_in_which_order_tensors_are_read():
     assert seen.readings == [0, 1, 0]
 
 
-@pytest.mark.parametrize("leave", [lambda x: x.numpy(), lambda x: x.cpu().numpy(),
-                                   lambda x: x.untyped_storage().tolist()])  # fmt: skip
+@pytest.mark.parametrize(
+    "leave",
+    [lambda x: x.numpy(), lambda x: x.cpu().numpy(), lambda x: x.untyped_storage().tolist()],
+)
 def test_numbers_do_not_leave(leave):
     seen = Seen([torch.ones(3)])
     with pytest.raises(Unseen, match="numbers leave PyTorch"):
@@ -63,7 +77,10 @@ def test_numbers_do_not_leave(leave):
 
 def test_numbers_that_leave_are_counted():
     seen = Seen([torch.arange(3.0)])
-    assert seen.ask(lambda x: (x.tolist(), float(x[1])), *seen.given) == ([0.0, 1.0, 2.0], 1.0) and seen.left == 4
+    assert (
+        seen.ask(lambda x: (x.tolist(), float(x[1])), *seen.given) == ([0.0, 1.0, 2.0], 1.0)
+        and seen.left == 4
+    )
 
 
 def test_what_is_not_seen_is_nothing():

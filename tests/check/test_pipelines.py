@@ -36,7 +36,13 @@ def test_other_ways_to_take_the_time(capsys):
             under_way.add((s, word))
             kind, i, last = word[0], place[s, word], len(lists) - 1
             needs = [(s, lists[s][i - 1])] if i else []
-            needs += [(s - 1, word)] if kind == "F" and s else [(s + 1, word)] if kind == "B" and s < last else []
+            needs += (
+                [(s - 1, word)]
+                if kind == "F" and s
+                else [(s + 1, word)]
+                if kind == "B" and s < last
+                else []
+            )
             needs += [(s, "F" + word[1:])] if kind == "B" else []
             start = max((end(*need) for need in needs), default=0)
             under_way.discard((s, word))
@@ -102,7 +108,9 @@ def test_other_stages(capsys):
             dy = torch.full_like(y, 1 / len(xs))
             if rank + 1 < n:
                 up.recv(dy, rank + 1)
-            *grads, dx = torch.autograd.grad(y, [*params, x] if rank else params, dy) + (() if rank else (None,))
+            *grads, dx = torch.autograd.grad(y, [*params, x] if rank else params, dy) + (
+                () if rank else (None,)
+            )
             total = [t + g for t, g in zip(total, grads, strict=True)]
             works += [up.isend(dx, rank - 1)] if rank else []
         for p, g in zip(params, total, strict=True):
@@ -163,16 +171,22 @@ def test_other_cuts_and_halves(capsys):
     def in_a_list(x, w1, h, w2, dy):
         dh = torch.mm(dy, w2.t())
         dh[h == 0] = 0
-        return [torch.mm(dh, w1.t()), lambda: [torch.einsum("bi,bh->ih", x, dh), torch.mm(h.t(), dy)]]
+        return [
+            torch.mm(dh, w1.t()),
+            lambda: [torch.einsum("bi,bh->ih", x, dh), torch.mm(h.t(), dy)],
+        ]
 
     check.cut(by_limit)
     check.split_backward(in_a_list)
     assert capsys.readouterr().out.count("right.") == 2
 
 
-FITS = {"few stages": lambda stage, S, M: S < 5, "enough micro-batches": lambda stage, S, M: M >= S,
-        "what stands in the grader": lambda stage, S, M: (S, M) in ((4, 8), (3, 3), (8, 16), (5, 12)),
-        "not the last stage": lambda stage, S, M: stage < S - 1}  # fmt: skip
+FITS = {
+    "few stages": lambda stage, S, M: S < 5,
+    "enough micro-batches": lambda stage, S, M: M >= S,
+    "what stands in the grader": lambda stage, S, M: (S, M) in ((4, 8), (3, 3), (8, 16), (5, 12)),
+    "not the last stage": lambda stage, S, M: stage < S - 1,
+}
 
 
 @pytest.mark.parametrize("name", ["one_f_one_b", "zero_bubble"])
@@ -201,15 +215,28 @@ def test_a_stage_right_for_some_only():
 
         return answer
 
-    assert accepted(check.run_stage, map(only, [
-        lambda down, words, xs: down.size < 4, lambda down, words, xs: len(xs) < 10,
-        lambda down, words, xs: type(down).__name__ == "WorldComm", lambda down, words, xs: down.rank < down.size - 1,
-    ])) == []  # fmt: skip
+    assert (
+        accepted(
+            check.run_stage,
+            map(
+                only,
+                [
+                    lambda down, words, xs: down.size < 4,
+                    lambda down, words, xs: len(xs) < 10,
+                    lambda down, words, xs: type(down).__name__ == "WorldComm",
+                    lambda down, words, xs: down.rank < down.size - 1,
+                ],
+            ),
+        )
+        == []
+    )
 
 
 def test_the_oracle_of_times_is_the_formula():
     for S, M in ((1, 1), (3, 5), (4, 8)):
-        rows = {kind: [words(kind, s, S, M) for s in range(S)] for kind in ("naive", "gpipe", "1f1b")}
+        rows = {
+            kind: [words(kind, s, S, M) for s in range(S)] for kind in ("naive", "gpipe", "1f1b")
+        }
         took = {kind: time_of(some, [1.0] * S, [2.0] * S) for kind, some in rows.items()}
         assert took == {"naive": 3 * S * M, "gpipe": 3 * (M + S - 1), "1f1b": 3 * (M + S - 1)}
         assert [parse(" ".join(row)) for row in rows["gpipe"]] == lists(gpipe, S, M)
@@ -219,22 +246,42 @@ def test_the_oracle_of_times_is_the_formula():
 
 def test_the_oracles_of_gradients():
     rng = torch.Generator().manual_seed(0)
-    x, w1, w2, dy = (torch.randn(s, generator=rng, dtype=torch.float64) for s in ((4, 3), (3, 5), (5, 2), (4, 2)))
+    x, w1, w2, dy = (
+        torch.randn(s, generator=rng, dtype=torch.float64) for s in ((4, 3), (3, 5), (5, 2), (4, 2))
+    )
     dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
     dz = (dy @ w2.T) * (x @ w1 > 0)
     assert all(map(torch.allclose, (dx, dw1, dw2), (dz @ w1.T, x.T @ dz, (x @ w1).relu().T @ dy)))
-    weights = [[torch.randn(5, 5, generator=rng, dtype=torch.float64) for _ in range(2)] for _ in range(3)]
-    xs, ys = ([torch.randn(3, 5, generator=rng, dtype=torch.float64) for _ in range(4)] for _ in range(2))
+    weights = [
+        [torch.randn(5, 5, generator=rng, dtype=torch.float64) for _ in range(2)] for _ in range(3)
+    ]
+    xs, ys = (
+        [torch.randn(3, 5, generator=rng, dtype=torch.float64) for _ in range(4)] for _ in range(2)
+    )
     found = whole_gradient([part_of(w) for w in weights], xs, ys, torch.nn.functional.mse_loss)
     whole = torch.nn.Sequential(*[part_of(w) for w in weights])
     torch.nn.functional.mse_loss(whole(torch.cat(xs)), torch.cat(ys)).backward()
-    assert all(map(torch.allclose, [g for part in found for g in part], [p.grad for p in whole.parameters()]))
+    assert all(
+        map(
+            torch.allclose,
+            [g for part in found for g in part],
+            [p.grad for p in whole.parameters()],
+        )
+    )
 
 
-@pytest.mark.parametrize(("given", "says"), [
-    (None, "None"), ("F0 B0", "a str"), ([("F", 0)], "a tuple"), (["F"], "no action"), (["f0"], "no action"),
-    ([0], "an int"), (["F-1"], "no action"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "None"),
+        ("F0 B0", "a str"),
+        ([("F", 0)], "a tuple"),
+        (["F"], "no action"),
+        (["f0"], "no action"),
+        ([0], "an int"),
+        (["F-1"], "no action"),
+    ],
+)
 def test_what_is_no_list_of_words(given, says):
     with pytest.raises(Wrong, match=says):
         actions(0, given)
@@ -247,14 +294,30 @@ def test_the_order_of_a_kind():
 
 
 FACTS = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
-NUMBERS = {"bubble": 7 / 39, "gpipe_keeps": 32, "keeps": 6, "interleaved": 7 / 135, "enough": 63, "idle": 7}
+NUMBERS = {
+    "bubble": 7 / 39,
+    "gpipe_keeps": 32,
+    "keeps": 6,
+    "interleaved": 7 / 135,
+    "enough": 63,
+    "idle": 7,
+}
 
 
-@pytest.mark.parametrize(("numbers", "says"), [
-    ({}, None), ({"bubble": 0.18}, None), ({"bubble": 7 / 32}, "over the time without it"), ({"keeps": 3}, "other way"),
-    ({"interleaved": 7 / 39}, "v times shorter"), ({"enough": 70}, "M . S"), ({"idle": 21}, "1F1B"),
-    ({"gpipe_keeps": None}, "not set yet"), ({"bubble": 18}, "too large"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({}, None),
+        ({"bubble": 0.18}, None),
+        ({"bubble": 7 / 32}, "over the time without it"),
+        ({"keeps": 3}, "other way"),
+        ({"interleaved": 7 / 39}, "v times shorter"),
+        ({"enough": 70}, "M . S"),
+        ({"idle": 21}, "1F1B"),
+        ({"gpipe_keeps": None}, "not set yet"),
+        ({"bubble": 18}, "too large"),
+    ],
+)
 def test_predicted_numbers(numbers, says):
     assert FACTS[0] == NUMBERS
     judge(PredictPipeline, FACTS, NUMBERS | numbers, says)

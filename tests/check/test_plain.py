@@ -10,8 +10,10 @@ import torch
 from minidist.check.plain import DTYPES, Other, decode, encode
 
 
-@pytest.mark.parametrize("value", [None, True, 3, -2.5, "α", [], [1, [2, "x"]], (1, (2,)), {"a": 1, 2: [None]},
-                                   float("inf")])
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, -2.5, "α", [], [1, [2, "x"]], (1, (2,)), {"a": 1, 2: [None]}, float("inf")],
+)
 def test_round_trip(value):
     back = decode(encode(value))
     assert back == value and type(back) is type(value)
@@ -31,8 +33,9 @@ def test_a_strided_tensor_and_a_parameter():
     assert decode(encode(torch.nn.Parameter(x))).equal(x)
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 0, {1, 2}, torch.empty(2, device="meta"),
-                                   torch.eye(2).to_sparse()])
+@pytest.mark.parametrize(
+    "value", [object(), lambda: 0, {1, 2}, torch.empty(2, device="meta"), torch.eye(2).to_sparse()]
+)
 def test_what_is_not_plain_is_only_named(value):
     assert isinstance(decode(encode([value]))[0], Other)
 
@@ -44,20 +47,39 @@ class Pretends(float):
     __hash__ = float.__hash__
 
 
-@pytest.mark.parametrize(("value", "plain"), [
-    (Pretends(1), 1.0), (numpy.float64(2.5), 2.5), (numpy.float32(0.5), 0.5), (numpy.int64(-3), -3),
-    (numpy.bool_(True), True), (Counter("aab"), {"a": 2, "b": 1}), (defaultdict(list, {1: [2]}), {1: [2]}),
-    (deque([1]), Other("deque")), (numpy.ones(2), Other("ndarray")), (IntEnum("E", "A").A, 1),
-    ({numpy.int64(1): "x"}, {1: "x"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Pretends(1), 1.0),
+        (numpy.float64(2.5), 2.5),
+        (numpy.float32(0.5), 0.5),
+        (numpy.int64(-3), -3),
+        (numpy.bool_(True), True),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (defaultdict(list, {1: [2]}), {1: [2]}),
+        (deque([1]), Other("deque")),
+        (numpy.ones(2), Other("ndarray")),
+        (IntEnum("E", "A").A, 1),
+        ({numpy.int64(1): "x"}, {1: "x"}),
+    ],
+)
 def test_a_subclass_becomes_the_plain_one(value, plain):
     back = decode(encode(value))
     assert type(back) is type(plain) and back == plain
     assert not isinstance(back, tuple)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x05" + bytes(7) + b"[1, 2", encode([1]) + b"x", b"\xff" * 8,
-                                  encode(torch.ones(4))[:-1], encode({"a": 1}).replace(b"dict", b"dirt")])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x05" + bytes(7) + b"[1, 2",
+        encode([1]) + b"x",
+        b"\xff" * 8,
+        encode(torch.ones(4))[:-1],
+        encode({"a": 1}).replace(b"dict", b"dirt"),
+    ],
+)
 def test_nonsense_is_a_value_error(data):
     with pytest.raises(ValueError):
         decode(data)

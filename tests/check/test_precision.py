@@ -19,7 +19,15 @@ from minidist.check.exam import Case, Outcome
 from minidist.check.precision.lists import probe, tensors
 from minidist.check.precision.masters import MasterStep, close, same
 from minidist.check.precision.numbers import PredictPrecision, precision_slips
-from minidist.check.precision.oracle import COUNTING, ROUNDING, SLIPS, Masters, looks_like, rounded, scales
+from minidist.check.precision.oracle import (
+    COUNTING,
+    ROUNDING,
+    SLIPS,
+    Masters,
+    looks_like,
+    rounded,
+    scales,
+)
 from minidist.check.precision.rounding import RoundTo, bare
 from minidist.check.precision.scale import number, plain
 from minidist.check.precision.together import ShardedStep
@@ -33,8 +41,10 @@ rng = lambda: torch.Generator().manual_seed(0)
 
 
 # ------------------------------------------------------------------------------------------------------- the oracles
-@pytest.mark.parametrize(("exponent", "fraction", "dtype"), [(5, 10, torch.float16), (8, 7, torch.bfloat16),
-                                                             (5, 2, torch.float8_e5m2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("exponent", "fraction", "dtype"),
+    [(5, 10, torch.float16), (8, 7, torch.bfloat16), (5, 2, torch.float8_e5m2)],
+)
 def test_rounding_is_that_of_torch(exponent, fraction, dtype):
     numbers, *_ = RoundTo().draw(Case(1, "", (exponent, fraction)), rng())[0]
     low = torch.tensor(numbers).to(dtype).double().tolist()
@@ -74,7 +84,9 @@ def test_every_slip_of_a_step_shows_somewhere(slip):
         *start, grads, scale, lr, mu = MasterStep().draw(case, rng())[0]
         right, wrong = (Masters(*start, scale, lr, mu, name) for name in ("", slip))
         told = [right.step(step) == wrong.step(step) for step in grads]
-        if not all(told) or not all(map(close, wrong.masters + wrong.momenta, right.masters + right.momenta)):
+        if not all(told) or not all(
+            map(close, wrong.masters + wrong.momenta, right.masters + right.momenta)
+        ):
             return
     pytest.fail(f"{slip} never shows")
 
@@ -105,7 +117,11 @@ def test_a_probe_is_seen_by_modes():
     with Notes():
         f([x, x], other=x)
     f(x, 3)
-    assert names[0] == "f_1" and [len(given) for given, *_ in seen] == [3, 1] and seen[0][1] == ["other"]
+    assert (
+        names[0] == "f_1"
+        and [len(given) for given, *_ in seen] == [3, 1]
+        and seen[0][1] == ["other"]
+    )
     assert len(tensors(([x, (x,)], {"a": x, "b": 3}))) == 3
 
 
@@ -147,7 +163,11 @@ def test_other_steps(capsys):
 def test_other_scales_lists_and_ranks(capsys):
     class ByTensor:
         def __init__(self, init, growth, backoff, interval):
-            self.scale, self.how, self.run = torch.tensor(init, dtype=torch.float64), (growth, backoff, interval), []
+            self.scale, self.how, self.run = (
+                torch.tensor(init, dtype=torch.float64),
+                (growth, backoff, interval),
+                [],
+            )
 
         def scaled(self, loss):
             return loss.to(torch.float32).mul(self.scale.float())
@@ -177,9 +197,11 @@ def test_other_scales_lists_and_ranks(capsys):
 
 # ---------------------------------------------------------------------------------------------------- right only here
 ROUNDED = [
-    lambda x, e, f: (e, f) in ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9)), lambda x, e, f: abs(x) < 2.0 ** (2 ** (e - 1)),
-    lambda x, e, f: x >= 0, lambda x, e, f: x != 1.0,
-]  # fmt: skip
+    lambda x, e, f: (e, f) in ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9)),
+    lambda x, e, f: abs(x) < 2.0 ** (2 ** (e - 1)),
+    lambda x, e, f: x >= 0,
+    lambda x, e, f: x != 1.0,
+]
 
 
 def test_numbers_right_for_some_only():
@@ -189,10 +211,15 @@ def test_numbers_right_for_some_only():
 
 
 SPOILED = [
-    lambda w, m, v, g: m[0].mul_(1.00001), lambda w, m, v, g: v[2].mul_(1.00001), lambda w, m, v, g: w[1].mul_(1.01),
-    lambda w, m, v, g: g[0].mul_(2), lambda w, m, v, g: w.__setitem__(0, w[0].clone()), lambda w, m, v, g: g.clear(),
-    lambda w, m, v, g: g.append(g[0]), lambda w, m, v, g: torch._amp_update_scale_(m[0], v[0], g[0], 2.0, 0.5, 2),
-]  # fmt: skip
+    lambda w, m, v, g: m[0].mul_(1.00001),
+    lambda w, m, v, g: v[2].mul_(1.00001),
+    lambda w, m, v, g: w[1].mul_(1.01),
+    lambda w, m, v, g: g[0].mul_(2),
+    lambda w, m, v, g: w.__setitem__(0, w[0].clone()),
+    lambda w, m, v, g: g.clear(),
+    lambda w, m, v, g: g.append(g[0]),
+    lambda w, m, v, g: torch._amp_update_scale_(m[0], v[0], g[0], 2.0, 0.5, 2),
+]
 
 
 def test_a_step_that_is_nearly_right():
@@ -201,7 +228,8 @@ def test_a_step_that_is_nearly_right():
     def spoiled(spoil):
         def answer(weights, masters, momenta, grads, *rest):
             if spoil.__code__.co_names == ("__setitem__", "clone"):
-                spoil(weights, masters, momenta, grads)  # then the model's own tensor is no longer updated
+                # then the model's own tensor is no longer updated
+                spoil(weights, masters, momenta, grads)
             told = right(weights, masters, momenta, grads, *rest)
             spoil(weights, masters, momenta, grads)
             return told
@@ -221,9 +249,18 @@ def test_ranks_that_agree_here_only():
 
         return answer
 
-    assert_wrong("scale", check.sharded_step, map(only, [
-        lambda comm: comm.size < 4, lambda comm: comm.rank == 0, lambda comm: type(comm).__name__ == "WorldComm",
-    ]))  # fmt: skip
+    assert_wrong(
+        "scale",
+        check.sharded_step,
+        map(
+            only,
+            [
+                lambda comm: comm.size < 4,
+                lambda comm: comm.rank == 0,
+                lambda comm: type(comm).__name__ == "WorldComm",
+            ],
+        ),
+    )
 
 
 def test_ranks_that_say_nothing_in_processes():
@@ -253,9 +290,19 @@ def test_weights_that_are_other_tensors():
 
         return answer
 
-    assert_wrong(r"weights\[0\] (has|is of)", check.sharded_step, map(spoiled, [
-        lambda w: w.double(), lambda w: w[:1], lambda w: w.to(torch.complex128), lambda w: w.int(),
-    ]))  # fmt: skip
+    assert_wrong(
+        r"weights\[0\] (has|is of)",
+        check.sharded_step,
+        map(
+            spoiled,
+            [
+                lambda w: w.double(),
+                lambda w: w[:1],
+                lambda w: w.to(torch.complex128),
+                lambda w: w.int(),
+            ],
+        ),
+    )
 
 
 @pytest.mark.parametrize("lists", ["white", "black", "gray"])
@@ -265,32 +312,48 @@ def test_modes_right_for_some_only(lists):
     def spoiled(where):
         class Spoiled(right):
             def __torch_function__(self, func, types, args=(), kwargs=None):
-                plain_call = self.dtype == torch.bfloat16 if where == "float16 only" else isinstance(args[0], list)
+                plain_call = (
+                    self.dtype == torch.bfloat16
+                    if where == "float16 only"
+                    else isinstance(args[0], list)
+                )
                 if func.__name__ in getattr(self, lists) and plain_call:
                     return func(*args, **(kwargs or {}))
                 return super().__torch_function__(func, types, args, kwargs)
 
         return Spoiled
 
-    assert_wrong(f"autocast: a {lists} function", check.autocast, map(spoiled, ["float16 only", "two at most"]))
+    assert_wrong(
+        f"autocast: a {lists} function",
+        check.autocast,
+        map(spoiled, ["float16 only", "two at most"]),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ small things
 def test_the_cases_of_steps_hold_what_hurts():
     drawn = {case.what: MasterStep().draw(case, rng())[0] for case in MasterStep.cases}
     tiny = drawn["gradients near 2⁻³⁰"]
-    assert all((g / tiny[4]).abs().max() < 2**-24 for step in tiny[3] for g in step)  # lost, if divided in half
+    # lost, if divided in half
+    assert all((g / tiny[4]).abs().max() < 2**-24 for step in tiny[3] for g in step)
     large = drawn["large gradients, all finite"]
     assert all(g.isfinite().all() and g.sum().isinf() for step in large[3] for g in step)
     weights, _, _, grads, scale, lr, _ = drawn["updates below a step of the weights"]
-    assert largest(float((lr * g.float() / scale).abs().max()) for g in grads[0]) < 2**-11  # half a step of fp16 at 1
+    # half a step of fp16 at 1
+    assert largest(float((lr * g.float() / scale).abs().max()) for g in grads[0]) < 2**-11
     assert smallest(float(w.abs().min()) for w in weights) >= 1
 
 
-@pytest.mark.parametrize(("a", "b", "equal"), [
-    (None, None, True), (torch.ones(1), None, False), (torch.tensor([math.nan]), torch.tensor([math.nan]), True),
-    (torch.ones(1), torch.ones(1).half(), False), (torch.ones(1), torch.zeros(1), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (None, None, True),
+        (torch.ones(1), None, False),
+        (torch.tensor([math.nan]), torch.tensor([math.nan]), True),
+        (torch.ones(1), torch.ones(1).half(), False),
+        (torch.ones(1), torch.zeros(1), False),
+    ],
+)
 def test_the_same_bits(a, b, equal):
     assert same(a, b) is equal
 
@@ -298,34 +361,64 @@ def test_the_same_bits(a, b, equal):
 def test_states_and_scales():
     assert plain({"a": 1.0, "b": [2, None]})
     assert not any(map(plain, ({"a": torch.ones(1)}, {1: 2}, {3})))
-    assert bare(torch.tensor(2.0)) == bare(2) == number(2) == 2 and type(bare(np.float64(2))) is float
+    assert (
+        bare(torch.tensor(2.0)) == bare(2) == number(2) == 2 and type(bare(np.float64(2))) is float
+    )
     assert math.isnan(number("2")) and math.isnan(number(True))
 
 
 def test_traffic_is_judged():
     case = ShardedStep.cases[0]
     args = ShardedStep().draw(case, rng())
-    results = [{"scale": s, "weights": [w - lr * g / s for w, g in zip(ws, gs)]} for ws, gs, s, lr in args]
+    results = [
+        {"scale": s, "weights": [w - lr * g / s for w, g in zip(ws, gs)]} for ws, gs, s, lr in args
+    ]
     ShardedStep().judge(case, args, Outcome(results, [(0, 1, 16)]))
-    for sent, says in (([(0, 1, 17)], "1 messages, 17 bytes"), ([(0, 1, 1)] * 3, "3 messages, 3 bytes")):
+    for sent, says in (
+        ([(0, 1, 17)], "1 messages, 17 bytes"),
+        ([(0, 1, 1)] * 3, "3 messages, 3 bytes"),
+    ):
         with pytest.raises(Wrong, match=f"rank 0 sends {says}"):
             ShardedStep().judge(case, args, Outcome(results, sent))
 
 
-NUMBERS = {"kept": 1 + 100 / 1024, "lost": 1.0, "stuck": 4096.0, "states": 24.0, "all_half": 12.0, "faster": 989 / 67,
-           "recovered": 4000.0}  # fmt: skip
+NUMBERS = {
+    "kept": 1 + 100 / 1024,
+    "lost": 1.0,
+    "stuck": 4096.0,
+    "states": 24.0,
+    "all_half": 12.0,
+    "faster": 989 / 67,
+    "recovered": 4000.0,
+}
 
 
-@pytest.mark.parametrize(("numbers", "says"), [
-    ({}, None), ({"faster": 14.8}, None), ({"lost": 1 + 100 / 4096}, "fp32"), ({"stuck": 2048}, "step is 2"),
-    ({"states": 18}, "2 . 2"), ({"recovered": 2000}, "twice"), ({"kept": None}, "not set yet"),
-    ({"kept": 2}, "too large"), ({"all_half": 18}, "what is stepped"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({}, None),
+        ({"faster": 14.8}, None),
+        ({"lost": 1 + 100 / 4096}, "fp32"),
+        ({"stuck": 2048}, "step is 2"),
+        ({"states": 18}, "2 . 2"),
+        ({"recovered": 2000}, "twice"),
+        ({"kept": None}, "not set yet"),
+        ({"kept": 2}, "too large"),
+        ({"all_half": 18}, "what is stepped"),
+    ],
+)
 def test_predicted_numbers(numbers, says):
     values, slips = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)
     assert values == NUMBERS
-    assert all(abs(slip - values[name]) > 0.01 * values[name] for name, some in slips.items() for slip in some)
-    exam, outcome = PredictPrecision(list(values), values, slips, ""), Outcome([NUMBERS | numbers], [])
+    assert all(
+        abs(slip - values[name]) > 0.01 * values[name]
+        for name, some in slips.items()
+        for slip in some
+    )
+    exam, outcome = (
+        PredictPrecision(list(values), values, slips, ""),
+        Outcome([NUMBERS | numbers], []),
+    )
     if says is None:
         return exam.judge(Case(1, ""), [()], outcome)
     with pytest.raises(Wrong, match=says):

@@ -53,13 +53,24 @@ def test_the_library():
 
 def test_a_module_that_is_not_loaded_yet():
     """The learner has only imported it: he is not told of a file."""
-    refused(LIBRARY, *[[f"for name in [m for m in sys.modules if m.startswith('minidist.{module}')]:",
-                        "    del sys.modules[name]", f"import minidist.{module}"]
-                       for module in ("parallel.pipedream", "check.walls.oracle", "study.memory")])  # fmt: skip
+    refused(
+        LIBRARY,
+        *[
+            [
+                f"for name in [m for m in sys.modules if m.startswith('minidist.{module}')]:",
+                "    del sys.modules[name]",
+                f"import minidist.{module}",
+            ]
+            for module in ("parallel.pipedream", "check.walls.oracle", "study.memory")
+        ],
+    )
 
 
 def test_a_file_of_the_library():
-    files = [f"{minidist.__path__[0]}/{part}/new.py" for part in ("check", "collectives", "parallel", "study", "train")]
+    files = [
+        f"{minidist.__path__[0]}/{part}/new.py"
+        for part in ("check", "collectives", "parallel", "study", "train")
+    ]
     refused(LIBRARY, *[[f"open({file!r})"] for file in files])
     refused("reads and writes no files", *[[f"open({file!r}, 'w')"] for file in files])
 
@@ -81,9 +92,12 @@ def test_the_librarys_code_does_not_come_with_the_answer():
 
 
 FILES = [
-    ["open('solutions/02_messages/02_messages.ipynb').read()"], ["open('note.txt', 'w').write('x')"],
-    ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"], ["import numpy", "numpy.fromfile('/etc/hostname')"],
-    ["torch.load('x.pt')"], ["import minidist.comm.base as base", "open(base.__file__, 'a')"],
+    ["open('solutions/02_messages/02_messages.ipynb').read()"],
+    ["open('note.txt', 'w').write('x')"],
+    ["import os", "os.open('/tmp/board', os.O_RDWR | os.O_CREAT)"],
+    ["import numpy", "numpy.fromfile('/etc/hostname')"],
+    ["torch.load('x.pt')"],
+    ["import minidist.comm.base as base", "open(base.__file__, 'a')"],
 ]
 
 
@@ -92,9 +106,14 @@ def test_files():
 
 
 OUTSIDE = [
-    ["import socket", "socket.create_server(('localhost', 0))"], ["import subprocess", "subprocess.run(['ls'])"],
-    ["import os", "os.system('ls')"], ["import os", "os.fork()"], ["import os", "os.kill(os.getppid(), 9)"],
-    ["import gc", "gc.get_objects()"], ["import ctypes", "ctypes.CDLL(None)"], ["import os", "os.remove('x')"],
+    ["import socket", "socket.create_server(('localhost', 0))"],
+    ["import subprocess", "subprocess.run(['ls'])"],
+    ["import os", "os.system('ls')"],
+    ["import os", "os.fork()"],
+    ["import os", "os.kill(os.getppid(), 9)"],
+    ["import gc", "gc.get_objects()"],
+    ["import ctypes", "ctypes.CDLL(None)"],
+    ["import os", "os.remove('x')"],
 ]
 
 
@@ -103,8 +122,13 @@ def test_the_world_outside():
 
 
 def test_what_the_module_holds_does_not_weaken_the_hook():
-    lines = ["r = sys.modules['minidist.check.refuse']", "r._BEGINNINGS = r._EXACTLY = ()", "r.PACKAGE = '/'",
-             "import os", "os.system('ls')"]  # fmt: skip
+    lines = [
+        "r = sys.modules['minidist.check.refuse']",
+        "r._BEGINNINGS = r._EXACTLY = ()",
+        "r.PACKAGE = '/'",
+        "import os",
+        "os.system('ls')",
+    ]
     refused("to nothing else", lines)
 
 
@@ -114,8 +138,10 @@ def test_the_library_itself_as_answer():
 
 
 SLOW = [
-    "import torch.distributed.pipelining", "from torch.distributed.pipelining import Schedule1F1B",
-    "import importlib; importlib.import_module('torch.distributed.pipelining.schedules')"]  # fmt: skip
+    "import torch.distributed.pipelining",
+    "from torch.distributed.pipelining import Schedule1F1B",
+    "import importlib; importlib.import_module('torch.distributed.pipelining.schedules')",
+]
 
 
 def test_what_is_slow_to_load_is_refused_when_it_is_loaded():
@@ -133,7 +159,9 @@ def test_ordinary_work_is_not_refused():
 
         from minidist.split import uneven
 
-        assert sum(uneven(7, 2)) == math.floor(7.9) and wave and dataclasses.make_dataclass("D", ["a"])
+        assert (
+            sum(uneven(7, 2)) == math.floor(7.9) and wave and dataclasses.make_dataclass("D", ["a"])
+        )
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.ones(1, 2)).sum().backward()

@@ -127,7 +127,9 @@ def test_the_oracle_of_checkpoints_is_autograd_s_where_blocks_stay_what_they_are
     drawn = lambda *shape: torch.randn(*shape, dtype=torch.float64)
     given = [(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(3)], drawn(ROWS, WIDTH)
     for learn in (True, False):
-        plain, again = (chained(lambda fn, x: fn(x), *given, learn, 1.0, back=back) for back in (None, rerun))
+        plain, again = (
+            chained(lambda fn, x: fn(x), *given, learn, 1.0, back=back) for back in (None, rerun)
+        )
         assert all(map(alike, plain["grads"], again["grads"])) and (again["x"] is None) is not learn
         assert not learn or alike(again["x"], plain["x"])
 
@@ -217,7 +219,11 @@ def test_the_oracle_of_plans_against_all_plans_and_the_library(seed):
     n = random.randint(1, 8)
     costs, memories = ([random.randint(1, 9) for _ in range(n)] for _ in range(2))
     for budget in (max(memories) - 1, max(memories), sum(memories) // 2, sum(memories)):
-        plans = [kept for kept in itertools.product([True, False], repeat=n) if max(alive(memories, kept)) <= budget]
+        plans = [
+            kept
+            for kept in itertools.product([True, False], repeat=n)
+            if max(alive(memories, kept)) <= budget
+        ]
         paid = [sum(c for c, k in zip(costs, kept, strict=True) if not k) for kept in plans]
         assert least(costs, memories, budget) == min(paid, default=None)
         if paid:

@@ -36,14 +36,25 @@ def test_the_oracle_cuts_as_the_library(seed):
         assert owners(sizes, s) == [[(p.param, p.first, p.end) for p in some] for some in held]
 
 
-@pytest.mark.parametrize(("pieces", "says"), [
-    ([[(0, 0, 3)], [(1, 0, 3)]], None), ([[(0, 0, 2)], [(0, 2, 3), (1, 0, 3)]], "equal, to one number"),
-    ([[(0, 0, 2), (0, 2, 3)], [(1, 0, 3)]], "cut further"), ([[(1, 0, 3)], [(0, 0, 3)]], "not in order"),
-    ([[(0, 0, 3)], [(1, 0, 2)]], "element 2 of parameter 1"), ([[(0, 0, 3)], [(0, 0, 3), (1, 0, 3)]], "held twice"),
-    ([[(0, 0, 4)], [(1, 0, 3)]], "count within"), ([[(0, 0, 3), (1, 0, 0)], [(1, 0, 3)]], "empty"),
-    ([[(0, 0, 3)]], "1 lists"), ([[(0, 3)], [(1, 0, 3)]], "three integers"), ([[(2, 0, 3)], []], "no 2"),
-    (None, "None"), (3, "type int"), ([3, []], "something else"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ([[(0, 0, 3)], [(1, 0, 3)]], None),
+        ([[(0, 0, 2)], [(0, 2, 3), (1, 0, 3)]], "equal, to one number"),
+        ([[(0, 0, 2), (0, 2, 3)], [(1, 0, 3)]], "cut further"),
+        ([[(1, 0, 3)], [(0, 0, 3)]], "not in order"),
+        ([[(0, 0, 3)], [(1, 0, 2)]], "element 2 of parameter 1"),
+        ([[(0, 0, 3)], [(0, 0, 3), (1, 0, 3)]], "held twice"),
+        ([[(0, 0, 4)], [(1, 0, 3)]], "count within"),
+        ([[(0, 0, 3), (1, 0, 0)], [(1, 0, 3)]], "empty"),
+        ([[(0, 0, 3)]], "1 lists"),
+        ([[(0, 3)], [(1, 0, 3)]], "three integers"),
+        ([[(2, 0, 3)], []], "no 2"),
+        (None, "None"),
+        (3, "type int"),
+        ([3, []], "something else"),
+    ],
+)
 def test_what_makes_pieces_right(pieces, says):
     exam, outcome = Pieces(), Outcome([{"pieces": pieces, "sizes": [3, 3]}], [])
     if says is None:
@@ -54,12 +65,22 @@ def test_what_makes_pieces_right(pieces, says):
 
 def test_the_references_agree_with_the_serial_program():
     """Each oracle, run in its exam's World, passes the exam's own judge; and has the library's time."""
-    for exam, answer in ((Synchronous(), in_step), (Asynchronous(), as_they_come), (Leavers(), as_they_come)):
+    for exam, answer in (
+        (Synchronous(), in_step),
+        (Asynchronous(), as_they_come),
+        (Leavers(), as_they_come),
+    ):
         for case in exam.cases[:4]:
             args = exam.draw(case, rng())
-            program = lambda comm, some, exam=exam, answer=answer: exam.run(comm, answer, *some[comm.rank])
+            program = lambda comm, some, exam=exam, answer=answer: exam.run(
+                comm, answer, *some[comm.rank]
+            )
             results = World(case.n).run(program, args)
-            exam.judge(case, args, Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in results.trace]))
+            exam.judge(
+                case,
+                args,
+                Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in results.trace]),
+            )
 
 
 def test_the_time_of_a_synchronous_step():
@@ -80,12 +101,17 @@ def test_other_ways_to_serve_in_step(capsys):
         for _ in range(steps):
             if comm.rank < servers:
                 first = comm.rank % len(workers)
-                ops, found = [Send(chunks[comm.rank], r) for r in workers[first:] + workers[:first]], {}
+                ops, found = (
+                    [Send(chunks[comm.rank], r) for r in workers[first:] + workers[:first]],
+                    {},
+                )
                 for r in workers:
                     found[r] = torch.zeros_like(chunks[comm.rank])
                     ops.append(Recv(found[r], r))
                 comm.batch(ops).wait()
-                chunks[comm.rank] = chunks[comm.rank] - rate * torch.stack([found[r] for r in workers]).mean(0)
+                chunks[comm.rank] = chunks[comm.rank] - rate * torch.stack(
+                    [found[r] for r in workers]
+                ).mean(0)
                 continue
             room = [torch.empty_like(chunk) for chunk in chunks]
             mine = sorted(range(servers), key=lambda i: (i - comm.rank) % servers)
@@ -131,8 +157,11 @@ def test_other_ways_to_hear_whoever_comes(exercise, capsys):
     assert f"{exercise}: right." in capsys.readouterr().out
 
 
-FITS = [lambda comm: comm.size < 4, lambda comm: type(comm).__name__ == "WorldComm",
-        lambda comm: comm.rank < 2 or comm.size < 4]  # fmt: skip
+FITS = [
+    lambda comm: comm.size < 4,
+    lambda comm: type(comm).__name__ == "WorldComm",
+    lambda comm: comm.rank < 2 or comm.size < 4,
+]
 
 
 @pytest.mark.parametrize("exercise", ["synchronous", "asynchronous", "bounded", "leavers"])
@@ -167,12 +196,20 @@ def test_nothing_reported_is_believed():
     exam.judge(case, args, outcome)
     first, good = outcome.results[0], list(outcome.results[0]["log"])
     swapped = [good[i + (i == 4) - (i == 5)] for i in range(len(good))]
-    for bad, says in (({"log": good[:-1]}, "every push is an"), ({"log": [(r, 0) for r, _ in good]}, "staleness"),
-                      ({"log": [(1, s) for _, s in good]}, "rank 1's"), ({"w": first["w"] + 1e-3}, "wrong in the end"),
-                      ({"log": [(r, float(s)) for r, s in good]}, "two integers"), ({"log": None}, "return"),
-                      ({"log": swapped}, "staleness|never had|version"), ({"seen": [1]}, "is the server")):  # fmt: skip
+    for bad, says in (
+        ({"log": good[:-1]}, "every push is an"),
+        ({"log": [(r, 0) for r, _ in good]}, "staleness"),
+        ({"log": [(1, s) for _, s in good]}, "rank 1's"),
+        ({"w": first["w"] + 1e-3}, "wrong in the end"),
+        ({"log": [(r, float(s)) for r, s in good]}, "two integers"),
+        ({"log": None}, "return"),
+        ({"log": swapped}, "staleness|never had|version"),
+        ({"seen": [1]}, "is the server"),
+    ):
         with pytest.raises(Wrong, match=says):
-            exam.judge(case, args, Outcome([first | bad, *outcome.results[1:]], outcome.sent, outcome.time))
+            exam.judge(
+                case, args, Outcome([first | bad, *outcome.results[1:]], outcome.sent, outcome.time)
+            )
     with pytest.raises(Wrong, match="pushes 0 bytes"):
         exam.judge(case, args, Outcome(outcome.results, [], outcome.time))
     for factor, says in ((2, "are enough"), (0.5, "one worker alone computes")):
@@ -196,7 +233,10 @@ def test_time_and_bytes_of_steps():
 
 def test_a_gradient_counts_its_calls():
     gradient = Gradient(0.5, torch.zeros(1, 3, dtype=torch.float64), [1e-3])
-    assert gradient(torch.ones(3, dtype=torch.float64)).tolist() == [0.5] * 3 and len(gradient.seen) == 1
+    assert (
+        gradient(torch.ones(3, dtype=torch.float64)).tolist() == [0.5] * 3
+        and len(gradient.seen) == 1
+    )
     with pytest.raises(ValueError, match="for the 2th time: this worker has 1 steps"):
         gradient(torch.ones(3, dtype=torch.float64))
 
@@ -206,4 +246,8 @@ def test_the_predicted_numbers_are_the_librarys():
     assert values["one"] == pytest.approx(sync_seconds(32, 1, 1e9, 10e-6, 1 / 50e9, 40e-3))
     assert values["stalest"] == most_stale(32, 2) and values["servers"] == pytest.approx(8)
     assert values["into"] == pytest.approx(4e9) and all(len(some) >= 3 for some in slips.values())
-    assert not any(abs(wrong - values[name]) <= 0.01 * values[name] for name, some in slips.items() for wrong in some)
+    assert not any(
+        abs(wrong - values[name]) <= 0.01 * values[name]
+        for name, some in slips.items()
+        for wrong in some
+    )

@@ -45,8 +45,12 @@ def by_renaming(comm, disk, step, data):
         comm.recv(torch.zeros(1, dtype=torch.uint8), 0)
         return
     for r in reversed(range(1, comm.size)):
-        sums[f"{step}/rank-{r}"] = [int(x) for x in comm.recv(torch.zeros(2, dtype=torch.float64), r)]
-    disk.write("m", json.dumps({"files": sums, "ranks": comm.size, "step": step}, indent=1).encode())
+        sums[f"{step}/rank-{r}"] = [
+            int(x) for x in comm.recv(torch.zeros(2, dtype=torch.float64), r)
+        ]
+    disk.write(
+        "m", json.dumps({"files": sums, "ranks": comm.size, "step": step}, indent=1).encode()
+    )
     disk.sync("m")
     disk.rename("m", f"{step}/manifest")
     for r in reversed(range(1, comm.size)):
@@ -109,7 +113,11 @@ def number_by_number(wanted, files, read):
     for i in range(*wanted[0]):
         row = []
         for j in range(*wanted[1]):
-            there = [(name, box) for name, box in files.items() if i in range(*box[0]) and j in range(*box[1])]
+            there = [
+                (name, box)
+                for name, box in files.items()
+                if i in range(*box[0]) and j in range(*box[1])
+            ]
             if not there:
                 raise ValueError(f"({i}, {j}) is nowhere")
             name, ((top, _), (left, _)) = there[-1]
@@ -118,16 +126,26 @@ def number_by_number(wanted, files, read):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("name", "answer"), [("save_every", by_algebra), ("save_parts", by_renaming),
-                         ("save_parts", by_a_chain), ("newest", by_recursion),
-                         ("load_box", number_by_number)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("save_every", by_algebra),
+        ("save_parts", by_renaming),
+        ("save_parts", by_a_chain),
+        ("newest", by_recursion),
+        ("load_box", number_by_number),
+    ],
+)
 def test_other_ways(capsys, name, answer):
     getattr(survive, name)(answer)
     assert f"{name}: right." in capsys.readouterr().out
 
 
-FITS = [lambda comm, data: comm.size < 4, lambda comm, data: type(comm).__name__ == "WorldComm",
-        lambda comm, data: len(data) > 0]  # fmt: skip
+FITS = [
+    lambda comm, data: comm.size < 4,
+    lambda comm, data: type(comm).__name__ == "WorldComm",
+    lambda comm, data: len(data) > 0,
+]
 
 
 @pytest.mark.parametrize("fits", FITS)
@@ -143,11 +161,15 @@ def test_a_save_that_is_right_for_some_only(fits):
 
 def test_what_was_read_cannot_be_rewritten():
     def noted(read):
-        return next(cell.cell_contents for cell in read.__closure__ if isinstance(cell.cell_contents, list))
+        return next(
+            cell.cell_contents for cell in read.__closure__ if isinstance(cell.cell_contents, list)
+        )
 
     def answer(wanted, files, read):
         noted(read)[:] = [1]
-        return torch.zeros(wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64)
+        return torch.zeros(
+            wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64
+        )
 
     def honest(wanted, files, read):
         found = number_by_number(wanted, files, read)
@@ -159,15 +181,33 @@ def test_what_was_read_cannot_be_rewritten():
             survive.load_box(one)
 
 
-@pytest.mark.parametrize(("came", "says"), [(10**400, "is 1000"), ("60", "is '60'"), ({1}, "is a set"),
-                         (math.nan, "is nan"), (torch.ones(2), r"is tensor\(\[1")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("came", "says"),
+    [
+        (10**400, "is 1000"),
+        ("60", "is '60'"),
+        ({1}, "is a set"),
+        (math.nan, "is nan"),
+        (torch.ones(2), r"is tensor\(\[1"),
+    ],
+)
 def test_what_is_no_number_is_shown(came, says):
     with pytest.raises(Wrong, match=f"seconds should be a number.* {says}"):
         survive.save_every(lambda *given: (came, 1.0))
 
 
-@pytest.mark.parametrize(("step", "said"), [(torch.ones(2), {}), ("{}", {}), ({}, {}), (None, {"x": torch.ones(2)}),
-                         (None, {3: "size"}), (None, {("x", 3): {1}}), (None, {None: None})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (torch.ones(2), {}),
+        ("{}", {}),
+        ({}, {}),
+        (None, {"x": torch.ones(2)}),
+        (None, {3: "size"}),
+        (None, {("x", 3): {1}}),
+        (None, {None: None}),
+    ],
+)
 def test_whatever_is_found_is_judged(step, said):
     """And the grader does not fail itself: with `None` the disk is searched, and more is said than is found."""
     right = solved("18_survive")["newest"]
@@ -191,7 +231,9 @@ def test_whatever_the_manifest_is(text):
         survive.save_parts(answer)
 
 
-@pytest.mark.parametrize("what", sorted(DAMAGE.keys() - {"nothing is wrong", "a save was not finished"}))
+@pytest.mark.parametrize(
+    "what", sorted(DAMAGE.keys() - {"nothing is wrong", "a save was not finished"})
+)
 def test_each_damage_is_asked_for(what):
     """An answer that does not see this kind of damage fails."""
     files = {}
@@ -214,7 +256,11 @@ def test_each_damage_is_asked_for(what):
 def test_what_is_left():
     begun = {"a": b"old"}
     log = [[0, "write", "b", "1234"], [0, "rename", "b", "a"]]
-    assert [crashed(begun, log, kept) for kept in (0.0, 0.5, 1.0)] == [{"a": b""}, {"a": b"12"}, {"a": b"1234"}]
+    assert [crashed(begun, log, kept) for kept in (0.0, 0.5, 1.0)] == [
+        {"a": b""},
+        {"a": b"12"},
+        {"a": b"1234"},
+    ]
     assert crashed(begun, [log[0], [0, "sync", "b", ""], log[1]], 0.0) == {"a": b"1234"}
     assert crashed(begun, [[0, "write", "a", "new"]], 0.0) == {"a": b""}
     assert crashed(begun, [[0, "remove", "a", ""]], 1.0) == {}
@@ -275,15 +321,26 @@ def test_predictions_are_what_the_library_says():
     values = FACTS[0]
     cost = run_cost(int(20e9), int(400e9), 256, 0.4, 989e12)
     assert math.isclose(values["gpu_hours"], cost.gpu_hours)
-    assert math.isclose(values["every_seconds"], oracle.interval(values["save_seconds"], 0, 20_000, 256)[0])
+    assert math.isclose(
+        values["every_seconds"], oracle.interval(values["save_seconds"], 0, 20_000, 256)[0]
+    )
     assert values["rank_bytes"] * 256 == values["whole_bytes"] == 20e9 * (2 + 4 + 4 + 4)
     assert slips_are_wrong(FACTS)
 
 
-@pytest.mark.parametrize(("name", "value", "says"), [
-    ("whole_bytes", 320e9, "Gradients"), ("rank_bytes", 280e9, "all ranks share"), ("save_seconds", 140, "one node"),
-    ("mtbf_seconds", 78.125, "hours"), ("every_seconds", None, "not set"), ("bubble", 7 / 32, "useful time"),
-    ("gpu_hours", 13481.6, "peak"), ("failures", 1.685, None), ("bubble", 0.1795, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("whole_bytes", 320e9, "Gradients"),
+        ("rank_bytes", 280e9, "all ranks share"),
+        ("save_seconds", 140, "one node"),
+        ("mtbf_seconds", 78.125, "hours"),
+        ("every_seconds", None, "not set"),
+        ("bubble", 7 / 32, "useful time"),
+        ("gpu_hours", 13481.6, "peak"),
+        ("failures", 1.685, None),
+        ("bubble", 0.1795, None),
+    ],
+)
 def test_numbers(name, value, says):
     judge(PredictSurvive, FACTS, FACTS[0] | {name: value}, says)

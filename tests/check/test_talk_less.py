@@ -73,8 +73,15 @@ def exact(losses, periods, tau_0, gamma):
     return found if found < periods[-1] else math.ceil(Fraction(gamma) * periods[-1])
 
 
-@pytest.mark.parametrize(("name", "answer"), [("compress", by_threshold), ("sparse_mean", one_message),
-                                              ("sign_average", scaled), ("next_period", exact)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("compress", by_threshold),
+        ("sparse_mean", one_message),
+        ("sign_average", scaled),
+        ("next_period", exact),
+    ],
+)
 def test_other_ways(capsys, name, answer):
     getattr(check, name)(answer)
     assert f"{name}: right." in capsys.readouterr().out
@@ -86,7 +93,11 @@ def test_right_but_dear():
         check.local_sgd(in_periods)
 
 
-FITS = [lambda comm: comm.size < 5, lambda comm: type(comm).__name__ == "WorldComm", lambda comm: comm.rank != 2]
+FITS = [
+    lambda comm: comm.size < 5,
+    lambda comm: type(comm).__name__ == "WorldComm",
+    lambda comm: comm.rank != 2,
+]
 
 
 @pytest.mark.parametrize("fits", FITS)
@@ -106,7 +117,10 @@ def test_right_for_some_only(fits):
 @pytest.mark.parametrize("clip", [1.0, 99.0])
 def test_the_oracle_compresses_as_the_library(clip):
     """One rank, one tensor."""
-    grads = [torch.randn(50, generator=torch.Generator().manual_seed(t), dtype=torch.float64) for t in range(6)]
+    grads = [
+        torch.randn(50, generator=torch.Generator().manual_seed(t), dtype=torch.float64)
+        for t in range(6)
+    ]
     ours, theirs = oracle.compressed(grads, 5, 0.9, clip, 1), DGC(0.9, warm_up=(), small=0)
 
     def program(comm):
@@ -114,7 +128,9 @@ def test_the_oracle_compresses_as_the_library(clip):
         for g in grads:
             factor = min(1.0, clip / float(g.norm()))
             _, values = theirs._choose("w", (g * factor).clone())
-            found.append((values.abs().sum(), theirs.of("w")["u"].clone(), theirs.of("w")["v"].clone()))
+            found.append(
+                (values.abs().sum(), theirs.of("w")["u"].clone(), theirs.of("w")["v"].clone())
+            )
         return found
 
     for step, (size, u, v) in zip(ours, World(1).run(program)[0], strict=True):
@@ -123,23 +139,34 @@ def test_the_oracle_compresses_as_the_library(clip):
 
 
 def test_each_slip_is_another_answer():
-    draw = lambda t: torch.randn(30, generator=torch.Generator().manual_seed(t), dtype=torch.float64)
+    draw = lambda t: torch.randn(
+        30, generator=torch.Generator().manual_seed(t), dtype=torch.float64
+    )
     grads = [draw(t) * (0.4 + t % 2) for t in range(4)]  # norms below and above 3
     right = oracle.compressed(grads, 3, 0.9, 6.0, 4)
     for slip in SLIPS:
         other = oracle.compressed(grads, 3, 0.9, 6.0, 4, slip)
-        assert any(not torch.allclose(a[x], b[x]) for a, b in zip(right, other, strict=True) for x in a), slip
+        assert any(
+            not torch.allclose(a[x], b[x]) for a, b in zip(right, other, strict=True) for x in a
+        ), slip
 
 
 def test_each_slip_of_signs_is_another_answer():
-    grads = [[torch.randn(9, generator=torch.Generator().manual_seed(3 * t + r), dtype=torch.float64)
-              for r in range(3)] for t in range(3)]  # fmt: skip
+    grads = [
+        [
+            torch.randn(9, generator=torch.Generator().manual_seed(3 * t + r), dtype=torch.float64)
+            for r in range(3)
+        ]
+        for t in range(3)
+    ]
     grads[0][1][4] = 0
     means, kept = oracle.signed(grads)
     for slip in signs.SLIPS:
         others, keeps = oracle.signed(grads, slip)
-        same = [torch.allclose(torch.stack([a, *b]), torch.stack([c, *d]))
-                for a, b, c, d in zip(means, kept, others, keeps, strict=True)]  # fmt: skip
+        same = [
+            torch.allclose(torch.stack([a, *b]), torch.stack([c, *d]))
+            for a, b, c, d in zip(means, kept, others, keeps, strict=True)
+        ]
         assert not all(same), slip
 
 
@@ -187,9 +214,17 @@ def test_predictions_are_the_formulas():
     assert slips_are_wrong(FACTS)
 
 
-@pytest.mark.parametrize(("name", "value", "says"), [
-    ("dense", 35e6, "one half"), ("sparse", 280e3, "needs its place"), ("local", 70e9, "one in H"),
-    ("thin", 4000, "P and Q"), ("crossing", 1000, "6 bytes"), ("half", None, "not set"), ("dense", 70e6, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("dense", 35e6, "one half"),
+        ("sparse", 280e3, "needs its place"),
+        ("local", 70e9, "one in H"),
+        ("thin", 4000, "P and Q"),
+        ("crossing", 1000, "6 bytes"),
+        ("half", None, "not set"),
+        ("dense", 70e6, None),
+    ],
+)
 def test_numbers(name, value, says):
     judge(PredictTalkLess, FACTS, FACTS[0] | {name: value}, says)

@@ -33,7 +33,11 @@ def far_half_first(comm, x, root):
 
 def lowest_bit(comm, x, root):
     """The parent is the place without its lowest bit; the largest part of the tree is served first."""
-    n, place, distance = comm.size, (comm.rank - root) % comm.size, 1 << (comm.size - 1).bit_length()
+    n, place, distance = (
+        comm.size,
+        (comm.rank - root) % comm.size,
+        1 << (comm.size - 1).bit_length(),
+    )
     if place:
         distance = place & -place
         comm.recv(x, (root + place - distance) % n)
@@ -68,7 +72,10 @@ def test_other_halvings(capsys):
 
 
 def groups(comm, per_node):
-    return (comm.split([r // per_node for r in range(comm.size)]), comm.split([r % per_node for r in range(comm.size)]))
+    return (
+        comm.split([r // per_node for r in range(comm.size)]),
+        comm.split([r % per_node for r in range(comm.size)]),
+    )
 
 
 def ring_by_hand(comm, x, per_node):
@@ -77,13 +84,21 @@ def ring_by_hand(comm, x, per_node):
     pieces = flat.tensor_split(per_node)
     mine = pieces[inner.rank]
     for k in range(1, per_node):
-        got = inner.sendrecv(pieces[inner.rank - k], (inner.rank - k) % per_node, torch.empty_like(mine),
-                             (inner.rank + k) % per_node)  # fmt: skip
+        got = inner.sendrecv(
+            pieces[inner.rank - k],
+            (inner.rank - k) % per_node,
+            torch.empty_like(mine),
+            (inner.rank + k) % per_node,
+        )
         mine += got
     all_reduce_(outer, mine)
     for k in range(1, per_node):
-        inner.sendrecv(mine, (inner.rank - k) % per_node, pieces[(inner.rank + k) % per_node],
-                       (inner.rank + k) % per_node)  # fmt: skip
+        inner.sendrecv(
+            mine,
+            (inner.rank - k) % per_node,
+            pieces[(inner.rank + k) % per_node],
+            (inner.rank + k) % per_node,
+        )
 
 
 def padded(comm, x, per_node):
@@ -105,7 +120,9 @@ def test_a_pipeline_in_batches(capsys):
         parts = x.view(-1).tensor_split(pieces)
         for i in range(pieces + 1):
             ops = [Recv(parts[i], comm.rank - 1)] if comm.rank > 0 and i < pieces else []
-            ops += [Send(parts[i - 1], comm.rank + 1)] if comm.rank < comm.size - 1 and i > 0 else []
+            ops += (
+                [Send(parts[i - 1], comm.rank + 1)] if comm.rank < comm.size - 1 and i > 0 else []
+            )
             comm.batch(ops).wait()
 
     check.pipeline(pipeline)
@@ -131,7 +148,10 @@ def test_a_pipeline_that_posts_all_its_receives_first(capsys):
 
 def test_other_ways_to_find_the_slow_one(capsys):
     def least_of_each(trace):
-        paces = {r: [(m.sent - m.start) / m.nbytes for m in trace if r in (m.src, m.dst)] for r in range(trace.n)}
+        paces = {
+            r: [(m.sent - m.start) / m.nbytes for m in trace if r in (m.src, m.dst)]
+            for r in range(trace.n)
+        }
         return max(paces, key=lambda r: min(paces[r]))
 
     def by_median(trace):
@@ -145,12 +165,15 @@ def test_other_ways_to_find_the_slow_one(capsys):
     assert capsys.readouterr().out.count("right.") == 2
 
 
-FITS = {"not the last rank": lambda comm, x: comm.rank < comm.size - 1 or comm.size < 4,
-        "few ranks": lambda comm, x: comm.size < 5,
-        "not the processes": lambda comm, x: type(comm).__name__ == "WorldComm",
-        "no remainder": lambda comm, x: x.numel() % comm.size == 0, "one dimension": lambda comm, x: x.dim() == 1,
-        "no whole numbers": lambda comm, x: x.dtype != torch.int64,
-        "what stands in the grader": lambda comm, x: x.numel() < 65 or x.numel() == 1000}  # fmt: skip
+FITS = {
+    "not the last rank": lambda comm, x: comm.rank < comm.size - 1 or comm.size < 4,
+    "few ranks": lambda comm, x: comm.size < 5,
+    "not the processes": lambda comm, x: type(comm).__name__ == "WorldComm",
+    "no remainder": lambda comm, x: x.numel() % comm.size == 0,
+    "one dimension": lambda comm, x: x.dim() == 1,
+    "no whole numbers": lambda comm, x: x.dtype != torch.int64,
+    "what stands in the grader": lambda comm, x: x.numel() < 65 or x.numel() == 1000,
+}
 
 
 @pytest.mark.parametrize("name", ["tree_broadcast", "halving_doubling", "hierarchical"])
@@ -169,23 +192,52 @@ def test_a_pipeline_for_some_only():
     def only(fits):
         return lambda comm, x, pieces: right(comm, x if fits(comm, pieces) else x.clone(), pieces)
 
-    assert accepted(check.pipeline, map(only, [
-        lambda comm, pieces: comm.size < 6, lambda comm, pieces: pieces != 1, lambda comm, pieces: pieces < 16,
-        lambda comm, pieces: type(comm).__name__ == "WorldComm",
-    ])) == []  # fmt: skip
+    assert (
+        accepted(
+            check.pipeline,
+            map(
+                only,
+                [
+                    lambda comm, pieces: comm.size < 6,
+                    lambda comm, pieces: pieces != 1,
+                    lambda comm, pieces: pieces < 16,
+                    lambda comm, pieces: type(comm).__name__ == "WorldComm",
+                ],
+            ),
+        )
+        == []
+    )
 
 
 def test_formulas_for_some_only():
     right = solved("03_topology")["all_reduce_seconds"]
 
     def only(fits):
-        return lambda algorithm, n, *rest: right(algorithm, n, *rest) + (0.0 if fits(algorithm, n) else 1e-7)
+        return lambda algorithm, n, *rest: (
+            right(algorithm, n, *rest) + (0.0 if fits(algorithm, n) else 1e-7)
+        )
 
-    assert accepted(check.all_reduce_seconds, map(only, [
-        lambda algorithm, n: n < 16, lambda algorithm, n: n != 1, lambda algorithm, n: n & (n - 1) == 0,
-        lambda algorithm, n: algorithm != "tree", lambda algorithm, n: algorithm != "halving_doubling",
-    ])) == []  # fmt: skip
+    assert (
+        accepted(
+            check.all_reduce_seconds,
+            map(
+                only,
+                [
+                    lambda algorithm, n: n < 16,
+                    lambda algorithm, n: n != 1,
+                    lambda algorithm, n: n & (n - 1) == 0,
+                    lambda algorithm, n: algorithm != "tree",
+                    lambda algorithm, n: algorithm != "halving_doubling",
+                ],
+            ),
+        )
+        == []
+    )
 
 
 def test_the_bug_to_find_is_a_planted_one():
-    assert shows_bug(ROOT / "course" / "03_topology", "pipeline", "each piece has left before the next may arrive")
+    assert shows_bug(
+        ROOT / "course" / "03_topology",
+        "pipeline",
+        "each piece has left before the next may arrive",
+    )

@@ -66,7 +66,9 @@ def merged(comm, part, targets, vocab):
 def two_rounds(comm, part, targets, vocab):
     part = part.to(torch.promote_types(part.dtype, torch.float32))
     m = all_reduce_(comm, part.amax(1), op="max")
-    s, hit = all_reduce_(comm, [(part - m[:, None]).exp().sum(1), hit_of(comm, part, targets, vocab)])
+    s, hit = all_reduce_(
+        comm, [(part - m[:, None]).exp().sum(1), hit_of(comm, part, targets, vocab)]
+    )
     return (m - hit) + s.log(), m + s.log()
 
 
@@ -79,15 +81,25 @@ def by_loss(comm, part, targets, vocab, log_total):
     return leaf.grad.to(part.dtype)
 
 
-RIGHT = [("look_up", by_index), ("look_up_gradient", one_hot), ("project_backward", by_autograd),
-         ("split_loss", merged), ("split_loss", two_rounds), ("logits_gradient", by_loss),
-         ("merged_loss", lambda *args: merged(*args)[0])]  # fmt: skip
+RIGHT = [
+    ("look_up", by_index),
+    ("look_up_gradient", one_hot),
+    ("project_backward", by_autograd),
+    ("split_loss", merged),
+    ("split_loss", two_rounds),
+    ("logits_gradient", by_loss),
+    ("merged_loss", lambda *args: merged(*args)[0]),
+]
 
 
 def test_other_right_ways(capsys):
-    assert verdicts(*[(getattr(check, exercise), answer) for exercise, answer in RIGHT]) == [None] * len(RIGHT)
+    assert verdicts(*[(getattr(check, exercise), answer) for exercise, answer in RIGHT]) == [
+        None
+    ] * len(RIGHT)
     said = capsys.readouterr().out.splitlines()
-    assert sorted(line.partition(": right.")[0] for line in said) == sorted(exercise for exercise, _ in RIGHT)
+    assert sorted(line.partition(": right.")[0] for line in said) == sorted(
+        exercise for exercise, _ in RIGHT
+    )
 
 
 def gathers_for_small_vocabularies(comm, part, targets, vocab):
@@ -101,7 +113,9 @@ def maximum_of_rank_0(comm, part, targets, vocab):
     """Right for logits near each other: everyone subtracts rank 0's largest."""
     part = part.to(torch.promote_types(part.dtype, torch.float32))
     m = all_gather(comm, part.amax(1)[None])[0]
-    s, hit = all_reduce_(comm, [(part - m[:, None]).exp().sum(1), hit_of(comm, part, targets, vocab)])
+    s, hit = all_reduce_(
+        comm, [(part - m[:, None]).exp().sum(1), hit_of(comm, part, targets, vocab)]
+    )
     return m - hit + s.log(), m + s.log()
 
 
@@ -123,10 +137,14 @@ WRONG = [
     ("split_loss", writes, "part was changed"),
     ("split_loss", lambda comm, part, *rest: 3, "log_total|losses"),
     ("look_up", lambda comm, rows, *rest: by_index(comm, rows, *rest).float(), "float32"),
-    ("look_up", lambda comm, rows, tokens, vocab: by_index(comm, rows, tokens.reshape(-1), vocab), "shape"),
+    (
+        "look_up",
+        lambda comm, rows, tokens, vocab: by_index(comm, rows, tokens.reshape(-1), vocab),
+        "shape",
+    ),
     ("logits_gradient", lambda *args: by_loss(*args) * 1.01, "wrong"),
     ("merged_loss", lambda *args: two_rounds(*args)[0], "messages"),
-]  # fmt: skip
+]
 
 
 def test_what_is_right_only_somewhere():
@@ -139,7 +157,9 @@ def test_the_cases_hold_what_hurts():
     rng = torch.Generator().manual_seed(0)
     for vocab, n in ((40, 3), (7, 2)):
         tokens, parts = drawn_tokens(vocab, n, (5,), rng), bounds(uneven(vocab, n))
-        assert tokens[0] == parts[0][1] - 1 and tokens[1] == parts[-1][0] and tokens[-1] == tokens[0]
+        assert (
+            tokens[0] == parts[0][1] - 1 and tokens[1] == parts[-1][0] and tokens[-1] == tokens[0]
+        )
     for exam in (SplitLoss(), MergedLoss(), LogitsGradient()):
         dtypes = [case.given[2] for case in exam.cases]
         assert any(case.given[3] == 10_000 for case in exam.cases)
@@ -148,15 +168,25 @@ def test_the_cases_hold_what_hurts():
         for case in exam.cases:
             whole = torch.cat([args[0] for args in exam.draw(case, rng)], 1)
             assert whole.isfinite().all() and whole.shape == (case.given[1], case.given[0])
-    assert any(args[1].eq(IGNORED).any() for case in LogitsGradient.cases for args in LogitsGradient().draw(case, rng))
+    assert any(
+        args[1].eq(IGNORED).any()
+        for case in LogitsGradient.cases
+        for args in LogitsGradient().draw(case, rng)
+    )
 
 
 def test_the_oracle():
     """Its numbers are PyTorch's, and none of its mistakes is right."""
     random = torch.Generator().manual_seed(2)
-    logits = Logits(torch.randn(6, 11, generator=random, dtype=torch.float64), torch.tensor([0, 10, 4, 3, 7, 7]), 3)
+    logits = Logits(
+        torch.randn(6, 11, generator=random, dtype=torch.float64),
+        torch.tensor([0, 10, 4, 3, 7, 7]),
+        3,
+    )
     right = logits.totals() - logits.hits()
-    assert torch.allclose(right, cross_entropy(logits.whole, logits.targets, reduction="none"), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        right, cross_entropy(logits.whole, logits.targets, reduction="none"), rtol=0, atol=1e-12
+    )
     assert torch.allclose(sum(logits.hits(r) for r in range(3)), logits.hits(), rtol=0, atol=1e-12)
     for rank in range(3):
         for text, wrong in logits.wrong_losses(rank).items():
@@ -181,7 +211,17 @@ def test_bytes_and_messages_are_judged():
 def test_predictions():
     """By hand, for other numbers: 4 ranks, 1,024 words of 256 numbers are 1 MiB."""
     values, slips = vocabulary_slips(n=4, vocab=1024, hidden=256)
-    assert values == {"saved": 0.75, "gathered": 3072.0, "reduced": 18.0, "doubled": 18.0, "messages": 12,
-                      "looked_up": 1536.0}  # fmt: skip
-    assert all(abs(slip - values[name]) > 0.02 * values[name] for name, own in slips.items() for slip in own)
+    assert values == {
+        "saved": 0.75,
+        "gathered": 3072.0,
+        "reduced": 18.0,
+        "doubled": 18.0,
+        "messages": 12,
+        "looked_up": 1536.0,
+    }
+    assert all(
+        abs(slip - values[name]) > 0.02 * values[name]
+        for name, own in slips.items()
+        for slip in own
+    )
     assert Case(1, "x").given is None

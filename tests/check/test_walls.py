@@ -134,15 +134,28 @@ def test_the_oracles_agree_with_what_is_published():
     assert CLAIMS["D"] == values["claimed total"]
     [embedding] = [row for row in rows if row["table_or_figure"].startswith("embedding")]
     assert figures["C"] * 1e6 == embedding["value"]
-    zero = {row["quantity"]: row["value"] for row in published("zero") if row["table_or_figure"] == "text"}
-    assert figures["A"] == zero["gpt2_1.5B_model_states"] and figures["E"] == zero["flattened_fp32_buffer_1.5B"]
+    zero = {
+        row["quantity"]: row["value"]
+        for row in published("zero")
+        if row["table_or_figure"] == "text"
+    }
+    assert (
+        figures["A"] == zero["gpt2_1.5B_model_states"]
+        and figures["E"] == zero["flattened_fp32_buffer_1.5B"]
+    )
     assert CLAIMS["G"] == zero["100B_b32_s1024_MP16_checkpoint_per_gpu"]
-    assert figures["G"] == pytest.approx(zero["100B_activation_with_checkpointing_b32"], rel=0.15)  # "around"
+    # "around"
+    assert figures["G"] == pytest.approx(zero["100B_activation_with_checkpointing_b32"], rel=0.15)
 
 
 def test_four_claims_are_wrong_and_far_enough_from_right():
     figures = oracle.claims()
-    assert [letter for letter in CLAIMS if not near(CLAIMS[letter], figures[letter])] == ["C", "D", "F", "G"]
+    assert [letter for letter in CLAIMS if not near(CLAIMS[letter], figures[letter])] == [
+        "C",
+        "D",
+        "F",
+        "G",
+    ]
     assert all(abs(CLAIMS[x] / figures[x] - 1) < 1e-9 for x in "ABEH")
 
 
@@ -192,7 +205,10 @@ def test_cards_are_as_they_are_called():
     for case in exam.cases:
         [given] = exam.draw(case, rng(3))
         memory, batch, seq, hidden, heads, vocab = given
-        room, each = memory - oracle.once(vocab, seq, hidden), sum(oracle.layer(seq, batch, hidden, heads))
+        room, each = (
+            memory - oracle.once(vocab, seq, hidden),
+            sum(oracle.layer(seq, batch, hidden, heads)),
+        )
         assert memory > 0 and hidden % heads == 0
         if case.given in ("exact", "less", "many"):
             assert room % each == (0 if case.given == "exact" else each - 1)
@@ -201,10 +217,19 @@ def test_cards_are_as_they_are_called():
 
 
 # --------------------------------------------------------------------------------------------------- what is said
-@pytest.mark.parametrize(("got", "says"), [
-    (None, "Is there a `return`"), (True, "a bool"), ("3", "a str"), (3000.0, "should be an integer"), (3.0, "in kB"),
-    (3000 / 2**10, "in KiB"), (6000, "twice"), (2999, "no usual mistake"),
-])
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (None, "Is there a `return`"),
+        (True, "a bool"),
+        ("3", "a str"),
+        (3000.0, "should be an integer"),
+        (3.0, "in kB"),
+        (3000 / 2**10, "in KiB"),
+        (6000, "twice"),
+        (2999, "no usual mistake"),
+    ],
+)
 def test_whole(got, says):
     with pytest.raises(Wrong, match=says):
         whole(got, 3000, "it", {"It is twice as much.": 6000})
@@ -216,10 +241,18 @@ def test_close_forgives_rounding():
         close(30.0, 0.3, "it", {"percent": 30.0})
 
 
-@pytest.mark.parametrize(("errors", "says"), [
-    ({}, "4 claims are wrong"), ({"D": float("nan")}, "too small"), ({"D": True}, "a bool"),
-    ({3: 1.0}, "letters are A to H"), ({"D": 222.5}, "Which unit"), ({"E": 5.0}, "holds"), (["D"], "a list"),
-])
+@pytest.mark.parametrize(
+    ("errors", "says"),
+    [
+        ({}, "4 claims are wrong"),
+        ({"D": float("nan")}, "too small"),
+        ({"D": True}, "a bool"),
+        ({3: 1.0}, "letters are A to H"),
+        ({"D": 222.5}, "Which unit"),
+        ({"E": 5.0}, "holds"),
+        (["D"], "a list"),
+    ],
+)
 def test_errors_that_are_not_right(errors, says):
     with pytest.raises(Wrong, match=says):
         FindErrors().judge(Case(1, ""), [()], Outcome([errors], []))

@@ -66,6 +66,7 @@ def test_a_step_without_a_flat_buffer(capsys):
 def test_other_hooks(capsys):
     def by_reduce_scatter(comm, params, owner):
         """Everything to the owner by sizes."""
+
         def hook(root, p):
             sizes = [p.numel() * (r == root) for r in range(comm.size)]
             got = reduce_scatter(comm, p.grad.flatten(), sizes=sizes)
@@ -86,7 +87,9 @@ def test_a_layer_by_saved_tensor_hooks(capsys):
         place = weight.untyped_storage().data_ptr()
         fill = lambda: all_gather(comm, shard.detach(), sizes=sizes).view(shape)
         pack = lambda kept: None if kept.untyped_storage().data_ptr() == place else kept
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: fill().T if kept is None else kept):
+        with torch.autograd.graph.saved_tensors_hooks(
+            pack, lambda kept: fill().T if kept is None else kept
+        ):
             return x @ weight.T
 
     class Whole(torch.autograd.Function):
@@ -97,7 +100,12 @@ def test_a_layer_by_saved_tensor_hooks(capsys):
 
         @staticmethod
         def backward(ctx, dw):
-            return reduce_scatter(ctx.comm, dw.flatten(), sizes=ctx.sizes) / ctx.comm.size, None, None, None
+            return (
+                reduce_scatter(ctx.comm, dw.flatten(), sizes=ctx.sizes) / ctx.comm.size,
+                None,
+                None,
+                None,
+            )
 
     check.sharded_linear(by_hooks)
     assert "sharded_linear: right." in capsys.readouterr().out
@@ -134,7 +142,9 @@ def test_the_optimizer_is_torch_s():
             p.grad = torch.randn_like(p)
             q.grad = p.grad.clone()
         [optimizer.step() for optimizer in optimizers]
-    assert all(torch.allclose(p, q, rtol=1e-12, atol=1e-14) for p, q in zip(ours, theirs, strict=True))
+    assert all(
+        torch.allclose(p, q, rtol=1e-12, atol=1e-14) for p, q in zip(ours, theirs, strict=True)
+    )
     assert optimizers[0].nbytes == 2 * 8 * (12 + 5)
     with pytest.raises(ValueError):
         Adam([])
@@ -146,9 +156,17 @@ def test_predictions_are_the_calculator_s():
     for stage in (1, 2, 3):
         assert values[f"stage_{stage}"] == states(psi, zero=stage, data=n).total
     gpus = int(values["gpus"])
-    assert largest(32 * 10**9, zero=3, data=gpus) >= 100 * 10**9 > largest(32 * 10**9, zero=3, data=gpus - 1)
+    assert (
+        largest(32 * 10**9, zero=3, data=gpus)
+        >= 100 * 10**9
+        > largest(32 * 10**9, zero=3, data=gpus - 1)
+    )
     assert slips.keys() == values.keys()
-    assert all(abs(wrong - values[name]) > 0.01 * values[name] for name, looks in slips.items() for wrong in looks)
+    assert all(
+        abs(wrong - values[name]) > 0.01 * values[name]
+        for name, looks in slips.items()
+        for wrong in looks
+    )
 
 
 def test_memory_tells_what_numbers_cannot():
@@ -183,7 +201,10 @@ def test_an_order_of_one_s_own_shows():
 
 
 def test_the_library_s_norm_passes():
-    assert all(said(Clip(), lambda comm, grads, limit: clip_(comm, grads, limit), case) == "" for case in Clip.cases)
+    assert all(
+        said(Clip(), lambda comm, grads, limit: clip_(comm, grads, limit), case) == ""
+        for case in Clip.cases
+    )
 
 
 def test_a_layer_in_a_world_without_messages_is_seen():

@@ -11,7 +11,15 @@ import torch
 from minidist import collectives
 from minidist.collectives.cost import ALGORITHMS
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+]
 OURS_ONLY = [torch.complex64, torch.bool]
 OPS = ["sum", "mean", "min", "max", "prod"]
 SHAPES = [(), (0,), (1,), (3,), (7,), (64,), (2, 0, 3), (4, 5), "strided", "gap"]
@@ -30,7 +38,11 @@ def stored(rank, shape, dtype, salt):
     """What `values` copies: each rank asks for all ranks' numbers, again and again."""
     shape, strides = {"strided": ((5, 3), "t"), "gap": ((4, 3), "gap")}.get(shape, (shape, None))
     numbers = (torch.arange(torch.Size(shape).numel()) * 7 + rank * 3 + salt) % 11
-    x = (numbers % 2 if dtype == torch.bool else numbers if dtype == torch.uint8 else numbers - 5).to(dtype).view(shape)
+    x = (
+        (numbers % 2 if dtype == torch.bool else numbers if dtype == torch.uint8 else numbers - 5)
+        .to(dtype)
+        .view(shape)
+    )
     if strides == "t":
         return x.t().contiguous().t()
     return torch.stack([x, x], dim=-1) if strides == "gap" else x
@@ -65,7 +77,9 @@ class Check:
                 self.wrong.append(f"{what}[{i}] on rank {self.comm.rank}: {g} instead of {w}")
             for x in inputs:
                 if g.numel() and g.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
-                    self.wrong.append(f"{what}[{i}] on rank {self.comm.rank}: the result is the input's own memory")
+                    self.wrong.append(
+                        f"{what}[{i}] on rank {self.comm.rank}: the result is the input's own memory"
+                    )
 
     def call(self, verb, x, **kwargs):
         """An out-of-place verb, which must leave its inputs alone. Returns result and inputs."""
@@ -94,9 +108,17 @@ class Check:
 
     def in_place(self):
         for shape in SHAPES:
-            every = DTYPES + ([] if self.native else OURS_ONLY) if shape in OF_ALL_OPS else [torch.float32]
+            every = (
+                DTYPES + ([] if self.native else OURS_ONLY)
+                if shape in OF_ALL_OPS
+                else [torch.float32]
+            )
             for dtype in every:
-                for op in OPS if dtype in (torch.float32, torch.int64) and shape in OF_ALL_OPS else ["sum"]:
+                for op in (
+                    OPS
+                    if dtype in (torch.float32, torch.int64) and shape in OF_ALL_OPS
+                    else ["sum"]
+                ):
                     if op != "mean" or dtype.is_floating_point:
                         self.reductions(shape, dtype, op)
             for root in self.roots():
@@ -114,16 +136,33 @@ class Check:
 
     def several(self):
         """Many tensors in one call, of mixed dtypes and shapes."""
-        kinds = [((3,), torch.float32), ("strided", torch.float64), ((), torch.float32), ((0,), torch.int64),
-                 ("gap", torch.float32), ((2, 2), torch.int64)]  # fmt: skip
+        kinds = [
+            ((3,), torch.float32),
+            ("strided", torch.float64),
+            ((), torch.float32),
+            ((0,), torch.int64),
+            ("gap", torch.float32),
+            ((2, 2), torch.int64),
+        ]
         make = lambda r: [values(r, shape, dtype, i) for i, (shape, dtype) in enumerate(kinds)]
         everyone = self.ranks(make)
         total = [combined(xs, "sum") for xs in zip(*everyone, strict=True)]
         self.place("all_reduce_", self.ranks(make), total)
-        self.place("broadcast_", self.ranks(make), make(self.comm.size - 1), root=self.comm.size - 1)
-        self.place("reduce_", self.ranks(make), total if self.comm.rank == 0 else make(self.comm.rank), root=0)
+        self.place(
+            "broadcast_", self.ranks(make), make(self.comm.size - 1), root=self.comm.size - 1
+        )
+        self.place(
+            "reduce_",
+            self.ranks(make),
+            total if self.comm.rank == 0 else make(self.comm.rank),
+            root=0,
+        )
         n, rank = self.comm.size, self.comm.rank
-        make = lambda r: [rows(r, n, (2,)), rows(r, 2 * n, (), torch.int64, 1), rows(r, n, "strided", salt=2)]
+        make = lambda r: [
+            rows(r, n, (2,)),
+            rows(r, 2 * n, (), torch.int64, 1),
+            rows(r, n, "strided", salt=2),
+        ]
         everyone = self.ranks(make)
         total = [combined(xs, "sum") for xs in zip(*everyone, strict=True)]
         gathered = [torch.cat(xs) for xs in zip(*everyone, strict=True)]
@@ -174,13 +213,19 @@ class Check:
         from_all = [table[r][rank] for r in range(n)]
         mine = torch.cat([everyone[r][rank] for r in range(n)])
         x = rows(rank, sum(table[rank]), (2,))
-        self.same("uneven all_to_all", *self.want("all_to_all", x, mine, sizes=table[rank], out_sizes=from_all))
+        self.same(
+            "uneven all_to_all",
+            *self.want("all_to_all", x, mine, sizes=table[rank], out_sizes=from_all),
+        )
 
     def rows_of(self, counts, sizes, rest, dtype):
         rank, total = self.comm.rank, sum(counts)
         what = f"{self.algorithm} with {counts} rows of {rest} {dtype}"
         everyone = self.ranks(lambda r: rows(r, counts[r], rest, dtype))
-        self.same(f"all_gather {what}", *self.want("all_gather", everyone[rank], torch.cat(everyone), sizes=sizes))
+        self.same(
+            f"all_gather {what}",
+            *self.want("all_gather", everyone[rank], torch.cat(everyone), sizes=sizes),
+        )
         whole = self.ranks(lambda r: rows(r, total, rest, dtype))
         for op in OPS if (rest, dtype) == ((2,), torch.float32) else ["sum"]:
             mine = combined(whole, op).split(counts)[rank]
@@ -194,10 +239,14 @@ class Check:
             got, _ = self.call("gather", everyone[rank], root=root, sizes=sizes)
             self.optional(f"gather {what}", got, torch.cat(everyone) if rank == root else None)
             mine = whole[root].split(counts)[rank]
-            got, xs = self.call("scatter", whole[root] if rank == root else None, root=root, sizes=sizes)
+            got, xs = self.call(
+                "scatter", whole[root] if rank == root else None, root=root, sizes=sizes
+            )
             self.same(f"scatter {what}", got, mine, xs)
             out = torch.full_like(mine, 1)
-            got, xs = self.call("scatter", whole[root] if rank == root else None, root=root, sizes=sizes, out=out)
+            got, xs = self.call(
+                "scatter", whole[root] if rank == root else None, root=root, sizes=sizes, out=out
+            )
             self.same(f"scatter with out {what}", [got, out], [mine, mine], xs)
             if got is not out:
                 self.wrong.append("scatter did not return its out")

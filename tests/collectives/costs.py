@@ -24,9 +24,18 @@ def program(comm, verb, algorithm, nbytes):
     if verb == "barrier":
         call(comm, algorithm=algorithm)
     elif verb == "scatter":
-        call(comm, numbers(nbytes) if comm.rank == 0 else None, out=numbers(nbytes // comm.size), algorithm=algorithm)
+        call(
+            comm,
+            numbers(nbytes) if comm.rank == 0 else None,
+            out=numbers(nbytes // comm.size),
+            algorithm=algorithm,
+        )
     else:
-        call(comm, numbers(nbytes // comm.size if verb in ("all_gather", "gather") else nbytes), algorithm=algorithm)
+        call(
+            comm,
+            numbers(nbytes // comm.size if verb in ("all_gather", "gather") else nbytes),
+            algorithm=algorithm,
+        )
 
 
 def numbers(nbytes):

@@ -18,14 +18,20 @@ LENGTHS = [0, 1, 7, 1001]
 @functools.cache
 def numbers(rank, length, salt=0):
     """Random numbers of rank `rank`, the same for whoever asks, who must not change them."""
-    return torch.randn(length, generator=torch.Generator().manual_seed(100 * salt + rank), dtype=torch.float64)
+    return torch.randn(
+        length, generator=torch.Generator().manual_seed(100 * salt + rank), dtype=torch.float64
+    )
 
 
 def verbs_of(algorithm):
     """The verbs that an algorithm has, by name or as an object."""
     one = ALGORITHMS.get(algorithm, algorithm) if isinstance(algorithm, str) else algorithm
     verbs = [v for v in collectives.VERBS if isinstance(one, str) or hasattr(one, v.rstrip("_"))]
-    return [v for v in verbs if not isinstance(one, Hierarchical) or v.rstrip("_") in dir(FLAT[one.outer])]
+    return [
+        v
+        for v in verbs
+        if not isinstance(one, Hierarchical) or v.rstrip("_") in dir(FLAT[one.outer])
+    ]
 
 
 def close(x, y, n):
@@ -40,7 +46,9 @@ def check(comm, algorithm, verbs=None, lengths=LENGTHS):
         for length in lengths:
             for what, got, want in getattr(run, verb)(length):
                 if not close(got, want, comm.size):
-                    wrong.append(f"{verb} of {length} on rank {comm.rank} of {comm.size}, {what}: {got}, not {want}")
+                    wrong.append(
+                        f"{verb} of {length} on rank {comm.rank} of {comm.size}, {what}: {got}, not {want}"
+                    )
                 if verb == "all_reduce_":
                     reduced.append(got)
     return wrong, reduced
@@ -85,19 +93,29 @@ class Run:
         xs = self.everyone(length)
         for sizes in self.sizes(length):
             x = xs[self.rank].clone()
-            yield f"{sizes}", self.do("reduce_scatter", x, sizes=sizes), sum(xs).split(sizes)[self.rank]
+            yield (
+                f"{sizes}",
+                self.do("reduce_scatter", x, sizes=sizes),
+                sum(xs).split(sizes)[self.rank],
+            )
             yield "the input", x, xs[self.rank]
 
     def all_gather(self, length):
         for sizes in self.sizes(length):
             whole = numbers(0, length)
-            yield f"{sizes}", self.do("all_gather", whole.split(sizes)[self.rank].clone(), sizes=sizes), whole
+            yield (
+                f"{sizes}",
+                self.do("all_gather", whole.split(sizes)[self.rank].clone(), sizes=sizes),
+                whole,
+            )
 
     def gather(self, length):
         for sizes in self.sizes(length):
             whole = numbers(0, length)
             for root in self.roots:
-                got = self.do("gather", whole.split(sizes)[self.rank].clone(), root=root, sizes=sizes)
+                got = self.do(
+                    "gather", whole.split(sizes)[self.rank].clone(), root=root, sizes=sizes
+                )
                 if self.rank == root:
                     yield f"{sizes} to {root}", got, whole
                 elif got is not None:
@@ -112,7 +130,9 @@ class Run:
                 yield f"{sizes} from {root}", got, whole.split(sizes)[self.rank]
 
     def all_to_all(self, length):
-        parts = [[numbers(r, (length + r + s) % 5, s) for s in range(self.n)] for r in range(self.n)]
+        parts = [
+            [numbers(r, (length + r + s) % 5, s) for s in range(self.n)] for r in range(self.n)
+        ]
         sizes, back = [p.numel() for p in parts[self.rank]], [p[self.rank].numel() for p in parts]
         got = self.do("all_to_all", torch.cat(parts[self.rank]), sizes=sizes, out_sizes=back)
         yield f"{sizes}", got, torch.cat([p[self.rank] for p in parts])

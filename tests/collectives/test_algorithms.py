@@ -73,19 +73,27 @@ def own_part_twice(comm, chunks, out, combine):
     combine(out, chunks[comm.rank])
 
 
-@pytest.mark.parametrize(("module", "verb", "planted"), [
-    ("tree", "broadcast", lambda comm, flat, root, label="": None),
-    ("tree", "all_reduce", lambda comm, flat, combine: tree.reduce(comm, flat, 0, combine)),
-    ("halving_doubling", "reduce_scatter", own_part_twice),
-    ("pipelined", "all_gather", lambda comm, chunks: None),
-])
+@pytest.mark.parametrize(
+    ("module", "verb", "planted"),
+    [
+        ("tree", "broadcast", lambda comm, flat, root, label="": None),
+        ("tree", "all_reduce", lambda comm, flat, combine: tree.reduce(comm, flat, 0, combine)),
+        ("halving_doubling", "reduce_scatter", own_part_twice),
+        ("pipelined", "all_gather", lambda comm, chunks: None),
+    ],
+)
 def test_a_wrong_one_is_found(monkeypatch, module, verb, planted):
     monkeypatch.setattr(FLAT[module], verb, planted)
     assert wrong(World(4).run(check, module))
 
 
 def test_who_has_what():
-    assert having("reduce_scatter", "all_gather") == ["naive", "ring", "halving_doubling", "pipelined"]
+    assert having("reduce_scatter", "all_gather") == [
+        "naive",
+        "ring",
+        "halving_doubling",
+        "pipelined",
+    ]
     assert having("all_reduce") == list(FLAT)
     verbs = {v.removesuffix("_") for v in VERBS}
     for module in FLAT.values():  # a formula for each verb, and for no other

@@ -6,7 +6,15 @@ import math
 import pytest
 import torch
 
-from minidist.collectives import Hierarchical, all_reduce_, bandwidth, fastest, predict, ring, seconds
+from minidist.collectives import (
+    Hierarchical,
+    all_reduce_,
+    bandwidth,
+    fastest,
+    predict,
+    ring,
+    seconds,
+)
 from minidist.collectives.algorithms import FLAT, having
 from minidist.collectives.cost import ALGORITHMS
 from minidist.collectives.links import Net
@@ -15,13 +23,38 @@ from minidist.comm.cluster import Cluster, Device
 from tests.collectives.costs import ALPHA, BETA, EVERY, SOME, run
 from tests.repository.files import ROOT
 
-WHOLE = [("naive", "all_reduce"), ("ring", "all_reduce"), ("tree", "all_reduce"), ("halving_doubling", "all_reduce")]
-PARTS = [("naive", "broadcast"), ("naive", "reduce"), ("naive", "scatter"), ("naive", "gather"), ("naive", "barrier"),
-         ("naive", "reduce_scatter"), ("naive", "all_gather"), ("naive", "all_to_all"), ("ring", "broadcast"),
-         ("ring", "reduce"), ("ring", "reduce_scatter"), ("ring", "all_gather"), ("ring", "all_to_all"),
-         ("ring", "barrier"), ("tree", "broadcast"), ("tree", "reduce"), ("tree", "scatter"), ("tree", "gather"),
-         ("tree", "barrier"), ("halving_doubling", "reduce_scatter"), ("halving_doubling", "all_gather"),
-         ("pipelined", "all_reduce"), ("pipelined", "reduce_scatter"), ("pipelined", "all_gather")]  # fmt: skip
+WHOLE = [
+    ("naive", "all_reduce"),
+    ("ring", "all_reduce"),
+    ("tree", "all_reduce"),
+    ("halving_doubling", "all_reduce"),
+]
+PARTS = [
+    ("naive", "broadcast"),
+    ("naive", "reduce"),
+    ("naive", "scatter"),
+    ("naive", "gather"),
+    ("naive", "barrier"),
+    ("naive", "reduce_scatter"),
+    ("naive", "all_gather"),
+    ("naive", "all_to_all"),
+    ("ring", "broadcast"),
+    ("ring", "reduce"),
+    ("ring", "reduce_scatter"),
+    ("ring", "all_gather"),
+    ("ring", "all_to_all"),
+    ("ring", "barrier"),
+    ("tree", "broadcast"),
+    ("tree", "reduce"),
+    ("tree", "scatter"),
+    ("tree", "gather"),
+    ("tree", "barrier"),
+    ("halving_doubling", "reduce_scatter"),
+    ("halving_doubling", "all_gather"),
+    ("pipelined", "all_reduce"),
+    ("pipelined", "reduce_scatter"),
+    ("pipelined", "all_gather"),
+]
 PIECES = [(name, verb) for name in ("pipelined", "double_tree") for verb in ("broadcast", "reduce")]
 PIECES += [("double_tree", "all_reduce")]  # in as many pieces as are best, which need not be alike
 
@@ -41,7 +74,9 @@ def far_off(algorithm, verb, ns, bound):
     found = []
     for n in ns:
         nbytes = 1 if verb == "barrier" else divisible(n)
-        wrong = off(run(n, verb, algorithm, nbytes), seconds(verb, algorithm, n, nbytes, ALPHA, BETA))
+        wrong = off(
+            run(n, verb, algorithm, nbytes), seconds(verb, algorithm, n, nbytes, ALPHA, BETA)
+        )
         if wrong > bound:
             found.append((n, wrong))
     return found
@@ -72,11 +107,18 @@ def test_in_many_pieces(algorithm, verb, nbytes):
 
 
 def test_every_formula_is_tested():
-    have = [(name, verb) for name, module in FLAT.items() for verb in dir(module.Cost) if hasattr(module, verb)]
+    have = [
+        (name, verb)
+        for name, module in FLAT.items()
+        for verb in dir(module.Cost)
+        if hasattr(module, verb)
+    ]
     assert {*WHOLE, *PARTS, *PIECES} == {(name, verb) for name, verb in have if verb[0] != "_"}
 
 
-@pytest.mark.parametrize("verb", ["broadcast", "reduce", "all_reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize(
+    "verb", ["broadcast", "reduce", "all_reduce", "reduce_scatter", "all_gather"]
+)
 @pytest.mark.parametrize(("n", "size"), [(4, 2), (8, 2), (8, 4), (12, 4), (16, 4)])
 def test_hierarchical(verb, n, size):
     algorithm = Hierarchical("ring", "ring", size)
@@ -93,25 +135,43 @@ def test_uneven_chunks_take_as_long_as_the_longest(length):
             assert off(world, seconds("all_reduce", algorithm, n, nbytes, ALPHA, BETA)) <= 1e-9
 
 
-BANDWIDTH = 1e12  # of the device: combining reads two bytes and writes one for each, so γ = 3 / BANDWIDTH
-DEVICE = Device("without launch cost", {torch.float64: 1e18}, memory=10**12, bandwidth=BANDWIDTH, launch=0.0)
+# of the device: combining reads two bytes and writes one for each, so γ = 3 / BANDWIDTH
+BANDWIDTH = 1e12
+DEVICE = Device(
+    "without launch cost", {torch.float64: 1e18}, memory=10**12, bandwidth=BANDWIDTH, launch=0.0
+)
 
 
-@pytest.mark.parametrize(("algorithm", "verb"), [
-    (a, v) for a, v in WHOLE + PARTS + PIECES if "reduce" in v])
+@pytest.mark.parametrize(
+    ("algorithm", "verb"), [(a, v) for a, v in WHOLE + PARTS + PIECES if "reduce" in v]
+)
 def test_combining_takes_time(algorithm, verb):
     alpha, beta = 1e-7, 2e-11
     for n in (2, 3, 4, 8, 13):
         nbytes = 256 * divisible(n)
-        world = run(n, verb, algorithm, nbytes, cluster=Cluster.uniform(n, alpha, beta, device=DEVICE), meter=True)
-        without, with_it = (seconds(verb, algorithm, n, nbytes, alpha, beta, gamma) for gamma in (0.0, 3 / BANDWIDTH))
-        copied = (algorithm, verb) == ("halving_doubling", "reduce_scatter") and n & (n - 1)  # who acts for a pair
+        world = run(
+            n,
+            verb,
+            algorithm,
+            nbytes,
+            cluster=Cluster.uniform(n, alpha, beta, device=DEVICE),
+            meter=True,
+        )
+        without, with_it = (
+            seconds(verb, algorithm, n, nbytes, alpha, beta, gamma)
+            for gamma in (0.0, 3 / BANDWIDTH)
+        )
+        # who acts for a pair
+        copied = (algorithm, verb) == ("halving_doubling", "reduce_scatter") and n & (n - 1)
         assert off(world, with_it) <= (0.05 if copied or (algorithm, verb) in PIECES else 1e-9), n
         assert with_it > 1.002 * without or algorithm == "pipelined"  # which hides it
 
 
-CLUSTERS = {"two nodes": (Cluster.dgx_h100(nodes=2), 16), "three, one of them smaller": (Cluster.dgx_a100(nodes=3), 20),
-            "a slow rank": (Cluster.dgx_h100(nodes=2).slow_rank(5, 3.0), 16)}  # fmt: skip
+CLUSTERS = {
+    "two nodes": (Cluster.dgx_h100(nodes=2), 16),
+    "three, one of them smaller": (Cluster.dgx_a100(nodes=3), 20),
+    "a slow rank": (Cluster.dgx_h100(nodes=2).slow_rank(5, 3.0), 16),
+}
 TOO_LONG = {"two nodes": 1.001, "three, one of them smaller": 1.1, "a slow rank": 1.4}
 
 
@@ -135,8 +195,14 @@ def test_clusters(where, nbytes):
 
 
 @pytest.mark.parametrize("nbytes", [1 << 10, 1 << 18, 1 << 23])
-@pytest.mark.parametrize(("cluster", "n"), [
-    (Cluster.uniform(16, 5e-6, 2e-11), 3), (Cluster.uniform(16, 5e-6, 2e-11), 16), (Cluster.dgx_h100(nodes=4), 24)])
+@pytest.mark.parametrize(
+    ("cluster", "n"),
+    [
+        (Cluster.uniform(16, 5e-6, 2e-11), 3),
+        (Cluster.uniform(16, 5e-6, 2e-11), 16),
+        (Cluster.dgx_h100(nodes=4), 24),
+    ],
+)
 def test_auto_is_the_fastest(cluster, n, nbytes):
     between = [Hierarchical(outer=name) for name in having("all_reduce")[1:]] if n == 24 else []
     for verb in ("all_reduce", "broadcast"):
@@ -165,9 +231,16 @@ def test_auto_can_be_the_default_of_a_comm():
 
 
 def one_message_more(comm, flat, combine):
-    ring.reduce_scatter(comm, list(flat.split(flat.numel() // comm.size)), flat[: flat.numel() // comm.size], combine)
+    ring.reduce_scatter(
+        comm,
+        list(flat.split(flat.numel() // comm.size)),
+        flat[: flat.numel() // comm.size],
+        combine,
+    )
     ring.all_gather(comm, list(flat.split(flat.numel() // comm.size)))
-    comm.sendrecv(flat[:1], (comm.rank + 1) % comm.size, flat[:1].clone(), (comm.rank - 1) % comm.size)
+    comm.sendrecv(
+        flat[:1], (comm.rank + 1) % comm.size, flat[:1].clone(), (comm.rank - 1) % comm.size
+    )
 
 
 def test_an_error_on_either_side_shows(monkeypatch):
@@ -180,22 +253,35 @@ def test_an_error_on_either_side_shows(monkeypatch):
         assert far_off("ring", "all_reduce", [4], 1e-9)
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: seconds("gather", "ring", 4, 8, 1, 1), ("gather", "'naive', 'tree'", "'ring'")),
-    (lambda: seconds("gather", Hierarchical(), 4, 8, 1, 1), ("gather", "'naive', 'tree'")),
-    (lambda: seconds("all_reduce", "ring", 0, 8, 1, 1), ("at least 1 rank", "0")),
-    (lambda: bandwidth("gather", 4, 8, 1.0), ("gather", "all_reduce")),
-    (lambda: bandwidth("all_reduce", 0, 8, 1.0), ("0",)),
-])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: seconds("gather", "ring", 4, 8, 1, 1), ("gather", "'naive', 'tree'", "'ring'")),
+        (lambda: seconds("gather", Hierarchical(), 4, 8, 1, 1), ("gather", "'naive', 'tree'")),
+        (lambda: seconds("all_reduce", "ring", 0, 8, 1, 1), ("at least 1 rank", "0")),
+        (lambda: bandwidth("gather", 4, 8, 1.0), ("gather", "all_reduce")),
+        (lambda: bandwidth("all_reduce", 0, 8, 1.0), ("0",)),
+    ],
+)
 def test_refused(call, words):
     with pytest.raises(ValueError) as caught:
         call()
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-VERBS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather",
-         "Broadcast": "broadcast", "Reduce": "reduce", "AlltoAll": "all_to_all"}  # fmt: skip
-FACTORS = {"2(n-1)/n": lambda n: 2 * (n - 1) / n, "(n-1)/n": lambda n: (n - 1) / n, "1": lambda n: 1}
+VERBS = {
+    "AllReduce": "all_reduce",
+    "ReduceScatter": "reduce_scatter",
+    "AllGather": "all_gather",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AlltoAll": "all_to_all",
+}
+FACTORS = {
+    "2(n-1)/n": lambda n: 2 * (n - 1) / n,
+    "(n-1)/n": lambda n: (n - 1) / n,
+    "1": lambda n: 1,
+}
 
 
 def test_bandwidths_are_those_of_nccl_tests():
@@ -205,7 +291,9 @@ def test_bandwidths_are_those_of_nccl_tests():
     for row in rows:
         for n in (2, 3, 8):
             algorithm, bus = bandwidth(VERBS[row["collective"]], n, 1000, 0.5)
-            assert algorithm == 2000 and bus == pytest.approx(2000 * FACTORS[row["value"]](n), rel=1e-12)
+            assert algorithm == 2000 and bus == pytest.approx(
+                2000 * FACTORS[row["value"]](n), rel=1e-12
+            )
 
 
 def test_a_ring_uses_the_wire():

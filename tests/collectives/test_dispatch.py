@@ -27,38 +27,80 @@ def from_root(comm, x=X, **kwargs):
 
 
 WRONG = {
-    "op": (lambda comm: all_reduce_(comm, X.clone(), op="avg"), ("'sum', 'mean', 'min', 'max', 'prod'", "'avg'")),
+    "op": (
+        lambda comm: all_reduce_(comm, X.clone(), op="avg"),
+        ("'sum', 'mean', 'min', 'max', 'prod'", "'avg'"),
+    ),
     "op of a reduce": (lambda comm: reduce_(comm, X.clone(), op="or"), ("'or'",)),
     "op of a reduce_scatter": (lambda comm: reduce_scatter(comm, X, op="or"), ("'or'",)),
     "mean of ints": (lambda comm: all_reduce_(comm, WHOLE.clone(), op="mean"), ("mean", "int64")),
-    "mean of ints, scattered": (lambda comm: reduce_scatter(comm, WHOLE, op="mean"), ("mean", "int64")),
-    "mean of ints in a list": (lambda comm: all_reduce_(comm, [X.clone(), WHOLE.clone()], op="mean"), ("int64",)),
+    "mean of ints, scattered": (
+        lambda comm: reduce_scatter(comm, WHOLE, op="mean"),
+        ("mean", "int64"),
+    ),
+    "mean of ints in a list": (
+        lambda comm: all_reduce_(comm, [X.clone(), WHOLE.clone()], op="mean"),
+        ("int64",),
+    ),
     "root too large": (lambda comm: broadcast_(comm, X.clone(), root=3), ("rank 3", "3 ranks")),
     "root below 0": (lambda comm: reduce_(comm, X.clone(), root=-1), ("rank -1", "3 ranks")),
     "root of a gather": (lambda comm: gather(comm, X, root=7), ("rank 7", "3 ranks")),
     "root of a scatter": (lambda comm: from_root(comm, root=7), ("rank 7", "3 ranks")),
-    "algorithm": (lambda comm: all_reduce_(comm, X.clone(), algorithm="star"), ("'naive', 'ring'", "'star'")),
-    "algorithm of a barrier": (lambda comm: barrier(comm, algorithm="star"), ("'naive', 'ring'", "'star'")),
-    "one without the verb": (lambda comm: all_to_all(comm, X, algorithm="tree"), ("'ring', 'auto', 'native'",)),
+    "algorithm": (
+        lambda comm: all_reduce_(comm, X.clone(), algorithm="star"),
+        ("'naive', 'ring'", "'star'"),
+    ),
+    "algorithm of a barrier": (
+        lambda comm: barrier(comm, algorithm="star"),
+        ("'naive', 'ring'", "'star'"),
+    ),
+    "one without the verb": (
+        lambda comm: all_to_all(comm, X, algorithm="tree"),
+        ("'ring', 'auto', 'native'",),
+    ),
     "a ring without one": (lambda comm: gather(comm, X, algorithm="ring"), ("'naive'", "'ring'")),
-    "no native one": (lambda comm: all_reduce_(comm, X.clone(), algorithm="native"), ("torch.distributed",)),
+    "no native one": (
+        lambda comm: all_reduce_(comm, X.clone(), algorithm="native"),
+        ("torch.distributed",),
+    ),
     "odd split": (lambda comm: reduce_scatter(comm, torch.ones(7)), ("7 rows", "3 ranks")),
     "odd split of rows": (lambda comm: all_to_all(comm, torch.ones(4, 3)), ("4 rows", "3 ranks")),
-    "sizes that do not add up": (lambda comm: reduce_scatter(comm, X, sizes=[1, 2, 4]), ("7", "6 rows")),
-    "sizes that do not add up, sent": (lambda comm: all_to_all(comm, X, sizes=[1, 2, 2]), ("5", "6 rows")),
+    "sizes that do not add up": (
+        lambda comm: reduce_scatter(comm, X, sizes=[1, 2, 4]),
+        ("7", "6 rows"),
+    ),
+    "sizes that do not add up, sent": (
+        lambda comm: all_to_all(comm, X, sizes=[1, 2, 2]),
+        ("5", "6 rows"),
+    ),
     "too few sizes": (lambda comm: all_gather(comm, X, sizes=[6, 6]), ("2 sizes", "3 ranks")),
     "no sizes": (lambda comm: all_gather(comm, X, sizes=[]), ("0 sizes", "3 ranks")),
-    "not my size": (lambda comm: all_gather(comm, X, sizes=[6, 6, 5] if comm.rank else [5, 6, 6]), ("6 rows", "5")),
-    "negative size": (lambda comm: reduce_scatter(comm, X, sizes=[8, -1, -1]), ("[8, -1, -1]", "at least 0", "not -1")),
-    "own rows": (lambda comm: all_to_all(comm, X, sizes=[2, 2, 2], out_sizes=[1, 1, 1]), ("2 rows", "[1, 1, 1]")),
+    "not my size": (
+        lambda comm: all_gather(comm, X, sizes=[6, 6, 5] if comm.rank else [5, 6, 6]),
+        ("6 rows", "5"),
+    ),
+    "negative size": (
+        lambda comm: reduce_scatter(comm, X, sizes=[8, -1, -1]),
+        ("[8, -1, -1]", "at least 0", "not -1"),
+    ),
+    "own rows": (
+        lambda comm: all_to_all(comm, X, sizes=[2, 2, 2], out_sizes=[1, 1, 1]),
+        ("2 rows", "[1, 1, 1]"),
+    ),
 }
 AT_ROOT = {
     "odd split at the root": (lambda comm: from_root(comm, torch.ones(7)), ("7 rows", "3 ranks")),
     "sizes at the root": (lambda comm: from_root(comm, sizes=[1, 1, 1]), ("3", "6 rows")),
     "no x at the root": (lambda comm: scatter(comm, None), ("rank 0", "x")),
     "out of another length": (lambda comm: from_root(comm, out=torch.ones(3)), ("(2,)", "(3,)")),
-    "out of another dtype": (lambda comm: from_root(comm, out=torch.ones(2).double()), ("float32", "float64")),
-    "one out too many": (lambda comm: from_root(comm, [X], out=[X[:2].clone(), X[:2].clone()]), ("1", "2")),
+    "out of another dtype": (
+        lambda comm: from_root(comm, out=torch.ones(2).double()),
+        ("float32", "float64"),
+    ),
+    "one out too many": (
+        lambda comm: from_root(comm, [X], out=[X[:2].clone(), X[:2].clone()]),
+        ("1", "2"),
+    ),
 }
 
 
@@ -99,15 +141,24 @@ def test_processes_say_the_same(transport):
 
 DIFFERENT = {
     "length": (lambda comm: all_reduce_(comm, torch.ones(6 + 3 * comm.rank)), ("(2,)", "(3,)")),
-    "dtype": (lambda comm: all_reduce_(comm, X.clone() if comm.rank else X.double()), ("float32", "float64")),
-    "verb": (lambda comm: all_gather(comm, X) if comm.rank else all_to_all(comm, X), ("all-gather", "all-to-all")),
+    "dtype": (
+        lambda comm: all_reduce_(comm, X.clone() if comm.rank else X.double()),
+        ("float32", "float64"),
+    ),
+    "verb": (
+        lambda comm: all_gather(comm, X) if comm.rank else all_to_all(comm, X),
+        ("all-gather", "all-to-all"),
+    ),
     "rows": (lambda comm: all_gather(comm, torch.ones(1 + comm.rank)), ("(1,)", "(2,)")),
 }
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-@pytest.mark.parametrize("run", [lambda program: World(2).run(program), lambda program: launch(program, 2)],
-                         ids=["world", "processes"])  # fmt: skip
+@pytest.mark.parametrize(
+    "run",
+    [lambda program: World(2).run(program), lambda program: launch(program, 2)],
+    ids=["world", "processes"],
+)
 def test_ranks_that_disagree_are_both_named(run, what):
     program, words = DIFFERENT[what]
     with pytest.raises(ValueError) as caught:

@@ -22,7 +22,8 @@ def test_trees(n):
     for parents in both:
         assert len(parents) == n and parents.count(-1) == 1
         assert all(parents.count(r) <= 2 for r in range(n))  # binary
-        assert largest(depth(parents, r) for r in range(n)) <= log2(n)  # which also ends only if there is no circle
+        # which also ends only if there is no circle
+        assert largest(depth(parents, r) for r in range(n)) <= log2(n)
     assert not set(both[0]) & set(both[1]) - {-1}  # nobody has children in both
 
 
@@ -55,7 +56,10 @@ def test_the_schedule(n, rooted):
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16])
 def test_what_is_sent(n):
     nbytes = 64 * 840 * 8
-    reduced, told = run(n, "reduce", "double_tree", nbytes), run(n, "broadcast", "double_tree", nbytes)
+    reduced, told = (
+        run(n, "reduce", "double_tree", nbytes),
+        run(n, "broadcast", "double_tree", nbytes),
+    )
     passed = sorted((m.src, m.dst, m.nbytes) for m in told.trace)
     assert passed == sorted((m.dst, m.src, m.nbytes) for m in reduced.trace)
     assert reduced.time == pytest.approx(told.time, rel=1e-9)

@@ -15,10 +15,13 @@ def test_one_contiguous_tensor_is_not_copied():
     assert torch.equal(x, torch.arange(1.0, 7.0).view(2, 3))
 
 
-@pytest.mark.parametrize("tensors", [
-    [torch.arange(6.0).view(2, 3).t()],
-    [torch.arange(6.0), torch.tensor(5.0), torch.empty(0), torch.arange(8.0)[::2]],
-])
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [torch.arange(6.0).view(2, 3).t()],
+        [torch.arange(6.0), torch.tensor(5.0), torch.empty(0), torch.arange(8.0)[::2]],
+    ],
+)
 def test_others_are_copied_and_copied_back(tensors):
     tensors = [t.clone(memory_format=torch.preserve_format) for t in tensors]
     before = [t.clone() for t in tensors]
@@ -61,7 +64,9 @@ def test_chunks_of_one_tensor_or_of_several_lie_together(sizes, device):
 
 
 def test_together_where_there_is_nothing():
-    assert [together(rows([torch.empty(4, 0)], [[1, 2, 1]]), 0, end).numel() for end in (1, 2, 3)] == [0, 0, 0]
+    assert [
+        together(rows([torch.empty(4, 0)], [[1, 2, 1]]), 0, end).numel() for end in (1, 2, 3)
+    ] == [0, 0, 0]
 
 
 def test_put():

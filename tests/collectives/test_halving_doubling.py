@@ -17,7 +17,10 @@ def folded(n):
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 32])
 def test_powers_of_two(n):
     steps = n.bit_length() - 1
-    halves = run(n, "reduce_scatter", "halving_doubling", N), run(n, "all_gather", "halving_doubling", N)
+    halves = (
+        run(n, "reduce_scatter", "halving_doubling", N),
+        run(n, "all_gather", "halving_doubling", N),
+    )
     for world in halves:
         assert sent(world) == [(steps, (n - 1) * N // n)] * n
         assert world.time == pytest.approx(steps * ALPHA + (n - 1) / n * N * BETA, rel=1e-12)
@@ -38,10 +41,16 @@ def test_others_fold_first_and_unfold_last(n):
             assert (messages, nbytes) == (1, N)  # all it has, to its partner
         else:
             assert (messages, nbytes) == (acting[0] + 1, acting[1] + N)  # and the result back
-    assert sorted((m.src, m.dst) for m in world.trace if m.label == "fold") == [(2 * i + 1, 2 * i) for i in range(r)]
-    assert sorted((m.src, m.dst) for m in world.trace if m.label == "unfold") == [(2 * i, 2 * i + 1) for i in range(r)]
+    assert sorted((m.src, m.dst) for m in world.trace if m.label == "fold") == [
+        (2 * i + 1, 2 * i) for i in range(r)
+    ]
+    assert sorted((m.src, m.dst) for m in world.trace if m.label == "unfold") == [
+        (2 * i, 2 * i + 1) for i in range(r)
+    ]
     extra = 2 * (ALPHA + N * BETA)
-    assert world.time == pytest.approx(extra + 2 * steps * ALPHA + 2 * (p - 1) / p * N * BETA, rel=1e-12)
+    assert world.time == pytest.approx(
+        extra + 2 * steps * ALPHA + 2 * (p - 1) / p * N * BETA, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("n", [3, 5, 6, 7, 12, 13])
@@ -52,7 +61,9 @@ def test_the_halves_of_others(n):
         for label, nbytes in (("fold", first), ("unfold", last)):
             assert [m.nbytes for m in world.trace if m.label == label] == [nbytes] * r
         inner = [m for m in world.trace if m.label not in ("fold", "unfold")]
-        assert all(m.src % 2 == 0 and m.dst % 2 == 0 for m in inner if largest(m.src, m.dst) < 2 * r)
+        assert all(
+            m.src % 2 == 0 and m.dst % 2 == 0 for m in inner if largest(m.src, m.dst) < 2 * r
+        )
 
 
 def test_partners_come_nearer():

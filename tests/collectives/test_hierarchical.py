@@ -20,7 +20,9 @@ def test_any_inner_and_outer(inner, outer):
     assert wrong(World(8).run(check, Hierarchical(inner, outer, 3), lengths=[0, 7, 1001])) == []
 
 
-@pytest.mark.parametrize(("n", "size"), [(1, 1), (1, 4), (2, 1), (4, 2), (5, 4), (6, 1), (7, 4), (12, 4), (17, 5)])
+@pytest.mark.parametrize(
+    ("n", "size"), [(1, 1), (1, 4), (2, 1), (4, 2), (5, 4), (6, 1), (7, 4), (12, 4), (17, 5)]
+)
 def test_any_nodes(n, size):
     assert wrong(World(n).run(check, Hierarchical("ring", "pipelined", size))) == []
 
@@ -38,11 +40,20 @@ def test_over_processes():
 def test_what_crosses_between_nodes(n, m):
     """Of N bytes a node sends what a ring of the nodes sends, from all its ranks alike."""
     nbytes, k = n * 840 * 8, n // m
-    for verb, whole in (("all_reduce", 2 * nbytes), ("reduce_scatter", nbytes), ("all_gather", nbytes)):
+    for verb, whole in (
+        ("all_reduce", 2 * nbytes),
+        ("reduce_scatter", nbytes),
+        ("all_gather", nbytes),
+    ):
         world = run(n, verb, Hierarchical(size=m), nbytes)
-        across = [[x.nbytes for x in world.trace if x.src == r and x.dst // m != r // m] for r in range(n)]
+        across = [
+            [x.nbytes for x in world.trace if x.src == r and x.dst // m != r // m] for r in range(n)
+        ]
         assert [sum(sent) for sent in across] == [(k - 1) * whole // k // m] * n
-        within = [sum(x.nbytes for x in world.trace if x.src == r and x.dst // m == r // m) for r in range(n)]
+        within = [
+            sum(x.nbytes for x in world.trace if x.src == r and x.dst // m == r // m)
+            for r in range(n)
+        ]
         assert within == [(m - 1) * whole // m] * n
 
 
@@ -75,12 +86,26 @@ def test_in_a_stream_beside_the_program():
         assert results == [([4.0] * 5, [8.0] * 5)] * 4
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: Hierarchical("tree", "ring"), ("naive, ring, halving_doubling, pipelined", "'tree'")),
-    (lambda: Hierarchical("ring", "star"), ("double_tree", "'star'")),
-    (lambda: World(2).run(lambda comm: all_reduce_(comm, torch.ones(1), algorithm=Hierarchical(size=0))), ("not 0",)),
-    (lambda: run(4, "all_gather", Hierarchical("ring", "tree", 2), 64), ("'tree'", "all_gather", "ring")),
-])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: Hierarchical("tree", "ring"),
+            ("naive, ring, halving_doubling, pipelined", "'tree'"),
+        ),
+        (lambda: Hierarchical("ring", "star"), ("double_tree", "'star'")),
+        (
+            lambda: World(2).run(
+                lambda comm: all_reduce_(comm, torch.ones(1), algorithm=Hierarchical(size=0))
+            ),
+            ("not 0",),
+        ),
+        (
+            lambda: run(4, "all_gather", Hierarchical("ring", "tree", 2), 64),
+            ("'tree'", "all_gather", "ring"),
+        ),
+    ],
+)
 def test_refused(call, words):
     with pytest.raises(ValueError) as caught:
         call()

@@ -12,7 +12,9 @@ ALGORITHMS = ["naive", "ring", "pipelined", "halving_doubling", "hierarchical", 
 
 def chunks_of(rank, lengths, apart):
     """Numbers of a rank, small whole ones, which any order of additions sums exactly."""
-    flat = torch.randint(-9, 9, (sum(lengths),), generator=torch.Generator().manual_seed(rank)).double()
+    flat = torch.randint(
+        -9, 9, (sum(lengths),), generator=torch.Generator().manual_seed(rank)
+    ).double()
     chunks = list(flat.split(list(lengths)))
     return [chunk.clone() for chunk in chunks] if apart else chunks
 
@@ -31,8 +33,10 @@ def check(comm, algorithm):
                 reduce_scatter_(comm, chunks, op, algorithm)
                 if not (mine is chunks[r] and torch.equal(mine, want)):
                     wrong.append((op, lengths, apart, r, mine, want))
-            chunks = [chunk if i == r else torch.full_like(chunk, torch.nan)
-                      for i, chunk in enumerate(chunks_of(r, lengths, True))]  # fmt: skip
+            chunks = [
+                chunk if i == r else torch.full_like(chunk, torch.nan)
+                for i, chunk in enumerate(chunks_of(r, lengths, True))
+            ]
             if not apart:
                 chunks = list(torch.cat(chunks).split(list(lengths)))
             all_gather_(comm, chunks, algorithm)
@@ -41,13 +45,24 @@ def check(comm, algorithm):
     return wrong
 
 
-@pytest.mark.parametrize(("n", "algorithm"), [(1, "ring"), (2, "ring"), (4, "ring"), (5, "ring"), (1, "naive"),
-                                              *((3, algorithm) for algorithm in ALGORITHMS)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "algorithm"),
+    [
+        (1, "ring"),
+        (2, "ring"),
+        (4, "ring"),
+        (5, "ring"),
+        (1, "naive"),
+        *((3, algorithm) for algorithm in ALGORITHMS),
+    ],
+)
 def test_world(n, algorithm):
     assert World(n).run(check, algorithm) == [[]] * n
 
 
-@pytest.mark.parametrize(("algorithm", "transport"), [("ring", "shm"), ("halving_doubling", "shm"), ("native", "gloo")])
+@pytest.mark.parametrize(
+    ("algorithm", "transport"), [("ring", "shm"), ("halving_doubling", "shm"), ("native", "gloo")]
+)
 def test_processes(algorithm, transport):
     assert launch(check, 3, algorithm, transport=transport) == [[]] * 3
 
@@ -55,6 +70,7 @@ def test_processes(algorithm, transport):
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_messages_and_memory(n):
     """In a ring each sends n−1 messages of a chunk. A sum needs room for one chunk beside, an all-gather nothing."""
+
     def program(comm, run):
         run(comm, list(torch.empty(1200, device="meta").split(1200 // n)))
 
@@ -71,9 +87,11 @@ def test_wrong_chunks():
     def program(comm, chunks):
         reduce_scatter_(comm, chunks)
 
-    for chunks, message in (([torch.ones(2)], "1 chunks were given for 2 ranks"),
-                            ([torch.ones(2), torch.ones(1, 2)], r"chunk 1 is \(1, 2\)"),
-                            ([torch.ones(2), torch.ones(4)[::2]], r"chunk 1 is \(2,\) .* strides \(2,\)"),
-                            ([torch.ones(2), torch.ones(2).half()], "chunk 1 is .*float16")):  # fmt: skip
+    for chunks, message in (
+        ([torch.ones(2)], "1 chunks were given for 2 ranks"),
+        ([torch.ones(2), torch.ones(1, 2)], r"chunk 1 is \(1, 2\)"),
+        ([torch.ones(2), torch.ones(4)[::2]], r"chunk 1 is \(2,\) .* strides \(2,\)"),
+        ([torch.ones(2), torch.ones(2).half()], "chunk 1 is .*float16"),
+    ):
         with pytest.raises(ValueError, match=message):
             World(2).run(program, chunks)

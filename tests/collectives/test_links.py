@@ -31,7 +31,8 @@ def test_nothing_is_asked_twice():
     net, asked = two_nodes()
     for _ in range(3):
         assert net.ring and net.star and net.apart(2) and net.far
-    assert len(asked) == len(set(asked)) == 4 + 3 + 3 - 1  # the ring's 0 → 1 is the star's, and 0 → 2
+    # the ring's 0 → 1 is the star's, and 0 → 2
+    assert len(asked) == len(set(asked)) == 4 + 3 + 3 - 1
 
 
 def test_a_part():
@@ -49,13 +50,18 @@ def test_uniform():
 
 def test_slowest_and_worst():
     assert slowest([FAST, SLOW], 1000) == 1e-5 + 1e-7 and worst([FAST, SLOW], 1000) is SLOW
-    assert worst([Link(1, 0), Link(0, 1)], 2) == (0, 1) and worst([Link(1, 0), Link(0, 1)], 0.5) == (1, 0)
+    assert worst([Link(1, 0), Link(0, 1)], 2) == (0, 1) and worst(
+        [Link(1, 0), Link(0, 1)], 0.5
+    ) == (1, 0)
     assert slowest([], 1000) == 0
 
 
 def test_of_a_comm():
     world = World(3, alpha=2e-6, beta=3e-9)
-    assert world.run(lambda comm: (Net.of(comm) is Net.of(comm), Net.of(comm).ring)) == [(True, [Link(2e-6, 3e-9)])] * 3
+    assert (
+        world.run(lambda comm: (Net.of(comm) is Net.of(comm), Net.of(comm).ring))
+        == [(True, [Link(2e-6, 3e-9)])] * 3
+    )
 
 
 def test_nobody():

@@ -21,7 +21,10 @@ ALPHA, BETA, N = 3e-6, 2e-9, 840 * 8
 
 def run(n, verb, **kwargs):
     """[(messages, bytes) of each rank], virtual seconds."""
-    world, x = World(n, alpha=ALPHA, beta=BETA, device="meta"), torch.empty(840, dtype=torch.float64, device="meta")
+    world, x = (
+        World(n, alpha=ALPHA, beta=BETA, device="meta"),
+        torch.empty(840, dtype=torch.float64, device="meta"),
+    )
     world.run(lambda comm: verb(comm, x, algorithm="naive", **kwargs))
     return [(world.trace.messages(r), world.trace.bytes_sent(r)) for r in range(n)], world.time
 

@@ -19,7 +19,9 @@ def test_the_ring_sends_what_a_ring_sends_in_two_pieces_each(n):
         if n > 1:  # a piece is longer on the wire than α: all but one α is hidden
             assert N / n / 2 * BETA > ALPHA
             assert world.time == pytest.approx(halves * (n - 1) / n * N * BETA + ALPHA, rel=1e-12)
-            assert ring.time == pytest.approx(world.time + (halves * (n - 1) - 1) * ALPHA, rel=1e-12)
+            assert ring.time == pytest.approx(
+                world.time + (halves * (n - 1) - 1) * ALPHA, rel=1e-12
+            )
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13])

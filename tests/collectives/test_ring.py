@@ -5,7 +5,15 @@ from math import ceil, log2
 import pytest
 import torch
 
-from minidist.collectives import all_gather, all_reduce_, all_to_all, barrier, broadcast_, reduce_, reduce_scatter
+from minidist.collectives import (
+    all_gather,
+    all_reduce_,
+    all_to_all,
+    barrier,
+    broadcast_,
+    reduce_,
+    reduce_scatter,
+)
 from minidist.collectives import naive as naive_module
 from minidist.collectives import ring as ring_module
 from minidist.comm import World, launch
@@ -17,7 +25,10 @@ ALPHA, BETA = 3e-6, 2e-9
 
 def on_meta(n, verb, length, **kwargs):
     """A World in which `verb` ran once on `length` numbers of 8 bytes."""
-    world, x = World(n, alpha=ALPHA, beta=BETA, device="meta"), torch.empty(length, dtype=torch.float64, device="meta")
+    world, x = (
+        World(n, alpha=ALPHA, beta=BETA, device="meta"),
+        torch.empty(length, dtype=torch.float64, device="meta"),
+    )
     world.run(lambda comm: verb(comm, x, algorithm="ring", **kwargs))
     return world
 
@@ -63,7 +74,9 @@ def test_broadcast(n, root):
 @pytest.mark.parametrize("n", SIZES)
 def test_reduce(n):
     world, N = on_meta(n, reduce_, 840), 840 * 8
-    assert traffic(world.trace, n) == [(n - 1 + (r != 0), (n - 1 + (r != 0)) * N // n) for r in range(n)]
+    assert traffic(world.trace, n) == [
+        (n - 1 + (r != 0), (n - 1 + (r != 0)) * N // n) for r in range(n)
+    ]
     assert world.time <= n * ALPHA + 2 * (n - 1) / n * N * BETA + 1e-12
 
 
@@ -95,10 +108,15 @@ def test_processes_send_the_same(transport):
 
 def test_several_tensors_are_one_message():
     def program(comm):
-        all_reduce_(comm, [torch.ones(10), torch.ones(3, 6), torch.ones(4, dtype=torch.float64)], algorithm="ring")
+        all_reduce_(
+            comm,
+            [torch.ones(10), torch.ones(3, 6), torch.ones(4, dtype=torch.float64)],
+            algorithm="ring",
+        )
 
     trace = World(4).run(program).trace
-    assert traffic(trace, 4) == [(2 * 2 * 3, 2 * 3 * (28 * 4 + 4 * 8) // 4)] * 4  # a message for each dtype
+    # a message for each dtype
+    assert traffic(trace, 4) == [(2 * 2 * 3, 2 * 3 * (28 * 4 + 4 * 8) // 4)] * 4
 
 
 def one_step_short(comm, flat, combine):
@@ -119,7 +137,12 @@ def test_other_algorithms_do_not_meet_these_counts(wrong, monkeypatch):
 
 def noisy(comm):
     drawn = torch.randn(20 * comm.size)
-    return [all_reduce_(comm, drawn.clone()), reduce_scatter(comm, drawn), all_to_all(comm, drawn), drawn]
+    return [
+        all_reduce_(comm, drawn.clone()),
+        reduce_scatter(comm, drawn),
+        all_to_all(comm, drawn),
+        drawn,
+    ]
 
 
 @pytest.mark.parametrize("n", [4, 5])

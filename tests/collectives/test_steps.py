@@ -25,7 +25,11 @@ def there(comm, count, length, numbers):
 
 def test_two_are_under_way():
     (seen, _, _), (same, _, values) = World(2).run(there, 4, 100, lambda i: i)
-    assert seen == same == ["start 0", "start 1", "start 2", "end 0", "start 3", "end 1", "end 2", "end 3"]
+    assert (
+        seen
+        == same
+        == ["start 0", "start 1", "start 2", "end 0", "start 3", "end 1", "end 2", "end 3"]
+    )
     assert values == [0, 1, 2, 3]
 
 
@@ -35,10 +39,14 @@ def test_numbers_may_be_missing():
     assert seen == ["start 0", "start 1", "end 0", "start 2", "end 1", "end 2"]
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(0, 1e-9), (1e-7, 1e-9), (1e-6, 1e-9), (3e-6, 1e-9), (1e-6, 0)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(0, 1e-9), (1e-7, 1e-9), (1e-6, 1e-9), (3e-6, 1e-9), (1e-6, 0)]
+)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 20])
 def test_seconds(count, alpha, beta):
-    got = max(time for _, time, _ in World(2, alpha=alpha, beta=beta).run(there, count, 1000, lambda i: i))
+    got = max(
+        time for _, time, _ in World(2, alpha=alpha, beta=beta).run(there, count, 1000, lambda i: i)
+    )
     assert got == pytest.approx(steps.seconds(count, Link(alpha, beta), 1000), rel=1e-12)
 
 
@@ -53,7 +61,9 @@ def test_no_other_number_of_pieces_is_much_better(nbytes, hops, alpha):
     link = Link(alpha, 1 / 50e9)
 
     def time(k):
-        return (hops - 1) * (link.alpha + nbytes / k * link.beta) + steps.seconds(k, link, nbytes / k)
+        return (hops - 1) * (link.alpha + nbytes / k * link.beta) + steps.seconds(
+            k, link, nbytes / k
+        )
 
     most = -(-nbytes // steps.LEAST)
     best = min(time(k) for k in range(1, min(most, 3000) + 1))

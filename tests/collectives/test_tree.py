@@ -20,7 +20,9 @@ def below(v, n):
 @pytest.mark.parametrize("n", SOME)
 def test_broadcast(n):
     world = run(n, "broadcast", "tree", N)
-    assert sorted((m.src, m.dst) for m in world.trace) == sorted((v & (v - 1), v) for v in range(1, n))
+    assert sorted((m.src, m.dst) for m in world.trace) == sorted(
+        (v & (v - 1), v) for v in range(1, n)
+    )
     assert all(m.nbytes == N for m in world.trace)
     assert world.time == pytest.approx(floor(log2(n)) * ALPHA + ceil(log2(n)) * N * BETA, rel=1e-12)
 
@@ -45,7 +47,9 @@ def test_gather_and_scatter(n):
     assert sent(up) == [(0, 0)] + [(1, below(v, n) * N) for v in range(1, n)]
     assert up.time == pytest.approx(ceil(log2(n)) * ALPHA + (n - 1) * N * BETA, rel=1e-12)
     down = run(n, "scatter", "tree", whole)
-    assert sorted((m.src, m.dst, m.nbytes) for m in down.trace) == sorted((m.dst, m.src, m.nbytes) for m in up.trace)
+    assert sorted((m.src, m.dst, m.nbytes) for m in down.trace) == sorted(
+        (m.dst, m.src, m.nbytes) for m in up.trace
+    )
     assert down.time == pytest.approx(floor(log2(n)) * ALPHA + (n - 1) * N * BETA, rel=1e-12)
 
 

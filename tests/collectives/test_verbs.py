@@ -15,11 +15,26 @@ def wrong(results):
     return list(chain(*results))
 
 
-@pytest.mark.parametrize(("n", "algorithm"), [
-    (1, "naive"), (2, "naive"), (3, "naive"), (5, "naive"),
-    (1, "ring"), (2, "ring"), (3, "ring"), (4, "ring"), (5, "ring"),
-    (3, "tree"), (3, "double_tree"), (3, "halving_doubling"), (3, "pipelined"), (3, "hierarchical"), (2, "auto"),
-])
+@pytest.mark.parametrize(
+    ("n", "algorithm"),
+    [
+        (1, "naive"),
+        (2, "naive"),
+        (3, "naive"),
+        (5, "naive"),
+        (1, "ring"),
+        (2, "ring"),
+        (3, "ring"),
+        (4, "ring"),
+        (5, "ring"),
+        (3, "tree"),
+        (3, "double_tree"),
+        (3, "halving_doubling"),
+        (3, "pipelined"),
+        (3, "hierarchical"),
+        (2, "auto"),
+    ],
+)
 def test_world(n, algorithm):
     assert wrong(World(n).run(check, algorithm)) == []
 
@@ -34,7 +49,9 @@ def test_processes(n, algorithm):
     assert wrong(launch(check, n, algorithm)) == []
 
 
-@pytest.mark.parametrize(("n", "algorithm"), [(2, "ring"), (1, "native"), (2, "native"), (3, "native")])
+@pytest.mark.parametrize(
+    ("n", "algorithm"), [(2, "ring"), (1, "native"), (2, "native"), (3, "native")]
+)
 def test_gloo(n, algorithm):
     assert wrong(launch(check, n, algorithm, transport="gloo")) == []
 
@@ -78,27 +95,35 @@ def aliased(comm, x, sizes=None, algorithm=None):
     return x if isinstance(x, torch.Tensor) and x.shape == got.shape else got
 
 
-@pytest.mark.parametrize(("verb", "planted", "n"), [
-    ("all_reduce_", forgotten_mean, 3),
-    ("all_reduce_", remainder_dropped, 3),
-    ("all_reduce_", strided_left_alone, 2),
-    ("all_reduce_", lambda comm, x, op="sum", algorithm=None: x, 2),
-    ("broadcast_", wrong_root, 2),
-    ("all_gather", own_rows_last, 2),
-    ("all_gather", aliased, 1),
-    ("reduce_scatter", input_overwritten, 2),
-])
+@pytest.mark.parametrize(
+    ("verb", "planted", "n"),
+    [
+        ("all_reduce_", forgotten_mean, 3),
+        ("all_reduce_", remainder_dropped, 3),
+        ("all_reduce_", strided_left_alone, 2),
+        ("all_reduce_", lambda comm, x, op="sum", algorithm=None: x, 2),
+        ("broadcast_", wrong_root, 2),
+        ("all_gather", own_rows_last, 2),
+        ("all_gather", aliased, 1),
+        ("reduce_scatter", input_overwritten, 2),
+    ],
+)
 def test_a_wrong_verb_is_found(verb, planted, n):
     assert wrong(World(n).run(check, "ring", {verb: planted}))
 
 
 def random_sums(comm, algorithm, lengths, seed):
     """The all-reduce of random numbers: this rank's results."""
-    return [all_reduce_(comm, numbers(comm.rank, length, seed), algorithm=algorithm) for length in lengths]
+    return [
+        all_reduce_(comm, numbers(comm.rank, length, seed), algorithm=algorithm)
+        for length in lengths
+    ]
 
 
 def numbers(rank, length, seed):
-    return torch.randn(length, generator=torch.Generator().manual_seed(seed + rank), dtype=torch.float64)
+    return torch.randn(
+        length, generator=torch.Generator().manual_seed(seed + rank), dtype=torch.float64
+    )
 
 
 LENGTHS = [0, 1, 3, 7, 64, 1_000_003]
@@ -116,7 +141,9 @@ def test_all_reduce_is_the_serial_sum_bit_for_bit_the_same_everywhere(n):
 
 @pytest.mark.parametrize("algorithm", ["naive", "ring"])
 def test_all_worlds_give_the_same_bits(algorithm):
-    world, processes = (run(random_sums, algorithm, [1, 7, 1000], 6) for run in (World(3).run, on_three_processes))
+    world, processes = (
+        run(random_sums, algorithm, [1, 7, 1000], 6) for run in (World(3).run, on_three_processes)
+    )
     for mine, theirs in zip(world, processes, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 

@@ -45,4 +45,8 @@ def files():
 
 
 def descriptors():
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else psutil.Process().num_fds()
+    return (
+        len(os.listdir("/proc/self/fd"))
+        if os.path.isdir("/proc/self/fd")
+        else psutil.Process().num_fds()
+    )

@@ -48,7 +48,16 @@ NAME = "nccl_like"
 DEVICE = torch.device("cpu", 0)
 UNKNOWN = {torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128}
 # Operators that may have operands on both sides.
-CROSSING = ("copy_", "_to_copy", "lift_fresh", "index", "index_put_", "index_put", "set_", "_index_put_impl_")
+CROSSING = (
+    "copy_",
+    "_to_copy",
+    "lift_fresh",
+    "index",
+    "index_put_",
+    "index_put",
+    "set_",
+    "_index_put_impl_",
+)
 
 
 class Hang(RuntimeError):
@@ -94,7 +103,9 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         self.pending = [operation for operation in self.pending if not operation.finished.is_set()]
-        self.pending += [operation for operation in event.pending if not operation.finished.is_set()]
+        self.pending += [
+            operation for operation in event.pending if not operation.finished.is_set()
+        ]
         self.clocks.meet(event.clocks)
 
     def wait_stream(self, other: Stream) -> None:
@@ -152,10 +163,15 @@ class Device:
 
     def __init__(self, gpu: Gpu):
         self.gpu, self._known, self._limit = gpu, {}, 1000
-        self.within = False  # a function of PyTorch's that makes tensors of its own, beside those that it was given
+        # a function of PyTorch's that makes tensors of its own, beside those that it was given
+        self.within = False
 
     def holds(self, x) -> bool:
-        return isinstance(x, Tensor) and x.layout is torch.strided and x.untyped_storage()._cdata in self._known
+        return (
+            isinstance(x, Tensor)
+            and x.layout is torch.strided
+            and x.untyped_storage()._cdata in self._known
+        )
 
     def take(self, x: Tensor) -> None:
         if len(self._known) > self._limit:
@@ -178,16 +194,27 @@ class Device:
             now = Use(stream, stream.clocks.get(stream, 0), line(), *_span(x))
             for before in [*memory.written, *(memory.read if writes else [])]:
                 apart = before.end <= now.first or now.end <= before.first
-                if not apart and before.stream is not stream and stream.clocks.get(before.stream, 0) < before.count:
+                if (
+                    not apart
+                    and before.stream is not stream
+                    and stream.clocks.get(before.stream, 0) < before.count
+                ):
                     verb = "written" if writes else "read"
-                    raise Race(f"memory of {tuple(x.shape)} {x.dtype} is {verb} at {now.where}, on a stream that has "
-                               f"not waited for what happened to it at {before.where}")  # fmt: skip
+                    raise Race(
+                        f"memory of {tuple(x.shape)} {x.dtype} is {verb} at {now.where}, on a stream that has "
+                        f"not waited for what happened to it at {before.where}"
+                    )
             if writes:
-                memory.written = [before for before in memory.written if not _covers(now, before)] + [now]
+                memory.written = [
+                    before for before in memory.written if not _covers(now, before)
+                ] + [now]
                 memory.read = [before for before in memory.read if not _covers(now, before)]
             else:
-                memory.read = [before for before in memory.read
-                               if before.stream is not stream or not _covers(now, before)] + [now]  # fmt: skip
+                memory.read = [
+                    before
+                    for before in memory.read
+                    if before.stream is not stream or not _covers(now, before)
+                ] + [now]
 
 
 def _span(x: Tensor) -> tuple[int, int]:
@@ -211,15 +238,21 @@ class Follow(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs, device = kwargs or {}, self.device
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.layout is torch.strided]
+        inputs = [
+            x
+            for x in tree_leaves((args, kwargs))
+            if isinstance(x, Tensor) and x.layout is torch.strided
+        ]
         here = [x for x in inputs if device.holds(x)]
         name = operator.__name__.split(".")[0]
         if here and name not in CROSSING:
             apart = [x for x in inputs if x.dim() and x.numel() and not device.holds(x)]
             if apart:
-                raise Refused(f"{operator} at {line()}: all tensors are expected on one device, and "
-                              f"{[tuple(x.shape) for x in here]} are on cpu:0, {[tuple(x.shape) for x in apart]} on the"
-                              " host")  # fmt: skip
+                raise Refused(
+                    f"{operator} at {line()}: all tensors are expected on one device, and "
+                    f"{[tuple(x.shape) for x in here]} are on cpu:0, {[tuple(x.shape) for x in apart]} on the"
+                    " host"
+                )
         stream = device.gpu.current_stream()
         stream.tick()
         written = self._written(operator, args, kwargs) if here else []
@@ -230,11 +263,18 @@ class Follow(TorchDispatchMode):
             device.gpu.waits.append(line())
         found = operator(*args, **kwargs)
         asked = kwargs.get("device")
-        if here and asked == torch.device("cpu") and (name == "_to_copy" or name.startswith("new_")):
-            asked = None  # autograd's own, which copies the options of a tensor; a program's goes through `Pretend`
+        if (
+            here
+            and asked == torch.device("cpu")
+            and (name == "_to_copy" or name.startswith("new_"))
+        ):
+            # autograd's own, which copies the options of a tensor; a program's goes through `Pretend`
+            asked = None
         if device.within and not inputs:
             asked = DEVICE
-        on_device = asked == DEVICE if asked is not None else bool(here) and name not in ("copy_", "set_")
+        on_device = (
+            asked == DEVICE if asked is not None else bool(here) and name not in ("copy_", "set_")
+        )
         for x in tree_leaves(found) if on_device else ():
             if isinstance(x, Tensor) and x.layout is torch.strided:
                 device.take(x)
@@ -244,9 +284,14 @@ class Follow(TorchDispatchMode):
         """The arguments that it changes in place."""
         if operator not in self._writes:
             arguments = operator._schema.arguments
-            self._writes[operator] = [(i, a.name) for i, a in enumerate(arguments)
-                                      if a.alias_info is not None and a.alias_info.is_write]  # fmt: skip
-        found = [args[i] if i < len(args) else kwargs.get(name) for i, name in self._writes[operator]]
+            self._writes[operator] = [
+                (i, a.name)
+                for i, a in enumerate(arguments)
+                if a.alias_info is not None and a.alias_info.is_write
+            ]
+        found = [
+            args[i] if i < len(args) else kwargs.get(name) for i, name in self._writes[operator]
+        ]
         return [x for x in tree_leaves(found) if isinstance(x, Tensor)]
 
 
@@ -259,12 +304,22 @@ class Pretend:
 
     def begin(self) -> None:
         for place, name, own in (
-            (Tensor, "device", property(self._device)), (Tensor, "to", self._to), (Tensor, "cpu", self._cpu),
-            (Tensor, "numpy", self._numpy), (Tensor, "tolist", self._tolist), (Tensor, "__deepcopy__", self._deepcopy),
-            (Tensor, "new_tensor", self._new), (torch, "tensor", self._maker(torch.tensor)),
-            (torch, "as_tensor", self._maker(torch.as_tensor)), (torch, "asarray", self._maker(torch.asarray)),
-            (functional, "scaled_dot_product_attention", self._composed(functional.scaled_dot_product_attention)),
-        ):  # fmt: skip
+            (Tensor, "device", property(self._device)),
+            (Tensor, "to", self._to),
+            (Tensor, "cpu", self._cpu),
+            (Tensor, "numpy", self._numpy),
+            (Tensor, "tolist", self._tolist),
+            (Tensor, "__deepcopy__", self._deepcopy),
+            (Tensor, "new_tensor", self._new),
+            (torch, "tensor", self._maker(torch.tensor)),
+            (torch, "as_tensor", self._maker(torch.as_tensor)),
+            (torch, "asarray", self._maker(torch.asarray)),
+            (
+                functional,
+                "scaled_dot_product_attention",
+                self._composed(functional.scaled_dot_product_attention),
+            ),
+        ):
             self._before.append((place, name, place.__dict__.get(name)))
             setattr(place, name, own if isinstance(own, property) else _unbound(own))
 
@@ -336,7 +391,11 @@ class Pretend:
             return to(x, *args, **kwargs)
         rest = [a for a in args if not isinstance(a, torch.device | str)]
         more = {key: value for key, value in kwargs.items() if key != "device"}
-        asked = [torch.device(a) for a in (*args, kwargs.get("device")) if isinstance(a, torch.device | str)]
+        asked = [
+            torch.device(a)
+            for a in (*args, kwargs.get("device"))
+            if isinstance(a, torch.device | str)
+        ]
         if asked == [torch.device("cpu")]:
             self._seen(x)
             there = (to(x, *rest, **more) if rest or more else x).clone()
@@ -399,7 +458,9 @@ class Operation(dist.Work):
 
     def wait(self, timeout=None) -> bool:
         stream = self.group.gpu.current_stream()
-        stream.pending = [operation for operation in stream.pending if not operation.finished.is_set()]
+        stream.pending = [
+            operation for operation in stream.pending if not operation.finished.is_set()
+        ]
         if not self.finished.is_set():
             stream.pending.append(self)
             if not self.finished.wait(self.group.limit):
@@ -441,14 +502,18 @@ class Witness:
         threading.Thread(target=self._tell, name="witness", daemon=True).start()
 
     def now(self) -> str:
-        waiting = [str(operation) for operation in list(self.under_way) if not operation.finished.is_set()]
+        waiting = [
+            str(operation) for operation in list(self.under_way) if not operation.finished.is_set()
+        ]
         return f"{' then '.join(waiting[:4]) or 'nothing'}; its program is at {lines(self._main)}"
 
     def _tell(self) -> None:
         before = ""
         while True:
             time.sleep(0.5)
-            self.under_way = [operation for operation in self.under_way if not operation.finished.is_set()]
+            self.under_way = [
+                operation for operation in self.under_way if not operation.finished.is_set()
+            ]
             now = self.now()
             try:
                 if now == before:
@@ -464,7 +529,9 @@ class Witness:
             if rank != self.rank:
                 text = self.store.get(key).decode() if self.store.check([key]) else "it went on"
                 rows.append(f"  rank {rank}: {text}")
-        return Hang(f"{operation} is not over after {operation.group.limit:g} s\n" + "\n".join(sorted(rows)))
+        return Hang(
+            f"{operation} is not over after {operation.group.limit:g} s\n" + "\n".join(sorted(rows))
+        )
 
 
 class Process:
@@ -557,13 +624,19 @@ class NcclLike(dist.ProcessGroup):
         return self._collective("reduce", "reduce", [], tensors, tensors, *_given(opts))
 
     def allgather(self, outputs, inputs, opts=None):
-        return self._collective("all_gather", "allgather", inputs, outputs, outputs, inputs, *_given(opts))
+        return self._collective(
+            "all_gather", "allgather", inputs, outputs, outputs, inputs, *_given(opts)
+        )
 
     def all_gather_single(self, output, input, opts=None):
-        return self._collective("all_gather", "_allgather_base", [input], [output], output, input, *_given(opts))
+        return self._collective(
+            "all_gather", "_allgather_base", [input], [output], output, input, *_given(opts)
+        )
 
     def reduce_scatter(self, outputs, inputs, opts=None):
-        return self._collective("reduce_scatter", "reduce_scatter", inputs, outputs, outputs, inputs, *_given(opts))
+        return self._collective(
+            "reduce_scatter", "reduce_scatter", inputs, outputs, outputs, inputs, *_given(opts)
+        )
 
     def reduce_scatter_single(self, output, input, opts=None):
         given = output, input, *_given(opts)
@@ -573,13 +646,21 @@ class NcclLike(dist.ProcessGroup):
         return self._collective("gather", "gather", inputs, outputs, outputs, inputs, *_given(opts))
 
     def scatter(self, outputs, inputs, opts=None):
-        return self._collective("scatter", "scatter", inputs, outputs, outputs, inputs, *_given(opts))
+        return self._collective(
+            "scatter", "scatter", inputs, outputs, outputs, inputs, *_given(opts)
+        )
 
     def all_to_all_single(self, output, input, out_sizes, sizes, opts=None):
         given = output, input, list(out_sizes), list(sizes)
-        return self._collective("all_to_all", "alltoall_base", [input], [output], *given, *_given(opts))
+        return self._collective(
+            "all_to_all", "alltoall_base", [input], [output], *given, *_given(opts)
+        )
 
-    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+    _allgather_base, _reduce_scatter_base, alltoall_base = (
+        all_gather_single,
+        reduce_scatter_single,
+        all_to_all_single,
+    )
 
     def barrier(self, opts=None):
         return self._issue("barrier", [], [], lambda: self.wires.barrier().wait())
@@ -587,12 +668,16 @@ class NcclLike(dist.ProcessGroup):
     def send(self, tensors, dst: int, tag: int):
         if self._on_host(tensors):
             return self.host.send(tensors, dst, tag)
-        return self._issue(f"send to {dst}", tensors, [], lambda: self._pass([(tensors[0], dst)], []))
+        return self._issue(
+            f"send to {dst}", tensors, [], lambda: self._pass([(tensors[0], dst)], [])
+        )
 
     def recv(self, tensors, src: int, tag: int):
         if self._on_host(tensors):
             return self.host.recv(tensors, src, tag)
-        return self._issue(f"receive from {src}", [], tensors, lambda: self._pass([], [(tensors[0], src)]))
+        return self._issue(
+            f"receive from {src}", [], tensors, lambda: self._pass([], [(tensors[0], src)])
+        )
 
     def recv_anysource(self, tensors, tag: int):
         if self._on_host(tensors):
@@ -601,17 +686,30 @@ class NcclLike(dist.ProcessGroup):
 
     def together(self, ops: list[dist.P2POp]) -> list[Operation]:
         """A batch: one operation."""
-        sends, receives = ([(op.tensor, op.group_peer) for op in ops if (op.op is dist.isend) is sending]
-                           for sending in (True, False))  # fmt: skip
-        words = [f"send to {peer}" for _, peer in sends] + [f"receive from {peer}" for _, peer in receives]
-        return [self._issue(" and ".join(words), [x for x, _ in sends], [x for x, _ in receives],
-                            lambda: self._pass(sends, receives))]  # fmt: skip
+        sends, receives = (
+            [(op.tensor, op.group_peer) for op in ops if (op.op is dist.isend) is sending]
+            for sending in (True, False)
+        )
+        words = [f"send to {peer}" for _, peer in sends] + [
+            f"receive from {peer}" for _, peer in receives
+        ]
+        return [
+            self._issue(
+                " and ".join(words),
+                [x for x, _ in sends],
+                [x for x, _ in receives],
+                lambda: self._pass(sends, receives),
+            )
+        ]
 
     def _pass(self, sends, receives) -> None:
         """What comes from one peer is received in order, beside what comes from the others."""
         works = []
         for x, peer in sends:
-            works += [self.wires.send([torch.tensor([x.nbytes])], peer, 1), self.wires.send([x], peer, 0)]
+            works += [
+                self.wires.send([torch.tensor([x.nbytes])], peer, 1),
+                self.wires.send([x], peer, 0),
+            ]
         by_peer: dict[int, list[Tensor]] = {}
         for x, peer in receives:
             by_peer.setdefault(peer, []).append(x)
@@ -678,4 +776,5 @@ def _batched(together):
 
 if NAME not in dist.Backend.backend_list:
     dist.Backend.register_backend(NAME, _made, devices=["cpu", "cuda"])
-    dist.batch_isend_irecv = _batched(dist.batch_isend_irecv)  # PyTorch groups for backends in C++ alone
+    # PyTorch groups for backends in C++ alone
+    dist.batch_isend_irecv = _batched(dist.batch_isend_irecv)

@@ -41,20 +41,35 @@ class Layer(nn.Module):
 
 
 def mlp():
-    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)), (96, 64)
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    ), (96, 64)
 
 
 def convnet():
-    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-              nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten()]  # fmt: skip
+    layers = [
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
     return nn.Sequential(*layers, nn.Linear(32 * 64, 10)), (16, 3, 16, 16)
 
 
 def transformer(attention="written"):
-    return nn.Sequential(*[Layer(attention, 64, 4) for _ in range(2)], nn.LayerNorm(64), nn.Linear(64, 10)), (4, 32, 64)
+    return nn.Sequential(
+        *[Layer(attention, 64, 4) for _ in range(2)], nn.LayerNorm(64), nn.Linear(64, 10)
+    ), (4, 32, 64)
 
 
-OPTIMIZERS = {"momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "adam": torch.optim.Adam}
+OPTIMIZERS = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": torch.optim.Adam,
+}
 
 
 class Training:
@@ -78,10 +93,17 @@ class Training:
         """Bytes of parameters, gradients, optimizer states, buffers, and of the batch, counted one by one."""
         size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
         here = self.x.device.type
-        states = [v for s in self.optimizer.state.values() for v in s.values() if v.device.type == here]
+        states = [
+            v for s in self.optimizer.state.values() for v in s.values() if v.device.type == here
+        ]
         grads = [p.grad for p in self.net.parameters() if p.grad is not None]
-        return {"parameters": size(self.net.parameters()), "gradients": size(grads), "optimizer states": size(states),
-                "buffers": size(self.net.buffers()), "batch": size([self.x, self.y])}  # fmt: skip
+        return {
+            "parameters": size(self.net.parameters()),
+            "gradients": size(grads),
+            "optimizer states": size(states),
+            "buffers": size(self.net.buffers()),
+            "batch": size([self.x, self.y]),
+        }
 
 
 def allocated(fn):

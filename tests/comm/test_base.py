@@ -23,8 +23,22 @@ from minidist.comm import (
 from minidist.comm.base import describe
 from minidist.comm.header import Side, mismatch
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-          torch.int8, torch.uint8, torch.uint16, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+]
 
 
 def tensors():
@@ -100,7 +114,12 @@ def test_a_ring_and_all_pairs(run):
         comm.sendrecv(x.clone(), (r + 1) % n, x, (r - 1) % n)
         rows = torch.zeros(n, dtype=torch.int64)
         others = [o for o in range(n) if o != r]
-        comm.batch([*(Recv(rows[o], o) for o in others), *(Send(torch.tensor(10 * r + o), o) for o in others)]).wait()
+        comm.batch(
+            [
+                *(Recv(rows[o], o) for o in others),
+                *(Send(torch.tensor(10 * r + o), o) for o in others),
+            ]
+        ).wait()
         return x.item(), rows.tolist()
 
     for r, (x, rows) in enumerate(run(program, 4)):
@@ -126,7 +145,8 @@ def test_what_is_not_waited_for_is_finished_before_the_run_ends(run):
             comm.irecv(x, 1)
         else:
             comm.isend(torch.ones(1000), 0)
-        return x  # still empty when it is returned, perhaps; what the rank sees at its end is tested below
+        # still empty when it is returned, perhaps; what the rank sees at its end is tested below
+        return x
 
     assert run(program, 2).trace.messages() == 1
 
@@ -169,7 +189,13 @@ def test_split_by_color_and_key(run):
             half.sendrecv(x.clone(), (half.rank + 1) % half.size, x, (half.rank - 1) % half.size)
         only = comm.split(0 if comm.rank in (1, 3) else None)
         pair = half.split(0)
-        return half.rank, half.size, x.item(), only and (only.rank, only.size), (pair.rank, pair.size)
+        return (
+            half.rank,
+            half.size,
+            x.item(),
+            only and (only.rank, only.size),
+            (pair.rank, pair.size),
+        )
 
     assert run(program, 5) == [
         (2, 3, 2, None, (2, 3)),  # even: ranks 4, 2, 0 in this order
@@ -192,13 +218,21 @@ def test_split_by_everyones_colors(run):
         return half.rank, half.size, x.item(), only and (only.rank, only.size)
 
     results = run(program, 5)
-    assert results == [(2, 3, 2, None), (1, 2, 3, (0, 2)), (1, 3, 4, None), (0, 2, 1, (1, 2)), (0, 3, 0, None)]
+    assert results == [
+        (2, 3, 2, None),
+        (1, 2, 3, (0, 2)),
+        (1, 3, 4, None),
+        (0, 2, 1, (1, 2)),
+        (0, 3, 0, None),
+    ]
     assert results.trace.messages() == 5  # the five that were sent in the halves
 
 
 @pytest.mark.parametrize(("colors", "keys"), [([0], None), ([0, 0, 0], None), ([0, 0], [1])])
 def test_split_needs_a_color_and_a_key_for_each_rank(colors, keys):
-    with pytest.raises(ValueError, match=rf"{len(colors)} colors and {len(keys or [0, 0])} keys.* 2 ranks"):
+    with pytest.raises(
+        ValueError, match=rf"{len(colors)} colors and {len(keys or [0, 0])} keys.* 2 ranks"
+    ):
         World(2).run(lambda comm: comm.split(colors, keys))
 
 
@@ -220,7 +254,9 @@ def test_ranks_of_a_world_share_what_is_alike():
 
     def program(comm):
         comms = comm, comm.split([r // 2 for r in range(comm.size)]), comm.split([0] * comm.size)
-        return [c.keep("who", lambda: comm.rank, alike=True) for c in comms], comm.keep("who", lambda: comm.rank)
+        return [c.keep("who", lambda: comm.rank, alike=True) for c in comms], comm.keep(
+            "who", lambda: comm.rank
+        )
 
     alone = [([r] * 3, r) for r in range(4)]
     assert launch(program, 4) == alone
@@ -233,7 +269,11 @@ def test_messages_of_two_groups_do_not_mix(run):
     def program(comm):
         a, b = comm.split(0), comm.split(0)
         if comm.rank == 0:
-            works = [a.isend(torch.tensor([1]), 1), b.isend(torch.tensor([2]), 1), comm.isend(torch.tensor([3]), 1)]
+            works = [
+                a.isend(torch.tensor([1]), 1),
+                b.isend(torch.tensor([2]), 1),
+                comm.isend(torch.tensor([3]), 1),
+            ]
             return [w.wait() for w in works]
         return [c.recv(torch.tensor([0]), 0).item() for c in (comm, b, a)]
 
@@ -254,13 +294,17 @@ def test_stream(run):
         works = [comm.stream(job, i) for i in range(3)]
         other = comm.stream(job, 7, lane=1)
         x = torch.zeros(1)
-        comm.sendrecv(torch.tensor([99.0]), peer, x, peer)  # in between, on the program's own channel
+        # in between, on the program's own channel
+        comm.sendrecv(torch.tensor([99.0]), peer, x, peer)
         got = [w.wait() for w in works] + [other.wait(), x.item()]
         assert other.done()
         return got, [i for i in log if i < 7]
 
     results = run(program, 2)
-    assert results == [([10.0, 11.0, 12.0, 17.0, 99.0], [0, 1, 2]), ([0.0, 1.0, 2.0, 7.0, 99.0], [0, 1, 2])]
+    assert results == [
+        ([10.0, 11.0, 12.0, 17.0, 99.0], [0, 1, 2]),
+        ([0.0, 1.0, 2.0, 7.0, 99.0], [0, 1, 2]),
+    ]
     assert {m.lane for m in results.trace} == {"main", "lane 0", "lane 1"}
     assert {m.label for m in results.trace} == {"job", None}
 
@@ -305,11 +349,19 @@ def test_link_and_now(run):
         before = comm.now()
         comm.sendrecv(torch.ones(10), 1 - comm.rank, torch.ones(10), 1 - comm.rank)
         link = comm.link(1 - comm.rank)
-        assert comm.link(1 - comm.rank, src=comm.rank) == comm.link(comm.rank, src=1 - comm.rank) == link
+        assert (
+            comm.link(1 - comm.rank, src=comm.rank)
+            == comm.link(comm.rank, src=1 - comm.rank)
+            == link
+        )
         for wrong in (dict(dst=2), dict(dst=0, src=2), dict(dst=comm.rank), dict(dst=1, src=1)):
             with pytest.raises(ValueError, match="no link goes"):
                 comm.link(**wrong)
-        return comm.now() > before, isinstance(link, Link) and link.alpha > 0 and link.beta > 0, comm.device.type
+        return (
+            comm.now() > before,
+            isinstance(link, Link) and link.alpha > 0 and link.beta > 0,
+            comm.device.type,
+        )
 
     assert run(program, 2) == [(True, True, "cpu")] * 2
 
@@ -322,13 +374,20 @@ def both_sides(error):
     return text
 
 
-@pytest.mark.parametrize(("sent", "received", "words"), [
-    (dict(x=torch.ones(3)), dict(x=torch.ones(2)), ["(3,) float32", "(2,) float32"]),
-    (dict(x=torch.ones(6)), dict(x=torch.ones(2, 3)), ["(6,) float32", "(2, 3) float32"]),
-    (dict(x=torch.ones(2)), dict(x=torch.ones(2).double()), ["float32", "float64"]),
-    (dict(x=torch.ones(2), label="grad"), dict(x=torch.ones(2), label="act"), ["labelled 'grad'", "labelled 'act'"]),
-    (dict(x=torch.ones(2), label="grad"), dict(x=torch.ones(2)), ["labelled 'grad'"]),
-])
+@pytest.mark.parametrize(
+    ("sent", "received", "words"),
+    [
+        (dict(x=torch.ones(3)), dict(x=torch.ones(2)), ["(3,) float32", "(2,) float32"]),
+        (dict(x=torch.ones(6)), dict(x=torch.ones(2, 3)), ["(6,) float32", "(2, 3) float32"]),
+        (dict(x=torch.ones(2)), dict(x=torch.ones(2).double()), ["float32", "float64"]),
+        (
+            dict(x=torch.ones(2), label="grad"),
+            dict(x=torch.ones(2), label="act"),
+            ["labelled 'grad'", "labelled 'act'"],
+        ),
+        (dict(x=torch.ones(2), label="grad"), dict(x=torch.ones(2)), ["labelled 'grad'"]),
+    ],
+)
 def test_a_mismatch_names_both_sides(run_fast, sent, received, words):
     def program(comm, sent, received):
         if comm.rank == 0:
@@ -351,7 +410,8 @@ def test_after_a_mismatch_the_next_message_is_whole(transport):
         else:
             with pytest.raises(ValueError) as caught:
                 comm.irecv(torch.ones(2), 0).wait()  # receives
-            return str(caught.value), comm.recv(torch.zeros(2), 0).sum().item()  # the next message is whole
+            # the next message is whole
+            return str(caught.value), comm.recv(torch.zeros(2), 0).sum().item()
 
     text, after = launch(program, 2, transport=transport)[1]
     both_sides(text)
@@ -361,9 +421,13 @@ def test_after_a_mismatch_the_next_message_is_whole(transport):
 def test_ranks_that_do_not_exist(run_fast):
     def program(comm):
         said = []
-        for call in (lambda: comm.send(torch.ones(1), 2), lambda: comm.recv(torch.ones(1), -2),
-                     lambda: comm.isend(torch.ones(1), comm.rank), lambda: comm.isend(torch.ones(1), ANY),
-                     lambda: comm.batch([Send(torch.ones(1), 1 - comm.rank), Recv(torch.ones(1), 5)])):  # fmt: skip
+        for call in (
+            lambda: comm.send(torch.ones(1), 2),
+            lambda: comm.recv(torch.ones(1), -2),
+            lambda: comm.isend(torch.ones(1), comm.rank),
+            lambda: comm.isend(torch.ones(1), ANY),
+            lambda: comm.batch([Send(torch.ones(1), 1 - comm.rank), Recv(torch.ones(1), 5)]),
+        ):
             with pytest.raises(ValueError) as caught:
                 call()
             said.append(str(caught.value))
@@ -371,7 +435,9 @@ def test_ranks_that_do_not_exist(run_fast):
             comm.send(1.0, 1 - comm.rank)
         with pytest.raises(ValueError, match="a dense tensor, not a torch"):
             comm.send(torch.eye(2).to_sparse(), 1 - comm.rank)
-        with pytest.raises(ValueError, match=r"cannot receive into \(4, 3\) float32, which was expanded"):
+        with pytest.raises(
+            ValueError, match=r"cannot receive into \(4, 3\) float32, which was expanded"
+        ):
             comm.recv(torch.ones(3).expand(4, 3), 1 - comm.rank)
         return said
 
@@ -432,7 +498,13 @@ def test_arguments_are_copied(run_fast):
         tied.append(comm.rank)
         with torch.no_grad():
             model.weight.fill_(comm.rank)
-        return tied[1].tolist(), also[0].tolist(), tied[2].tolist(), len(tied), model.weight.sum().item()
+        return (
+            tied[1].tolist(),
+            also[0].tolist(),
+            tied[2].tolist(),
+            len(tied),
+            model.weight.sum().item(),
+        )
 
     results = run_fast(program, 2, tied, model, also=tied)
     assert results == [([1, 1], [1, 1], [1], 4, 0), ([1, 1], [1, 1], [1], 4, 4)]
@@ -464,7 +536,10 @@ def test_peer_lost_and_the_others_go_on(run_fast):
         if comm.rank == 2:
             raise ValueError("gone")
         lost = []
-        for call in (lambda: comm.recv(torch.ones(1), 2), lambda: comm.send(torch.ones(1 << 20), 2)):
+        for call in (
+            lambda: comm.recv(torch.ones(1), 2),
+            lambda: comm.send(torch.ones(1 << 20), 2),
+        ):
             with pytest.raises(PeerLost) as caught:
                 call()
             lost.append(caught.value.rank)
@@ -516,7 +591,8 @@ def test_a_wildcard_receive_when_all_others_are_gone(run_fast):
 
 def test_a_wildcard_receive_hears_of_each_death_once_on_each_comm(run_fast):
     def program(comm):
-        group = comm.split([0, 0, 1, 0, 0], [4, 3, 2, 1, 0])  # ranks 4, 3, 1, 0: deaths are told by the Comm's ranks
+        # ranks 4, 3, 1, 0: deaths are told by the Comm's ranks
+        group = comm.split([0, 0, 1, 0, 0], [4, 3, 2, 1, 0])
         if comm.rank == 0:
             first = sorted(hear(group, 2))
             comm.send(torch.ones(1), 4)  # which speaks only now
@@ -549,10 +625,15 @@ def test_a_rank_that_exits_does_not_end_the_notebook(run_fast):
         run_fast(leave, 2)
 
 
-@pytest.mark.parametrize(("n", "kwargs", "words"), [
-    (0, {}, "at least 1 rank, not 0"), (-1, {}, "not -1"), ("2", {}, "not '2'"),
-    (2, {"on_failure": "stop"}, "not 'stop'"),
-])
+@pytest.mark.parametrize(
+    ("n", "kwargs", "words"),
+    [
+        (0, {}, "at least 1 rank, not 0"),
+        (-1, {}, "not -1"),
+        ("2", {}, "not '2'"),
+        (2, {"on_failure": "stop"}, "not 'stop'"),
+    ],
+)
 def test_arguments_of_a_run(run_fast, n, kwargs, words):
     with pytest.raises(ValueError, match=words):
         run_fast(lambda comm: None, n, **kwargs)
@@ -569,8 +650,15 @@ def test_errors_can_be_pickled():
 
 def test_one_class_is_caught_where_ranks_disagree_or_one_is_gone(run_fast):
     """Each stays what it was besides."""
-    theirs = {Deadlock: RuntimeError, RankMissing: TimeoutError, PeerLost: ConnectionError, Mismatch: ValueError}
-    assert all(issubclass(error, CommError) and issubclass(error, kind) for error, kind in theirs.items())
+    theirs = {
+        Deadlock: RuntimeError,
+        RankMissing: TimeoutError,
+        PeerLost: ConnectionError,
+        Mismatch: ValueError,
+    }
+    assert all(
+        issubclass(error, CommError) and issubclass(error, kind) for error, kind in theirs.items()
+    )
 
     def unlike(comm):
         comm.send(torch.ones(2), 1) if comm.rank == 0 else comm.recv(torch.ones(3), 0)
@@ -590,7 +678,8 @@ def test_describe_and_mismatch():
     a = Side(0, (2,), torch.float32, None, None, "a.py:1")
     assert mismatch(a, a._replace(rank=1, where="b.py:2")) is None
     assert mismatch(a, Side(1, (3,), torch.float32, "y", None, "")) == (
-        "rank 0 sends (2,) float32\n    at a.py:1\n  but rank 1 receives (3,) float32 labelled 'y'")
+        "rank 0 sends (2,) float32\n    at a.py:1\n  but rank 1 receives (3,) float32 labelled 'y'"
+    )
 
 
 def test_a_comm_needs_a_transport():

@@ -42,7 +42,12 @@ def changing() -> dict:
     """{what: (the name that the message must have, a program that changes it)}."""
     x, table, nested, names = torch.ones(1), {"steps": 0}, {"a": [[1.0]]}, set()
     array, queue, tally, lists = np.zeros(3), deque([1]), Counter(), defaultdict(list)
-    meter, rng, generator, dice = Meter(), np.random.default_rng(0), torch.Generator(), random.Random(0)
+    meter, rng, generator, dice = (
+        Meter(),
+        np.random.default_rng(0),
+        torch.Generator(),
+        random.Random(0),
+    )
     count, tensors, buffer, raw = 0, [torch.zeros(2)], torch.zeros(3), bytearray(2)
     big = torch.zeros(300_000)
 
@@ -58,7 +63,12 @@ def changing() -> dict:
         nested["a"][0][0] = 2.0
 
     def collective(comm):
-        comm.sendrecv(torch.ones(3) + comm.rank, (comm.rank + 1) % comm.size, buffer, (comm.rank - 1) % comm.size)
+        comm.sendrecv(
+            torch.ones(3) + comm.rank,
+            (comm.rank + 1) % comm.size,
+            buffer,
+            (comm.rank - 1) % comm.size,
+        )
 
     def by_helper(comm):
         deep(comm)
@@ -94,7 +104,10 @@ def changing() -> dict:
         "attribute of a class": ("'total' (attribute)", of_the_class),
         "list of an object": ("'losses' (list)", lambda comm: meter.losses.append(1)),
         "NumPy's generator": ("'rng' (Generator)", lambda comm: rng.random() and None),
-        "torch's generator": ("'generator' (Generator)", lambda comm: torch.rand(1, generator=generator)),
+        "torch's generator": (
+            "'generator' (Generator)",
+            lambda comm: torch.rand(1, generator=generator),
+        ),
         "Python's generator": ("'dice' (Random)", lambda comm: dice.random()),
     }
 
@@ -102,7 +115,9 @@ def changing() -> dict:
 @pytest.mark.parametrize("what", changing())
 def test_a_change_is_named(run_fast, what):
     words, program = changing()[what]
-    with pytest.raises(ValueError, match=f"the program changed {re.escape(words)} of the notebook") as caught:
+    with pytest.raises(
+        ValueError, match=f"the program changed {re.escape(words)} of the notebook"
+    ) as caught:
         run_fast(program, 2)
     assert "Return it instead" in str(caught.value)
 
@@ -155,17 +170,31 @@ def test_a_class_may_be_made_for_the_first_time(run_fast):
 
 class Settings:
     def __init__(self):
-        self.rates, self.name, self.table = [0.1, float("nan")], "a", {"x": torch.ones(3), 1: np.ones(2)}
+        self.rates, self.name, self.table = (
+            [0.1, float("nan")],
+            "a",
+            {"x": torch.ones(3), 1: np.ones(2)},
+        )
 
 
 def test_reading_is_free(run_fast):
-    x, array, settings, pairs = torch.arange(4.0), np.arange(3), Settings(), [(1, [2, float("nan")]), {3}]
+    x, array, settings, pairs = (
+        torch.arange(4.0),
+        np.arange(3),
+        Settings(),
+        [(1, [2, float("nan")]), {3}],
+    )
     many, empty = list(range(200_000)), []
 
     def program(comm):
         model, own = mlp([2, 2]), []
         own.append(x[comm.rank].item() + array.sum() + len(many) + len(empty))
-        total = x.clone().add_(1).sum() + x.view(2, 2).sum() + settings.table["x"].sum() + x.numpy().sum()
+        total = (
+            x.clone().add_(1).sum()
+            + x.view(2, 2).sum()
+            + settings.table["x"].sum()
+            + x.numpy().sum()
+        )
         model(x[:2])
         return own[0], total.item(), next(iter(pairs))[0], settings.rates[0]
 
@@ -215,7 +244,9 @@ def test_a_run_after_a_refused_one_is_right(run_fast):
     def program(comm, spoil):
         if spoil:
             seen.append(comm.rank)
-        return comm.sendrecv(torch.tensor([comm.rank]), 1 - comm.rank, torch.zeros(1).long(), 1 - comm.rank).item()
+        return comm.sendrecv(
+            torch.tensor([comm.rank]), 1 - comm.rank, torch.zeros(1).long(), 1 - comm.rank
+        ).item()
 
     with pytest.raises(ValueError, match="'seen'"):
         run_fast(program, 2, True)

@@ -20,33 +20,68 @@ from minidist.collectives import (
 from minidist.comm import CommError, Mismatch, launch
 
 ODD = {
-    "all-gather, as many numbers": (lambda c: all_gather(c, torch.ones(2, 6)),
-                                    lambda c: all_gather(c, torch.ones(2, 2, 3))),
-    "reduce-scatter, as many numbers": (lambda c: reduce_scatter(c, torch.ones(12, 6)),
-                                        lambda c: reduce_scatter(c, torch.ones(12, 2, 3))),
-    "all-reduce, as many numbers": (lambda c: all_reduce_(c, torch.ones(2, 6)),
-                                    lambda c: all_reduce_(c, torch.ones(2, 2, 3))),
-    "all-reduce, other operations": (lambda c: all_reduce_(c, torch.ones(12)),
-                                     lambda c: all_reduce_(c, torch.ones(12), "max")),
-    "all-to-all, other rows": (lambda c: all_to_all(c, torch.ones(12, 6)),
-                               lambda c: all_to_all(c, torch.ones(12, 2, 3))),
-    "all-gather, other sizes": (lambda c: all_gather(c, torch.ones(2), [2] * c.size),
-                                lambda c: all_gather(c, torch.ones(2))),
-    "broadcast, other roots": (lambda c: broadcast_(c, torch.ones(12)), lambda c: broadcast_(c, torch.ones(12), 1)),
-    "broadcast, other roots, crossed": (lambda c: broadcast_(c, torch.ones(12), 1),
-                                        lambda c: broadcast_(c, torch.ones(12))),
-    "a long broadcast, other roots": (lambda c: broadcast_(c, torch.ones(1 << 20)),
-                                      lambda c: broadcast_(c, torch.ones(1 << 20), 1)),
-    "broadcast, other shapes": (lambda c: broadcast_(c, torch.ones(2, 6)), lambda c: broadcast_(c, torch.ones(12))),
-    "reduce, other roots": (lambda c: reduce_(c, torch.ones(12)), lambda c: reduce_(c, torch.ones(12), 1)),
-    "gather, other roots": (lambda c: gather(c, torch.ones(2)), lambda c: gather(c, torch.ones(2), 1)),
-    "scatter, other roots": (lambda c: scatter(c, torch.ones(12)), lambda c: scatter(c, torch.ones(12), 1)),
-    "naive broadcast, other roots": (lambda c: broadcast_(c, torch.ones(12), algorithm="naive"),
-                                     lambda c: broadcast_(c, torch.ones(12), 1, algorithm="naive")),
+    "all-gather, as many numbers": (
+        lambda c: all_gather(c, torch.ones(2, 6)),
+        lambda c: all_gather(c, torch.ones(2, 2, 3)),
+    ),
+    "reduce-scatter, as many numbers": (
+        lambda c: reduce_scatter(c, torch.ones(12, 6)),
+        lambda c: reduce_scatter(c, torch.ones(12, 2, 3)),
+    ),
+    "all-reduce, as many numbers": (
+        lambda c: all_reduce_(c, torch.ones(2, 6)),
+        lambda c: all_reduce_(c, torch.ones(2, 2, 3)),
+    ),
+    "all-reduce, other operations": (
+        lambda c: all_reduce_(c, torch.ones(12)),
+        lambda c: all_reduce_(c, torch.ones(12), "max"),
+    ),
+    "all-to-all, other rows": (
+        lambda c: all_to_all(c, torch.ones(12, 6)),
+        lambda c: all_to_all(c, torch.ones(12, 2, 3)),
+    ),
+    "all-gather, other sizes": (
+        lambda c: all_gather(c, torch.ones(2), [2] * c.size),
+        lambda c: all_gather(c, torch.ones(2)),
+    ),
+    "broadcast, other roots": (
+        lambda c: broadcast_(c, torch.ones(12)),
+        lambda c: broadcast_(c, torch.ones(12), 1),
+    ),
+    "broadcast, other roots, crossed": (
+        lambda c: broadcast_(c, torch.ones(12), 1),
+        lambda c: broadcast_(c, torch.ones(12)),
+    ),
+    "a long broadcast, other roots": (
+        lambda c: broadcast_(c, torch.ones(1 << 20)),
+        lambda c: broadcast_(c, torch.ones(1 << 20), 1),
+    ),
+    "broadcast, other shapes": (
+        lambda c: broadcast_(c, torch.ones(2, 6)),
+        lambda c: broadcast_(c, torch.ones(12)),
+    ),
+    "reduce, other roots": (
+        lambda c: reduce_(c, torch.ones(12)),
+        lambda c: reduce_(c, torch.ones(12), 1),
+    ),
+    "gather, other roots": (
+        lambda c: gather(c, torch.ones(2)),
+        lambda c: gather(c, torch.ones(2), 1),
+    ),
+    "scatter, other roots": (
+        lambda c: scatter(c, torch.ones(12)),
+        lambda c: scatter(c, torch.ones(12), 1),
+    ),
+    "naive broadcast, other roots": (
+        lambda c: broadcast_(c, torch.ones(12), algorithm="naive"),
+        lambda c: broadcast_(c, torch.ones(12), 1, algorithm="naive"),
+    ),
     "a barrier and an all-reduce": (lambda c: barrier(c), lambda c: all_reduce_(c, torch.ones(12))),
-    "a broadcast and an all-reduce": (lambda c: broadcast_(c, torch.ones(12)),
-                                      lambda c: all_reduce_(c, torch.ones(12))),
-}  # fmt: skip
+    "a broadcast and an all-reduce": (
+        lambda c: broadcast_(c, torch.ones(12)),
+        lambda c: all_reduce_(c, torch.ones(12)),
+    ),
+}
 
 
 def odd(comm, case, who):
@@ -57,7 +92,8 @@ def odd(comm, case, who):
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("case", ODD)
 def test_what_callers_say_is_compared(run_fast, case, n):
-    with pytest.raises(Mismatch) as caught:  # at once: a rank that had waited in vain would say RankMissing
+    # at once: a rank that had waited in vain would say RankMissing
+    with pytest.raises(Mismatch) as caught:
         run_fast(odd, n, case, n - 1)
     text = str(caught.value)
     assert f"rank {n - 1} " in text and text.count("test_disagreement.py") >= 2, text
@@ -69,7 +105,8 @@ def all_cases_over(comm):
     for case in ODD:
         start = time.monotonic()
         group = comm.split([0] * comm.size)
-        with contextlib.suppress(CommError):  # the others hear that one has gone on, if not of the call itself
+        # the others hear that one has gone on, if not of the call itself
+        with contextlib.suppress(CommError):
             odd(group, case, comm.size - 1)
             continue
         told[case] = time.monotonic() - start

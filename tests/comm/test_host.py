@@ -47,9 +47,18 @@ def test_the_host_and_its_link_take_their_time(where):
     assert seconds == pytest.approx(SECONDS, rel=1e-9) and x.device.type == where
     assert where == "meta" or x.tolist() == [4.0] * 1000
     assert [(s.kind, s.name) for s in run.trace.spans][1:] == [
-        ("copy", "to host"), ("compute", "add_"), ("copy", "to device"), ("compute", "add_")]
+        ("copy", "to host"),
+        ("compute", "add_"),
+        ("copy", "to device"),
+        ("compute", "add_"),
+    ]
     there = run.trace.host[0]
-    assert (there.down, there.up, there.memory.peak, run.trace.memory[0].peak) == (4000, 4000, 4000, 4000)
+    assert (there.down, there.up, there.memory.peak, run.trace.memory[0].peak) == (
+        4000,
+        4000,
+        4000,
+        4000,
+    )
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
@@ -93,6 +102,7 @@ def test_what_a_lane_does_on_the_host_is_the_lanes():
 
 def test_the_context_is_the_running_fibers_alone():
     """While a lane is in it, waiting for a message, the program computes on its device."""
+
     def program(comm):
         def job(lane):
             with lane.host:
@@ -120,7 +130,11 @@ def test_operands_on_both_sides(where):
     for wrong in (lambda x, y: x + y, lambda x, y: y.add_(x), lambda x, y: torch.cat([x, y])):
         with pytest.raises(RuntimeError, match="has operands on the host and on the device"):
             hosted(where=where).run(program, wrong)
-    for fine in (lambda x, y: x.copy_(y), lambda x, y: y.view(2, 2).clone(), lambda x, y: y.double()):
+    for fine in (
+        lambda x, y: x.copy_(y),
+        lambda x, y: y.view(2, 2).clone(),
+        lambda x, y: y.double(),
+    ):
         hosted(where=where).run(program, fine)
 
 

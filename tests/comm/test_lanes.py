@@ -35,5 +35,7 @@ def test_an_exception_is_raised_by_wait_and_the_lane_goes_on():
 
 def test_two_lanes_run_side_by_side():
     barrier = threading.Barrier(2, timeout=5)
-    works = [ThreadLane(None, f"lane {i}", {}).put(lambda comm: barrier.wait(), ()) for i in range(2)]
+    works = [
+        ThreadLane(None, f"lane {i}", {}).put(lambda comm: barrier.wait(), ()) for i in range(2)
+    ]
     assert sorted(w.wait() for w in works) == [0, 1]

@@ -50,27 +50,47 @@ def test_a_dozen_launches_leave_nothing_behind():
     assert descriptors() == fds
 
 
-@pytest.mark.parametrize(("kwargs", "words"), [
-    (dict(transport="mpi"), "not 'mpi'"), (dict(timeout=0), "not 0"), (dict(timeout=-1.0), "not -1.0"),
-    (dict(on_failure="?"), "not '?'"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(transport="mpi"), "not 'mpi'"),
+        (dict(timeout=0), "not 0"),
+        (dict(timeout=-1.0), "not -1.0"),
+        (dict(on_failure="?"), "not '?'"),
+    ],
+)
 def test_bad_arguments(kwargs, words):
     with pytest.raises(ValueError, match=words):
         launch(pid, 2, **kwargs)
 
 
-@pytest.mark.parametrize(("kwargs", "words"), [
-    (dict(timeout="5"), "a timeout is a number of seconds, such as 30, more than 0"), (dict(timeout=None), "not None"),
-    (dict(timeout=True), "not True"), (dict(seed="1"), "a seed is a whole number, not '1'"),
-    (dict(seed=1.5), "not 1.5"), (dict(checked="no"), "checked is True or False, not 'no'"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(timeout="5"), "a timeout is a number of seconds, such as 30, more than 0"),
+        (dict(timeout=None), "not None"),
+        (dict(timeout=True), "not True"),
+        (dict(seed="1"), "a seed is a whole number, not '1'"),
+        (dict(seed=1.5), "not 1.5"),
+        (dict(checked="no"), "checked is True or False, not 'no'"),
+    ],
+)
 def test_arguments_of_another_type(kwargs, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         launch(pid, 2, **kwargs)
 
 
-@pytest.mark.parametrize("kwargs", [dict(timeout=float("nan")), dict(timeout=float("inf")), dict(rate=True),
-                                    dict(rate="fast"), dict(rate=float("nan")), dict(transport=None)])  # fmt: skip
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        dict(timeout=float("nan")),
+        dict(timeout=float("inf")),
+        dict(rate=True),
+        dict(rate="fast"),
+        dict(rate=float("nan")),
+        dict(transport=None),
+    ],
+)
 def test_arguments_out_of_range(kwargs):
     [value] = kwargs.values()
     with pytest.raises(ValueError, match=re.escape(repr(value))):
@@ -85,7 +105,9 @@ def die(how):
 
 
 @pytest.mark.parametrize("transport", ["shm", "gloo"])
-@pytest.mark.parametrize(("how", "words"), [("kill", "killed by SIGKILL"), ("exit", "ended with exit code 3")])
+@pytest.mark.parametrize(
+    ("how", "words"), [("kill", "killed by SIGKILL"), ("exit", "ended with exit code 3")]
+)
 def test_a_rank_that_dies(transport, how, words):
     def program(comm):
         if comm.rank == 2:
@@ -132,7 +154,10 @@ def test_who_was_told_of_a_death_is_told_again(transport):
             told.append(caught.value.rank)
         return told
 
-    assert launch(program, 3, transport=transport, on_failure="continue")[:2] == [[2, 2, 2], [2, 2, 2]]
+    assert launch(program, 3, transport=transport, on_failure="continue")[:2] == [
+        [2, 2, 2],
+        [2, 2, 2],
+    ]
 
 
 def test_polling_learns_of_a_death():
@@ -175,8 +200,16 @@ def busy_elsewhere(comm):
     comm.recv(torch.ones(1), 2)  # here
 
 
-@pytest.mark.parametrize(("elsewhere", "transport"), [
-    (asleep, "shm"), (spinning, "shm"), (multiplying, "shm"), (busy_elsewhere, "shm"), (asleep, "gloo")])
+@pytest.mark.parametrize(
+    ("elsewhere", "transport"),
+    [
+        (asleep, "shm"),
+        (spinning, "shm"),
+        (multiplying, "shm"),
+        (busy_elsewhere, "shm"),
+        (asleep, "gloo"),
+    ],
+)
 def test_a_missing_rank_is_named_with_where_it_is(elsewhere, transport):
     def program(comm):
         if comm.rank:
@@ -190,20 +223,30 @@ def test_a_missing_rank_is_named_with_where_it_is(elsewhere, transport):
     text = str(caught.value)
     if caught.value.rank == 0:
         label = " [grad]" if transport == "shm" else ""
-        assert text.startswith(f"rank 0 waited 0.6 s for receive of (2,) float32 from rank 1{label}\n"), text
+        assert text.startswith(
+            f"rank 0 waited 0.6 s for receive of (2,) float32 from rank 1{label}\n"
+        ), text
     else:  # who waits for a rank that waits in vain may not be the first to give up
         assert elsewhere is busy_elsewhere
-        assert text.startswith("rank 1 waited 0.6 s for receive of (1,) float32 from rank 2\n"), text
+        assert text.startswith("rank 1 waited 0.6 s for receive of (1,) float32 from rank 2\n"), (
+            text
+        )
     rows = text.splitlines()[1:]
-    assert re.fullmatch(r"  rank 2 is at test_launch\.py:\d+: time\.sleep\(60\)  # here", rows[-1]), text
+    assert re.fullmatch(
+        r"  rank 2 is at test_launch\.py:\d+: time\.sleep\(60\)  # here", rows[-1]
+    ), text
     if elsewhere is not busy_elsewhere:
-        assert re.fullmatch(r"  rank 1 is at test_launch\.py:\d+: (.*# here.*|while True:)", rows[0]), text
+        assert re.fullmatch(
+            r"  rank 1 is at test_launch\.py:\d+: (.*# here.*|while True:)", rows[0]
+        ), text
     assert until(lambda: not left())
 
 
 def test_a_missing_rank_that_has_returned_over_gloo():
     with pytest.raises(RankMissing, match="rank 1 is at its end: its program has returned"):
-        launch(lambda comm: comm.rank or comm.recv(torch.ones(1), 1), 2, timeout=0.5, transport="gloo")
+        launch(
+            lambda comm: comm.rank or comm.recv(torch.ones(1), 1), 2, timeout=0.5, transport="gloo"
+        )
 
 
 def test_a_missing_rank_and_the_others_go_on():
@@ -283,8 +326,14 @@ def script(tmp_path):
 
     def start(text):
         (tmp_path / "script.py").write_text(text)
-        process = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
-                                   stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
         started.append(process)
         return process
 
@@ -347,7 +396,9 @@ def test_a_killed_server_is_replaced_and_loads_what_is_loaded_here(monkeypatch):
     assert _server(os.getpid())[1].pid != server.pid
     for name in ("minidist.nowhere", "minidist.study.line"):  # the first cannot be loaded there
         monkeypatch.setitem(sys.modules, name, None)
-    assert launch(has, 2, "minidist.study.line") == [True, True] and launch(has, 1, "minidist.nowhere") == [False]
+    assert launch(has, 2, "minidist.study.line") == [True, True] and launch(
+        has, 1, "minidist.nowhere"
+    ) == [False]
 
 
 def test_what_a_rank_starts_ends_with_it():
@@ -369,7 +420,9 @@ def test_prints_come_in_rank_order(capsys):
         os.write(1, b"written %d\n" % comm.rank)
 
     launch(program, 3)
-    assert capsys.readouterr().out == "".join(f"rank {r}\nerror {r}\nwritten {r}\n" for r in range(3))
+    assert capsys.readouterr().out == "".join(
+        f"rank {r}\nerror {r}\nwritten {r}\n" for r in range(3)
+    )
 
 
 def test_prints_of_a_rank_that_fails_or_dies(capsys):
@@ -417,7 +470,10 @@ def test_large_arguments_and_results():
         return x + comm.rank, x[:3]
 
     results = launch(program, 2, x)
-    assert all(torch.equal(whole, x + r) and part.tolist() == [0, 1, 2] for r, (whole, part) in enumerate(results))
+    assert all(
+        torch.equal(whole, x + r) and part.tolist() == [0, 1, 2]
+        for r, (whole, part) in enumerate(results)
+    )
 
 
 def test_results_keep_what_was_shared():
@@ -454,8 +510,10 @@ class Silent(Exception):
         raise TypeError
 
 
-@pytest.mark.parametrize(("error", "words"), [
-    (lambda: Picky("loss", 1), "Picky: loss"), (Silent, "Silent: <exception str() failed>")])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(lambda: Picky("loss", 1), "Picky: loss"), (Silent, "Silent: <exception str() failed>")],
+)
 def test_an_exception_that_cannot_travel(error, words):
     def program(comm):
         raise error()
@@ -543,7 +601,9 @@ def test_unchecked_lengths_are_compared_all_the_same():
     def program(comm):
         comm.send(torch.ones(2), 1) if comm.rank == 0 else comm.recv(torch.ones(3), 0)
 
-    with pytest.raises(ValueError, match=r"rank 0 sends \(2,\) float32(.|\n)*rank 1 receives \(3,\) float32"):
+    with pytest.raises(
+        ValueError, match=r"rank 0 sends \(2,\) float32(.|\n)*rank 1 receives \(3,\) float32"
+    ):
         launch(program, 2, checked=False)
 
 

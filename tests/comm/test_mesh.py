@@ -34,12 +34,20 @@ def test_the_order_may_be_words():
 def program(comm, order):
     mesh = Mesh(comm, dp=2, pp=2, tp=2, order=order)
     found = mesh.group
-    groups = {"dp": mesh.dp, "pp": mesh.pp, "tp": mesh.tp, "pp tp": found("tp", "pp"), "dp pp tp": found(*AXES)}
+    groups = {
+        "dp": mesh.dp,
+        "pp": mesh.pp,
+        "tp": mesh.tp,
+        "pp tp": found("tp", "pp"),
+        "dp pp tp": found(*AXES),
+    }
     where = mesh.grid.place(comm.rank)
     assert all(getattr(mesh, axis).rank == at for axis, at in where.items())
     assert mesh.group("pp", "tp") is groups["pp tp"] and mesh.group("tp") is mesh.tp
     mine = torch.tensor([1 << comm.rank])
-    return {name: all_reduce_(group, mine.clone()).item() for name, group in groups.items()}, repr(mesh)
+    return {name: all_reduce_(group, mine.clone()).item() for name, group in groups.items()}, repr(
+        mesh
+    )
 
 
 @pytest.mark.parametrize("order", ["pp dp tp", "tp pp dp"])
@@ -49,7 +57,11 @@ def test_who_hears_whom(run_fast, order):
     for rank, (sums, words) in enumerate(run_fast(program, 8, order)):
         for name, total in sums.items():
             here = grid.place(rank)
-            same = [r for r in range(8) if all(grid.place(r)[axis] == here[axis] for axis in AXES if axis not in name)]
+            same = [
+                r
+                for r in range(8)
+                if all(grid.place(r)[axis] == here[axis] for axis in AXES if axis not in name)
+            ]
             assert total == sum(1 << r for r in same), (rank, name)
         assert f"this is rank {rank}" in words
 
@@ -66,17 +78,26 @@ def test_one_rank_and_no_message():
     assert World(1).run(alone) == [[1, 1, 1]]
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda comm: Mesh(comm, dp=2, pp=2, tp=3), r"8 ranks are not 2×2×3 = 12"),
-    (lambda comm: Mesh(comm, dp=8, tp=0), "the axis tp of a mesh has at least 1 rank, not 0"),
-    (lambda comm: Mesh(comm, dp=4.0, pp=2), r"the axis dp of a mesh has at least 1 rank, not 4\.0"),
-    (lambda comm: Mesh(comm, dp=8, order="dp tp"), r"its 3 axes once, .* not these 2: dp, tp"),
-    (lambda comm: Mesh(comm, dp=8).group("dp", "cp"), r"the 3 axes are pp, dp, tp, not cp"),
-    (lambda comm: Grid(2, 2, 2).place(8), r"rank 8 is not in a mesh of 8 ranks"),
-    (lambda comm: Grid(2, 2, 2).rank(dp=2), r"dp has 2 ranks, 0 to 1, not 2"),
-    (lambda comm: Grid(2, 2, 2).rank(cp=1), r"the 3 axes are .* not cp"),
-    (lambda comm: Grid(2, 2, 4).draw(Cluster.dgx_h100()), r"16 ranks does not fit on a cluster of 8 ranks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda comm: Mesh(comm, dp=2, pp=2, tp=3), r"8 ranks are not 2×2×3 = 12"),
+        (lambda comm: Mesh(comm, dp=8, tp=0), "the axis tp of a mesh has at least 1 rank, not 0"),
+        (
+            lambda comm: Mesh(comm, dp=4.0, pp=2),
+            r"the axis dp of a mesh has at least 1 rank, not 4\.0",
+        ),
+        (lambda comm: Mesh(comm, dp=8, order="dp tp"), r"its 3 axes once, .* not these 2: dp, tp"),
+        (lambda comm: Mesh(comm, dp=8).group("dp", "cp"), r"the 3 axes are pp, dp, tp, not cp"),
+        (lambda comm: Grid(2, 2, 2).place(8), r"rank 8 is not in a mesh of 8 ranks"),
+        (lambda comm: Grid(2, 2, 2).rank(dp=2), r"dp has 2 ranks, 0 to 1, not 2"),
+        (lambda comm: Grid(2, 2, 2).rank(cp=1), r"the 3 axes are .* not cp"),
+        (
+            lambda comm: Grid(2, 2, 4).draw(Cluster.dgx_h100()),
+            r"16 ranks does not fit on a cluster of 8 ranks",
+        ),
+    ],
+)
 def test_what_cannot_be(make, words):
     with pytest.raises(ValueError, match=words):
         World(8).run(make)
@@ -87,8 +108,11 @@ def test_drawn_on_a_cluster():
     assert Grid(dp=2, pp=2, tp=4).draw(cluster).splitlines() == [
         "pp 2 × dp 2 × tp 4 = 16 ranks, the last axis innermost",
         "  node 0   " + "  ".join(f" {r} p0 d{r // 4} t{r % 4}" for r in range(8)).lstrip(" "),
-        "  node 1   " + "  ".join(f"{r:>2} p1 d{r // 4 % 2} t{r % 4}" for r in range(8, 16)).lstrip(" "),
-        "  pp over nic, tor", "  dp over nvlink", "  tp over nvlink",
+        "  node 1   "
+        + "  ".join(f"{r:>2} p1 d{r // 4 % 2} t{r % 4}" for r in range(8, 16)).lstrip(" "),
+        "  pp over nic, tor",
+        "  dp over nvlink",
+        "  tp over nvlink",
     ]
     assert Grid(dp=2, pp=4, tp=2, order="tp dp pp").levels(cluster)["tp"] == ["nic", "tor"]
     assert Grid(tp=12).levels(cluster)["tp"] == ["nvlink", "nic", "tor"]
@@ -98,4 +122,10 @@ def test_drawn_on_a_cluster():
 
 def test_between():
     grid = Grid(2, 2, 2)
-    assert [grid.between(0, r) for r in (1, 2, 4, 3, 7)] == ["tp", "dp", "pp", "dp × tp", "pp × dp × tp"]
+    assert [grid.between(0, r) for r in (1, 2, 4, 3, 7)] == [
+        "tp",
+        "dp",
+        "pp",
+        "dp × tp",
+        "pp × dp × tp",
+    ]

@@ -67,11 +67,14 @@ def two_threads(comm):
     dist.all_reduce(xs[1], group=groups[1])
 
 
-@pytest.mark.parametrize(("program", "n", "words"), [
-    (ungrouped, 2, ("send to 1 at test_nccl_like.py", "send to 0 at test_nccl_like.py")),
-    (first_operation_of_two, 3, ("send to 1", "receive from 0")),
-    (two_threads, 2, ("all_reduce at test_nccl_like.py",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "n", "words"),
+    [
+        (ungrouped, 2, ("send to 1 at test_nccl_like.py", "send to 0 at test_nccl_like.py")),
+        (first_operation_of_two, 3, ("send to 1", "receive from 0")),
+        (two_threads, 2, ("all_reduce at test_nccl_like.py",)),
+    ],
+)
 def test_a_hang_is_found_with_the_lines_of_both_ranks(program, n, words):
     found = told(program, n)[:2]
     for text, seconds in found:
@@ -81,9 +84,15 @@ def test_a_hang_is_found_with_the_lines_of_both_ranks(program, n, words):
 
 
 def grouped(comm):
-    peer, x, y = 1 - comm.rank, torch.ones(3, device=comm.device), torch.zeros(3, device=comm.device)
-    ops = [dist.P2POp(dist.isend, x, group=comm.group, group_peer=peer),
-           dist.P2POp(dist.irecv, y, group=comm.group, group_peer=peer)]  # fmt: skip
+    peer, x, y = (
+        1 - comm.rank,
+        torch.ones(3, device=comm.device),
+        torch.zeros(3, device=comm.device),
+    )
+    ops = [
+        dist.P2POp(dist.isend, x, group=comm.group, group_peer=peer),
+        dist.P2POp(dist.irecv, y, group=comm.group, group_peer=peer),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     assert y.tolist() == [1, 1, 1]
@@ -150,14 +159,20 @@ def a_lane_that_nobody_waits_for(comm):
     x.add_(1)
 
 
-@pytest.mark.parametrize(("program", "words"), [
-    (of_the_host, ["Refused", "is on the host"]), (of_an_unknown_dtype, ["Refused", "int16"]),
-    (with_gaps, ["Refused", "not contiguous"]), (from_any, ["ValueError", "NCCL cannot receive from any rank"]),
-    (on_both_sides, ["Refused", "all tensors are expected on one device"]), (as_numpy, ["Refused", "NumPy"]),
-    (used_before_it_came, ["Race", "is read at test_nccl_like.py"]),
-    (changed_while_it_is_sent, ["Race", "is written at test_nccl_like.py"]),
-    (a_lane_that_nobody_waits_for, ["Race", "is written at test_nccl_like.py"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (of_the_host, ["Refused", "is on the host"]),
+        (of_an_unknown_dtype, ["Refused", "int16"]),
+        (with_gaps, ["Refused", "not contiguous"]),
+        (from_any, ["ValueError", "NCCL cannot receive from any rank"]),
+        (on_both_sides, ["Refused", "all tensors are expected on one device"]),
+        (as_numpy, ["Refused", "NumPy"]),
+        (used_before_it_came, ["Race", "is read at test_nccl_like.py"]),
+        (changed_while_it_is_sent, ["Race", "is written at test_nccl_like.py"]),
+        (a_lane_that_nobody_waits_for, ["Race", "is written at test_nccl_like.py"]),
+    ],
+)
 def test_what_is_refused(program, words):
     for text, _ in told(program, 2, timeout=LATE):
         assert all(word in text for word in words), text
@@ -179,10 +194,28 @@ def test_where_the_host_waits_is_seen():
 def test_devices_are_told_apart():
     def program(comm):
         x = torch.ones(3, device=comm.device)
-        host = [torch.ones(3), x.cpu(), x.to("cpu"), torch.empty_like(x, device="cpu"), torch.tensor([1.0])]
-        device = [x, x + 1, x.view(3, 1), torch.empty_like(x), torch.tensor([1.0], device=comm.device),
-                  x.to(comm.device), torch.ones(2).to(comm.device), x.new_tensor([1]),
-                  torch.nn.Linear(2, 2, device=x.device).weight]
-        return [y.device.index for y in host], [y.device.index for y in device], x.to(comm.device) is x
+        host = [
+            torch.ones(3),
+            x.cpu(),
+            x.to("cpu"),
+            torch.empty_like(x, device="cpu"),
+            torch.tensor([1.0]),
+        ]
+        device = [
+            x,
+            x + 1,
+            x.view(3, 1),
+            torch.empty_like(x),
+            torch.tensor([1.0], device=comm.device),
+            x.to(comm.device),
+            torch.ones(2).to(comm.device),
+            x.new_tensor([1]),
+            torch.nn.Linear(2, 2, device=x.device).weight,
+        ]
+        return (
+            [y.device.index for y in host],
+            [y.device.index for y in device],
+            x.to(comm.device) is x,
+        )
 
     assert over_nccl_like(program, 1) == [([None] * 5, [0] * 9, True)]

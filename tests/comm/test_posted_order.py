@@ -61,7 +61,11 @@ def receive_first_waits_crossed(comm):
 
 
 def another_order_on_each_rank(comm):
-    return around(comm, ("send", "receive")[comm.rank % 2], ("send", "receive")[:: 1 - 2 * (comm.rank // 2 % 2)])
+    return around(
+        comm,
+        ("send", "receive")[comm.rank % 2],
+        ("send", "receive")[:: 1 - 2 * (comm.rank // 2 % 2)],
+    )
 
 
 def many_outstanding(comm):
@@ -143,7 +147,10 @@ def a_collective_between(comm):
     all_reduce_(comm, total, algorithm="ring")
     a.wait()
     b.wait()
-    return [(y, values(comm, left, comm.rank)), (total, torch.full((7,), float(comm.size), device=comm.device))]
+    return [
+        (y, values(comm, left, comm.rank)),
+        (total, torch.full((7,), float(comm.size), device=comm.device)),
+    ]
 
 
 def the_later_one_is_needed_first(comm):
@@ -178,7 +185,9 @@ def a_send_that_nobody_meets_yet(comm):
     if comm.rank == last and last > 1:
         found.append((comm.recv(empty(comm), 0), values(comm, 0, last)))
     elif last > 1:
-        found.append((comm.recv(empty(comm), comm.rank + 1), values(comm, comm.rank + 1, comm.rank)))
+        found.append(
+            (comm.recv(empty(comm), comm.rank + 1), values(comm, comm.rank + 1, comm.rank))
+        )
     if comm.rank > 1:
         comm.send(values(comm, comm.rank, comm.rank - 1), comm.rank - 1)
     else:
@@ -270,17 +279,36 @@ def wildcards_among_all(comm):
     return [(y, values(comm, work.source, 0)) for y, work in zip(ys, works)]
 
 
-CASES = (send_first, send_first_waits_crossed, receive_first, receive_first_waits_crossed, another_order_on_each_rank,
-         many_outstanding, mixed_sizes, peers_out_of_order, a_batch_between, blocking_beside_posted,
-         a_collective_between, the_later_one_is_needed_first, a_send_that_nobody_meets_yet, polled, never_waited_for,
-         on_lanes, any_before_named, named_before_any, wildcards_among_all)  # fmt: skip
+CASES = (
+    send_first,
+    send_first_waits_crossed,
+    receive_first,
+    receive_first_waits_crossed,
+    another_order_on_each_rank,
+    many_outstanding,
+    mixed_sizes,
+    peers_out_of_order,
+    a_batch_between,
+    blocking_beside_posted,
+    a_collective_between,
+    the_later_one_is_needed_first,
+    a_send_that_nobody_meets_yet,
+    polled,
+    never_waited_for,
+    on_lanes,
+    any_before_named,
+    named_before_any,
+    wildcards_among_all,
+)
 
 
 def compare(found):
     """Whether all that was received is what was sent; how many messages were compared."""
     for received, wanted in found:
         assert received.shape == wanted.shape
-        assert torch.equal(received, wanted), f"received {received[:3].tolist()}…, sent were {wanted[:3].tolist()}…"
+        assert torch.equal(received, wanted), (
+            f"received {received[:3].tolist()}…, sent were {wanted[:3].tolist()}…"
+        )
     return len(found)
 
 
@@ -319,7 +347,9 @@ class Message(NamedTuple):
 def messages_of(seed, n, count=40):
     """The sequence: who sends how many numbers to whom."""
     rng = random.Random(seed)
-    return [Message(*rng.sample(range(n), 2), rng.choice([0, 1, 7, 300, 20_000])) for _ in range(count)]
+    return [
+        Message(*rng.sample(range(n), 2), rng.choice([0, 1, 7, 300, 20_000])) for _ in range(count)
+    ]
 
 
 def actions_of(seed, rank, messages):
@@ -329,7 +359,8 @@ def actions_of(seed, rank, messages):
     for i in reversed(range(len(messages))):
         way = messages[i].src, messages[i].dst
         if rank in way:
-            early = min(i - rng.choice([0, 0, 2, 10, 30]), latest.get(way, i))  # messages of one way stay in order
+            # messages of one way stay in order
+            early = min(i - rng.choice([0, 0, 2, 10, 30]), latest.get(way, i))
             latest[way] = early
             turns.append((early, 0, ties.setdefault(way, rng.random()), i, "post"))
             turns.append((i + rng.choice([0, 0, 3, 20]), 1, rng.random(), i, "wait"))
@@ -349,7 +380,10 @@ def random_program(comm, seed, count=40):
         else:
             buffers[i] = empty(comm, size)
             works[i] = comm.irecv(buffers[i], src)
-    return [(buffers[i], values(comm, messages[i].src, comm.rank, i, messages[i].size)) for i in sorted(buffers)]
+    return [
+        (buffers[i], values(comm, messages[i].src, comm.rank, i, messages[i].size))
+        for i in sorted(buffers)
+    ]
 
 
 def random_programs(comm, seeds):

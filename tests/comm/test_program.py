@@ -97,21 +97,38 @@ def closure(value):
 
 
 SHARED = {
-    "global": global_, "comprehension": in_a_comprehension, "lambda": in_a_lambda, "container": in_a_container,
-    "helper": of_a_helper, "default": by_default, "keyword": by_keyword_default, "tensor": a_tensor,
-    "class": of_a_class, "closure": closure(model), "parameter": closure(model.weight),
-    "optimizer": closure(torch.optim.SGD([weight], lr=1.0)), "nested": closure(closure(model)),
-    "object": closure(Trainer(model)), "bound": Trainer(model).step,
-    "method": Reaching().step, "callable": Trainer(model), "bound to it": model.forward, "itself": model,
-    "partial": functools.partial(global_, 1), "partial within": closure(functools.partial(print, model)),
+    "global": global_,
+    "comprehension": in_a_comprehension,
+    "lambda": in_a_lambda,
+    "container": in_a_container,
+    "helper": of_a_helper,
+    "default": by_default,
+    "keyword": by_keyword_default,
+    "tensor": a_tensor,
+    "class": of_a_class,
+    "closure": closure(model),
+    "parameter": closure(model.weight),
+    "optimizer": closure(torch.optim.SGD([weight], lr=1.0)),
+    "nested": closure(closure(model)),
+    "object": closure(Trainer(model)),
+    "bound": Trainer(model).step,
+    "method": Reaching().step,
+    "callable": Trainer(model),
+    "bound to it": model.forward,
+    "itself": model,
+    "partial": functools.partial(global_, 1),
+    "partial within": closure(functools.partial(print, model)),
     "builtin container": closure((1, {2: {model}})),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("program", SHARED.values(), ids=SHARED)
 @pytest.mark.parametrize("runner", ["world", "launch"])
 def test_what_ranks_would_share_is_refused(runner, program):
-    with pytest.raises(ValueError, match=r"the program uses '\w+', an? [\w ]+ of the notebook.*Pass it as an argument"):
+    with pytest.raises(
+        ValueError,
+        match=r"the program uses '\w+', an? [\w ]+ of the notebook.*Pass it as an argument",
+    ):
         World(2).run(program) if runner == "world" else launch(program, 2)
 
 
@@ -134,9 +151,15 @@ def recursive(comm, n=3):
     return 0 if n == 0 else recursive(comm, n - 1)
 
 
-FINE = {"attribute": (attribute, (types.SimpleNamespace(model=1, models=2),)), "reads": (reads, ()),
-        "recursive": (recursive, ()), "bound": (Trainer().step, ()), "callable": (Trainer(), ()),
-        "builtin": (repr, ()), "installed": (torch.nn.functional.relu, (torch.ones(1),))}  # fmt: skip
+FINE = {
+    "attribute": (attribute, (types.SimpleNamespace(model=1, models=2),)),
+    "reads": (reads, ()),
+    "recursive": (recursive, ()),
+    "bound": (Trainer().step, ()),
+    "callable": (Trainer(), ()),
+    "builtin": (repr, ()),
+    "installed": (torch.nn.functional.relu, (torch.ones(1),)),
+}
 
 
 @pytest.mark.parametrize(("program", "args"), FINE.values(), ids=FINE)
@@ -177,7 +200,11 @@ def test_what_a_partial_binds_is_an_argument_like_any_other(run_fast):
 
 def test_whole():
     assert whole(print, (1,), {"a": 2}) == (print, (1,), {"a": 2})
-    assert whole(functools.partial(print, 0, a=1, b=1), (1,), {"a": 2}) == (print, (0, 1), {"a": 2, "b": 1})
+    assert whole(functools.partial(print, 0, a=1, b=1), (1,), {"a": 2}) == (
+        print,
+        (0, 1),
+        {"a": 2, "b": 1},
+    )
 
 
 def test_copies_keep_what_was_shared():
@@ -209,14 +236,30 @@ def test_own_random():
 
 def test_users():
     assert users(helper) and users(Trainer) and users(Trainer()) and users(Trainer().step)
-    installed = (torch.relu, torch.nn.Linear, model, torch.ones(1), 3, "s", None, print, np.ones(1), threading.Thread,
-                 seed_of, World, World(1))  # fmt: skip
+    installed = (
+        torch.relu,
+        torch.nn.Linear,
+        model,
+        torch.ones(1),
+        3,
+        "s",
+        None,
+        print,
+        np.ones(1),
+        threading.Thread,
+        seed_of,
+        World,
+        World(1),
+    )
     assert not any(users(x) for x in installed)
 
 
 def test_the_line_of_the_program_is_the_user_s():
     code, line = caller()
-    assert code.co_name == "test_the_line_of_the_program_is_the_user_s" and line == code.co_firstlineno + 1
+    assert (
+        code.co_name == "test_the_line_of_the_program_is_the_user_s"
+        and line == code.co_firstlineno + 1
+    )
     x = torch.ones(1, requires_grad=True)
     found = []
     x.register_hook(lambda g: found.append(functools.reduce(lambda a, b: caller(), [0, 1])) or g)
@@ -255,18 +298,25 @@ def test_outside():
 
 def test_located():
     line, file = located.__code__.co_firstlineno, located.__code__.co_filename
-    assert located(file, line) == f"program.py:{line}: def located(filename: str, line: int) -> str:"
+    assert (
+        located(file, line) == f"program.py:{line}: def located(filename: str, line: int) -> str:"
+    )
     assert located("nowhere/train.py", 3) == "train.py:3"
     assert located("/x/ipykernel_12/345.py", 4) == "line 4 of the cell"
 
 
 def test_named():
     error = ValueError("x")
-    assert named(error, 3, 4) is error and error.rank == 3 and error.__notes__ == ["raised on rank 3 of 4"]
+    assert (
+        named(error, 3, 4) is error
+        and error.rank == 3
+        and error.__notes__ == ["raised on rank 3 of 4"]
+    )
     left = named(SystemExit(2), 1, 2)
     assert type(left) is RuntimeError and left.rank == 1 and isinstance(left.__cause__, SystemExit)
 
 
 def test_never_received():
     assert str(never_received([(0, 1), (2, 1)])) == (
-        "the programs returned, but a message was never received: rank 0 → rank 1, rank 2 → rank 1")
+        "the programs returned, but a message was never received: rank 0 → rank 1, rank 2 → rank 1"
+    )

@@ -29,6 +29,12 @@ def on_nccl_like(program, args, checked, timeout):
 
 def started(comm, program, args, port):
     rank, size = str(comm.rank), str(comm.size)
-    os.environ.update(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size, MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=port)  # fmt: skip
+    os.environ.update(
+        RANK=rank,
+        WORLD_SIZE=size,
+        LOCAL_RANK=rank,
+        LOCAL_WORLD_SIZE=size,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
+    )
     return program(*args)

@@ -6,7 +6,10 @@ from minidist.models import gpt, next_token_loss
 from minidist.tasks import text, windows
 from tests.largest import largest
 
-STEPS, SHORT = 12, ["--steps", "12", "--batch", "4", "--context", "12", "--hidden", "16", "--heads", "4"]
+STEPS, SHORT = (
+    12,
+    ["--steps", "12", "--batch", "4", "--context", "12", "--hidden", "16", "--heads", "4"],
+)
 
 
 def serial_losses():

@@ -17,7 +17,10 @@ FOLDER = str(ROOT / "examples")
 def run_here(script, arguments):
     """What the script's `main` prints, run in this process: torch is imported already."""
     printed, path = io.StringIO(), f"{FOLDER}/{script}"
-    here = mock.patch.object(sys, "path", [FOLDER, *sys.path]), mock.patch.object(sys, "argv", [path, *arguments])
+    here = (
+        mock.patch.object(sys, "path", [FOLDER, *sys.path]),
+        mock.patch.object(sys, "argv", [path, *arguments]),
+    )
     with here[0], here[1], contextlib.redirect_stdout(printed):
         said = runpy.run_path(path)["main"]()
     assert said == 0, said

@@ -30,10 +30,16 @@ def test_every_world(tmp_path):
         assert distance(run, runs["serial"]) < 1e-12, name
         assert run["accuracies"] == runs["serial"]["accuracies"], name
         assert run["accuracies"][-1] > 0.95 and run["losses"][-1] < run["losses"][0] / 5
-        assert run["replicas_equal"] and len(set(run["digests"])) == 1 and len(run["digests"]) == run["ranks"]
+        assert (
+            run["replicas_equal"]
+            and len(set(run["digests"])) == 1
+            and len(run["digests"]) == run["ranks"]
+        )
         lines = [line for line in run["printed"].splitlines() if line.startswith("epoch")]
         assert len(lines) == len(run["losses"]) == 4, name
-        assert f"{run['losses'][-1]:.12f}" in lines[-1] and f"{run['accuracies'][-1]:.4f}" in lines[-1]
+        assert (
+            f"{run['losses'][-1]:.12f}" in lines[-1] and f"{run['accuracies'][-1]:.4f}" in lines[-1]
+        )
         assert run["printed"].count("equal bit for bit") == 1
     for same in (("world", "processes"), ("two", "torchrun")):
         assert len({runs[name]["digests"][0] for name in same}) == 1

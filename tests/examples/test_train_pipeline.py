@@ -15,7 +15,9 @@ RUNS = {
 
 def test_the_serial_losses_in_every_world(tmp_path):
     runs = results(SCRIPT, {name: [*SHORT, *flags] for name, flags in RUNS.items()}, tmp_path)
-    runs |= results(SCRIPT, {"torchrun": [*SHORT, "--micro-batches", "2"]}, tmp_path, as_torchrun, ranks=2)
+    runs |= results(
+        SCRIPT, {"torchrun": [*SHORT, "--micro-batches", "2"]}, tmp_path, as_torchrun, ranks=2
+    )
     check_losses(runs)
     assert [run["peaks"] for run in runs.values()] == [[1], [4, 4, 4, 4], [2, 2], [2, 1]]
     assert runs["world"]["parts"] == [0, 1] and runs["serial"]["parts"] == [0, 4]

@@ -14,14 +14,28 @@ SYNC = {
 }
 OTHERS = {
     "async": ["--ranks", "4", "--mode", "async", "--momentum", "0", *SHORT],
-    "ssp": ["--ranks", "4", "--mode", "ssp", "--bound", "1", "--servers", "2", "--momentum", "0", *SHORT],
+    "ssp": [
+        "--ranks",
+        "4",
+        "--mode",
+        "ssp",
+        "--bound",
+        "1",
+        "--servers",
+        "2",
+        "--momentum",
+        "0",
+        *SHORT,
+    ],
 }
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    started = results(SCRIPT, {"torchrun": ["--servers", "2", *SHORT]}, folder, as_torchrun, ranks=4)
+    started = results(
+        SCRIPT, {"torchrun": ["--servers", "2", *SHORT]}, folder, as_torchrun, ranks=4
+    )
     return results(SCRIPT, SYNC, folder) | started
 
 

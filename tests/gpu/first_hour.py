@@ -31,7 +31,8 @@ PYTHON = sys.executable
 OUT = ROOT / "build" / "first_hour.md"
 WHERE = 3.0  # seconds that processes have to say at which line they stand
 SANITIZER = "compute-sanitizer"
-CUDA = (os.environ.get("CUDA_HOME", "/usr/local/cuda"), "/usr/local/cuda")  # where its programs are, if not on the path
+# where its programs are, if not on the path
+CUDA = (os.environ.get("CUDA_HOME", "/usr/local/cuda"), "/usr/local/cuda")
 
 
 class Step(NamedTuple):
@@ -65,8 +66,17 @@ def module(name: str, *words: object) -> list[str]:
 
 def ranks(n: int, backend: str, *programs: str) -> list[str]:
     """Programs of tests/gpu/ranks.py, on so many ranks under torchrun."""
-    return module("torch.distributed.run", "--standalone", "--nproc-per-node", n, "-m", "tests.gpu.ranks", "--backend",
-                  backend, *programs)  # fmt: skip
+    return module(
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        n,
+        "-m",
+        "tests.gpu.ranks",
+        "--backend",
+        backend,
+        *programs,
+    )
 
 
 def sanitizer() -> str:
@@ -82,7 +92,9 @@ def no_sanitizer() -> str:
 def no_triton() -> str:
     from importlib.util import find_spec
 
-    return "" if find_spec("triton") else "Triton is not installed, whose interpreter would run them"
+    return (
+        "" if find_spec("triton") else "Triton is not installed, whose interpreter would run them"
+    )
 
 
 def steps(gpus: int, backend: str) -> list[Step]:
@@ -92,40 +104,122 @@ def steps(gpus: int, backend: str) -> list[Step]:
     kernels = module("tests.train.fuse.gpu.test_gpu")
     rehearsed = backend != "nccl"
     interpreted = {"TRITON_INTERPRET": "1"} if rehearsed else {}
-    alone = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # each tensor in memory of its own, so that a step outside is seen
+    # each tensor in memory of its own, so that a step outside is seen
+    alone = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     runs = lambda name, n: module("tests.gpu.runs", name, "--ranks", n, "--backend", backend)
     return [
-        Step("versions", "The device multiplies rightly, and PyTorch has the backend and the compiler of kernels.",
-             module("tests.gpu.versions", "--backend", backend), 120),
-        Step("kernels", "Every Triton kernel gives what its eager form gives, in float64 to 14 digits.", kernels, 600,
-             environment=interpreted, wants=no_triton if rehearsed else lambda: ""),
-        Step("world", "Ranks of a World share the GPU and train as one rank on a CPU; 16 bits come close.",
-             runs("world", 1), 600),
-        Step("one-rank", "One rank under torchrun: collectives, and every grid of one rank.",
-             ranks(1, backend, "collectives", "grids"), 300),
-        Step("trainer", "The trainer in 16 bits, with ZeRO 3 and recomputation, learns and goes on where it was.",
-             runs("trainer", 1), 300),
-        Step("saving", "Saving at every step changes no loss, each checkpoint is whole, and a run goes on from one.",
-             runs("saving", 1), 300),
-        Step("sanitizer", "No kernel touches memory that is not its own (compute-sanitizer).",
-             [sanitizer() or SANITIZER, "--tool", "memcheck", "--error-exitcode", "9", *kernels], 900,
-             environment=alone, wants=no_sanitizer),
-        *(Step(f"collectives-{n}", f"Collectives and posted operations of {n} ranks are right.",
-               ranks(n, backend, "collectives", "posted"), 300, n) for n in (2, 3, 4, 8)),
-        Step("digits", "The digits are learnt with the same losses on one rank, over gloo and over NCCL.",
-             runs("digits", even), 300, 2),
-        *(Step(f"pipeline-{n}", f"Pipelines of {n} stages train as one rank, by every schedule.",
-               ranks(n, backend, "pipelines"), 600, n) for n in (2, 4)),
-        Step("mixed", "Data 2 × tensor 2 × ZeRO 3 trains as one rank, ten times one after the other.",
-             ranks(4, backend, "mixed"), 600, 4),
-        Step("saving-ranks", "The same as `saving`, of all ranks at once.", runs("saving", even), 300, 2),
-        Step("overlap", "Buckets that leave during backward are hidden behind it, in a profile.",
-             ranks(even, backend, "overlap"), 300, 2),
-        Step("bandwidth", "Our ring and NCCL's own all-reduce give the same, and how fast each is.",
-             ranks(even, backend, "bandwidth"), 300, 2),
-        *(Step(f"grids-{n}", f"Every grid of {n} ranks trains as one rank.", ranks(n, backend, "grids"), 600, n)
-          for n in (2, 3, 4, 8)),
-    ]  # fmt: skip
+        Step(
+            "versions",
+            "The device multiplies rightly, and PyTorch has the backend and the compiler of kernels.",
+            module("tests.gpu.versions", "--backend", backend),
+            120,
+        ),
+        Step(
+            "kernels",
+            "Every Triton kernel gives what its eager form gives, in float64 to 14 digits.",
+            kernels,
+            600,
+            environment=interpreted,
+            wants=no_triton if rehearsed else lambda: "",
+        ),
+        Step(
+            "world",
+            "Ranks of a World share the GPU and train as one rank on a CPU; 16 bits come close.",
+            runs("world", 1),
+            600,
+        ),
+        Step(
+            "one-rank",
+            "One rank under torchrun: collectives, and every grid of one rank.",
+            ranks(1, backend, "collectives", "grids"),
+            300,
+        ),
+        Step(
+            "trainer",
+            "The trainer in 16 bits, with ZeRO 3 and recomputation, learns and goes on where it was.",
+            runs("trainer", 1),
+            300,
+        ),
+        Step(
+            "saving",
+            "Saving at every step changes no loss, each checkpoint is whole, and a run goes on from one.",
+            runs("saving", 1),
+            300,
+        ),
+        Step(
+            "sanitizer",
+            "No kernel touches memory that is not its own (compute-sanitizer).",
+            [sanitizer() or SANITIZER, "--tool", "memcheck", "--error-exitcode", "9", *kernels],
+            900,
+            environment=alone,
+            wants=no_sanitizer,
+        ),
+        *(
+            Step(
+                f"collectives-{n}",
+                f"Collectives and posted operations of {n} ranks are right.",
+                ranks(n, backend, "collectives", "posted"),
+                300,
+                n,
+            )
+            for n in (2, 3, 4, 8)
+        ),
+        Step(
+            "digits",
+            "The digits are learnt with the same losses on one rank, over gloo and over NCCL.",
+            runs("digits", even),
+            300,
+            2,
+        ),
+        *(
+            Step(
+                f"pipeline-{n}",
+                f"Pipelines of {n} stages train as one rank, by every schedule.",
+                ranks(n, backend, "pipelines"),
+                600,
+                n,
+            )
+            for n in (2, 4)
+        ),
+        Step(
+            "mixed",
+            "Data 2 × tensor 2 × ZeRO 3 trains as one rank, ten times one after the other.",
+            ranks(4, backend, "mixed"),
+            600,
+            4,
+        ),
+        Step(
+            "saving-ranks",
+            "The same as `saving`, of all ranks at once.",
+            runs("saving", even),
+            300,
+            2,
+        ),
+        Step(
+            "overlap",
+            "Buckets that leave during backward are hidden behind it, in a profile.",
+            ranks(even, backend, "overlap"),
+            300,
+            2,
+        ),
+        Step(
+            "bandwidth",
+            "Our ring and NCCL's own all-reduce give the same, and how fast each is.",
+            ranks(even, backend, "bandwidth"),
+            300,
+            2,
+        ),
+        *(
+            Step(
+                f"grids-{n}",
+                f"Every grid of {n} ranks trains as one rank.",
+                ranks(n, backend, "grids"),
+                600,
+                n,
+            )
+            for n in (2, 3, 4, 8)
+        ),
+    ]
 
 
 def run(step: Step, log: Path, number: int) -> Row:
@@ -136,8 +230,15 @@ def run(step: Step, log: Path, number: int) -> Row:
     start = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
         try:
-            process = subprocess.Popen(step.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
-                                       stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            process = subprocess.Popen(
+                step.command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             status = process.wait(step.limit)
             result = "held" if status == 0 else f"not held: {ending(status)}"
         except OSError as error:
@@ -202,19 +303,32 @@ def table(rows: list[Row], versions: list[str], sentence: str = "") -> str:
     name, result, seconds, _ = (max(map(len, column)) for column in zip(*cells))
     lines = [f"| {a:{name}} | {b:{result}} | {c:>{seconds}} | {d} |" for a, b, c, d in cells]
     lines.insert(1, f"|{'-' * (name + 2)}|{'-' * (result + 2)}|{'-' * (seconds + 1)}:|---|")
-    count = {word: sum(row.result.startswith(word) for row in rows) for word in ("held", "not held", "skipped")}
-    return "\n".join([
-        "# The first hour on a GPU", "", *([sentence, ""] if sentence else []), *lines, "",
-        f"{', '.join(f'{number} {word}' for word, number in count.items())}.", "",
-        *(f"- {line}" for line in versions), "",
-    ])  # fmt: skip
+    count = {
+        word: sum(row.result.startswith(word) for row in rows)
+        for word in ("held", "not held", "skipped")
+    }
+    return "\n".join(
+        [
+            "# The first hour on a GPU",
+            "",
+            *([sentence, ""] if sentence else []),
+            *lines,
+            "",
+            f"{', '.join(f'{number} {word}' for word, number in count.items())}.",
+            "",
+            *(f"- {line}" for line in versions),
+            "",
+        ]
+    )
 
 
 def chosen(found: list[Step], only: list[str]) -> list[Step]:
     """The steps of these names, or all. A name stands for those, too, that go on after it with a dash and a number."""
     for name in only:
         if not any(called(step, name) for step in found):
-            raise SystemExit(f"there is no step {name}: there are {', '.join(step.name for step in found)}")
+            raise SystemExit(
+                f"there is no step {name}: there are {', '.join(step.name for step in found)}"
+            )
     return [step for step in found if not only or any(called(step, name) for name in only)]
 
 
@@ -232,7 +346,9 @@ def reason(step: Step, gpus: int) -> str:
     return step.wants()
 
 
-def hour(found: list[Step], gpus: int, out: Path, versions: list[str], sentence: str = "") -> list[Row]:
+def hour(
+    found: list[Step], gpus: int, out: Path, versions: list[str], sentence: str = ""
+) -> list[Row]:
     """Run the steps one after the other; the table is in `out` after each of them."""
     rows, logs = [], logs_of(out)
     for number, step in enumerate(found, 1):
@@ -264,13 +380,23 @@ def logs_of(out: Path) -> Path:
 
 def main(words: list[str] | None = None, make: Callable[[int, str], list[Step]] = steps) -> int:
     """The exit status: 1 where a step did not hold. make: the steps, of GPUs and a backend."""
-    flags = argparse.ArgumentParser(description="What must hold on a machine with GPUs, as one table.")
-    flags.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="the table; logs lie beside it")
-    flags.add_argument("--only", action="append", default=[], metavar="NAME", help="of the steps; may be repeated")
-    flags.add_argument("--rehearse", type=int, metavar="N", help="on the CPU, over gloo, as if there were N GPUs")
+    flags = argparse.ArgumentParser(
+        description="What must hold on a machine with GPUs, as one table."
+    )
+    flags.add_argument(
+        "--out", type=Path, default=OUT, metavar="FILE", help="the table; logs lie beside it"
+    )
+    flags.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="of the steps; may be repeated"
+    )
+    flags.add_argument(
+        "--rehearse", type=int, metavar="N", help="on the CPU, over gloo, as if there were N GPUs"
+    )
     args = flags.parse_args(words)
     if args.out.suffix == "":
-        flags.error(f"--out {args.out} is where the logs go: give the table a suffix, as in {args.out}.md")
+        flags.error(
+            f"--out {args.out} is where the logs go: give the table a suffix, as in {args.out}.md"
+        )
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     reaper.pytest_configure()  # what this process starts goes when it goes, however it ends
     versions, gpus, why = probe(logs_of(args.out))

@@ -49,10 +49,15 @@ def on_gpu(comm):
 def collectives(comm):
     """Each result's largest difference from what the ranks' numbers make, added in rank order."""
     n, r = comm.size, comm.rank
-    xs = [torch.randn(12 * n, generator=torch.Generator().manual_seed(k), dtype=torch.float64) for k in range(n)]
+    xs = [
+        torch.randn(12 * n, generator=torch.Generator().manual_seed(k), dtype=torch.float64)
+        for k in range(n)
+    ]
     mine, total = (lambda: xs[r].clone().to(comm.device)), sum(xs)
-    found = {f"all_reduce, {algorithm}": all_reduce_(comm, mine(), algorithm=algorithm).cpu() - total
-             for algorithm in ("native", "ring", "tree", "halving_doubling", "auto")}  # fmt: skip
+    found = {
+        f"all_reduce, {algorithm}": all_reduce_(comm, mine(), algorithm=algorithm).cpu() - total
+        for algorithm in ("native", "ring", "tree", "halving_doubling", "auto")
+    }
     for algorithm in ("native", "ring"):
         part = reduce_scatter(comm, mine(), algorithm=algorithm)
         found[f"reduce_scatter, {algorithm}"] = part.cpu() - total.chunk(n)[r]
@@ -68,8 +73,15 @@ def right(gaps):
     return f"ranks: {len(gaps)}, collectives: {len(gaps[0])}, none off by 1e-13"
 
 
-POSTED = ("send_first", "receive_first_waits_crossed", "many_outstanding", "mixed_sizes", "a_batch_between",
-          "a_collective_between", "polled")  # fmt: skip
+POSTED = (
+    "send_first",
+    "receive_first_waits_crossed",
+    "many_outstanding",
+    "mixed_sizes",
+    "a_batch_between",
+    "a_collective_between",
+    "polled",
+)
 
 
 def posted(comm):
@@ -99,8 +111,11 @@ def as_serial(name, shape, finds):
 
 def grids(comm):
     """The cases of `parallelize` for so many ranks; of eight ranks two, which have all that the others have."""
-    return {name: train(comm, axes, shape, options) for name, (axes, shape, options) in CASES.items()
-            if math.prod(axes) == comm.size and (comm.size < 8 or name in ("zero 3", "all at once"))}  # fmt: skip
+    return {
+        name: train(comm, axes, shape, options)
+        for name, (axes, shape, options) in CASES.items()
+        if math.prod(axes) == comm.size and (comm.size < 8 or name in ("zero 3", "all at once"))
+    }
 
 
 def grids_as_serial(finds):
@@ -117,10 +132,15 @@ def pipelines(comm, aheads=None):
     aheads = aheads or ((0, 1) if on_gpu(comm) else (1,))
     found = {}
     for name in SCHEDULES:
-        chunks, place = (2 if name in ("interleaved", "zb_v") else 1), ("V" if name == "zb_v" else "loop")
+        chunks, place = (
+            (2 if name in ("interleaved", "zb_v") else 1),
+            ("V" if name == "zb_v" else "loop"),
+        )
         options = dict(schedule=name, chunks=chunks, place=place, micro_batches=4)
         for ahead in aheads:
-            found[f"{name}, ahead={ahead}"] = train(comm, (1, comm.size, 1), DEEP, options | dict(ahead=ahead))
+            found[f"{name}, ahead={ahead}"] = train(
+                comm, (1, comm.size, 1), DEEP, options | dict(ahead=ahead)
+            )
     return found
 
 
@@ -199,9 +219,13 @@ def spans(events):
         computation = [event for event in kernels if "nccl" not in event["name"].lower()]
     else:
         communication = [event for event in events if event.get("name", "").startswith("gloo:")]
-        computation = [event for event in events if event.get("name") in ("aten::mm", "aten::addmm")]
-    return [[(event["ts"], event["ts"] + event["dur"]) for event in some if "dur" in event]
-            for some in (communication, computation)]  # fmt: skip
+        computation = [
+            event for event in events if event.get("name") in ("aten::mm", "aten::addmm")
+        ]
+    return [
+        [(event["ts"], event["ts"] + event["dur"]) for event in some if "dur" in event]
+        for some in (communication, computation)
+    ]
 
 
 def hidden_shares(communication, computation):
@@ -209,8 +233,11 @@ def hidden_shares(communication, computation):
     hidden; None where one of the two is not seen."""
     communication, computation = union(communication), union(computation)
     total, most = (sum(end - start for start, end in some) for some in (communication, computation))
-    both = sum(max(0, min(end, other_end) - max(start, other_start))
-               for start, end in communication for other_start, other_end in computation)  # fmt: skip
+    both = sum(
+        max(0, min(end, other_end) - max(start, other_start))
+        for start, end in communication
+        for other_start, other_end in computation
+    )
     return (both / total, both / min(total, most)) if total and most else None
 
 
@@ -227,11 +254,15 @@ def union(spans):
 
 def is_hidden(finds):
     for rank, found in enumerate(finds):
-        assert None not in found.values(), f"rank {rank}: communication or computation is not in the profile: {found}"
+        assert None not in found.values(), (
+            f"rank {rank}: communication or computation is not in the profile: {found}"
+        )
     share, early = (min(found["during backward"][i] for found in finds) for i in (0, 1))
     late = max(found["after it"][1] for found in finds)
-    words = (f"hidden are {share:.0%} of the communication, {early:.0%} of what could be; of gradients that are sent "
-             f"after backward {late:.0%}")  # fmt: skip
+    words = (
+        f"hidden are {share:.0%} of the communication, {early:.0%} of what could be; of gradients that are sent "
+        f"after backward {late:.0%}"
+    )
     assert early >= LEAST_HIDDEN and early > late, words
     return words
 
@@ -242,8 +273,11 @@ def is_hidden(finds):
 def bandwidth(comm):
     """{bytes: {algorithm: seconds}} of all-reduces, the fastest of some, and whether all results were right."""
     sizes = [2**20, 2**24, 2**28] if on_gpu(comm) else [2**16, 2**20]
-    ways = {"ring": (comm, "ring"), "ring without headers": (TorchComm(checked=False), "ring"),
-            "native": (comm, "native")}  # fmt: skip
+    ways = {
+        "ring": (comm, "ring"),
+        "ring without headers": (TorchComm(checked=False), "ring"),
+        "native": (comm, "native"),
+    }
     found, exact = {}, True
     for nbytes in sizes:
         base = torch.arange(nbytes // 4, device=comm.device).remainder(97).float()
@@ -257,7 +291,8 @@ def bandwidth(comm):
                 all_reduce_(over, x, op="max", algorithm=algorithm)
                 settled(over)
                 seconds.append(time.perf_counter() - start)
-            exact = exact and torch.equal(x, base + comm.size - 1)  # the largest stays the largest, however often
+            # the largest stays the largest, however often
+            exact = exact and torch.equal(x, base + comm.size - 1)
             took[name] = min(seconds[1:])
         found[nbytes] = took
     return found, exact
@@ -274,8 +309,13 @@ def measured(finds):
     assert all(exact for _, exact in finds), "an all-reduce gave a wrong result"
     n, rows = len(finds), []
     for nbytes in finds[0][0]:
-        slowest = {name: max(found[nbytes][name] for found, _ in finds) for name in finds[0][0][nbytes]}
-        rates = [f"{name} {2 * (n - 1) / n * nbytes / seconds / 1e9:.3g}" for name, seconds in slowest.items()]
+        slowest = {
+            name: max(found[nbytes][name] for found, _ in finds) for name in finds[0][0][nbytes]
+        }
+        rates = [
+            f"{name} {2 * (n - 1) / n * nbytes / seconds / 1e9:.3g}"
+            for name, seconds in slowest.items()
+        ]
         rows.append(f"{nbytes / 2**20:g} MiB: {', '.join(rates)} GB/s")
     return f"{'; '.join(rows)}, over {n} ranks"
 
@@ -293,12 +333,16 @@ PROGRAMS = {
 
 def main():
     flags = argparse.ArgumentParser(description="Programs of ranks, under torchrun.")
-    flags.add_argument("programs", nargs="+", choices=PROGRAMS, metavar="PROGRAM", help=", ".join(PROGRAMS))
+    flags.add_argument(
+        "programs", nargs="+", choices=PROGRAMS, metavar="PROGRAM", help=", ".join(PROGRAMS)
+    )
     flags.add_argument("--backend", required=True)
     args = flags.parse_args()
     comm = from_env(args.backend)
     device = "cuda" if args.backend == "nccl" else "cpu"
-    assert comm.device.type == device, f"over {args.backend} tensors are on {device}, not on {comm.device}"
+    assert comm.device.type == device, (
+        f"over {args.backend} tensors are on {device}, not on {comm.device}"
+    )
     for name in args.programs:
         program, finds = PROGRAMS[name], [None] * comm.size
         dist.all_gather_object(finds, program.run(comm))

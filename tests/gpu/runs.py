@@ -26,18 +26,42 @@ from tests.test_parallelize import CASES, STEPS
 
 SHARED = ("one rank, zero 3", "dp 2, pp 2, overlapped", "tp 2", "zero 2", "all at once")
 LEVELS = ("O1", "O2", "O3")
-SHORT = ["--layers", "2", "--hidden", "32", "--context", "16", "--sample", "4", "--warm-up", "2", "--lr", "0.01"]
+SHORT = [
+    "--layers",
+    "2",
+    "--hidden",
+    "32",
+    "--context",
+    "16",
+    "--sample",
+    "4",
+    "--warm-up",
+    "2",
+    "--lr",
+    "0.01",
+]
 
 
 def torchrun(ranks):
     """The command that starts so many ranks on this machine."""
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+    ]
 
 
 def by_torchrun(script, arguments, ranks):
     """What the script's ranks print; its standard error goes where ours does."""
-    return subprocess.run([*torchrun(ranks), f"{FOLDER}/{script}", *arguments], stdout=subprocess.PIPE, text=True,
-                          check=True).stdout  # fmt: skip
+    return subprocess.run(
+        [*torchrun(ranks), f"{FOLDER}/{script}", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
 
 
 # In this process: a World.
@@ -62,7 +86,9 @@ def shared(device, name):
 
 def half(device, level):
     shape = parallelized.SHAPE | dict(dtype=torch.float32)
-    [(losses, _)] = World(1, device=device).run(parallelized.train, dict(dp=1), shape, dict(amp=level), STEPS)
+    [(losses, _)] = World(1, device=device).run(
+        parallelized.train, dict(dp=1), shape, dict(amp=level), STEPS
+    )
     whole, _ = parallelized.serial(shape, STEPS)
     gaps = [abs(a - b) for a, b in zip(losses, whole, strict=True)]
     assert all(0 < gap < 0.03 for gap in gaps), (level, losses, whole)  # not in 32 bits
@@ -94,11 +120,27 @@ def digits(run, ranks, backend, folder):
 
 def trainer(run, ranks, backend, folder):
     """In 16 bits, with ZeRO 3, whole layers computed again: it learns, goes on where it was, says how fast it is."""
-    flags = [*SHORT, "--batch", str(2 * ranks), "--zero", "3", "--amp", "O2", "--recompute", "full", "--backend",
-             backend, "--folder", str(folder / "run")]  # fmt: skip
+    flags = [
+        *SHORT,
+        "--batch",
+        str(2 * ranks),
+        "--zero",
+        "3",
+        "--amp",
+        "O2",
+        "--recompute",
+        "full",
+        "--backend",
+        backend,
+        "--folder",
+        str(folder / "run"),
+    ]
     runs = {steps: [*flags, "--steps", steps] for steps in ("3", "6")}
     found = results("train_gpt.py", runs, folder, run, ranks=ranks)
-    assert "goes on at step 3" in found["6"]["printed"] and found["6"]["losses"][:3] == found["3"]["losses"]
+    assert (
+        "goes on at step 3" in found["6"]["printed"]
+        and found["6"]["losses"][:3] == found["3"]["losses"]
+    )
     assert found["6"]["losses"][-1] < found["6"]["losses"][0], found["6"]["losses"]
     lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
     assert len(lines) == 6 and all(line["MFU"] > 0 and line["tokens/s"] > 0 for line in lines)
@@ -112,8 +154,22 @@ def saving(run, ranks, backend, folder):
     """
     steps, kept = 6, folder / "run"
     grid = {1: [], 2: ["--zero", "3"], 3: ["--zero", "2"]}.get(ranks, ["--pp", "2", "--zero", "2"])
-    flags = [*SHORT, "--dtype", "float64", "--dropout", "0.1", "--batch", str(2 * ranks), "--micro-batches", "2", *grid,
-             "--steps", str(steps), "--backend", backend]  # fmt: skip
+    flags = [
+        *SHORT,
+        "--dtype",
+        "float64",
+        "--dropout",
+        "0.1",
+        "--batch",
+        str(2 * ranks),
+        "--micro-batches",
+        "2",
+        *grid,
+        "--steps",
+        str(steps),
+        "--backend",
+        backend,
+    ]
     saves = [*flags, "--save-every", "1", "--keep", "100", "--folder", str(kept)]
     found = results("train_gpt.py", {"never": flags, "always": saves}, folder, run, ranks=ranks)
     whole = manifest.finished(kept)

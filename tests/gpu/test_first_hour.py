@@ -58,24 +58,40 @@ def ran(marked, tmp_path, capsys):
 def test_it_goes_on_whatever_a_step_does(ran):
     rows, text, _ = ran(FAILS, HANGS, LARGE, WANTING, KILLED, SILENT, ABSENT, HOLDS)
     assert {name: row.result for name, row in rows.items()} == {
-        "fails": "not held: exit status 3", "hangs": "not held: killed at its limit of 3 s",
-        "large": "skipped: it needs 4 GPUs, and 2 are seen", "wanting": "skipped: a tool is missing",
-        "killed": "not held: ended by SIGKILL", "silent": "not held: it says nothing of what it saw",
-        "absent": rows["absent"].result, "holds": "held",
-    }  # fmt: skip
-    assert rows["absent"].result.startswith("not held: ") and "no-such-program" in rows["absent"].result
+        "fails": "not held: exit status 3",
+        "hangs": "not held: killed at its limit of 3 s",
+        "large": "skipped: it needs 4 GPUs, and 2 are seen",
+        "wanting": "skipped: a tool is missing",
+        "killed": "not held: ended by SIGKILL",
+        "silent": "not held: it says nothing of what it saw",
+        "absent": rows["absent"].result,
+        "holds": "held",
+    }
+    assert (
+        rows["absent"].result.startswith("not held: ")
+        and "no-such-program" in rows["absent"].result
+    )
     assert rows["holds"].seen == ("one", "two")
     assert 3 <= rows["hangs"].seconds < 30 and rows["large"].seconds is None
     for row in rows.values():
-        assert sum(f"| {row.name} " in line and row.result in line for line in text.splitlines()) == 1
-    assert "one; two" in text and "1 held, 5 not held, 2 skipped." in text and "- PyTorch: 9.9" in text
+        assert (
+            sum(f"| {row.name} " in line and row.result in line for line in text.splitlines()) == 1
+        )
+    assert (
+        "one; two" in text and "1 held, 5 not held, 2 skipped." in text and "- PyTorch: 9.9" in text
+    )
 
 
 def test_nothing_of_a_step_that_hangs_is_left(ran):
     """Nor of its child in another session; and the log says at which line it hung."""
     _, _, logs = ran(HANGS)
     log = (logs / "hangs.log").read_text()
-    pids = [int(word) for line in log.splitlines() if line.startswith("pids") for word in line.split()[1:]]
+    pids = [
+        int(word)
+        for line in log.splitlines()
+        if line.startswith("pids")
+        for word in line.split()[1:]
+    ]
     assert len(pids) == 2 and until(lambda: not any(map(lives, pids)), 5)
     assert 'File "<string>", line 5' in log
 
@@ -83,7 +99,9 @@ def test_nothing_of_a_step_that_hangs_is_left(ran):
 def test_what_a_step_leaves_running_goes_with_it(ran):
     source = WAITS.replace("time.sleep(600)\n", "print('seen:', child.pid)\n")
     rows, _, _ = ran(step("leaves", source))
-    assert rows["leaves"].result == "held" and until(lambda: not lives(int(rows["leaves"].seen[0])), 5)
+    assert rows["leaves"].result == "held" and until(
+        lambda: not lives(int(rows["leaves"].seen[0])), 5
+    )
 
 
 def test_the_table_is_there_before_the_last_step(marked, tmp_path):
@@ -115,19 +133,24 @@ def test_the_exit_status(main, capsys):
     assert main([HOLDS, LARGE], 2) == (0, (2, "nccl"))
     assert main([HOLDS, FAILS, HOLDS], 2)[0] == 1
     said = capsys.readouterr().out
-    assert "2 held, 1 not held, 0 skipped." in said and "    seen: something" in said  # the end of its log
+    # the end of its log
+    assert "2 held, 1 not held, 0 skipped." in said and "    seen: something" in said
 
 
 def test_without_a_gpu_nothing_runs(main, capsys, tmp_path):
     assert main([FAILS, HANGS], 0)[0] == 0
-    said, sentence = capsys.readouterr().out, "No GPU was found, so none of this was shown: PyTorch is ill."
+    said, sentence = (
+        capsys.readouterr().out,
+        "No GPU was found, so none of this was shown: PyTorch is ill.",
+    )
     assert said.startswith(f"{sentence}\n") and said.count(sentence) == 1
     assert sentence in (tmp_path / "table.md").read_text()
     assert said.count("skipped: no GPU is seen") == 2 and "0 held, 0 not held, 2 skipped." in said
 
 
 def test_a_rehearsal_is_over_gloo(main, capsys):
-    assert main([HOLDS, LARGE], 0, "--rehearse", "4") == (1, (4, "gloo"))  # LARGE has room, and fails
+    # LARGE has room, and fails
+    assert main([HOLDS, LARGE], 0, "--rehearse", "4") == (1, (4, "gloo"))
     assert "A rehearsal: on the CPU, over gloo, as if there were 4 GPUs." in capsys.readouterr().out
 
 
@@ -149,8 +172,11 @@ first_hour.main(["--out", sys.argv[1]], lambda gpus, backend: [hangs])
 
 def test_nothing_outlives_it(tmp_path):
     """kill -9 to the first hour itself, while a step runs."""
-    process = subprocess.Popen([sys.executable, "-c", ENDED, str(tmp_path / "t.md"), WAITS], cwd=ROOT,
-                               stdout=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDED, str(tmp_path / "t.md"), WAITS],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
     log, pids = tmp_path / "t" / "hangs.log", []
     try:
         assert until(lambda: log.exists() and log.read_text().endswith("\n"), 60)
@@ -164,14 +190,24 @@ def test_nothing_outlives_it(tmp_path):
 
 def test_this_machine(tmp_path):
     """As `make gpu` starts it, with all GPUs hidden: a sentence, all that is skipped, and the exit status 0."""
-    done = subprocess.run([sys.executable, "-m", "tests.gpu.first_hour", "--out", str(tmp_path / "t.md")], cwd=ROOT,
-                          env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.first_hour", "--out", str(tmp_path / "t.md")],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     first, *lines = done.stdout.splitlines()
-    assert first.startswith("No GPU was found, so none of this was shown: PyTorch ") and first.endswith(".")
+    assert first.startswith(
+        "No GPU was found, so none of this was shown: PyTorch "
+    ) and first.endswith(".")
     names = [each.name for each in first_hour.steps(0, "nccl")]
     assert [line.split()[1] for line in lines if "skipped: no GPU is seen" in line] == names
-    assert any(line.startswith("- PyTorch: ") for line in lines) and str(tmp_path / "t.md") in lines[-1]
+    assert (
+        any(line.startswith("- PyTorch: ") for line in lines)
+        and str(tmp_path / "t.md") in lines[-1]
+    )
 
 
 def test_torchrun_over_gloo(marked, tmp_path):
@@ -191,9 +227,17 @@ def test_each_step_starts_what_there_is(gpus, backend):
     programs, compared = set(), set()
     for each in found:
         words = each.command
-        assert all(isinstance(word, str) for word in words) and 0 < each.limit <= 900 and each.shows.endswith(".")
+        assert (
+            all(isinstance(word, str) for word in words)
+            and 0 < each.limit <= 900
+            and each.shows.endswith(".")
+        )
         modules = [words[i + 1] for i, word in enumerate(words) if word == "-m"]
-        assert all((ROOT / f"{name.replace('.', '/')}.py").exists() for name in modules if name.startswith("tests."))
+        assert all(
+            (ROOT / f"{name.replace('.', '/')}.py").exists()
+            for name in modules
+            if name.startswith("tests.")
+        )
         if "--backend" in words:
             assert words[words.index("--backend") + 1] == backend
         if "--nproc-per-node" in words:
@@ -217,13 +261,22 @@ def test_the_sanitizer(monkeypatch, tmp_path):
     tool.chmod(0o755)
     assert first_hour.no_sanitizer() == ""
     found = next(each for each in first_hour.steps(1, "nccl") if each.name == "sanitizer")
-    assert found.command[0] == str(tool) and found.command[found.command.index("--error-exitcode") + 1] == "9"
+    assert (
+        found.command[0] == str(tool)
+        and found.command[found.command.index("--error-exitcode") + 1] == "9"
+    )
 
 
 def test_the_document_has_every_step():
     """docs/gpus.md says of each step what it shows, and how many GPUs it needs."""
-    rows = [line for line in (ROOT / "docs" / "gpus.md").read_text().splitlines() if line.startswith("| `")]
-    assert rows == [f"| `{each.name}` | {each.gpus} | {each.shows} |" for each in first_hour.steps(8, "nccl")]
+    rows = [
+        line
+        for line in (ROOT / "docs" / "gpus.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert rows == [
+        f"| `{each.name}` | {each.gpus} | {each.shows} |" for each in first_hour.steps(8, "nccl")
+    ]
 
 
 def test_make_gpu_runs_it():
@@ -233,5 +286,7 @@ def test_make_gpu_runs_it():
 
 def test_seconds_are_those_of_the_step(marked, tmp_path):
     start = time.monotonic()
-    row = first_hour.run(step("sleeps", "import time; time.sleep(0.5); print('seen: it')"), tmp_path / "log", 1)
+    row = first_hour.run(
+        step("sleeps", "import time; time.sleep(0.5); print('seen: it')"), tmp_path / "log", 1
+    )
     assert 0.5 <= row.seconds <= time.monotonic() - start and isinstance(row, Row)

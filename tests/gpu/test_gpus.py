@@ -19,8 +19,12 @@ DEVICES = ["cpu", pytest.param("cuda", marks=SEEN)]
 
 def over(*numbers, gloo=2):
     """A test over gloo, and over NCCL where there are so many GPUs."""
-    nccl = [pytest.param("nccl", n, marks=pytest.mark.skipif(n > GPUS, reason=f"{n} GPUs, and {GPUS} seen"))
-            for n in numbers]  # fmt: skip
+    nccl = [
+        pytest.param(
+            "nccl", n, marks=pytest.mark.skipif(n > GPUS, reason=f"{n} GPUs, and {GPUS} seen")
+        )
+        for n in numbers
+    ]
     return pytest.mark.parametrize(("backend", "n"), [("gloo", gloo), *nccl])
 
 
@@ -72,7 +76,9 @@ def test_grids(backend, n):
 @over(2, 4)
 def test_pipelines(backend, n):
     each = 2 if backend == "nccl" else 1
-    assert f"stages: {n}, pipelines: {each * len(ranks.SCHEDULES)}," in seen("pipelines", backend, n)
+    assert f"stages: {n}, pipelines: {each * len(ranks.SCHEDULES)}," in seen(
+        "pipelines", backend, n
+    )
 
 
 @over(4, gloo=4)

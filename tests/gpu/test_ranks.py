@@ -34,8 +34,11 @@ def whole(shape):
 @pytest.mark.parametrize("wrong", ["loss", "parameter", "missing"])
 def test_another_training_is_found(program, wrong):
     shape = {"grids": SHAPE, "pipelines": ranks.DEEP, "mixed": ranks.FOUR}[program]
-    find = {"grids": lambda both: {"one rank": both}, "pipelines": lambda both: {"gpipe": both},
-            "mixed": lambda both: [both]}[program]  # fmt: skip
+    find = {
+        "grids": lambda both: {"one rank": both},
+        "pipelines": lambda both: {"gpipe": both},
+        "mixed": lambda both: [both],
+    }[program]
     check = ranks.PROGRAMS[program].check
     losses, params = whole(shape)
     assert "as one rank does" in check([find((losses, params))])
@@ -56,11 +59,17 @@ def kernel(name, start, length):
 
 def test_what_a_profile_of_a_gpu_shows():
     """Of 30 µs of communication, two pieces of which overlap, 10 lie beside computation, of which there are 40."""
-    events = [kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 15), kernel("ncclDevKernel_SendRecv", 10, 10),
-              kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 100, 10), kernel("sm90_xmma_gemm_f32", 15, 30),
-              kernel("vectorized_elementwise_kernel", 17, 8), kernel("sm90_xmma_gemm_f32", 95, 10),
-              dict(cat="cpu_op", name="aten::mm", ts=0, dur=1000), dict(cat="kernel", name="nccl without an end", ts=0),
-              dict(name="gloo:all_reduce", ts=50, dur=40, cat="cpu_op")]  # fmt: skip
+    events = [
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 15),
+        kernel("ncclDevKernel_SendRecv", 10, 10),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 100, 10),
+        kernel("sm90_xmma_gemm_f32", 15, 30),
+        kernel("vectorized_elementwise_kernel", 17, 8),
+        kernel("sm90_xmma_gemm_f32", 95, 10),
+        dict(cat="cpu_op", name="aten::mm", ts=0, dur=1000),
+        dict(cat="kernel", name="nccl without an end", ts=0),
+        dict(name="gloo:all_reduce", ts=50, dur=40, cat="cpu_op"),
+    ]
     communication, computation = spans(events)
     assert len(communication) == 3 and len(computation) == 3
     assert hidden_shares(communication, computation) == pytest.approx((10 / 30, 10 / 30))
@@ -73,13 +82,20 @@ def test_what_a_profile_of_a_cpu_shows():
     assert hidden_shares(*spans(events[1:])) is None and hidden_shares(*spans(events[:1])) is None
 
 
-@pytest.mark.parametrize(("early", "late", "words"), [
-    ((0.0, 0.0), (0.0, 0.0), "hidden are 0%"), ((0.1, 0.15), (0.0, 0.1), "hidden are 10% .*, 15% of what could"),
-    ((0.6, 0.6), (0.7, 0.7), "60% of what could be; .* 70%"), (None, (0.0, 0.0), "is not in the profile"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("early", "late", "words"),
+    [
+        ((0.0, 0.0), (0.0, 0.0), "hidden are 0%"),
+        ((0.1, 0.15), (0.0, 0.1), "hidden are 10% .*, 15% of what could"),
+        ((0.6, 0.6), (0.7, 0.7), "60% of what could be; .* 70%"),
+        (None, (0.0, 0.0), "is not in the profile"),
+    ],
+)
 def test_what_hides_nothing_is_found(early, late, words):
     good = {"during backward": (0.5, 0.9), "after it": (0.0, 0.0)}
-    assert "hidden are 50% of the communication, 90% of what could be" in ranks.is_hidden([good, good])
+    assert "hidden are 50% of the communication, 90% of what could be" in ranks.is_hidden(
+        [good, good]
+    )
     with pytest.raises(AssertionError, match=words):
         ranks.is_hidden([good, {"during backward": early, "after it": late}])
 
@@ -97,7 +113,9 @@ def test_the_generator_of_a_gpu_that_does_not_go_on_is_found(monkeypatch):
     rand = torch.rand
     monkeypatch.setattr(torch, "rand", lambda n, device: rand(n))
     monkeypatch.setattr(runs, "random_state", state)
-    monkeypatch.setattr(runs, "set_random_state", lambda state: torch.set_rng_state(state["cuda"][0]))
+    monkeypatch.setattr(
+        runs, "set_random_state", lambda state: torch.set_rng_state(state["cuda"][0])
+    )
     runs.generator_goes_on()
     monkeypatch.setattr(runs, "set_random_state", lambda state: None)
     with pytest.raises(AssertionError):
@@ -110,7 +128,10 @@ def pretended(**changed):
     def run(script, arguments, ranks):
         file = arguments[arguments.index("--json") + 1]
         steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else 3
-        found = dict(losses=[1.0 / (i + 1) for i in range(steps)], ranks=ranks, replicas_equal=True) | changed
+        found = (
+            dict(losses=[1.0 / (i + 1) for i in range(steps)], ranks=ranks, replicas_equal=True)
+            | changed
+        )
         with open(file, "w") as f:
             json.dump(found, f)
         return "goes on at step 3"
@@ -122,7 +143,9 @@ def pretended(**changed):
 def test_other_digits_are_found(changed, tmp_path, monkeypatch):
     """The losses of a run that did not learn, or of replicas that have parted."""
     right = changed != {}
-    monkeypatch.setattr(runs, "run_here", lambda script, arguments: pretended()(script, arguments, 1))
+    monkeypatch.setattr(
+        runs, "run_here", lambda script, arguments: pretended()(script, arguments, 1)
+    )
     if right:
         assert "the losses of one" in runs.digits(pretended(), 2, "nccl", tmp_path)
     else:

@@ -14,7 +14,9 @@ SHAPE = dict(layers=2, hidden=32, heads=4, vocab=50, context=16)
 
 
 def tokens(batch=3, length=12, seed=0):
-    return torch.randint(0, SHAPE["vocab"], (batch, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, SHAPE["vocab"], (batch, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def by_hand(model, number):
@@ -23,7 +25,9 @@ def by_hand(model, number):
     norm = lambda x, name: F.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"])
     linear = lambda x, name: x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
     heads, size = SHAPE["heads"], SHAPE["hidden"] // SHAPE["heads"]
-    x = torch.stack([p["tokens.weight"][t] + p["positions.weight"][i] for i, t in enumerate(number)])
+    x = torch.stack(
+        [p["tokens.weight"][t] + p["positions.weight"][i] for i, t in enumerate(number)]
+    )
     for layer in range(SHAPE["layers"]):
         name = f"layers.{layer}."
         rows = linear(norm(x, name + "norm_1"), name + "attention.qkv")
@@ -84,7 +88,9 @@ def test_initial_values_belong_to_names_and_the_loss_starts_near_that_of_chance(
     a, b = gpt(**SHAPE, seed=1), gpt(**{**SHAPE, "layers": 1}, seed=1)
     assert torch.equal(a.layers[0].mlp.fc.weight, b.layers[0].mlp.fc.weight)
     assert not torch.equal(a.layers[0].mlp.fc.weight, a.layers[1].mlp.fc.weight)
-    assert next_token_loss(a(tokens()), tokens(seed=1)).item() == pytest.approx(math.log(50), abs=1.0)
+    assert next_token_loss(a(tokens()), tokens(seed=1)).item() == pytest.approx(
+        math.log(50), abs=1.0
+    )
 
 
 def test_it_learns():
@@ -124,16 +130,25 @@ def test_attention_drops_weights_too(attention):
 
 def test_grouped_queries_by_hand():
     """Three queries share a key: the rows of qkv are, for each group, three queries, a key and a value."""
-    block, x = TransformerLayer(12, 6, kv_heads=2, dtype=torch.float64).attention, torch.randn(1, 5, 12).double()
+    block, x = (
+        TransformerLayer(12, 6, kv_heads=2, dtype=torch.float64).attention,
+        torch.randn(1, 5, 12).double(),
+    )
     rows = (x @ block.qkv.weight.T + block.qkv.bias)[0]  # (5, 20): 2 groups of (3 + 1 + 1) × 2
     heads = []
     for head in range(6):
-        q, k, v = (rows[:, 10 * (head // 3) + 2 * i : 10 * (head // 3) + 2 * i + 2] for i in (head % 3, 3, 4))
+        q, k, v = (
+            rows[:, 10 * (head // 3) + 2 * i : 10 * (head // 3) + 2 * i + 2]
+            for i in (head % 3, 3, 4)
+        )
         scores = (q @ k.T / math.sqrt(2)).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
         heads.append(scores.softmax(-1) @ v)
-    assert (block(x)[0] - torch.cat(heads, -1) @ block.proj.weight.T - block.proj.bias).abs().max() < 1e-12
+    assert (
+        block(x)[0] - torch.cat(heads, -1) @ block.proj.weight.T - block.proj.bias
+    ).abs().max() < 1e-12
     count = sum(p.numel() for p in gpt(**SHAPE, kv_heads=2).layers[0].parameters())
-    assert count == 12 * 32**2 + 13 * 32 - 2 * (32 // 2) * (32 + 1)  # 2 of 4 heads of keys and of values are gone
+    # 2 of 4 heads of keys and of values are gone
+    assert count == 12 * 32**2 + 13 * 32 - 2 * (32 // 2) * (32 + 1)
 
 
 @pytest.mark.parametrize("rotary", [False, True])
@@ -142,7 +157,9 @@ def test_grouped_queries_are_repeated_keys(rotary):
     block = TransformerLayer(24, 6, kv_heads=2, rotary=rotary, dtype=torch.float64).attention
     x = torch.randn(3, 7, 24, dtype=torch.float64)
     weight, bias = block.qkv.weight.view(2, 5, 4, 24), block.qkv.bias.view(2, 5, 4)
-    make = lambda rows: F.linear(x, weight[:, rows].flatten(0, 2), bias[:, rows].flatten()).view(3, 7, -1, 4)
+    make = lambda rows: F.linear(x, weight[:, rows].flatten(0, 2), bias[:, rows].flatten()).view(
+        3, 7, -1, 4
+    )
     q, k, v = (make(rows).transpose(1, 2) for rows in (slice(0, 3), slice(3, 4), slice(4, 5)))
     if rotary:
         q, k = rotated(q), rotated(k)
@@ -161,10 +178,14 @@ def test_swiglu_by_hand(ffn):
     assert sum(p.numel() for p in block.parameters()) == 3 * 8 * width + 2 * width + 8
 
 
-@pytest.mark.parametrize(("options", "model"), [
-    (dict(kv_heads=2, gated=True, ffn=20, rotary=True, tied=False), dict(positions=False)), (dict(ffn=20), {}),
-    (dict(gated=True, rotary=True), dict(positions=False)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        (dict(kv_heads=2, gated=True, ffn=20, rotary=True, tied=False), dict(positions=False)),
+        (dict(ffn=20), {}),
+        (dict(gated=True, rotary=True), dict(positions=False)),
+    ],
+)
 def test_parameters_with_options(options, model):
     """As the calculator counts them, which does not know this model."""
     known = {key: value for key, value in options.items() if key != "rotary"}
@@ -181,9 +202,14 @@ def test_a_layer_of_gpt_3_without_memory():
 
 
 def test_the_loss():
-    logits, targets = torch.randn(2, 3, 5, dtype=torch.float64), torch.tensor([[0, 1, 2], [3, 4, 0]])
+    logits, targets = (
+        torch.randn(2, 3, 5, dtype=torch.float64),
+        torch.tensor([[0, 1, 2], [3, 4, 0]]),
+    )
     chosen = logits.log_softmax(-1).gather(-1, targets[..., None])
-    assert next_token_loss(logits, targets).item() == pytest.approx(-chosen.mean().item(), abs=1e-14)
+    assert next_token_loss(logits, targets).item() == pytest.approx(
+        -chosen.mean().item(), abs=1e-14
+    )
     assert next_token_loss(logits, targets).dtype == torch.float64
     assert next_token_loss(logits.bfloat16(), targets).dtype == torch.float32
 

@@ -21,7 +21,8 @@ MAKES = {
 
 @pytest.mark.parametrize("name", MAKES)
 def test_what_is_built_on_meta_takes_no_time_and_no_memory_but_its_own(name):
-    statistics = {"zeros", "ones"} if name == "resnet" else set()  # of batch norm: torch fills them as it makes them
+    # of batch norm: torch fills them as it makes them
+    statistics = {"zeros", "ones"} if name == "resnet" else set()
 
     def program(comm):
         model = MAKES[name](comm)
@@ -36,8 +37,12 @@ def test_what_is_built_on_meta_takes_no_time_and_no_memory_but_its_own(name):
 
 
 TORCHS = {
-    "Linear": (4, 3), "Embedding": (5, 3), "LayerNorm": (3,), "Conv2d": (2, 3, 3), "BatchNorm2d": (3,),
-}  # fmt: skip
+    "Linear": (4, 3),
+    "Embedding": (5, 3),
+    "LayerNorm": (3,),
+    "Conv2d": (2, 3, 3),
+    "BatchNorm2d": (3,),
+}
 
 
 @pytest.mark.parametrize("kind", TORCHS)
@@ -46,4 +51,6 @@ def test_elsewhere_they_are_torchs(kind):
     for place in (layers, nn):
         torch.manual_seed(0)
         made.append(getattr(place, kind)(*TORCHS[kind]).state_dict())
-    assert list(made[0]) == list(made[1]) and all(torch.equal(made[0][k], made[1][k]) for k in made[0])
+    assert list(made[0]) == list(made[1]) and all(
+        torch.equal(made[0][k], made[1][k]) for k in made[0]
+    )

@@ -10,7 +10,10 @@ from minidist.models import mlp
 def test_layers_and_shapes():
     model = mlp([64, 128, 10])
     assert [tuple(p.shape) for p in model.parameters()] == [(128, 64), (128,), (10, 128), (10,)]
-    assert all(isinstance(layer, kind) for layer, kind in zip(model, (nn.Linear, nn.ReLU, nn.Linear), strict=True))
+    assert all(
+        isinstance(layer, kind)
+        for layer, kind in zip(model, (nn.Linear, nn.ReLU, nn.Linear), strict=True)
+    )
     assert model(torch.zeros(3, 64)).shape == (3, 10)
     assert mlp([4, 5, 6, 7])[-1].out_features == 7
 

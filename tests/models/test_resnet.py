@@ -7,14 +7,25 @@ import torch.nn.functional as F
 from minidist.models import resnet
 
 
-@pytest.mark.parametrize(("depth", "params"), [
-    # He et al. 2016, as torchvision's checkpoints have them.
-    (18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808),
-])
+@pytest.mark.parametrize(
+    ("depth", "params"),
+    [
+        # He et al. 2016, as torchvision's checkpoints have them.
+        (18, 11_689_512),
+        (34, 21_797_672),
+        (50, 25_557_032),
+        (101, 44_549_160),
+        (152, 60_192_808),
+    ],
+)
 def test_parameters(depth, params):
     model = resnet(depth, device="meta")
     assert sum(p.numel() for p in model.parameters()) == params
-    layers = [name for name, m in model.named_modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
+    layers = [
+        name
+        for name, m in model.named_modules()
+        if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))
+    ]
     assert len([name for name in layers if "shortcut" not in name]) == depth
 
 
@@ -28,8 +39,11 @@ def test_shapes_at_the_size_of_imagenet():
 
 def test_small_images_learn_and_running_means_follow():
     model = resnet(18, classes=4, channels=1, width=4, small=True)
-    assert all(m.running_var.eq(1).all() and m.running_mean.eq(0).all() and m.num_batches_tracked == 0
-               for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    assert all(
+        m.running_var.eq(1).all() and m.running_mean.eq(0).all() and m.num_batches_tracked == 0
+        for m in model.modules()
+        if isinstance(m, torch.nn.BatchNorm2d)
+    )
     x = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     y = torch.arange(16) % 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -11,8 +11,12 @@ SHAPE = dict(layers=2, hidden=24, heads=4, vocab=50, context=16, dtype=torch.flo
 def by_complex_numbers(x, base=10000.0):
     T, size = x.shape[-2:]
     speeds = torch.tensor([base ** (-2 * i / size) for i in range(size // 2)], dtype=torch.float64)
-    turns = torch.polar(torch.ones(T, size // 2, dtype=torch.float64), torch.outer(torch.arange(T).double(), speeds))
-    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns).flatten(-2)
+    turns = torch.polar(
+        torch.ones(T, size // 2, dtype=torch.float64), torch.outer(torch.arange(T).double(), speeds)
+    )
+    return torch.view_as_real(
+        torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns
+    ).flatten(-2)
 
 
 @pytest.mark.parametrize("base", [10000.0, 50.0])
@@ -35,8 +39,9 @@ def test_only_distances_count():
 def test_dtypes(dtype):
     x = torch.randn(5, 300, 8, dtype=torch.float64).to(dtype)
     assert rotated(x).dtype == dtype
-    assert (rotated(x).double() - by_complex_numbers(x.double())).abs().max() < 300 * torch.finfo(torch.float32).eps + \
-        4 * torch.finfo(dtype).eps  # fmt: skip
+    assert (rotated(x).double() - by_complex_numbers(x.double())).abs().max() < 300 * torch.finfo(
+        torch.float32
+    ).eps + 4 * torch.finfo(dtype).eps
 
 
 def test_a_gpt_without_added_positions():

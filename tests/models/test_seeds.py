@@ -32,7 +32,9 @@ def test_a_part_cut_from_the_whole_starts_equal():
 
 
 def test_always_the_same_numbers():
-    known = torch.tensor([[0.641404750957, 0.307129568990], [-0.267303036476, -0.396434331878]], dtype=torch.float64)
+    known = torch.tensor(
+        [[0.641404750957, 0.307129568990], [-0.267303036476, -0.396434331878]], dtype=torch.float64
+    )
     assert torch.allclose(initial(0, "0.weight", (2, 2)), known, atol=1e-11)
     assert generator(1, "2.weight").initial_seed() != generator(12, ".weight").initial_seed()
 
@@ -46,7 +48,10 @@ def test_other_dtypes_are_the_float64_values_rounded(dtype):
 
 def test_scale():
     weight = initial(0, "w", (500, 400))
-    assert weight.std().item() == pytest.approx(400**-0.5, rel=0.01) and abs(weight.mean().item()) < 3e-4
+    assert (
+        weight.std().item() == pytest.approx(400**-0.5, rel=0.01)
+        and abs(weight.mean().item()) < 3e-4
+    )
     assert initial(0, "conv", (64, 8, 5, 5)).std().item() == pytest.approx(200**-0.5, rel=0.02)
 
 
@@ -60,16 +65,23 @@ def test_tied_parameters_stay_tied():
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     seeded_(tied, 5)
-    assert tied[1].weight is tied[0].weight and torch.equal(tied[1].weight, initial(5, "0.weight", (4, 4)).float())
+    assert tied[1].weight is tied[0].weight and torch.equal(
+        tied[1].weight, initial(5, "0.weight", (4, 4)).float()
+    )
 
 
 def drawn_at_once(name, shape):
     """The whole by one call of torch: what the blocks must put together."""
-    return torch.empty(shape, dtype=torch.float64).normal_(generator=generator(3, name)) * shape[-1] ** -0.5
+    return (
+        torch.empty(shape, dtype=torch.float64).normal_(generator=generator(3, name))
+        * shape[-1] ** -0.5
+    )
 
 
 @pytest.mark.parametrize("block", [1, 100, seeds.BLOCK])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 1), (17, 1), (31, 1), (32, 1), (47, 3), (49, 3), (100, 7)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (3, 5), (16, 1), (17, 1), (31, 1), (32, 1), (47, 3), (49, 3), (100, 7)]
+)
 def test_blocks_do_not_change_the_numbers(block, shape, monkeypatch):
     monkeypatch.setattr(seeds, "BLOCK", block)
     assert torch.equal(initial(3, "a.weight", shape), drawn_at_once("a.weight", shape))
@@ -83,7 +95,9 @@ def test_every_split_has_the_numbers_of_the_whole(n, dim, monkeypatch):
     whole, at = drawn_at_once("w", shape), 0
     for size in uneven(shape[dim], n):
         part = torch.empty((size, 5) if dim == 0 else (70, size))  # rounded to float32
-        assert torch.equal(initial_(part, 3, "w", dim, at, shape[dim]), whole.narrow(dim, at, size).float())
+        assert torch.equal(
+            initial_(part, 3, "w", dim, at, shape[dim]), whole.narrow(dim, at, size).float()
+        )
         at += size
 
 

@@ -137,13 +137,21 @@ def judged(faults: list[Fault], jobs: int) -> Iterator[tuple[Fault, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="those whose names begin so; all unless given")
+    parser.add_argument(
+        "names", nargs="*", metavar="TECHNIQUE", help="those whose names begin so; all unless given"
+    )
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--list", action="store_true", help="the techniques, and how many faults each has")
+    parser.add_argument(
+        "--list", action="store_true", help="the techniques, and how many faults each has"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork hangs in what its parent has begun with threads
     os.environ["OMP_NUM_THREADS"] = "1"
-    chosen = {name: faults for name, faults in techniques().items() if name.startswith(tuple(options.names or [""]))}
+    chosen = {
+        name: faults
+        for name, faults in techniques().items()
+        if name.startswith(tuple(options.names or [""]))
+    }
     if options.list:
         for name, faults in chosen.items():
             print(f"{len(faults):3}  {name}")

@@ -30,8 +30,8 @@ FAULTS = {
         Fault(
             "the all-gather half is one step short",
             "collectives/ring.py",
-            "    for step in range(n - 1):\n        comm.sendrecv(chunks[(r - step) % n]",
-            "    for step in range(n - 2):\n        comm.sendrecv(chunks[(r - step) % n]",
+            "n, r = comm.size, comm.rank\n    for step in range(n - 1):",
+            "n, r = comm.size, comm.rank\n    for step in range(n - 2):",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
         Fault(
@@ -277,8 +277,8 @@ FAULTS = {
         Fault(
             "the ring's link from the last rank to the first is not looked at",
             "collectives/links.py",
-            "for r in range(n) if distance % n])",
-            "for r in range(n - distance) if distance % n])",
+            '("apart", distance), lambda: [((r + distance) % n, r) for r in range(n) if distance % n]',
+            '("apart", distance),\n            lambda: [((r + distance) % n, r) for r in range(n - distance) if distance % n],',
             "collectives/test_links.py",
         ),
         Fault(

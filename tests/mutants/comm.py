@@ -288,7 +288,7 @@ FAULTS = {
         Fault(
             "what a job has posted does not start on its stream",
             "comm/torchdist/streams.py",
-            "                self.comm.start()  # here, on the lane's stream, which knows that the values are there\n",
+            "                # here, on the lane's stream, which knows that the values are there\n                self.comm.start()\n",
             "",
             "comm/torchdist/test_streams.py::test_jobs_run_on_the_thread_that_asks_in_the_lanes_stream",
         ),
@@ -407,8 +407,7 @@ FAULTS = {
         Fault(
             "a job starts before it has been asked for",
             "comm/world/world.py",
-            "            self.fiber.time = max(self.fiber.time, work.posted)"
-            "  # its rank may have computed on, and put it later\n",
+            "            # its rank may have computed on, and put it later\n            self.fiber.time = max(self.fiber.time, work.posted)\n",
             "",
             "comm/charge/test_charge.py",
         ),

@@ -23,7 +23,9 @@ class Fault(NamedTuple):
         """The file's text with the fault. ValueError unless `old` stands there exactly once."""
         times = text.count(self.old)
         if times != 1:
-            raise ValueError(f"{self.file}: {self.title}: the text to be changed stands there {times} times, not once")
+            raise ValueError(
+                f"{self.file}: {self.title}: the text to be changed stands there {times} times, not once"
+            )
         return text.replace(self.old, self.new)
 
     @property
@@ -45,6 +47,8 @@ def techniques() -> dict[str, list[Fault]]:
             continue
         for technique, faults in importlib.import_module(module.name).FAULTS.items():
             if technique in found:
-                raise ValueError(f"{module.name} and another file both have the technique {technique!r}")
+                raise ValueError(
+                    f"{module.name} and another file both have the technique {technique!r}"
+                )
             found[technique] = faults
     return found

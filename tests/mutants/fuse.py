@@ -42,8 +42,8 @@ FAULTS = {
         Fault(
             "the slope of GELU's tanh lacks a factor of 3",
             "train/fuse/gelu.py",
-            "(1 + 3 * CUBE * z * z)",
-            "(1 + CUBE * z * z)",
+            "slope = 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * math.sqrt(2 / math.pi) * (\n            1 + 3 * CUBE * z * z\n        )",
+            "slope = 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * math.sqrt(2 / math.pi) * (1 + CUBE * z * z)",
             "train/fuse/test_gelu.py::test_the_gradient",
         ),
         Fault(
@@ -109,8 +109,8 @@ FAULTS = {
         Fault(
             "parameters without a gradient are stepped, too",
             "train/fuse/flat.py",
-            "kinds = [None if p.grad is None else self._kind(self.state.get(p, {})) for p in",
-            "kinds = [self._kind(self.state.get(p, {})) for p in",
+            "kinds = [\n                    None if p.grad is None else self._kind(self.state.get(p, {}))\n                    for p in flat.params\n                ]",
+            "kinds = [self._kind(self.state.get(p, {})) for p in flat.params]",
             "train/fuse/test_optimizers.py::test_twenty_steps",
         ),
         Fault(

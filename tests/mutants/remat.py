@@ -106,8 +106,7 @@ FAULTS = {
             "an operator draws other random numbers when it is repeated",
             "train/remat/tape.py",
             (
-                "self._replay = Replay.bare(leaves((args, kwargs))) "
-                "if torch.Tag.nondeterministic_seeded in func.tags else None"
+                "self._replay = (\n            Replay.bare(leaves((args, kwargs)))\n            if torch.Tag.nondeterministic_seeded in func.tags\n            else None\n        )"
             ),
             "self._replay = None",
             (
@@ -143,10 +142,9 @@ FAULTS = {
             "what was changed in place keeps the recipe that it had",
             "train/remat/tape.py",
             (
-                "                    self._known.pop(x.untyped_storage()._cdata, None)"
-                "  # its recipe gives what it was before\n"
+                "# its recipe gives what it was before\n                    self._known.pop(x.untyped_storage()._cdata, None)"
             ),
-            "                    pass\n",
+            "pass",
             "train/remat/test_selective.py::test_changes_in_place_and_batch_norm",
         ),
     ],

@@ -77,8 +77,8 @@ FAULTS = {
         Fault(
             "the first entry of a block is put into the one before",
             "train/compress/coding.py",
-            "device=packed.device), right=True)",
-            "device=packed.device))",
+            "block = torch.searchsorted(\n        ends.view(torch.int64), torch.arange(count, device=packed.device), right=True\n    )",
+            "block = torch.searchsorted(ends.view(torch.int64), torch.arange(count, device=packed.device))",
             "train/compress/test_coding.py::test_only_in_the_last_block",
         ),
     ],
@@ -116,8 +116,8 @@ FAULTS = {
         Fault(
             "the period stands still where the loss does",
             "train/local_sgd/adaptive.py",
-            "period if period < before.period or fallen",
-            "period if period <= before.period or fallen",
+            "if period < before.period or fallen",
+            "if period <= before.period or fallen",
             "train/local_sgd/test_adaptive.py::test_the_rule_by_hand",
         ),
         Fault(
@@ -251,25 +251,24 @@ FAULTS = {
         Fault(
             "what every tensor rank has whole is counted by each",
             "train/optim/clip.py",
-            "if p not in others and (first or name in how)]",
-            "if p not in others]",
+            "return [\n        p for name, p in module.named_parameters() if p not in others and (first or name in how)\n    ]",
+            "return [p for name, p in module.named_parameters() if p not in others]",
             "train/optim/test_clip.py::test_data_pipeline_and_tensor[1-1-3]",
         ),
         Fault(
             "a tied embedding is counted by both of its stages",
             "train/optim/clip.py",
-            "if p not in others and (first or name in how)]",
-            "if first or name in how]",
+            "return [\n        p for name, p in module.named_parameters() if p not in others and (first or name in how)\n    ]",
+            "return [p for name, p in module.named_parameters() if first or name in how]",
             "train/optim/test_clip.py::test_a_tied_embedding_counts_once",
         ),
         Fault(
             "what another rank counts is not scaled",
             "train/optim/clip.py",
             (
-                "clip_(comm, [p.grad for p in module.parameters() if p.grad is not None], "
-                "max_norm, norm_type, mine)"
+                "return clip_(\n        comm, [p.grad for p in module.parameters() if p.grad is not None], max_norm, norm_type, mine\n    )"
             ),
-            "clip_(comm, mine, max_norm, norm_type)",
+            "return clip_(comm, mine, max_norm, norm_type)",
             "train/optim/test_clip.py::test_data_pipeline_and_tensor[1-1-3]",
         ),
     ],

@@ -28,8 +28,8 @@ FAULTS = {
         Fault(
             "the tensors of a list travel one by one",
             "parallel/tensor/operators.py",
-            "tuple(all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs]))",
-            "tuple(all_reduce_(comm, x.clone(memory_format=torch.contiguous_format)) for x in xs)",
+            "return tuple(\n            all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs])\n        )",
+            "return tuple(all_reduce_(comm, x.clone(memory_format=torch.contiguous_format)) for x in xs)",
             "parallel/tensor/test_operators.py::test_lists_travel_together",
         ),
         Fault(
@@ -45,16 +45,10 @@ FAULTS = {
             "every rank adds the bias of a row layer, before the sum",
             "parallel/tensor/linear.py",
             (
-                "partial = F.linear(x, self.weight)  # (…, outputs)\n"
-                "        y = reduce_scatter_sequence(partial, self.comm) if self.sequence"
-                " else reduce_from(partial, self.comm)\n"
-                "        return y if self.bias is None else y + self._bias().to(y.dtype)"
+                "partial = F.linear(x, self.weight)  # (…, outputs)\n        y = (\n            reduce_scatter_sequence(partial, self.comm)\n            if self.sequence\n            else reduce_from(partial, self.comm)\n        )\n        # autocast may have lowered y\n        return y if self.bias is None else y + self._bias().to(y.dtype)"
             ),
             (
-                "partial = F.linear(x, self.weight, self.bias)\n"
-                "        y = reduce_scatter_sequence(partial, self.comm) if self.sequence"
-                " else reduce_from(partial, self.comm)\n"
-                "        return y"
+                "partial = F.linear(x, self.weight, self.bias)\n        y = (\n            reduce_scatter_sequence(partial, self.comm)\n            if self.sequence\n            else reduce_from(partial, self.comm)\n        )\n        return y  # autocast may have lowered y"
             ),
             "parallel/tensor/test_linear.py::test_a_mistake_is_found",
         ),
@@ -91,15 +85,15 @@ FAULTS = {
         Fault(
             "rotary positions are left out",
             "parallel/tensor/layer.py",
-            'name=join(name, "attention"), rotary=rotary, **split)',
-            'name=join(name, "attention"), **split)',
+            'hidden,\n            heads,\n            comm,\n            kv_heads,\n            dropout,\n            attention,\n            name=join(name, "attention"),\n            rotary=rotary,\n            **split,',
+            'hidden, heads, comm, kv_heads, dropout, attention, name=join(name, "attention"), **split',
             "parallel/tensor/test_layer.py::test_other_options[options2]",
         ),
         Fault(
             "every head has keys and values of its own",
             "parallel/tensor/layer.py",
-            "TensorAttention(hidden, heads, comm, kv_heads, dropout, attention,",
-            "TensorAttention(hidden, heads, comm, None, dropout, attention,",
+            "            kv_heads,",
+            "            None,",
             "parallel/tensor/test_layer.py::test_other_options[options0]",
         ),
         Fault(
@@ -209,8 +203,8 @@ FAULTS = {
         Fault(
             "a part holds the memory of the whole",
             "parallel/tensor/parts.py",
-            "(how[name].part(x, comm.rank) if name in how else x).clone() for",
-            "(how[name].part(x, comm.rank) if name in how else x) for",
+            "return {\n        name: (how[name].part(x, comm.rank) if name in how else x).clone()\n        for name, x in whole.items()\n    }",
+            "return {name: (how[name].part(x, comm.rank) if name in how else x) for name, x in whole.items()}",
             "parallel/tensor/test_parts.py::test_a_module_may_be_given_and_parts_do_not_hold_the_whole",
         ),
         Fault(

@@ -18,7 +18,9 @@ def test_there_are_enough_for_each_technique():
 
 
 def test_titles_differ():
-    titles = Counter((name, fault.title) for name, faults in techniques().items() for fault in faults)
+    titles = Counter(
+        (name, fault.title) for name, faults in techniques().items() for fault in faults
+    )
     assert [title for title, times in titles.items() if times > 1] == []
 
 
@@ -42,7 +44,10 @@ SPLIT = Fault("", "split.py", "", "", "test_split.py")
 @pytest.mark.parametrize(("old", "times"), [("no such text", 0), ("n", None)])
 def test_an_edit_that_is_not_unique_is_refused(old, times):
     text = (ROOT / SPLIT.path).read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match=f"stands there {text.count(old) if times is None else times} times, not once"):
+    with pytest.raises(
+        ValueError,
+        match=f"stands there {text.count(old) if times is None else times} times, not once",
+    ):
         SPLIT._replace(old=old).planted(text)
 
 
@@ -59,8 +64,11 @@ def test_verdicts(tmp_path):
         "import sys\nsys.path.insert(0, 'minidist')\nimport decide_for_test\n\n\n"
         "def test_one():\n    assert decide_for_test.one() == 1\n"
     )
-    faults = [seen, seen._replace(title="unseen", old="return 3", new="return 4"),
-              seen._replace(title="broken", old="return 3", new="return (")]  # fmt: skip
+    faults = [
+        seen,
+        seen._replace(title="unseen", old="return 3", new="return 4"),
+        seen._replace(title="broken", old="return 3", new="return ("),
+    ]
     for fault in faults:
         copy.plant(fault)
         run = mutants.Run(copy, fault.asked, 60)

@@ -92,15 +92,23 @@ class Open:
             return Instead(n) if n in here and not options else World(n, **options)
 
         def launched(program, n, *args, transport="shm", **kwargs):
-            return ask(n, program, args, kwargs) if n in here else launch(program, n, *args, **kwargs)
+            return (
+                ask(n, program, args, kwargs) if n in here else launch(program, n, *args, **kwargs)
+            )
 
         def as_torchrun(program, ranks, *args):
             return ask(ranks, as_script, (program, *args), {})
 
-        return {"World": (World, world), "launch": (launch, launched), "in_its_place": (in_its_place, as_torchrun)}
+        return {
+            "World": (World, world),
+            "launch": (launch, launched),
+            "in_its_place": (in_its_place, as_torchrun),
+        }
 
 
-def wrong(rows: dict[str, Row], n: int, folder, checked: bool | None = None) -> list[tuple[str, BaseException]]:
+def wrong(
+    rows: dict[str, Row], n: int, folder, checked: bool | None = None
+) -> list[tuple[str, BaseException]]:
     """(row, what it raised) of each test of these rows, at n ranks, that raised anything."""
     open_, failed = [], []
     for name, row in rows.items():
@@ -117,12 +125,18 @@ def wrong(rows: dict[str, Row], n: int, folder, checked: bool | None = None) -> 
             except (Exception, OutcomeException) as error:
                 failed.append((test.name, error))
         for ranks in sorted({question.n for _, question in asked}):
-            failed += answer([(test, question.job) for test, question in asked if question.n == ranks], ranks, checked)
+            failed += answer(
+                [(test, question.job) for test, question in asked if question.n == ranks],
+                ranks,
+                checked,
+            )
         open_ = [test for test, _ in asked if not any(test.name == name for name, _ in failed)]
     return failed
 
 
-def answer(asked: list[tuple[Open, tuple]], n: int, checked: bool | None) -> list[tuple[str, BaseException]]:
+def answer(
+    asked: list[tuple[Open, tuple]], n: int, checked: bool | None
+) -> list[tuple[str, BaseException]]:
     """Run what was asked for on n ranks. Where a program raises, the row is named, and the others run again."""
     failed: list[tuple[str, BaseException]] = []
     while asked:
@@ -130,7 +144,11 @@ def answer(asked: list[tuple[Open, tuple]], n: int, checked: bool | None) -> lis
         try:
             every = over_nccl_like(run_all, n, jobs, checked=checked)
         except Exception as error:
-            guilty = [note.removeprefix("in ") for note in getattr(error, "__notes__", []) if note.startswith("in ")]
+            guilty = [
+                note.removeprefix("in ")
+                for note in getattr(error, "__notes__", [])
+                if note.startswith("in ")
+            ]
             if not guilty:
                 raise
             failed.append((guilty[0], error))

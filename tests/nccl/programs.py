@@ -36,7 +36,9 @@ def pipeline(comm, schedule, ahead):
     v = 2 if schedule is interleaved else 1
     part = stages.own(comm, stages.layers(comm.size * v), v)
     ours = Pipeline(part, comm, schedule, stages.mse, ahead=ahead)
-    optimizer = torch.optim.SGD([p for chunk in part for p in chunk.parameters()], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        [p for chunk in part for p in chunk.parameters()], lr=0.1, momentum=0.9
+    )
     batch = stages.data(4 * comm.size)
 
     def step():
@@ -96,13 +98,18 @@ def clipped(comm):
 
 
 STEPS = {
-    **{f"pipeline, {schedule.__name__}, ahead={k}": lambda comm, schedule=schedule, k=k: pipeline(comm, schedule, k)
-       for schedule in (one_f_one_b, interleaved, zb_h1) for k in (0, 1)},
+    **{
+        f"pipeline, {schedule.__name__}, ahead={k}": lambda comm, schedule=schedule, k=k: pipeline(
+            comm, schedule, k
+        )
+        for schedule in (one_f_one_b, interleaved, zb_h1)
+        for k in (0, 1)
+    },
     "DataParallel": data_parallel,
     **{f"FullySharded, prefetch={k}": lambda comm, k=k: fully_sharded(comm, k) for k in (0, 1, 2)},
     "ZeRO 2": zero_2,
     "clipping": clipped,
-}  # fmt: skip
+}
 
 
 def waits(comm):

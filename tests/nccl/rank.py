@@ -33,18 +33,27 @@ class MadeByTests:
         self.device, self._stack = device, contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        for name in {f.__name__ for f in _device_constructors() if hasattr(f, "__name__")} | {"tensor", "empty_like"}:
+        for name in {f.__name__ for f in _device_constructors() if hasattr(f, "__name__")} | {
+            "tensor",
+            "empty_like",
+        }:
             if hasattr(torch, name):
-                self._stack.enter_context(mock.patch.object(torch, name, self._maker(name, getattr(torch, name))))
+                self._stack.enter_context(
+                    mock.patch.object(torch, name, self._maker(name, getattr(torch, name)))
+                )
 
     def __exit__(self, *_) -> None:
         self._stack.close()
 
     def _maker(self, name: str, made):
         def make(*args, **kwargs):
-            test, model = asks() if threading.current_thread() is threading.main_thread() else (False, False)
+            test, model = (
+                asks() if threading.current_thread() is threading.main_thread() else (False, False)
+            )
             named = kwargs.get("device")
-            if test and ((model and str(named) == "cpu") or (named is None and name != "empty_like")):
+            if test and (
+                (model and str(named) == "cpu") or (named is None and name != "empty_like")
+            ):
                 kwargs["device"] = self.device
             return made(*args, **kwargs)
 
@@ -68,7 +77,9 @@ def asks() -> tuple[bool, bool]:
 
 def moved(values, device: torch.device):
     """The same with all tensors and modules on `device`."""
-    return tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor | torch.nn.Module) else x, values)
+    return tree_map(
+        lambda x: x.to(device) if isinstance(x, torch.Tensor | torch.nn.Module) else x, values
+    )
 
 
 def move_globals(files, device: torch.device) -> None:
@@ -88,7 +99,9 @@ def move_cells(program, device: torch.device) -> None:
 def run_all(comm, jobs: list[tuple]) -> list:
     """The result of each job, (name, program, args, kwargs). An exception says in which one it was raised."""
     found = []
-    files = [vars(module) for name, module in list(sys.modules.items()) if name.startswith("tests.")]
+    files = [
+        vars(module) for name, module in list(sys.modules.items()) if name.startswith("tests.")
+    ]
     move_globals(files, comm.device)
     with MadeByTests(comm.device):
         for name, program, args, kwargs in jobs:
@@ -107,7 +120,11 @@ def as_script(comm, program, *args):
     """`program(*args)` of a rank that torchrun has started, whose `from_env` gives this Comm."""
     given = lambda *_, **__: comm
     patches = [mock.patch.object(minidist.comm, "from_env", given)]
-    patches += [mock.patch.object(sys.modules["started"], "from_env", given)] if "started" in sys.modules else []
+    patches += (
+        [mock.patch.object(sys.modules["started"], "from_env", given)]
+        if "started" in sys.modules
+        else []
+    )
     for patch in patches:
         patch.start()
     try:

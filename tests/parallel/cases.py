@@ -14,7 +14,9 @@ FEATURES, CLASSES, SAMPLES = 6, 3, 26
 def data(dtype=torch.float64):
     random = torch.Generator().manual_seed(1)
     x = torch.randn(SAMPLES, FEATURES, generator=random, dtype=torch.float64)
-    return x.to(dtype), torch.randn(SAMPLES, CLASSES, generator=random, dtype=torch.float64).to(dtype)
+    return x.to(dtype), torch.randn(SAMPLES, CLASSES, generator=random, dtype=torch.float64).to(
+        dtype
+    )
 
 
 class Hard(nn.Module):
@@ -39,7 +41,10 @@ class Mixed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.low, self.high = nn.Linear(FEATURES, 5, dtype=torch.float32), nn.Linear(5, CLASSES, dtype=torch.float64)
+        self.low, self.high = (
+            nn.Linear(FEATURES, 5, dtype=torch.float32),
+            nn.Linear(5, CLASSES, dtype=torch.float64),
+        )
 
     def forward(self, x):
         return self.high(self.low(x.float()).double())
@@ -62,7 +67,9 @@ def mse(prediction, y):
 
 
 def gradients(module):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()
+    }
 
 
 def serial(name, batch, steps, drop_last=True):
@@ -84,7 +91,16 @@ def naive(comm, module, weight):
     average_gradients(comm, module, weight)
 
 
-def train(comm, name, batch, steps, drop_last=True, how="DataParallel", wrapper=DataParallel, average=naive):
+def train(
+    comm,
+    name,
+    batch,
+    steps,
+    drop_last=True,
+    how="DataParallel",
+    wrapper=DataParallel,
+    average=naive,
+):
     """The same on this rank's part. Ranks start from different seeds."""
     module = made(name, comm.rank if how == "DataParallel" else 0)
     model = wrapper(module, comm) if how == "DataParallel" else module
@@ -107,7 +123,11 @@ def train(comm, name, batch, steps, drop_last=True, how="DataParallel", wrapper=
 def replicas_equal(comm, tensors):
     """Bit for bit."""
     flat = [t.detach().reshape(-1).contiguous().view(torch.uint8) for t in tensors]
-    return all(torch.equal(row, rows[0]) for rows in (all_gather(comm, f[None]) for f in flat) for row in rows)
+    return all(
+        torch.equal(row, rows[0])
+        for rows in (all_gather(comm, f[None]) for f in flat)
+        for row in rows
+    )
 
 
 def difference(ours, oracle):
@@ -115,5 +135,13 @@ def difference(ours, oracle):
     if isinstance(ours, dict):
         assert list(ours) == list(oracle)
         ours, oracle = ours.values(), oracle.values()
-    return largest((float("inf") if (a is None) != (b is None) else 0.0 if a is None else (a - b).abs().max().item())
-               for a, b in zip(ours, oracle, strict=True))  # fmt: skip
+    return largest(
+        (
+            float("inf")
+            if (a is None) != (b is None)
+            else 0.0
+            if a is None
+            else (a - b).abs().max().item()
+        )
+        for a, b in zip(ours, oracle, strict=True)
+    )

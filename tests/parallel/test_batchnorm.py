@@ -12,9 +12,25 @@ from tests.largest import largest, smallest
 from tests.parallel.cases import difference, gradients, replicas_equal
 
 CHANNELS = 3
-SHAPES = {"1d": (CHANNELS,), "1d with length": (CHANNELS, 5), "2d": (CHANNELS, 4, 3), "3d": (CHANNELS, 2, 3, 2)}
-SERIAL = {"1d": nn.BatchNorm1d, "1d with length": nn.BatchNorm1d, "2d": nn.BatchNorm2d, "3d": nn.BatchNorm3d}
-OPTIONS = [{}, {"affine": False}, {"momentum": None}, {"track_running_stats": False}, {"momentum": 0.3, "eps": 1e-3}]
+SHAPES = {
+    "1d": (CHANNELS,),
+    "1d with length": (CHANNELS, 5),
+    "2d": (CHANNELS, 4, 3),
+    "3d": (CHANNELS, 2, 3, 2),
+}
+SERIAL = {
+    "1d": nn.BatchNorm1d,
+    "1d with length": nn.BatchNorm1d,
+    "2d": nn.BatchNorm2d,
+    "3d": nn.BatchNorm3d,
+}
+OPTIONS = [
+    {},
+    {"affine": False},
+    {"momentum": None},
+    {"track_running_stats": False},
+    {"momentum": 0.3, "eps": 1e-3},
+]
 
 
 def parts(n):
@@ -52,12 +68,15 @@ def passes(norm, steps):
     return seen, state, norm.eval()(steps[0][0]).detach()
 
 
-def on_parts(comm, kind, options, sizes, steps, dtype=torch.float64, offset=0.0, layer=SyncBatchNorm):
+def on_parts(
+    comm, kind, options, sizes, steps, dtype=torch.float64, offset=0.0, layer=SyncBatchNorm
+):
     norm = filled(layer(CHANNELS, comm, **options).to(dtype))
     whole = batches(SHAPES[kind], sizes, steps, offset, dtype)
     first = sum(sizes[: comm.rank])
-    seen, state, evaluated = passes(norm, [(x[first:][: sizes[comm.rank]], c[first:][: sizes[comm.rank]])
-                                           for x, c in whole])  # fmt: skip
+    seen, state, evaluated = passes(
+        norm, [(x[first:][: sizes[comm.rank]], c[first:][: sizes[comm.rank]]) for x, c in whole]
+    )
     for _, _, own in seen:  # a rank's share of the sum
         for grad in own.values():
             all_reduce_(comm, grad)
@@ -67,7 +86,9 @@ def on_parts(comm, kind, options, sizes, steps, dtype=torch.float64, offset=0.0,
 def worst(results, kind, options, sizes, steps, dtype=torch.float64, offset=0.0):
     """The largest difference to one process."""
     serial = filled(SERIAL[kind](CHANNELS, **options).double())
-    seen, state, evaluated = passes(serial, batches(SHAPES[kind], sizes, steps, offset, torch.float64))
+    seen, state, evaluated = passes(
+        serial, batches(SHAPES[kind], sizes, steps, offset, torch.float64)
+    )
     pairs = []
     for i, (y, dx, own) in enumerate(seen):
         mine = [r[0][i] for r in results]
@@ -86,12 +107,17 @@ def every_case(comm, sizes):
     return {(kind, i): on_parts(comm, kind, OPTIONS[i], sizes, 3) for kind, i in cases}
 
 
-@pytest.mark.parametrize(("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 5)), *(("shm", n) for n in (2, 3, 4))])
+@pytest.mark.parametrize(
+    ("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 5)), *(("shm", n) for n in (2, 3, 4))]
+)
 def test_the_serial_norm(run, n):
     runner = World(n).run if run == "world" else lambda *args: launch(args[0], n, *args[1:])
     results = runner(every_case, parts(n))
     for kind, i in results[0]:
-        assert worst([r[kind, i] for r in results], kind, OPTIONS[i], parts(n), 3) < 1e-12, (kind, OPTIONS[i])
+        assert worst([r[kind, i] for r in results], kind, OPTIONS[i], parts(n), 3) < 1e-12, (
+            kind,
+            OPTIONS[i],
+        )
 
 
 def test_equal_parts_and_a_batch_that_others_have_alone():
@@ -100,7 +126,9 @@ def test_equal_parts_and_a_batch_that_others_have_alone():
         assert worst(results, "1d", {}, sizes, 2) < 1e-12, sizes
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.bfloat16, 0.2), (torch.float16, 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 2e-5), (torch.bfloat16, 0.2), (torch.float16, 0.02)]
+)
 def test_dtypes(dtype, bound):
     """Bounds: roundings of that dtype, in gradients of sizes up to 10."""
     results = World(3).run(on_parts, "2d", {}, parts(3), 2, dtype)
@@ -145,15 +173,24 @@ def test_numbers_far_from_zero_do_not_cancel():
     """A mean of 1e6 and a variance of 1 in float64: sums of squares would keep 4 digits of it."""
     x = batches(SHAPES["2d"], [2, 3, 4], 1, offset=1e6)[0][0]
     var = (x - x.mean([0, 2, 3], keepdim=True)).square().mean([0, 2, 3])
-    for _, ours, count in World(3).run(lambda comm: statistics(comm, x[[0, 2, 5][comm.rank] :][: comm.rank + 2])):
+    for _, ours, count in World(3).run(
+        lambda comm: statistics(comm, x[[0, 2, 5][comm.rank] :][: comm.rank + 2])
+    ):
         assert (ours - var).abs().max() < 1e-9 and count == 9 * 12
     assert (x.square().mean([0, 2, 3]) - x.mean([0, 2, 3]).square() - var).abs().max() > 1e-6
 
 
 def network(norm):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(2, 4, 3), norm(4), nn.ReLU(), nn.Conv2d(4, 3, 2), norm(3), nn.Flatten(),
-                         nn.Linear(12, 2)).double()  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        norm(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 2),
+        norm(3),
+        nn.Flatten(),
+        nn.Linear(12, 2),
+    ).double()
 
 
 def images(size):
@@ -163,7 +200,9 @@ def images(size):
 
 def trained(comm, sizes, how):
     """Three steps of SGD of a network under DataParallel; the loss of the whole batch is the mean over samples."""
-    model = DataParallel(SyncBatchNorm.convert(network(nn.BatchNorm2d), comm), comm, bucket_bytes=300)
+    model = DataParallel(
+        SyncBatchNorm.convert(network(nn.BatchNorm2d), comm), comm, bucket_bytes=300
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     first, mine = sum(sizes[: comm.rank]), sizes[comm.rank]
     model.weight = mine if how == "weight" else None
@@ -172,7 +211,11 @@ def trained(comm, sizes, how):
         losses = model(images(sum(sizes))[first:][:mine]).square().sum(1)
         (losses.mean() if how != "sum" else losses.sum() / (sum(sizes) / comm.size)).backward()
         optimizer.step()
-    return gradients(model.module), model.state_dict(), replicas_equal(comm, [*model.parameters(), *model.buffers()])
+    return (
+        gradients(model.module),
+        model.state_dict(),
+        replicas_equal(comm, [*model.parameters(), *model.buffers()]),
+    )
 
 
 def trained_serially(size):
@@ -185,11 +228,22 @@ def trained_serially(size):
     return gradients(model), model.state_dict()
 
 
-@pytest.mark.parametrize(("sizes", "how"), [([6], "mean"), ([3, 3], "mean"), ([2, 4], "sum"), ([3, 1, 2], "sum"),
-                                            ([4, 0, 2], "sum"), ([2, 2, 2, 2], "mean")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [
+        ([6], "mean"),
+        ([3, 3], "mean"),
+        ([2, 4], "sum"),
+        ([3, 1, 2], "sum"),
+        ([4, 0, 2], "sum"),
+        ([2, 2, 2, 2], "mean"),
+    ],
+)
 def test_under_data_parallel(sizes, how):
     grads, state = trained_serially(sum(sizes))
-    runs = [World(len(sizes)).run] + [lambda *args: launch(args[0], len(sizes), *args[1:])] * (min(sizes) in (0, 3))
+    runs = [World(len(sizes)).run] + [lambda *args: launch(args[0], len(sizes), *args[1:])] * (
+        min(sizes) in (0, 3)
+    )
     for results in [run(trained, sizes, how) for run in runs]:
         for mine, at_end, same in results:
             assert same and list(at_end) == list(state)
@@ -201,23 +255,35 @@ def test_under_data_parallel(sizes, how):
 def test_uneven_parts_need_the_sum(how):
     """A mean of each part's own is not the mean of all, and a weight after the backward comes too late."""
     grads, _ = trained_serially(6)
-    assert smallest(difference(mine, grads) for mine, *_ in World(2).run(trained, [2, 4], how)) > 1e-4
+    assert (
+        smallest(difference(mine, grads) for mine, *_ in World(2).run(trained, [2, 4], how)) > 1e-4
+    )
 
 
 def test_messages_and_bytes():
     def program(comm, steps, needs_grad=True, training=True):
         norm = SyncBatchNorm(64, comm).double().train(training)
         for _ in range(steps):
-            norm(torch.randn(4, 64, dtype=torch.float64).requires_grad_(needs_grad)).square().sum().backward()
+            norm(
+                torch.randn(4, 64, dtype=torch.float64).requires_grad_(needs_grad)
+            ).square().sum().backward()
 
     def one_step(n, *args):
         traces = [World(n).run(program, steps, *args).trace for steps in (2, 1)]
-        return [(traces[0].messages(r) - traces[1].messages(r), traces[0].bytes_sent(r) - traces[1].bytes_sent(r))
-                for r in range(n)]  # fmt: skip
+        return [
+            (
+                traces[0].messages(r) - traces[1].messages(r),
+                traces[0].bytes_sent(r) - traces[1].bytes_sent(r),
+            )
+            for r in range(n)
+        ]
 
     for n in (1, 2, 4):
         forward = (n - 1, (n - 1) * (2 * 64 + 1) * 8)
-        assert one_step(n) == [(forward[0] + 2 * (n - 1), forward[1] + 2 * (n - 1) * 2 * 64 // n * 8)] * n
+        assert (
+            one_step(n)
+            == [(forward[0] + 2 * (n - 1), forward[1] + 2 * (n - 1) * 2 * 64 // n * 8)] * n
+        )
         assert one_step(n, False) == [forward] * n  # nobody asks for dx
         assert one_step(n, True, False) == [(0, 0)] * n
 
@@ -230,12 +296,16 @@ def test_meta_costs_the_same():
         return x.grad.shape, norm.running_var.device.type
 
     real, meta = World(3), World(3, device="meta")
-    assert real.run(program, "cpu")[2] == ((2, 4, 3), "cpu") and meta.run(program, "meta")[2] == ((2, 4, 3), "meta")
+    assert real.run(program, "cpu")[2] == ((2, 4, 3), "cpu") and meta.run(program, "meta")[2] == (
+        (2, 4, 3),
+        "meta",
+    )
     assert real.time == meta.time and real.trace == meta.trace
 
 
 def test_recomputed_in_backward():
     """Checkpointing runs the forward, messages and all, once more."""
+
     def program(comm):
         norm = filled(SyncBatchNorm(CHANNELS, comm).double())
         x = batches(SHAPES["2d"], [2, 2], 1)[0][0][2 * comm.rank :][:2].requires_grad_()
@@ -252,7 +322,9 @@ def test_too_few_values(sizes):
     def program(comm, size):
         SyncBatchNorm(3, comm)(torch.ones(sizes[comm.rank], 3, size))
 
-    with pytest.raises(ValueError, match=rf"more than 1 value per channel.*{len(sizes)} ranks.*{sum(sizes)}"):
+    with pytest.raises(
+        ValueError, match=rf"more than 1 value per channel.*{len(sizes)} ranks.*{sum(sizes)}"
+    ):
         World(len(sizes)).run(program, 1)
     if sum(sizes):
         World(len(sizes)).run(program, 2)
@@ -270,21 +342,50 @@ def test_convert():
     def program(comm):
         torch.manual_seed(comm.rank)
         shared = nn.BatchNorm1d(4)
-        module = nn.ModuleDict({"a": nn.Sequential(nn.BatchNorm2d(3, momentum=None, eps=0.1), nn.Linear(2, 2)),
-                                "b": shared, "c": shared, "d": nn.BatchNorm3d(5, affine=False).eval(),
-                                "e": nn.BatchNorm2d(2, track_running_stats=False, dtype=torch.float64),
-                                "f": nn.InstanceNorm2d(3), "g": nn.BatchNorm2d(2)})  # fmt: skip
+        module = nn.ModuleDict(
+            {
+                "a": nn.Sequential(nn.BatchNorm2d(3, momentum=None, eps=0.1), nn.Linear(2, 2)),
+                "b": shared,
+                "c": shared,
+                "d": nn.BatchNorm3d(5, affine=False).eval(),
+                "e": nn.BatchNorm2d(2, track_running_stats=False, dtype=torch.float64),
+                "f": nn.InstanceNorm2d(3),
+                "g": nn.BatchNorm2d(2),
+            }
+        )
         module["g"].weight.requires_grad_(False)
-        names, params, buffers = list(module.state_dict()), list(module.parameters()), list(module.buffers())
+        names, params, buffers = (
+            list(module.state_dict()),
+            list(module.parameters()),
+            list(module.buffers()),
+        )
         converted = SyncBatchNorm.convert(module, comm)
         assert converted is module and list(module.state_dict()) == names
-        assert all(a is b for a, b in zip([*module.parameters(), *module.buffers()], params + buffers, strict=True))
+        assert all(
+            a is b
+            for a, b in zip(
+                [*module.parameters(), *module.buffers()], params + buffers, strict=True
+            )
+        )
         assert {k: type(m) for k, m in module.items() if k in "bcdefg"} == {
-            "f": nn.InstanceNorm2d} | dict.fromkeys("bcdeg", SyncBatchNorm)  # fmt: skip
+            "f": nn.InstanceNorm2d
+        } | dict.fromkeys("bcdeg", SyncBatchNorm)
         a, d, e = module["a"][0], module["d"], module["e"]
-        assert (type(a), a.momentum, a.eps, a.training, a.affine) == (SyncBatchNorm, None, 0.1, True, True)
-        assert module["b"] is module["c"] and not d.training and not d.affine and d.track_running_stats
-        assert e.running_mean is None and not e.track_running_stats and not module["g"].weight.requires_grad
+        assert (type(a), a.momentum, a.eps, a.training, a.affine) == (
+            SyncBatchNorm,
+            None,
+            0.1,
+            True,
+            True,
+        )
+        assert (
+            module["b"] is module["c"] and not d.training and not d.affine and d.track_running_stats
+        )
+        assert (
+            e.running_mean is None
+            and not e.track_running_stats
+            and not module["g"].weight.requires_grad
+        )
         assert SyncBatchNorm.convert(module, comm)["b"] is module["b"]  # again: nothing more to do
         alone = SyncBatchNorm.convert(nn.BatchNorm1d(2), comm)
         return type(alone) is SyncBatchNorm and alone.comm is comm

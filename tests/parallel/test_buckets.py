@@ -9,16 +9,19 @@ from torch import nn
 from minidist.parallel.buckets import Bucket, assign
 
 
-@pytest.mark.parametrize(("nbytes", "kinds", "found"), [
-    ([], "", []),
-    ([4], "a", [[0]]),
-    ([4, 4, 4, 4, 4, 4], "aaaaaa", [[0], [1, 2, 3], [4, 5]]),  # a small first one
-    ([2, 2, 2], "aaa", [[0, 1], [2]]),
-    ([40, 4, 4, 40, 4], "aaaaa", [[0], [1, 2], [3], [4]]),  # too large for any
-    ([4, 0, 0, 12, 0], "aaaaa", [[0, 1, 2], [3, 4]]),
-    ([4, 4, 4, 4], "abab", [[0], [1], [2], [3]]),  # each dtype has a first one
-    ([4, 4, 4, 4, 4, 4], "aabaab", [[0], [2], [1, 3, 4], [5]]),  # by when they are complete
-])
+@pytest.mark.parametrize(
+    ("nbytes", "kinds", "found"),
+    [
+        ([], "", []),
+        ([4], "a", [[0]]),
+        ([4, 4, 4, 4, 4, 4], "aaaaaa", [[0], [1, 2, 3], [4, 5]]),  # a small first one
+        ([2, 2, 2], "aaa", [[0, 1], [2]]),
+        ([40, 4, 4, 40, 4], "aaaaa", [[0], [1, 2], [3], [4]]),  # too large for any
+        ([4, 0, 0, 12, 0], "aaaaa", [[0, 1, 2], [3, 4]]),
+        ([4, 4, 4, 4], "abab", [[0], [1], [2], [3]]),  # each dtype has a first one
+        ([4, 4, 4, 4, 4, 4], "aabaab", [[0], [2], [1, 3, 4], [5]]),  # by when they are complete
+    ],
+)
 def test_assign(nbytes, kinds, found):
     assert assign(nbytes, kinds, 12, 5) == found
 
@@ -34,7 +37,9 @@ def test_every_gradient_has_one_bucket_which_is_not_too_large():
         assert [bucket[-1] for bucket in buckets] == sorted(bucket[-1] for bucket in buckets)
         for kind in "ab":
             own = [bucket for bucket in buckets if kinds[bucket[0]] == kind]
-            assert [i for bucket in own for i in bucket] == [i for i in range(count) if kinds[i] == kind]
+            assert [i for bucket in own for i in bucket] == [
+                i for i in range(count) if kinds[i] == kind
+            ]
             for k, bucket in enumerate(own):
                 room = limit if k else min(first, limit)
                 total = sum(nbytes[i] for i in bucket)
@@ -52,8 +57,16 @@ def test_a_bucket_without_room(sizes):
 def parameters():
     """Of all kinds of shape and stride."""
     torch.manual_seed(0)
-    return [nn.Parameter(t) for t in (torch.randn(2, 3), torch.randn(4, 3).t(), torch.tensor(1.5), torch.randn(0, 3),
-                                      torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))]  # fmt: skip
+    return [
+        nn.Parameter(t)
+        for t in (
+            torch.randn(2, 3),
+            torch.randn(4, 3).t(),
+            torch.tensor(1.5),
+            torch.randn(0, 3),
+            torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        )
+    ]
 
 
 def backward(params):

@@ -16,25 +16,34 @@ from minidist.train.local_sgd import LocalSGD
 from tests.largest import largest
 from tests.parallel.cases import data, mse, replicas_equal
 
-RUNNERS = {"World": lambda program, n, *args: World(n).run(program, *args),
-           "shm": lambda program, n, *args: launch(program, n, *args),
-           "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo")}  # fmt: skip
+RUNNERS = {
+    "World": lambda program, n, *args: World(n).run(program, *args),
+    "shm": lambda program, n, *args: launch(program, n, *args),
+    "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo"),
+}
 
 DP, DPC, Z1, Z2, FS, OFF, LOCAL, SBN = KINDS = (
-    "DataParallel", "DataParallel, compressed", "ShardedOptimizer 1", "ShardedOptimizer 2", "FullySharded",
-    "OffloadedOptimizer", "LocalSGD", "SyncBatchNorm")  # fmt: skip
+    "DataParallel",
+    "DataParallel, compressed",
+    "ShardedOptimizer 1",
+    "ShardedOptimizer 2",
+    "FullySharded",
+    "OffloadedOptimizer",
+    "LocalSGD",
+    "SyncBatchNorm",
+)
 right, again, no = "right", "replaced", "refused"  # a replaced one is right, too
 VERDICTS = {
     #        DP     DPC    Z1     Z2     FS     OFF    LOCAL  SBN        the newer one
-    DP:    (again, again, no,    no,    no,    right, right, right),
-    DPC:   (again, again, no,    no,    no,    right, right, right),
-    Z1:    (no,    no,    again, again, no,    no,    no,    right),
-    Z2:    (no,    no,    again, again, no,    no,    no,    right),
-    FS:    (no,    no,    no,    no,    again, right, no,    no),
-    OFF:   (right, right, no,    no,    no,    again, right, right),
-    LOCAL: (no,    no,    no,    no,    no,    no,    again, right),
-    SBN:   (right, right, right, right, right, right, right, again),
-}  # fmt: skip
+    DP: (again, again, no, no, no, right, right, right),
+    DPC: (again, again, no, no, no, right, right, right),
+    Z1: (no, no, again, again, no, no, no, right),
+    Z2: (no, no, again, again, no, no, no, right),
+    FS: (no, no, no, no, again, right, no, no),
+    OFF: (right, right, no, no, no, again, right, right),
+    LOCAL: (no, no, no, no, no, no, again, right),
+    SBN: (right, right, right, right, right, right, right, again),
+}
 STEPS, BATCH, H, START = 6, 12, 2, 2
 
 
@@ -43,7 +52,9 @@ def net(seed, norm):
     torch.manual_seed(seed)
     middle = nn.BatchNorm1d(5) if norm else nn.Identity()
     # Without a bias before the norm: its gradient is 0 but for rounding, which AdamW divides by itself.
-    return nn.Sequential(nn.Linear(6, 5, bias=not norm), middle, nn.Tanh(), nn.Linear(5, 3)).double()
+    return nn.Sequential(
+        nn.Linear(6, 5, bias=not norm), middle, nn.Tanh(), nn.Linear(5, 3)
+    ).double()
 
 
 class Training:
@@ -51,14 +62,18 @@ class Training:
 
     def __init__(self, comm, norm, *kinds):
         self.comm = comm
-        self.averaged = not {DP, DPC, Z1, Z2, FS, LOCAL}.isdisjoint(kinds)  # else by hand, as is the start
+        # else by hand, as is the start
+        self.averaged = not {DP, DPC, Z1, Z2, FS, LOCAL}.isdisjoint(kinds)
         self.module = self.model = net(comm.rank if self.averaged else 0, norm)
         self.optimizer, self.kinds = None, kinds
 
     def add(self, kind, comm=None):
         comm, params = comm or self.comm, self.model.parameters()
-        inner = functools.partial(torch.optim.SGD, lr=0.1) if LOCAL in self.kinds else \
-            functools.partial(torch.optim.AdamW, lr=0.02)  # fmt: skip
+        inner = (
+            functools.partial(torch.optim.SGD, lr=0.1)
+            if LOCAL in self.kinds
+            else functools.partial(torch.optim.AdamW, lr=0.02)
+        )
         if kind == DP:
             self.model = DataParallel(self.model, comm)
         if kind == DPC:
@@ -70,8 +85,13 @@ class Training:
         if kind == OFF:
             self.optimizer = OffloadedOptimizer(params, inner, comm)
         if kind == LOCAL:
-            same = isinstance(self.model, DataParallel) and self.model.comm.size == comm.size == self.comm.size
-            self.optimizer = LocalSGD(self.optimizer or inner(params), comm, H, START, self.model if same else None)
+            same = (
+                isinstance(self.model, DataParallel)
+                and self.model.comm.size == comm.size == self.comm.size
+            )
+            self.optimizer = LocalSGD(
+                self.optimizer or inner(params), comm, H, START, self.model if same else None
+            )
         if kind == SBN:
             self.model = SyncBatchNorm.convert(self.model, comm)
 
@@ -122,18 +142,28 @@ def local(n, norm):
     copies = [{name: p.detach().clone() for name, p in start.named_parameters()} for _ in range(n)]
     x, y = (whole[:BATCH].chunk(n) for whole in data())
     for step in range(STEPS):
-        copies = [{name: p.detach().requires_grad_() for name, p in copy.items()} for copy in copies]
-        hidden = [nn.functional.linear(part, copy["0.weight"], copy.get("0.bias"))
-                  for part, copy in zip(x, copies, strict=True)]  # fmt: skip
+        copies = [
+            {name: p.detach().requires_grad_() for name, p in copy.items()} for copy in copies
+        ]
+        hidden = [
+            nn.functional.linear(part, copy["0.weight"], copy.get("0.bias"))
+            for part, copy in zip(x, copies, strict=True)
+        ]
         if norm:
             every = torch.cat(hidden)
             mean, var = every.mean(0), every.var(0, unbiased=False)
-            hidden = [(h - mean) / (var + 1e-5).sqrt() * copy["1.weight"] + copy["1.bias"]
-                      for h, copy in zip(hidden, copies, strict=True)]  # fmt: skip
-        losses = [mse(nn.functional.linear(h.tanh(), copy["3.weight"], copy["3.bias"]), target)
-                  for h, copy, target in zip(hidden, copies, y, strict=True)]  # fmt: skip
+            hidden = [
+                (h - mean) / (var + 1e-5).sqrt() * copy["1.weight"] + copy["1.bias"]
+                for h, copy in zip(hidden, copies, strict=True)
+            ]
+        losses = [
+            mse(nn.functional.linear(h.tanh(), copy["3.weight"], copy["3.bias"]), target)
+            for h, copy, target in zip(hidden, copies, y, strict=True)
+        ]
         sum(losses).backward()
-        copies = [{name: (p - 0.1 * p.grad).detach() for name, p in copy.items()} for copy in copies]
+        copies = [
+            {name: (p - 0.1 * p.grad).detach() for name, p in copy.items()} for copy in copies
+        ]
         if step < START or (step + 1 - START) % H == 0:
             mean = {name: sum(copy[name] for copy in copies) / n for name in copies[0]}
             copies = [mean] * n
@@ -142,7 +172,8 @@ def local(n, norm):
 
 def far(ours, oracle):
     assert ours.keys() == oracle.keys()
-    return torch.stack([(ours[name] - oracle[name]).abs().max() for name in oracle]).max().item()  # nan stays nan
+    # nan stays nan
+    return torch.stack([(ours[name] - oracle[name]).abs().max() for name in oracle]).max().item()
 
 
 def every_cell(comm):
@@ -174,8 +205,11 @@ def verdict(cell, oracle):
 
 @pytest.mark.parametrize(("where", "n"), [("World", 1), ("World", 3), ("shm", 2)])
 def test_all_pairs(where, n):
-    oracles = {(norm, locally): local(n, norm) if locally else serial(norm)
-               for norm in (False, True) for locally in (False, True)}  # fmt: skip
+    oracles = {
+        (norm, locally): local(n, norm) if locally else serial(norm)
+        for norm in (False, True)
+        for locally in (False, True)
+    }
     for found in RUNNERS[where](every_cell, n):
         wrong = {}
         for older, row in VERDICTS.items():
@@ -226,20 +260,37 @@ def test_what_was_replaced_says_so(where):
     for found in RUNNERS[where](used_again, 2):
         assert len(found) == sum(row.count(again) for row in VERDICTS.values()) - 1
         for (older, _), words in found.items():
-            assert re.match(rf"this {re.match(r'[A-Za-z]+', older)[0]} was replaced by a newer one", words)
+            assert re.match(
+                rf"this {re.match(r'[A-Za-z]+', older)[0]} was replaced by a newer one", words
+            )
 
 
 INSTEAD = {
     "an OffloadedOptimizer inside a ShardedOptimizer": lambda comm, model, stage: ShardedOptimizer(
-        model.parameters(), functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm), comm,
-        stage, lr=0.02),
-    "the same, made twice": lambda comm, model, stage: [ShardedOptimizer(
-        model.parameters(), functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm), comm,
-        stage, lr=0.02) for _ in range(2)][1],
+        model.parameters(),
+        functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm),
+        comm,
+        stage,
+        lr=0.02,
+    ),
+    "the same, made twice": lambda comm, model, stage: [
+        ShardedOptimizer(
+            model.parameters(),
+            functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm),
+            comm,
+            stage,
+            lr=0.02,
+        )
+        for _ in range(2)
+    ][1],
     "a ShardedOptimizer after one with an OffloadedOptimizer inside": lambda comm, model, stage: [
-        ShardedOptimizer(model.parameters(), make, comm, stage, lr=0.02) for make in
-        (functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm), torch.optim.AdamW)][1],
-}  # fmt: skip
+        ShardedOptimizer(model.parameters(), make, comm, stage, lr=0.02)
+        for make in (
+            functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm),
+            torch.optim.AdamW,
+        )
+    ][1],
+}
 
 
 def instead(comm, name, stage):
@@ -258,7 +309,9 @@ def test_what_a_refusal_says_to_do_is_right(name, stage):
 
 def test_gradients_that_leave_in_backward_cannot_be_averaged():
     def program(comm):
-        make = functools.partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD, comm=comm, in_backward=True)
+        make = functools.partial(
+            OffloadedOptimizer, optimizer_class=torch.optim.SGD, comm=comm, in_backward=True
+        )
         words = r"OffloadedOptimizer.*in_backward=(True|False)"
         data_first, optimizer_first, sharded = (net(0, False) for _ in range(3))
         DataParallel(data_first, comm)
@@ -314,7 +367,13 @@ def test_a_model_that_averages_over_other_ranks_is_refused():
 
 
 # Two axes of a mesh: the older one over the ranks of one, the newer over those of the other.
-CROSSING = {(DP, LOCAL): right, (DPC, LOCAL): right, (FS, LOCAL): right, (LOCAL, DP): right, (LOCAL, DPC): right}
+CROSSING = {
+    (DP, LOCAL): right,
+    (DPC, LOCAL): right,
+    (FS, LOCAL): right,
+    (LOCAL, DP): right,
+    (LOCAL, DPC): right,
+}
 
 
 def crossing_cells(comm):
@@ -326,8 +385,14 @@ def crossing_cells(comm):
             over = {kind: outer if kind == LOCAL else inner for kind in (older, newer)}
             try:
                 training.add(older, over[older])
-                training.add(newer, outer if LOCAL not in (older, newer) else
-                             inner if older == newer == LOCAL else over[newer])  # fmt: skip
+                training.add(
+                    newer,
+                    outer
+                    if LOCAL not in (older, newer)
+                    else inner
+                    if older == newer == LOCAL
+                    else over[newer],
+                )
             except ValueError as error:
                 found[older, newer] = str(error)
                 continue
@@ -368,14 +433,18 @@ def test_batch_norm_over_a_part_of_the_ranks():
         optimizer.step()
     for where in ("World", "shm"):
         for results in RUNNERS[where](grouped, 4):
-            assert largest(far(params, dict(model.named_parameters())) for params in results) < 1e-12
+            assert (
+                largest(far(params, dict(model.named_parameters())) for params in results) < 1e-12
+            )
 
 
 def hybrid(comm):
     """Shards in pairs, copies of them over the other axis, and a batch norm over all."""
     training = Training(comm, True, FS, SBN)
     training.model = SyncBatchNorm.convert(training.model, comm)
-    training.model = FullySharded(training.model, comm.split(comm.rank // 2), replicas=comm.split(comm.rank % 2))
+    training.model = FullySharded(
+        training.model, comm.split(comm.rank // 2), replicas=comm.split(comm.rank % 2)
+    )
     training.optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.02)
     return training.steps()
 

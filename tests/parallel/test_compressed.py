@@ -42,7 +42,9 @@ def program(comm, options, weighted, whole):
     return gradients(model.module), compression.calls, compression.shares
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 1}, {"bucket_bytes": 300, "overlap": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"bucket_bytes": 1}, {"bucket_bytes": 300, "overlap": False}]
+)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 def test_shares_in_sums_out(options, weighted, whole):
@@ -58,7 +60,9 @@ def test_shares_in_sums_out(options, weighted, whole):
         assert set().union(*calls[1::2]) == {name for name, g in grads.items() if g is not None}
     if weighted and whole:
         assert [shares[0] for _, _, shares in results] == pytest.approx([1 / 6, 2 / 6, 3 / 6])
-    parts = [{name: g for call in calls[0::2] for name, g in call.items()} for _, calls, _ in results]
+    parts = [
+        {name: g for call in calls[0::2] for name, g in call.items()} for _, calls, _ in results
+    ]
     total = sum(part["first.weight"] for part in parts)
     if not whole or not weighted:
         assert (total - results[0][0]["first.weight"]).abs().max() < 1e-14

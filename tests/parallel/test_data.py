@@ -9,13 +9,24 @@ from minidist.collectives import all_reduce_, broadcast_
 from minidist.comm import World, launch
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
 from tests.largest import largest
-from tests.parallel.cases import MODELS, SAMPLES, difference, gradients, made, mse, naive, serial, train
+from tests.parallel.cases import (
+    MODELS,
+    SAMPLES,
+    difference,
+    gradients,
+    made,
+    mse,
+    naive,
+    serial,
+    train,
+)
 
 BOUND = {"mlp": 1e-13, "hard": 1e-13, "mixed": 1e-6}  # the mixed one computes in float32 on its way
 
 
 def parts(n, *args, epoch=0, **kwargs):
     """Every rank's list of batches."""
+
     def program(comm):
         sampler = Sampler(*args, comm, **kwargs)
         sampler.set_epoch(epoch)
@@ -64,9 +75,15 @@ def test_sampling_leaves_the_ranks_random_numbers_alone():
     assert World(2).run(program, True) == World(2).run(program, False)
 
 
-@pytest.mark.parametrize(("args", "words"), [
-    ((100, 10), ("10 samples", "4 ranks")), ((7, 8), ("7", "8")), ((0, 4), ("0", "4")), ((8, 0), ("8", "0")),
-])
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((100, 10), ("10 samples", "4 ranks")),
+        ((7, 8), ("7", "8")),
+        ((0, 4), ("0", "4")),
+        ((8, 0), ("8", "0")),
+    ],
+)
 def test_a_batch_that_cannot_be(args, words):
     with pytest.raises(ValueError) as caught:
         parts(4, *args)
@@ -76,18 +93,28 @@ def test_a_batch_that_cannot_be(args, words):
 RUNS = {
     "world": lambda n, *args, **kwargs: World(n).run(*args, **kwargs),
     "processes": lambda n, program, *args, **kwargs: launch(program, n, *args, **kwargs),
-    "gloo": lambda n, program, *args, **kwargs: launch(program, n, *args, transport="gloo", **kwargs),
+    "gloo": lambda n, program, *args, **kwargs: launch(
+        program, n, *args, transport="gloo", **kwargs
+    ),
 }
 
 
-WRAPPERS = {"DataParallel": DataParallel, "naive": None,
-            "many buckets": functools.partial(DataParallel, bucket_bytes=1),
-            "at the end": functools.partial(DataParallel, bucket_bytes=250, first_bucket_bytes=50, overlap=False),
-            }  # fmt: skip
+WRAPPERS = {
+    "DataParallel": DataParallel,
+    "naive": None,
+    "many buckets": functools.partial(DataParallel, bucket_bytes=1),
+    "at the end": functools.partial(
+        DataParallel, bucket_bytes=250, first_bucket_bytes=50, overlap=False
+    ),
+}
 
 
-EVERY = [(name, how, drop_last) for name in MODELS for how in WRAPPERS
-         for drop_last in ((True, False) if how in ("DataParallel", "naive") else (False,))]  # fmt: skip
+EVERY = [
+    (name, how, drop_last)
+    for name in MODELS
+    for how in WRAPPERS
+    for drop_last in ((True, False) if how in ("DataParallel", "naive") else (False,))
+]
 SOME = [("hard", "DataParallel", False), ("hard", "naive", False), ("mixed", "many buckets", False)]
 
 
@@ -99,14 +126,27 @@ def batch_and_steps(n, drop_last):
 
 def every_case(comm, cases):
     """{case: result} of models, in several ways, with equal and with uneven batches."""
-    return {(name, how, drop_last): train(comm, name, *batch_and_steps(comm.size, drop_last), drop_last,
-                                          "naive" if how == "naive" else "DataParallel", WRAPPERS[how])
-            for name, how, drop_last in cases}  # fmt: skip
+    return {
+        (name, how, drop_last): train(
+            comm,
+            name,
+            *batch_and_steps(comm.size, drop_last),
+            drop_last,
+            "naive" if how == "naive" else "DataParallel",
+            WRAPPERS[how],
+        )
+        for name, how, drop_last in cases
+    }
 
 
-@pytest.mark.parametrize(("run", "n"), [
-    *(("world", n) for n in (1, 2, 3, 4, 5)), *(("processes", n) for n in (1, 2, 3, 4)), ("gloo", 2),
-])
+@pytest.mark.parametrize(
+    ("run", "n"),
+    [
+        *(("world", n) for n in (1, 2, 3, 4, 5)),
+        *(("processes", n) for n in (1, 2, 3, 4)),
+        ("gloo", 2),
+    ],
+)
 def test_the_serial_step(run, n):
     results = RUNS[run](n, every_case, EVERY if run == "world" else SOME)
     for name, how, drop_last in results[0]:
@@ -156,15 +196,28 @@ class NotBroadcast(DataParallel):
                 p.copy_(old)
 
 
-@pytest.mark.parametrize(("wrapper", "drop_last"), [
-    (Forgotten, True), (Summed, True), (Unweighted, False), (WithoutUnused, True), (NotBroadcast, True),
-])
+@pytest.mark.parametrize(
+    ("wrapper", "drop_last"),
+    [
+        (Forgotten, True),
+        (Summed, True),
+        (Unweighted, False),
+        (WithoutUnused, True),
+        (NotBroadcast, True),
+    ],
+)
 def test_a_wrong_variant_is_found(wrapper, drop_last):
     steps = 3 if drop_last else 4
     oracle = serial("hard", 8, steps, drop_last)
     for right in (True, False):
-        results = World(4).run(train, "hard", 8, steps, drop_last, wrapper=DataParallel if right else wrapper)
-        worst = largest(difference(mine, theirs) for r in results for mine, theirs in zip(r, oracle, strict=False))
+        results = World(4).run(
+            train, "hard", 8, steps, drop_last, wrapper=DataParallel if right else wrapper
+        )
+        worst = largest(
+            difference(mine, theirs)
+            for r in results
+            for mine, theirs in zip(r, oracle, strict=False)
+        )
         assert (worst < 1e-13 and all(r[2] for r in results)) if right else (worst > 1e-4)
 
 
@@ -198,8 +251,11 @@ def test_messages_and_bytes_of_a_step(n):
         return [(trace.messages(r), trace.bytes_sent(r)) for r in range(n)]
 
     sizes = [p.numel() for p in made("mlp", 0).parameters()]
-    for how, chunks in (("DataParallel", [sum(sizes) + len(sizes)]), ("naive", sizes)):  # + one flag for each tensor
-        more = [(a[0] - b[0], a[1] - b[1]) for a, b in zip(traced(how, 3), traced(how, 2), strict=True)]
+    # + one flag for each tensor
+    for how, chunks in (("DataParallel", [sum(sizes) + len(sizes)]), ("naive", sizes)):
+        more = [
+            (a[0] - b[0], a[1] - b[1]) for a, b in zip(traced(how, 3), traced(how, 2), strict=True)
+        ]
         assert {messages for messages, _ in more} == {2 * (n - 1) * len(chunks)}
         assert sum(nbytes for _, nbytes in more) == 2 * (n - 1) * sum(chunks) * 8
 
@@ -228,6 +284,7 @@ def test_meta_costs_the_same():
 
 def test_naive_a_missing_gradient_counts_as_zeros():
     """One layer is used by a rank alone, the other by none."""
+
     def program(comm):
         layers = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(2))
         if comm.rank == 1:

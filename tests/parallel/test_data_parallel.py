@@ -11,7 +11,11 @@ from minidist.parallel.data import DataParallel
 from tests.largest import largest
 from tests.parallel.cases import Hard, difference, gradients, made, mse, replicas_equal
 
-BUCKETS = [{}, {"bucket_bytes": 1}, {"bucket_bytes": 300, "first_bucket_bytes": 100, "overlap": False}]
+BUCKETS = [
+    {},
+    {"bucket_bytes": 1},
+    {"bucket_bytes": 300, "first_bucket_bytes": 100, "overlap": False},
+]
 
 
 def both(program, n, *args):
@@ -21,8 +25,10 @@ def both(program, n, *args):
 
 def everywhere(program, n, *args):
     """The same with some of BUCKETS, which the program takes as `options`; with all, over n = 1, 2, 3."""
-    return [World(n).run(program, *args, options=BUCKETS[n % 3]),
-            launch(program, n, *args, options=BUCKETS[(n + 1) % 3])]  # fmt: skip
+    return [
+        World(n).run(program, *args, options=BUCKETS[n % 3]),
+        launch(program, n, *args, options=BUCKETS[(n + 1) % 3]),
+    ]
 
 
 def batch_of(rank, size=2, dtype=torch.float64):
@@ -71,7 +77,9 @@ class Increments(DataParallel):
         super().__init__(module, comm)
         for p in module.parameters():
             if p.requires_grad:
-                p.register_hook(lambda grad: all_reduce_(comm, grad.clone(), "mean") if self._averages else grad)
+                p.register_hook(
+                    lambda grad: all_reduce_(comm, grad.clone(), "mean") if self._averages else grad
+                )
 
     def _has_gradient(self, p):
         pass
@@ -124,14 +132,17 @@ def again(comm, case, options):
     elif case.startswith("after an error"):
         bad = model(x)
         bad.register_hook(lambda grad: 1 / 0)
-        error = (bad.sum() + loss) if case.endswith("early") else failing(model, x)  # early: before any gradient
+        # early: before any gradient
+        error = (bad.sum() + loss) if case.endswith("early") else failing(model, x)
         with pytest.raises(ZeroDivisionError):
             error.backward()
         model.zero_grad()
         model(x).square().mean().backward()
     elif case == "checkpointed":
         model.zero_grad()
-        torch.utils.checkpoint.checkpoint(model, x.requires_grad_(), use_reentrant=True).square().mean().backward()
+        torch.utils.checkpoint.checkpoint(
+            model, x.requires_grad_(), use_reentrant=True
+        ).square().mean().backward()
     elif case == "recomputed":
         torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).square().mean().backward()
     return gradients(model.module)
@@ -145,10 +156,19 @@ def failing(model, x):
     return (model.module.scale * torch.nn.functional.linear(h, model.module.strided)).sum()
 
 
-@pytest.mark.parametrize(("case", "factor"), [
-    ("two backwards", None), ("retain_graph", 2), ("two forwards", None), ("create_graph", 1),
-    ("after an error early", 1), ("after an error late", 1), ("checkpointed", 1), ("recomputed", 1),
-])
+@pytest.mark.parametrize(
+    ("case", "factor"),
+    [
+        ("two backwards", None),
+        ("retain_graph", 2),
+        ("two forwards", None),
+        ("create_graph", 1),
+        ("after an error early", 1),
+        ("after an error late", 1),
+        ("checkpointed", 1),
+        ("recomputed", 1),
+    ],
+)
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
 def test_backward_in_other_ways(case, factor, n):
@@ -228,7 +248,12 @@ def starts(comm):
     random = torch.randn(2)
     model = DataParallel(module, comm)
     frozen = [p.detach().clone() for p in module.frozen.parameters()]
-    return replicas_equal(comm, list(module.parameters())), random, frozen, [p.detach() for p in model.parameters()]
+    return (
+        replicas_equal(comm, list(module.parameters())),
+        random,
+        frozen,
+        [p.detach() for p in model.parameters()],
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -242,6 +267,7 @@ def test_all_start_as_rank_0(n):
 
 def test_buffers_start_as_rank_0s():
     """Also where each rank's are left alone later."""
+
     def program(comm):
         norm = nn.BatchNorm1d(2)
         norm.running_mean.fill_(comm.rank + 1)
@@ -260,7 +286,8 @@ def test_what_is_sent_at_the_start():
     world = World(3)
     numbers = world.run(program)[0]
     alike = 2 * 2 * 16  # whether the models are alike is asked by a tree, up and down
-    assert (world.trace.messages(), world.trace.bytes_sent()) == (2 + 4, 2 * 4 * numbers + alike)  # tied ones once
+    # tied ones once
+    assert (world.trace.messages(), world.trace.bytes_sent()) == (2 + 4, 2 * 4 * numbers + alike)
 
 
 def test_frozen_parameters_are_not_communicated_and_may_thaw():
@@ -275,8 +302,11 @@ def test_frozen_parameters_are_not_communicated_and_may_thaw():
         model(batch_of(comm.rank)).square().mean().backward()
         return gradients(module)
 
-    step = [World(2).run(program, frozen, 2).trace.bytes_sent(0) - World(2).run(program, frozen, 1).trace.bytes_sent(0)
-            for frozen in (True, False)]  # fmt: skip
+    step = [
+        World(2).run(program, frozen, 2).trace.bytes_sent(0)
+        - World(2).run(program, frozen, 1).trace.bytes_sent(0)
+        for frozen in (True, False)
+    ]
     assert step == [8 * (42 + 2), 8 * (84 + 4)]
     thawed, never_frozen = World(2).run(program, True, 1), World(2).run(program, False, 1)
     assert difference(thawed[0], never_frozen[0]) == difference(thawed[1], thawed[0]) == 0
@@ -340,11 +370,18 @@ def test_no_buffers_are_sent_in_evaluation():
     assert World(2).run(program, 3).trace == World(2).run(program, 0).trace
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [
-    (torch.float64, 1e-15), (torch.float32, 1e-6), (torch.bfloat16, 2e-2), (torch.float16, 2e-3),
-])
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [
+        (torch.float64, 1e-15),
+        (torch.float32, 1e-6),
+        (torch.bfloat16, 2e-2),
+        (torch.float16, 2e-3),
+    ],
+)
 def test_dtypes(dtype, bound):
     """Bounds: some roundings of numbers near 1 in that dtype."""
+
     def program(comm):
         model = DataParallel(mlp([6, 5, 3], seed=comm.rank, dtype=dtype), comm)
         mse(model(batch_of(comm.rank, dtype=dtype)), torch.zeros(2, 3, dtype=dtype)).backward()
@@ -398,7 +435,9 @@ def test_a_sparse_gradient():
         World(2).run(program)
 
 
-@pytest.mark.parametrize("run", [lambda p: World(2).run(p), lambda p: launch(p, 2)], ids=["world", "processes"])
+@pytest.mark.parametrize(
+    "run", [lambda p: World(2).run(p), lambda p: launch(p, 2)], ids=["world", "processes"]
+)
 def test_models_that_differ_are_named(run):
     def program(comm):
         DataParallel(nn.Linear(2, 2 + comm.rank), comm)
@@ -439,8 +478,13 @@ def beside_pytorch(comm):
     unused = lambda module, comm: torchs(module, comm, find_unused_parameters=True)
     for k in (1, 3):
         found[f"accumulation {k}"] = [accumulate(comm, wrap, k) for wrap in (DataParallel, unused)]
-    found["trained"] = [trained(comm, *how) for how in ((DataParallel, {"bucket_bytes": 200, "first_bucket_bytes": 50}),
-                                                        (torchs, {"bucket_cap_mb": 2e-4}))]  # fmt: skip
+    found["trained"] = [
+        trained(comm, *how)
+        for how in (
+            (DataParallel, {"bucket_bytes": 200, "first_bucket_bytes": 50}),
+            (torchs, {"bucket_cap_mb": 2e-4}),
+        )
+    ]
     found["buffers on rank 0"] = [normed(comm, wrap)[-1] for wrap in (DataParallel, torchs)]
     for n in (1, 2):  # ranks share branches, or take one each; the last is never used
         models = []

@@ -13,7 +13,19 @@ from minidist.parallelize import parallelize
 from minidist.train.checkpoint import Checkpoints, random_state, set_random_state
 from minidist.train.compress import Dense, PowerSGD, Sign
 from tests.largest import largest
-from tests.parallelized import BATCH, CLIP, MODERN, SHAPE, adam, data, gaps, held, mine, ranks, serial
+from tests.parallelized import (
+    BATCH,
+    CLIP,
+    MODERN,
+    SHAPE,
+    adam,
+    data,
+    gaps,
+    held,
+    mine,
+    ranks,
+    serial,
+)
 
 LOW = SHAPE | dict(dtype=torch.float32)
 
@@ -34,10 +46,14 @@ def look(comm, grid, shape, options):
     return (shown - logits).abs().max().item(), *(one.item() - loss for one in found), shown
 
 
-@pytest.mark.parametrize(("grid", "options"), [
-    (dict(pp=2, tp=3), dict(micro_batches=5)), (dict(dp=2, pp=2), dict(micro_batches=3, zero=3)),
-    (dict(dp=2, pp=2), dict(micro_batches=4, schedule=interleaved, chunks=2, zero=1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("grid", "options"),
+    [
+        (dict(pp=2, tp=3), dict(micro_batches=5)),
+        (dict(dp=2, pp=2), dict(micro_batches=3, zero=3)),
+        (dict(dp=2, pp=2), dict(micro_batches=4, schedule=interleaved, chunks=2, zero=1)),
+    ],
+)
 def test_values_that_are_given_logits_and_losses(grid, options):
     results = World(ranks(grid)).run(look, grid, MODERN, options)
     for logits, evaluated, loss, _ in results:
@@ -65,7 +81,9 @@ def test_dropout():
     values, cut = [found for *_, found, _ in results], results[0][3]
     assert 0 < len(cut) < len(values[0])
     for name in values[0]:
-        assert torch.equal(values[0][name], values[2][name]) and torch.equal(values[1][name], values[3][name])
+        assert torch.equal(values[0][name], values[2][name]) and torch.equal(
+            values[1][name], values[3][name]
+        )
         assert torch.equal(values[0][name], values[1][name]) is (name not in cut), name
 
 
@@ -75,7 +93,11 @@ def part_of(comm, first, then, folder):
         mesh, options = Mesh(comm, **first[0]), first[1]
     else:
         mesh, options = Mesh(comm, **then[0]), then[1]
-    ours, checkpoints, losses = engine(mesh, seed=0 if then is None else 3, **options), Checkpoints(folder, comm), []
+    ours, checkpoints, losses = (
+        engine(mesh, seed=0 if then is None else 3, **options),
+        Checkpoints(folder, comm),
+        [],
+    )
     if then is not None:
         ours.load(checkpoints.latest())
     for step in (0, 1) if then is None else (2, 3):
@@ -93,7 +115,9 @@ ELSEWHERE = [({}, {}), (dict(pp=4), dict(micro_batches=3)), (dict(dp=2, tp=2), d
 def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path):
     losses, params = serial(SHAPE, 4)
     found = World(8).run(part_of, CUBE, None, tmp_path)
-    assert all(abs(a - b) < 1e-12 for before, _ in found for a, b in zip(before, losses[:2], strict=True))
+    assert all(
+        abs(a - b) < 1e-12 for before, _ in found for a, b in zip(before, losses[:2], strict=True)
+    )
     for then in ELSEWHERE:
         resumed = World(ranks(then[0])).run(part_of, CUBE, then, tmp_path)
         loss, parameter = gaps(resumed, losses[2:], params)
@@ -105,15 +129,28 @@ class Run:
 
     def __init__(self, comm, seed):
         self.mesh = Mesh(comm, dp=2, pp=2)
-        self.engine = engine(self.mesh, LOW | dict(dropout=0.1), amp="O2", half=torch.float16, zero=2, micro_batches=2,
-                             seed=seed)  # fmt: skip
+        self.engine = engine(
+            self.mesh,
+            LOW | dict(dropout=0.1),
+            amp="O2",
+            half=torch.float16,
+            zero=2,
+            micro_batches=2,
+            seed=seed,
+        )
         self.engine.scaler.growth_interval = 2
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.engine.optimizer, lambda step: 1 / (1 + step))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.engine.optimizer, lambda step: 1 / (1 + step)
+        )
 
     def steps(self, *numbers):
         losses = []
         for number in numbers:
-            losses.append(self.engine.step(*(mine(self.mesh, both) for both in data(number)), max_norm=CLIP).item())
+            losses.append(
+                self.engine.step(
+                    *(mine(self.mesh, both) for both in data(number)), max_norm=CLIP
+                ).item()
+            )
             self.schedule.step()
         return losses
 
@@ -123,7 +160,9 @@ def stop_and_go(comm, folder):
     whole, first, second = Run(comm, 0), Run(comm, 0), Run(comm, 1)
     checkpoints, found = Checkpoints(folder, comm), []
     set_random_state(start := random_state())
-    found.append((whole.steps(0, 1, 2, 3)[2:], held(whole.engine), whole.engine.scaler.state_dict()))
+    found.append(
+        (whole.steps(0, 1, 2, 3)[2:], held(whole.engine), whole.engine.scaler.state_dict())
+    )
     set_random_state(start)
     first.steps(0, 1)
     common = {"scaler": first.engine.scaler.state_dict(), "schedule": first.schedule.state_dict()}
@@ -136,8 +175,11 @@ def stop_and_go(comm, folder):
     set_random_state(checkpoints.own(saved)["random"])
     found.append((second.steps(2, 3), held(second.engine), second.engine.scaler.state_dict()))
     (losses, params, scale), (again, others, other) = found
-    return losses == again, all(torch.equal(a, b) for (*_, a), (*_, b) in zip(params, others, strict=True)), \
-        scale == other and scale["scale"] > 2**16  # fmt: skip
+    return (
+        losses == again,
+        all(torch.equal(a, b) for (*_, a), (*_, b) in zip(params, others, strict=True)),
+        scale == other and scale["scale"] > 2**16,
+    )
 
 
 def test_stopped_and_resumed_bit_for_bit(tmp_path):
@@ -154,20 +196,29 @@ def mixed(comm, grid, options):
     return losses, norms, {p.dtype for p in ours.module.parameters()}, ours.scaler.state_dict()
 
 
-@pytest.mark.parametrize(("amp", "half"), [
-    ("O1", torch.bfloat16), ("O2", torch.float16), ("O3", torch.bfloat16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("amp", "half"),
+    [
+        ("O1", torch.bfloat16),
+        ("O2", torch.float16),
+        ("O3", torch.bfloat16),
+    ],
+)
 def test_mixed_precision(amp, half):
     """As near to float32 as 16 bits allow, gradients too; the level's dtypes; all ranks at one scale."""
     options, near = dict(amp=amp, half=half), 40 * torch.finfo(half).eps
-    (expected, lengths, *_), = World(1).run(mixed, {}, {})
+    ((expected, lengths, *_),) = World(1).run(mixed, {}, {})
     for grid, zero in ((dict(dp=2), 3), (dict(dp=2, pp=2), 1), (dict(tp=2), 0)):
         results = World(ranks(grid)).run(mixed, grid, options | dict(zero=zero, micro_batches=2))
         for losses, norms, dtypes, scaler in results:
             assert largest(abs(a - b) for a, b in zip(losses, expected, strict=True)) < near, grid
             assert largest(abs(a / b - 1) for a, b in zip(norms, lengths, strict=True)) < near, grid
-            assert dtypes == {half if amp != "O1" and not (amp == "O2" and zero == 3) else torch.float32}
-            assert scaler == results[0][3] and bool(scaler) == (half == torch.float16 and amp != "O3")
+            assert dtypes == {
+                half if amp != "O1" and not (amp == "O2" and zero == 3) else torch.float32
+            }
+            assert scaler == results[0][3] and bool(scaler) == (
+                half == torch.float16 and amp != "O3"
+            )
 
 
 def with_masters(comm, folder, before, after):
@@ -175,7 +226,10 @@ def with_masters(comm, folder, before, after):
     found = []
     for zero, seed in ((before, 0), (after, 1)):
         mesh = Mesh(comm, dp=2)
-        ours, checkpoints = engine(mesh, LOW, amp="O2", zero=zero, seed=seed), Checkpoints(folder, comm)
+        ours, checkpoints = (
+            engine(mesh, LOW, amp="O2", zero=zero, seed=seed),
+            Checkpoints(folder, comm),
+        )
         if seed:
             ours.load(checkpoints.latest())
         for step in range(0 if seed else 2):
@@ -183,7 +237,15 @@ def with_masters(comm, folder, before, after):
         if not seed:
             checkpoints.save(2, ours.pieces())
         values = [p.detach().clone() for p in ours.module.parameters()]
-        found.append((values, [ours.step(*(mine(mesh, both) for both in data(step))).item() for step in (2, 3, 4)]))
+        found.append(
+            (
+                values,
+                [
+                    ours.step(*(mine(mesh, both) for both in data(step))).item()
+                    for step in (2, 3, 4)
+                ],
+            )
+        )
     (p, losses), (q, again) = found
     return all(map(torch.equal, p, q)) and losses == again
 
@@ -200,9 +262,14 @@ def frozen(comm, zero):
         model.get_parameter(name).requires_grad_(False)
     ours = parallelize(model, mesh, adam, zero=zero, micro_batches=3)
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW([{"params": [p for p in trained if p.dim() > 1]},
-                                   {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}],
-                                  lr=0.01, weight_decay=0.1)  # fmt: skip
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in trained if p.dim() > 1]},
+            {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0},
+        ],
+        lr=0.01,
+        weight_decay=0.1,
+    )
     worst = 0.0
     for step in range(3):
         x, y = data(step)
@@ -214,7 +281,10 @@ def frozen(comm, zero):
         found = ours.backward(mine(mesh, x), mine(mesh, y)), ours.clip(CLIP)
         ours.update()
         assert norm > CLIP
-        worst = largest(worst, *((a - b).abs().item() for a, b in zip(found, (loss.detach(), norm), strict=True)))
+        worst = largest(
+            worst,
+            *((a - b).abs().item() for a, b in zip(found, (loss.detach(), norm), strict=True)),
+        )
     return worst
 
 
@@ -235,7 +305,9 @@ def overflow(comm):
             for p in ours.module.parameters():
                 p.grad = torch.full_like(p, torch.inf) if p.grad is not None else None
         ours.update()
-        after.append([torch.equal(a, b) for a, b in zip(before[-1], ours.module.parameters(), strict=True)])
+        after.append(
+            [torch.equal(a, b) for a, b in zip(before[-1], ours.module.parameters(), strict=True)]
+        )
     return [all(same) for same in after], ours.scaler.get_scale(), ours.scaler.skipped
 
 
@@ -246,8 +318,16 @@ def test_all_ranks_skip_a_step_together():
 def compressed(comm, grid, make, steps):
     mesh = Mesh(comm, **grid)
     ours = engine(mesh, SHAPE | dict(tied=False), compression=make(), micro_batches=2)
-    losses = [ours.step(*(mine(mesh, both) for both in data(step)), max_norm=CLIP).item() for step in range(steps)]
-    return losses, held(ours), [p.detach().clone() for p in ours.module.parameters()], ours.compression.state_dict()
+    losses = [
+        ours.step(*(mine(mesh, both) for both in data(step)), max_norm=CLIP).item()
+        for step in range(steps)
+    ]
+    return (
+        losses,
+        held(ours),
+        [p.detach().clone() for p in ours.module.parameters()],
+        ours.compression.state_dict(),
+    )
 
 
 def test_compression():
@@ -261,23 +341,53 @@ def test_compression():
             assert abs(lossy[0][0][1] - losses[1]) > 1e-9
             assert all(result[0] == lossy[0][0] for result in lossy)
             for a, b in [(0, 1), (2, 3)] if "pp" in grid else [(0, 2), (1, 3)]:
-                assert all(torch.equal(p, q) for p, q in zip(lossy[a][2], lossy[b][2], strict=True)), (grid, make)
+                assert all(
+                    torch.equal(p, q) for p, q in zip(lossy[a][2], lossy[b][2], strict=True)
+                ), (grid, make)
 
 
-@pytest.mark.parametrize(("grid", "shape", "options", "words"), [
-    ({}, SHAPE, dict(zero=4), r"stages 0 to 3, not 4"),
-    ({}, SHAPE, dict(recompute="some"), "recompute is one of 'none', 'selective', 'full', 'stage', not 'some'"),
-    ({}, SHAPE, dict(amp="O4"), "amp is one of 'O0', 'O1', 'O2', 'O3', not 'O4'"),
-    ({}, SHAPE, dict(amp="O2"), r"amp='O2' starts from parameters in float32; this model has .*float64"),
-    ({}, SHAPE, dict(recompute="selective"), r"attention='explicit' again; this model's is 'sdpa'"),
-    (dict(dp=2), SHAPE, dict(compression=Dense(), zero=1), r"as ZeRO 0 has them, not ZeRO 1"),
-    (dict(pp=2), SHAPE, dict(compression=Dense()), r"on 2 of 2 stages: each would compress"),
-    (dict(dp=2), SHAPE, dict(zero=3, chunks=2, schedule=interleaved), r"tied embedding in 2 of its 2 chunks"),
-    (dict(pp=2), SHAPE, dict(zero=3, schedule=zb_h1), r"after 1 backward, and this schedule's come in 2 halves"),
-    (dict(pp=5), SHAPE, {}, r"4 layers do not make 5 stages"),
-    (dict(pp=2), SHAPE, dict(micro_batches=13), r"a batch of 12 samples does not make 13"),
-    (dict(tp=4), SHAPE, dict(sequence_parallel=True), r"6 .* do not split over 4 ranks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("grid", "shape", "options", "words"),
+    [
+        ({}, SHAPE, dict(zero=4), r"stages 0 to 3, not 4"),
+        (
+            {},
+            SHAPE,
+            dict(recompute="some"),
+            "recompute is one of 'none', 'selective', 'full', 'stage', not 'some'",
+        ),
+        ({}, SHAPE, dict(amp="O4"), "amp is one of 'O0', 'O1', 'O2', 'O3', not 'O4'"),
+        (
+            {},
+            SHAPE,
+            dict(amp="O2"),
+            r"amp='O2' starts from parameters in float32; this model has .*float64",
+        ),
+        (
+            {},
+            SHAPE,
+            dict(recompute="selective"),
+            r"attention='explicit' again; this model's is 'sdpa'",
+        ),
+        (dict(dp=2), SHAPE, dict(compression=Dense(), zero=1), r"as ZeRO 0 has them, not ZeRO 1"),
+        (dict(pp=2), SHAPE, dict(compression=Dense()), r"on 2 of 2 stages: each would compress"),
+        (
+            dict(dp=2),
+            SHAPE,
+            dict(zero=3, chunks=2, schedule=interleaved),
+            r"tied embedding in 2 of its 2 chunks",
+        ),
+        (
+            dict(pp=2),
+            SHAPE,
+            dict(zero=3, schedule=zb_h1),
+            r"after 1 backward, and this schedule's come in 2 halves",
+        ),
+        (dict(pp=5), SHAPE, {}, r"4 layers do not make 5 stages"),
+        (dict(pp=2), SHAPE, dict(micro_batches=13), r"a batch of 12 samples does not make 13"),
+        (dict(tp=4), SHAPE, dict(sequence_parallel=True), r"6 .* do not split over 4 ranks"),
+    ],
+)
 def test_what_does_not_go_together(grid, shape, options, words):
     def program(comm):
         mesh = Mesh(comm, **grid)
@@ -298,8 +408,11 @@ def test_the_last_backward_hides_the_average(monkeypatch):
     times, sent = [], []
     for overlaps in (True, False):
         if not overlaps:
-            monkeypatch.setattr(Stages, "actions", lambda *args: ([], True))  # as if backwards came in halves
-        world = World(2, cluster=Cluster.uniform(2, 1e-6, 3e-11, Cluster.dgx_h100().device), device="meta")
+            # as if backwards came in halves
+            monkeypatch.setattr(Stages, "actions", lambda *args: ([], True))
+        world = World(
+            2, cluster=Cluster.uniform(2, 1e-6, 3e-11, Cluster.dgx_h100().device), device="meta"
+        )
         world.run(steps)
         times.append(world.time)
         sent.append(world.trace.bytes_sent())
@@ -308,9 +421,15 @@ def test_the_last_backward_hides_the_average(monkeypatch):
 
 def over_data_ranks(zero, micro_batches, schedule):
     """Bytes that data parallelism sends in a step, over all ranks, and those of the parameters of one replica."""
+
     def program(comm):
-        ours = engine(Mesh(comm, **grid), SHAPE | dict(tied=False), zero=zero, micro_batches=micro_batches,
-                      schedule=schedule)  # fmt: skip
+        ours = engine(
+            Mesh(comm, **grid),
+            SHAPE | dict(tied=False),
+            zero=zero,
+            micro_batches=micro_batches,
+            schedule=schedule,
+        )
         starts = []
         for step in range(2):  # the first one tells the layouts and finds the buckets
             ours.step(*(mine(ours.mesh, both) for both in data(step)))
@@ -319,13 +438,24 @@ def over_data_ranks(zero, micro_batches, schedule):
 
     grid, world = dict(dp=2, pp=2), World(4)
     starts = [start for rank in world.run(program) for start in rank]
-    sent = [m.nbytes for m in list(world.trace)[sorted(starts)[3] :] if Grid(**grid).between(m.src, m.dst) == "dp"]
+    sent = [
+        m.nbytes
+        for m in list(world.trace)[sorted(starts)[3] :]
+        if Grid(**grid).between(m.src, m.dst) == "dp"
+    ]
     return sum(sent), sum(p.nbytes for p in gpt(**SHAPE | dict(tied=False)).parameters())
 
 
-@pytest.mark.parametrize(("zero", "schedule", "wholes"), [
-    (0, gpipe, [2, 2]), (1, zb_h1, [2, 2]), (2, gpipe, [2, 5]), (2, zb_h1, [2, 5]), (3, gpipe, [3, 12]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("zero", "schedule", "wholes"),
+    [
+        (0, gpipe, [2, 2]),
+        (1, zb_h1, [2, 2]),
+        (2, gpipe, [2, 5]),
+        (2, zb_h1, [2, 5]),
+        (3, gpipe, [3, 12]),
+    ],
+)
 def test_how_often_gradients_are_sent(zero, schedule, wholes):
     """Times all parameters that the two data ranks send together, with 1 micro-batch and with 4, but for flags."""
     for micro_batches, expected in zip((1, 4), wholes, strict=True):
@@ -337,7 +467,9 @@ def test_what_zero_3_gathers_is_in_half():
     sent = []
     for amp in ("O0", "O2"):
         world = World(2)
-        world.run(lambda comm, amp: engine(Mesh(comm, dp=2), LOW, zero=3, amp=amp).step(*data(0)), amp)
+        world.run(
+            lambda comm, amp: engine(Mesh(comm, dp=2), LOW, zero=3, amp=amp).step(*data(0)), amp
+        )
         sent.append(world.trace.bytes_sent())
     start = World(2)
     start.run(lambda comm: engine(Mesh(comm, dp=2), LOW, zero=3) and None)
@@ -347,6 +479,7 @@ def test_what_zero_3_gathers_is_in_half():
 
 def test_what_is_kept_is_computed_again():
     """Less memory without attention's scores, and less again with the inputs of the layers alone."""
+
     def program(comm, recompute):
         shape = LOW | dict(hidden=48, layers=4, context=96, attention="explicit")
         x = torch.zeros(4, 96, dtype=torch.long, device=comm.device)
@@ -362,8 +495,11 @@ def test_what_is_kept_is_computed_again():
 
 def test_on_meta():
     """The step of a model without numbers: what it sends is what the same step with numbers sends."""
+
     def program(comm):
-        ours = engine(Mesh(comm, pp=2, tp=2), LOW, amp="O2", zero=1, micro_batches=2, sequence_parallel=True)
+        ours = engine(
+            Mesh(comm, pp=2, tp=2), LOW, amp="O2", zero=1, micro_batches=2, sequence_parallel=True
+        )
         x = torch.zeros(BATCH // 2, 6, dtype=torch.long, device=comm.device)
         for _ in range(2):
             ours.step(x, x, max_norm=1.0)

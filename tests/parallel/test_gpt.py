@@ -38,7 +38,9 @@ def check(comm, shape, shapes, cut, given, names):
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("shape", [SHAPE, MODERN, MODERN | dict(tied=False)], ids=["plain", "modern", "untied"])
+@pytest.mark.parametrize(
+    "shape", [SHAPE, MODERN, MODERN | dict(tied=False)], ids=["plain", "modern", "untied"]
+)
 def test_values(shape, n, given):
     every = Shape(1, 1), [(0, 4)], given, lambda name: True
     assert World(n).run(check, shape, *every) == [0] * n  # a tied parameter is one
@@ -49,6 +51,7 @@ def test_values(shape, n, given):
 
 def test_what_is_not_held_takes_no_memory():
     """Of two layers on two tensor ranks: half of one, and the buffer that its numbers are drawn in."""
+
     def program(comm):
         model = gpt(**SHAPE | dict(hidden=192), device="meta")
         parts = parts_of.split_vocabulary(parts_of.split_layers(sequence(model), comm), comm)
@@ -65,6 +68,10 @@ def test_what_is_not_held_takes_no_memory():
 
 
 def test_names():
-    names = {"0.0.tokens.weight": "tokens.weight", "1.2.mlp.fc.bias": "layers.1.mlp.fc.bias",
-             "0.module.1.norm_1.weight": "layers.0.norm_1.weight", "1.3.norm.weight": "norm.weight"}  # fmt: skip
+    names = {
+        "0.0.tokens.weight": "tokens.weight",
+        "1.2.mlp.fc.bias": "layers.1.mlp.fc.bias",
+        "0.module.1.norm_1.weight": "layers.0.norm_1.weight",
+        "1.3.norm.weight": "norm.weight",
+    }
     assert {name: parts_of.serial_name(name, PARTS) for name in names} == names

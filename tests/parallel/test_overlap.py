@@ -19,6 +19,7 @@ FLOPS = 1e11  # of the device, which does nothing but products
 
 def test_by_hand():
     """Three gradients of 6 bytes, 1 s each; 3 ranks; a bucket of 6 bytes takes 4(0.1 + 2·0.05) = 0.8 s."""
+
     def after(bucket, overlap=True):
         return step_time([6, 6, 6], [1, 1, 1], 3, 0.1, 0.05, bucket, bucket, overlap)
 
@@ -28,7 +29,9 @@ def test_by_hand():
     assert after(6, overlap=False) == pytest.approx(3 + 3 * 0.8)
     slow = step_time([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 6, 6)
     assert slow == pytest.approx(0.1 + 3 * 0.8)  # the wire never rests
-    assert step_time([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 12, 6) == pytest.approx(0.1 + 0.8 + 1.2)
+    assert step_time([6, 6, 6], [0.1, 0.1, 0.1], 3, 0.1, 0.05, 12, 6) == pytest.approx(
+        0.1 + 0.8 + 1.2
+    )
     assert step_time([6, 6], [1, 2], 1, 0.1, 0.05) == 3 and step_time([], [], 4, 1, 1) == 0
 
 
@@ -50,7 +53,8 @@ def test_the_best_size_on_a_slow_wire_is_a_square_root(n):
     alpha, beta = 1e-5 / n, 2e-8
     best = best_bucket(sizes, seconds, n, alpha, beta, range(4000, 400_001, 4000))
     assert best == pytest.approx(total * (2 * (n - 1) * alpha / compute) ** 0.5, rel=0.2)
-    assert best_bucket(sizes, seconds, n, 0.0, beta) == 1 << 12  # no latency: the smaller the better
+    # no latency: the smaller the better
+    assert best_bucket(sizes, seconds, n, 0.0, beta) == 1 << 12
     assert best_bucket(sizes, seconds, n, 1.0, beta) == 1 << 22  # nothing but latency: all in one
 
 
@@ -59,20 +63,27 @@ def test_the_best_size_on_a_fast_wire_keeps_up_with_backward():
     sizes, seconds = [total // count] * count, [compute / count] * count
     least = 2 * (n - 1) * alpha / (compute / total - 2 * (n - 1) / n * beta)
     best = best_bucket(sizes, seconds, n, alpha, beta, range(1000, 400_001, 1000))
-    times = [step_time(sizes, seconds, n, alpha, beta, int(size), int(size)) for size in (best, 1.1 * least, least / 2)]
+    times = [
+        step_time(sizes, seconds, n, alpha, beta, int(size), int(size))
+        for size in (best, 1.1 * least, least / 2)
+    ]
     assert best > least and times[1] < 1.01 * times[0] and times[2] > 1.4 * times[0]
 
 
 def modelled(n, alpha=ALPHA, beta=BETA):
     """n ranks whose time is all products and messages."""
-    return Cluster.uniform(n, alpha, beta, Device("product machine", {torch.float32: FLOPS}, 1 << 40, 1e18))
+    return Cluster.uniform(
+        n, alpha, beta, Device("product machine", {torch.float32: FLOPS}, 1 << 40, 1e18)
+    )
 
 
 def alone(comm, batch=256):
     """Bytes of each gradient and the seconds until it is ready, in the order of readiness, without any message."""
     module, sizes, times = mlp(LAYERS, device="meta"), [], []
     for p in module.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: sizes.append(p.nbytes) or times.append(comm.now()))
+        p.register_post_accumulate_grad_hook(
+            lambda p: sizes.append(p.nbytes) or times.append(comm.now())
+        )
     loss = module(torch.empty(batch, LAYERS[0], device="meta")).sum()
     times.append(comm.now())
     loss.backward()
@@ -81,8 +92,14 @@ def alone(comm, batch=256):
 
 def backward_time(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, batch=256):
     """Virtual seconds of the second backward."""
-    model = DataParallel(mlp(LAYERS, device="meta"), comm, bucket_bytes, first_bucket_bytes, overlap,
-                         algorithm=algorithm)  # fmt: skip
+    model = DataParallel(
+        mlp(LAYERS, device="meta"),
+        comm,
+        bucket_bytes,
+        first_bucket_bytes,
+        overlap,
+        algorithm=algorithm,
+    )
     for _ in range(2):
         model.zero_grad()
         loss = model(torch.empty(batch, LAYERS[0], device="meta")).sum()
@@ -108,9 +125,17 @@ def known(n):
 BUCKETS = [(1, 1), (300_000, 1024), (600_000, 300_000), (1 << 30, 1 << 30)]
 
 
-@pytest.mark.parametrize(("n", "bucket", "first", "overlap"), [
-    *((n, *bucket, True) for n in (2, 3, 4) for bucket in BUCKETS[n % 2 :]), (1, 1, 1, True), (1, 300_000, 1024, False),
-    (2, 300_000, 1024, False), (3, 1 << 30, 1 << 30, False), (4, 600_000, 300_000, False)])
+@pytest.mark.parametrize(
+    ("n", "bucket", "first", "overlap"),
+    [
+        *((n, *bucket, True) for n in (2, 3, 4) for bucket in BUCKETS[n % 2 :]),
+        (1, 1, 1, True),
+        (1, 300_000, 1024, False),
+        (2, 300_000, 1024, False),
+        (3, 1 << 30, 1 << 30, False),
+        (4, 600_000, 300_000, False),
+    ],
+)
 def test_the_world_agrees(n, bucket, first, overlap):
     """But for the flags, 4 bytes a gradient, and chunks that do not come out even."""
     predicted = step_time(*known(n), ALPHA, BETA, bucket, first, overlap)
@@ -120,7 +145,9 @@ def test_the_world_agrees(n, bucket, first, overlap):
 def test_with_another_algorithm():
     predicted = step_time(*known(4), ALPHA, BETA, 600_000, 600_000, algorithm="halving_doubling")
     assert simulated(4, 600_000, algorithm="halving_doubling") == pytest.approx(predicted, rel=1e-3)
-    assert best_bucket(*known(4), 1e-3, BETA, algorithm="halving_doubling") >= best_bucket(*known(4), ALPHA, BETA)
+    assert best_bucket(*known(4), 1e-3, BETA, algorithm="halving_doubling") >= best_bucket(
+        *known(4), ALPHA, BETA
+    )
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -130,7 +157,9 @@ def test_overlap_gains_what_is_not_the_last_bucket(n):
     off, on = (simulated(n, layer, overlap=overlap) for overlap in (False, True))
     one = 2 * (n - 1) * (ALPHA + layer / n * BETA)
     assert one < min(filter(None, seconds))  # a fast wire: it waits for backward
-    assert off == pytest.approx(sum(seconds) + 8 * one, rel=1e-3) and on == pytest.approx(sum(seconds) + one, rel=1e-3)
+    assert off == pytest.approx(sum(seconds) + 8 * one, rel=1e-3) and on == pytest.approx(
+        sum(seconds) + one, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(ALPHA, BETA), (1e-3, BETA), (1e-4, 1 / 2e8)])
@@ -149,11 +178,18 @@ def test_results_do_not_depend_on_overlap():
         for step in range(3):
             optimizer.zero_grad()
             random = torch.Generator().manual_seed(10 * step + comm.rank)
-            model(torch.randn(2, 6, generator=random, dtype=torch.float64)).square().mean().backward()
+            model(
+                torch.randn(2, 6, generator=random, dtype=torch.float64)
+            ).square().mean().backward()
             optimizer.step()
         return [p.detach() for p in model.parameters()]
 
     device = Device("laptop", {torch.float64: 1e9}, 1 << 30, 1e10, 1e-6)
-    for on, off in zip(*(World(3, cluster=Cluster.uniform(3, 1e-5, 1e-8, device)).run(program, overlap)
-                         for overlap in (True, False)), strict=True):  # fmt: skip
+    for on, off in zip(
+        *(
+            World(3, cluster=Cluster.uniform(3, 1e-5, 1e-8, device)).run(program, overlap)
+            for overlap in (True, False)
+        ),
+        strict=True,
+    ):
         assert all(torch.equal(a, b) for a, b in zip(on, off, strict=True))

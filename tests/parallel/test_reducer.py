@@ -31,18 +31,29 @@ def steps(comm, count, weight=None, module=None, **options):
         model(batch_of(comm.rank + 7 * step)).square().mean().backward()
         places.append([p.grad.data_ptr() for p in model.parameters()])
         optimizer.step()
-    return len(model.buckets), places, replicas_equal(comm, [p.detach() for p in model.parameters()])
+    return (
+        len(model.buckets),
+        places,
+        replicas_equal(comm, [p.detach() for p in model.parameters()]),
+    )
 
 
 def a_step(n, *args, **options):
     """(messages, bytes) of the third step, of each rank; the numbers of buckets after the second."""
     three, two = (World(n).run(steps, count, *args, **options) for count in (3, 2))
-    return [(three.trace.messages(r) - two.trace.messages(r), three.trace.bytes_sent(r) - two.trace.bytes_sent(r))
-            for r in range(n)], {found for found, _, _ in two}  # fmt: skip
+    return [
+        (
+            three.trace.messages(r) - two.trace.messages(r),
+            three.trace.bytes_sent(r) - two.trace.bytes_sent(r),
+        )
+        for r in range(n)
+    ], {found for found, _, _ in two}
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize(("bucket_bytes", "first", "buckets"), [(1, 1, 6), (200, 100, 4), (999, 999, 1)])
+@pytest.mark.parametrize(
+    ("bucket_bytes", "first", "buckets"), [(1, 1, 6), (200, 100, 4), (999, 999, 1)]
+)
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_messages_and_bytes(n, bucket_bytes, first, buckets, overlap):
     counted, found = a_step(n, bucket_bytes=bucket_bytes, first_bucket_bytes=first, overlap=overlap)
@@ -60,13 +71,16 @@ def test_weights_are_one_message_more(overlap):
 
 def test_on_a_lane_of_its_own_or_on_none():
     def program(comm, overlap):
-        model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=200, overlap=overlap)
+        model = DataParallel(
+            mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=200, overlap=overlap
+        )
         for _ in range(2):
             model(batch_of(0)).sum().backward()
 
     for overlap in (True, False):
         lanes = [(m.lane, m.label) for m in World(3).run(program, overlap).trace]
-        start = lanes.index(("lane 0" if overlap else "main", "reduce-scatter"))  # the first of backward
+        # the first of backward
+        start = lanes.index(("lane 0" if overlap else "main", "reduce-scatter"))
         assert {lane for lane, _ in lanes[:start]} == {"main"}
         assert {lane for lane, _ in lanes[start:]} == {"lane 0" if overlap else "main"}
 
@@ -74,7 +88,8 @@ def test_on_a_lane_of_its_own_or_on_none():
 @pytest.mark.parametrize("overlap", [True, False])
 def test_gradients_stay_where_they_are(overlap):
     for _, places, same in World(2).run(steps, 5, bucket_bytes=200, overlap=overlap):
-        assert same and places[1] == places[2] == places[3] == places[4]  # laid out anew once, after the first
+        # laid out anew once, after the first
+        assert same and places[1] == places[2] == places[3] == places[4]
 
 
 class Crossed(nn.Module):
@@ -97,7 +112,9 @@ def crossed(comm, wrap, swaps, count=3):
     for step in range(count):
         model.zero_grad()
         model(batch_of(comm.rank + 3 * step), swaps[comm.rank]).square().mean().backward()
-    return [name.partition(".")[0] for names in model.buckets for name in names][::2], gradients(model.module)
+    return [name.partition(".")[0] for names in model.buckets for name in names][::2], gradients(
+        model.module
+    )
 
 
 class Eager(Reducer):
@@ -124,7 +141,9 @@ def crossed_oracle(n):
     return gradients(module)
 
 
-@pytest.mark.parametrize("swaps", [(False,) * 3, (True,) * 3, (False, True, False), (True, False, False)])
+@pytest.mark.parametrize(
+    "swaps", [(False,) * 3, (True,) * 3, (False, True, False), (True, False, False)]
+)
 def test_the_order_of_use_is_rank_0s(swaps):
     middle = ["left", "right"] if swaps[0] else ["right", "left"]
     runs = [World(3).run(crossed, DataParallel, swaps), launch(crossed, 3, DataParallel, swaps)]
@@ -136,7 +155,8 @@ def test_the_order_of_use_is_rank_0s(swaps):
 def test_buckets_in_the_order_of_local_hooks_are_found():
     alike = World(3).run(crossed, WrongOrder, (True, True, True))
     assert difference(alike[0][1], crossed_oracle(3)) < 1e-14
-    mixed = World(3).run(crossed, WrongOrder, (False, True, False))  # left's bytes are added to right's
+    # left's bytes are added to right's
+    mixed = World(3).run(crossed, WrongOrder, (False, True, False))
     assert difference(mixed[0][1], crossed_oracle(3)) > 1e-4
 
 
@@ -156,7 +176,11 @@ class Tied(nn.Module):
 
     def forward(self, x, checkpointed):
         for _ in range(2):
-            x = torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=True) if checkpointed else self.layer(x)
+            x = (
+                torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=True)
+                if checkpointed
+                else self.layer(x)
+            )
             x = torch.tanh(self.between(x))
         return self.layer(x)
 
@@ -189,7 +213,10 @@ def test_backwards_within_a_backward():
 
 def test_two_models_in_one_backward():
     def program(comm):
-        one, two = (DataParallel(mlp(SIZES, seed=s, dtype=torch.float64), comm, bucket_bytes=1) for s in (1, 2))
+        one, two = (
+            DataParallel(mlp(SIZES, seed=s, dtype=torch.float64), comm, bucket_bytes=1)
+            for s in (1, 2)
+        )
         for _ in range(2):
             one.zero_grad(), two.zero_grad()
             x = batch_of(comm.rank)
@@ -241,6 +268,7 @@ def test_gradients_without_weight_may_be_nan():
 
 def test_a_weight_may_change_its_mind():
     """Ranks weigh alike in one step and not in the next."""
+
     def program(comm):
         model = DataParallel(made("hard", 0), comm, bucket_bytes=100)
         for weight in (None, comm.rank, None, comm.rank + 1):
@@ -254,8 +282,14 @@ def test_a_weight_may_change_its_mind():
     assert largest(difference(mine, gradients(module)) for mine in World(3).run(program)) < 1e-14
 
 
-@pytest.mark.parametrize("run", [lambda p: World(3, on_failure="continue").run(p),
-                                 lambda p: launch(p, 3, on_failure="continue", timeout=5)], ids=["world", "shm"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda p: World(3, on_failure="continue").run(p),
+        lambda p: launch(p, 3, on_failure="continue", timeout=5),
+    ],
+    ids=["world", "shm"],
+)
 def test_a_rank_that_dies_is_found_in_backward(run):
     def program(comm):
         model = DataParallel(mlp(SIZES, dtype=torch.float64), comm, bucket_bytes=1)

@@ -15,11 +15,14 @@ from minidist.train.local_sgd import LocalSGD
 from tests.largest import largest
 from tests.parallel.cases import data, difference, made, mse, replicas_equal
 
-RUNNERS = {"World": lambda program, n, *args: World(n).run(program, *args),
-           "shm": lambda program, n, *args: launch(program, n, *args),
-           "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo")}  # fmt: skip
+RUNNERS = {
+    "World": lambda program, n, *args: World(n).run(program, *args),
+    "shm": lambda program, n, *args: launch(program, n, *args),
+    "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo"),
+}
 everywhere = pytest.mark.parametrize("where", list(RUNNERS))
-except_gloo = pytest.mark.parametrize("where", ["World", "shm"])  # the proof does these over gloo, too
+# the proof does these over gloo, too
+except_gloo = pytest.mark.parametrize("where", ["World", "shm"])
 
 
 def line():
@@ -47,7 +50,9 @@ def wrapped_again(comm, way, times=4):
     net, found = line(), []
     for i in range(times):
         # A loop over different kinds of averages, too: the last cell that ran is the one that counts.
-        options = {key: value() if key == "compression" else value for key, value in WAYS[way].items()}
+        options = {
+            key: value() if key == "compression" else value for key, value in WAYS[way].items()
+        }
         model = DataParallel(net, comm, **({} if way == "compressed" and i % 2 else options))
         found.append(slope(comm, model, net))
     return found
@@ -96,8 +101,15 @@ def test_the_older_one_says_that_it_was_replaced():
         net = line()
         old = DataParallel(net, comm)
         new = DataParallel(net, comm)
-        for use in (lambda: old(torch.ones(1, 1).double()), old.average, lambda: old.no_sync().__enter__()):
-            with pytest.raises(RuntimeError, match="DataParallel was replaced by a newer one over the same parameters"):
+        for use in (
+            lambda: old(torch.ones(1, 1).double()),
+            old.average,
+            lambda: old.no_sync().__enter__(),
+        ):
+            with pytest.raises(
+                RuntimeError,
+                match="DataParallel was replaced by a newer one over the same parameters",
+            ):
                 use()
         return slope(comm, new, net)
 
@@ -139,7 +151,9 @@ def trained(comm, module, model, optimizer, steps=STEPS):
 def remade(comm, stages, options):
     module = made("mlp", comm.rank)
     for stage in stages:
-        optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, comm, stage, lr=0.02, **options)
+        optimizer = ShardedOptimizer(
+            module.parameters(), torch.optim.AdamW, comm, stage, lr=0.02, **options
+        )
     return trained(comm, module, module, optimizer)
 
 
@@ -227,7 +241,9 @@ def test_fully_sharded_again(where, options):
     for n in (1, 2, 3) if where == "World" else (2,):
         for found in RUNNERS[where](sharded_again, n, 3, options):
             assert found.keys() == oracle.keys()
-            assert largest((found[name] - oracle[name]).abs().max().item() for name in oracle) < 1e-13
+            assert (
+                largest((found[name] - oracle[name]).abs().max().item() for name in oracle) < 1e-13
+            )
 
 
 def test_fully_sharded_again_in_16_bits_keeps_its_masters():
@@ -247,7 +263,11 @@ def test_the_older_fully_sharded_says_that_it_was_replaced():
         module = made("mlp", 0)
         old = FullySharded(module, comm)
         FullySharded(module, comm)
-        for use in (lambda: old(part(comm)[0]), old.full_state_dict, lambda: old.clip_grad_norm_(1.0)):
+        for use in (
+            lambda: old(part(comm)[0]),
+            old.full_state_dict,
+            lambda: old.clip_grad_norm_(1.0),
+        ):
             with pytest.raises(RuntimeError, match="FullySharded was replaced by a newer one"):
                 use()
 
@@ -327,9 +347,13 @@ def test_batch_norm_of_another_group_is_refused():
 
 MAKE = {
     "DataParallel": lambda module, comm: DataParallel(module, comm),
-    "ShardedOptimizer": lambda module, comm: ShardedOptimizer(module.parameters(), torch.optim.SGD, comm, 2, lr=0.1),
+    "ShardedOptimizer": lambda module, comm: ShardedOptimizer(
+        module.parameters(), torch.optim.SGD, comm, 2, lr=0.1
+    ),
     "FullySharded": lambda module, comm: FullySharded(module, comm),
-    "LocalSGD": lambda module, comm: LocalSGD(torch.optim.SGD(module.parameters(), lr=0.1), comm, 2),
+    "LocalSGD": lambda module, comm: LocalSGD(
+        torch.optim.SGD(module.parameters(), lr=0.1), comm, 2
+    ),
 }
 
 
@@ -350,7 +374,9 @@ def test_a_part_is_refused_and_the_whole_replaces(kind):
         module = made("mlp", 0)
         MAKE[kind](module, comm)
         with pytest.raises(ValueError, match=f"2 of the 4 parameters of a {kind}"):
-            MAKE[kind](module[0] if isinstance(module, nn.Sequential) else next(module.children()), comm)
+            MAKE[kind](
+                module[0] if isinstance(module, nn.Sequential) else next(module.children()), comm
+            )
         other = made("mlp", 0)
         first = MAKE[kind](other[0], comm)
         MAKE[kind](other, comm)

@@ -52,15 +52,23 @@ def packed(part):
 
 def write(part):
     """One line for each row, so that a difference is a difference of lines."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=FOLDER, capture_output=True, text=True, check=True)
-    rows = [f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
-            for key, value in packed(part).items()]  # fmt: skip
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=FOLDER, capture_output=True, text=True, check=True
+    )
+    rows = [
+        f"{json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in packed(part).items()
+    ]
     head = f'"commit": "{commit.stdout.strip()}"'
-    (FOLDER / f"{part}.json").write_text("{\n" + ",\n".join([head, *rows]) + "\n}\n", encoding="utf-8")
+    (FOLDER / f"{part}.json").write_text(
+        "{\n" + ",\n".join([head, *rows]) + "\n}\n", encoding="utf-8"
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["write", "compare"])
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
     options = parser.parse_args()

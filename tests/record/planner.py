@@ -7,7 +7,11 @@ from minidist.study.plan.plan import DECISIONS
 from minidist.study.plan.runs import TABLES
 from tests.record.record import rounded
 
-PLANS = [("gpt3-175b", "h100:128x8", 1536), ("llama-65b", "a100:64x8", 1024), ("gpt2-1.5b", "a100:1", 512)]
+PLANS = [
+    ("gpt3-175b", "h100:128x8", 1536),
+    ("llama-65b", "a100:64x8", 1024),
+    ("gpt2-1.5b", "a100:1", 512),
+]
 
 
 def rows():
@@ -15,12 +19,28 @@ def rows():
     found = {}
     for table in TABLES:
         for row in errors(table).rows:
-            found[f"{table}, {row.name}"] = [row.seconds, rounded(row.predicted), row.nbytes, row.held]
+            found[f"{table}, {row.name}"] = [
+                row.seconds,
+                rounded(row.predicted),
+                row.nbytes,
+                row.held,
+            ]
     for model, cluster, batch in PLANS:
         best = plan(model, cluster, batch)
         grid = {decision: getattr(best.best.grid, decision) for decision in DECISIONS}
-        step = {field.name: rounded(getattr(best.best.step, field.name)) for field in fields(best.best.step)}
-        rivals = [[one.decision, str(one.value), rounded(one.estimate.step.total), one.estimate.total, one.why]
-                  for one in best.rivals]  # fmt: skip
+        step = {
+            field.name: rounded(getattr(best.best.step, field.name))
+            for field in fields(best.best.step)
+        }
+        rivals = [
+            [
+                one.decision,
+                str(one.value),
+                rounded(one.estimate.step.total),
+                one.estimate.total,
+                one.why,
+            ]
+            for one in best.rivals
+        ]
         found[f"{model} on {cluster}, {batch}"] = [grid, step, best.best.total, rivals]
     return found

@@ -33,9 +33,25 @@ from minidist.parallel.batchnorm import SyncBatchNorm
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW
 from minidist.parallel.pipeline import Pipeline, forward
-from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_auto, zb_h1, zb_h2, zb_v
+from minidist.parallel.schedules import (
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
 from minidist.parallel.server import ParameterServer
-from minidist.parallel.tensor import RowFirstMLP, SequenceNorm, TensorDropout, TensorLayer, TensorMLP, seed_group_
+from minidist.parallel.tensor import (
+    RowFirstMLP,
+    SequenceNorm,
+    TensorDropout,
+    TensorLayer,
+    TensorMLP,
+    seed_group_,
+)
 from minidist.parallel.vocab import VocabEmbedding, gathered_cross_entropy, vocab_cross_entropy
 from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallelize import parallelize
@@ -70,7 +86,9 @@ class Run(NamedTuple):
 
 
 def numbers(seed, *shape, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 # ---------------------------------------------------------------------------------------------- collectives
@@ -110,21 +128,43 @@ def collective(comm, verb, algorithm):
 
 
 VERBS_OF = {
-    "naive": ("broadcast_", "reduce_", "all_reduce_", "reduce_scatter", "all_gather", "gather", "scatter",
-              "all_to_all", "barrier"),
-    "ring": ("broadcast_", "reduce_", "all_reduce_", "reduce_scatter", "all_gather", "reduce_scatter_", "all_gather_"),
+    "naive": (
+        "broadcast_",
+        "reduce_",
+        "all_reduce_",
+        "reduce_scatter",
+        "all_gather",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "barrier",
+    ),
+    "ring": (
+        "broadcast_",
+        "reduce_",
+        "all_reduce_",
+        "reduce_scatter",
+        "all_gather",
+        "reduce_scatter_",
+        "all_gather_",
+    ),
     "tree": ("broadcast_", "reduce_", "all_reduce_", "gather", "scatter", "barrier"),
     "double_tree": ("broadcast_", "reduce_", "all_reduce_"),
     "halving_doubling": ("all_reduce_", "reduce_scatter", "all_gather"),
     "pipelined": ("broadcast_", "reduce_", "all_reduce_", "reduce_scatter", "all_gather"),
     "hierarchical": ("broadcast_", "reduce_", "all_reduce_", "reduce_scatter", "all_gather"),
     "auto": ("broadcast_", "all_reduce_", "reduce_scatter", "all_gather", "all_to_all"),
-}  # fmt: skip
-COLLECTIVES = {f"{verb.rstrip('_')}{' in place' if verb in ('all_gather_', 'reduce_scatter_') else ''}, {algorithm}":
-               Run(partial(collective, verb=verb, algorithm=algorithm), (1, 2, 3, 4, 5))
-               for algorithm, verbs in VERBS_OF.items() for verb in verbs}  # fmt: skip
+}
+COLLECTIVES = {
+    f"{verb.rstrip('_')}{' in place' if verb in ('all_gather_', 'reduce_scatter_') else ''}, {algorithm}": Run(
+        partial(collective, verb=verb, algorithm=algorithm), (1, 2, 3, 4, 5)
+    )
+    for algorithm, verbs in VERBS_OF.items()
+    for verb in verbs
+}
 COLLECTIVES["all_reduce, trees between nodes of 2"] = Run(
-    partial(collective, verb="all_reduce_", algorithm=Hierarchical("ring", "tree", 2)), (4, 5))
+    partial(collective, verb="all_reduce_", algorithm=Hierarchical("ring", "tree", 2)), (4, 5)
+)
 
 
 # ---------------------------------------------------------------------------------------------- messages
@@ -220,14 +260,18 @@ def accumulated(comm):
         optimizer.zero_grad()
         micros = list(zip(x[first:end].split(3), y[first:end].split(3), strict=True))
         weights = [len(micro[0]) for micro in micros]
-        losses.append(accumulate(lambda micro: mse(model(micro[0]), micro[1]), micros, weights, model))
+        losses.append(
+            accumulate(lambda micro: mse(model(micro[0]), micro[1]), micros, weights, model)
+        )
         optimizer.step()
     return losses, found(model)
 
 
 def batch_norm(comm):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+    module = nn.Sequential(
+        nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES)
+    ).double()
     module = SyncBatchNorm.convert(seeded_(module), comm)
     model = DataParallel(module, comm)
     losses = train(comm, model, sgd(model.parameters()), model)
@@ -235,7 +279,9 @@ def batch_norm(comm):
 
 
 def convolutions(comm):
-    module = SyncBatchNorm.convert(resnet(18, classes=3, channels=1, width=2, small=True, **DOUBLE), comm)
+    module = SyncBatchNorm.convert(
+        resnet(18, classes=3, channels=1, width=2, small=True, **DOUBLE), comm
+    )
     model = DataParallel(module, comm)
     model(numbers(comm.rank, 2, 1, 8, 8)).square().mean().backward()
     return {name: p.grad for name, p in module.named_parameters()}
@@ -267,7 +313,9 @@ DATA = {
     "gradients averaged by hand": Run(by_hand),
     "DataParallel": Run(data_parallel),
     "DataParallel, hard": Run(partial(data_parallel, name="hard")),
-    "DataParallel, small buckets": Run(partial(data_parallel, bucket_bytes=300, first_bucket_bytes=100)),
+    "DataParallel, small buckets": Run(
+        partial(data_parallel, bucket_bytes=300, first_bucket_bytes=100)
+    ),
     "DataParallel, no overlap": Run(partial(data_parallel, bucket_bytes=300, overlap=False)),
     "DataParallel, tree": Run(partial(data_parallel, algorithm="tree")),
     "accumulation": Run(accumulated),
@@ -329,15 +377,22 @@ def offloaded(comm, **options):
 
 ZERO = {
     **{f"ZeRO {stage}": Run(partial(sharded_optimizer, stage=stage)) for stage in (1, 2)},
-    **{f"ZeRO {stage}, hard": Run(partial(sharded_optimizer, stage=stage, name="hard")) for stage in (1, 2)},
+    **{
+        f"ZeRO {stage}, hard": Run(partial(sharded_optimizer, stage=stage, name="hard"))
+        for stage in (1, 2)
+    },
     **{f"ZeRO {stage}, clipped": Run(partial(clipped_shards, stage=stage)) for stage in (1, 2)},
-    "ZeRO 2, small buckets": Run(partial(sharded_optimizer, stage=2, bucket_bytes=300, first_bucket_bytes=100)),
+    "ZeRO 2, small buckets": Run(
+        partial(sharded_optimizer, stage=2, bucket_bytes=300, first_bucket_bytes=100)
+    ),
     "ZeRO 1, masters": Run(partial(sharded_optimizer, stage=1, master_dtype=torch.float32)),
     "ZeRO 3": Run(fully_sharded),
     "ZeRO 3, hard": Run(partial(fully_sharded, name="hard")),
     "ZeRO 3, blocks, no prefetch": Run(partial(fully_sharded, blocks=nn.Linear, prefetch=0)),
     "ZeRO 3, blocks": Run(partial(fully_sharded, blocks=nn.Linear)),
-    "ZeRO 3, blocks, half": Run(partial(fully_sharded, blocks=nn.Linear, compute_dtype=torch.bfloat16)),
+    "ZeRO 3, blocks, half": Run(
+        partial(fully_sharded, blocks=nn.Linear, compute_dtype=torch.bfloat16)
+    ),
     "ZeRO 3, offloaded": Run(partial(fully_sharded, blocks=nn.Linear, offload=True)),
     "ZeRO 3, replicas": Run(hybrid_sharded, (2, 4)),
     "offload": Run(offloaded),
@@ -426,7 +481,11 @@ def random_numbers(comm):
     """Dropout of whole data, the same everywhere, and of split data."""
     seed_group_(comm, 5)
     x = torch.ones(40, **DOUBLE)
-    return TensorDropout(0.5, comm)(x), TensorDropout(0.5, comm, split=True)(x), TensorDropout(0.5, comm)(x)
+    return (
+        TensorDropout(0.5, comm)(x),
+        TensorDropout(0.5, comm, split=True)(x),
+        TensorDropout(0.5, comm)(x),
+    )
 
 
 def sequence_norm(comm):
@@ -445,7 +504,10 @@ def split_loss(comm, loss_fn, **options):
 
 
 def split_embedding(comm):
-    embedding, tokens = VocabEmbedding(VOCAB, 4, comm, **DOUBLE), torch.arange(10).view(2, 5) * 3 % VOCAB
+    embedding, tokens = (
+        VocabEmbedding(VOCAB, 4, comm, **DOUBLE),
+        torch.arange(10).view(2, 5) * 3 % VOCAB,
+    )
     optimizer, losses = sgd(embedding.parameters()), []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -457,20 +519,29 @@ def split_embedding(comm):
 
 
 TENSOR = {
-    **{f"tensor layer, {name}": Run(partial(tensor_block, make=partial(tensor_layer, **options)))
-       for name, options in {"plain": {}, "sequence": dict(sequence=True), "explicit": dict(attention="explicit"),
-                             "regather": dict(sequence=True, regather=True), "groups": dict(kv_heads=2),
-                             "rotary and gated": dict(rotary=True, gated=True, ffn=13)}.items()},
+    **{
+        f"tensor layer, {name}": Run(partial(tensor_block, make=partial(tensor_layer, **options)))
+        for name, options in {
+            "plain": {},
+            "sequence": dict(sequence=True),
+            "explicit": dict(attention="explicit"),
+            "regather": dict(sequence=True, regather=True),
+            "groups": dict(kv_heads=2),
+            "rotary and gated": dict(rotary=True, gated=True, ffn=13),
+        }.items()
+    },
     "tensor MLP": Run(partial(tensor_block, make=partial(tensor_mlp))),
     "tensor MLP, sequence": Run(partial(tensor_block, make=partial(tensor_mlp, sequence=True))),
     "tensor MLP, rows first": Run(partial(tensor_block, make=partial(row_first))),
     "random numbers of tensor ranks": Run(random_numbers),
     "norm of a sequence": Run(sequence_norm),
     "vocabulary, loss": Run(partial(split_loss, loss_fn=vocab_cross_entropy)),
-    "vocabulary, loss, smoothed": Run(partial(split_loss, loss_fn=vocab_cross_entropy, label_smoothing=0.1)),
+    "vocabulary, loss, smoothed": Run(
+        partial(split_loss, loss_fn=vocab_cross_entropy, label_smoothing=0.1)
+    ),
     "vocabulary, loss of gathered logits": Run(partial(split_loss, loss_fn=gathered_cross_entropy)),
     "vocabulary, embedding": Run(split_embedding),
-}  # fmt: skip
+}
 
 
 # ---------------------------------------------------------------------------------------------- pipelines
@@ -492,16 +563,25 @@ def pipeline(comm, schedule, chunks=1, place="loop", **options):
     engine = Pipeline(mine, comm, schedule, mse, place=place, **options)
     (x, y), losses = data(), []
     for _ in range(2):
-        losses.append(engine.step(2 * comm.size, x if engine.first_stage else None, y if engine.last_stage else None))
+        losses.append(
+            engine.step(
+                2 * comm.size, x if engine.first_stage else None, y if engine.last_stage else None
+            )
+        )
     outputs = forward(engine, x if engine.first_stage else None)
-    grads = {f"{part}.{name}": p.grad for part, one in zip(parts, mine, strict=True)
-             for name, p in one.named_parameters()}  # fmt: skip
+    grads = {
+        f"{part}.{name}": p.grad
+        for part, one in zip(parts, mine, strict=True)
+        for name, p in one.named_parameters()
+    }
     return losses, grads, outputs, engine.peak
 
 
 def tied_ends(comm):
     """The first and the last stage share a matrix."""
-    whole = seeded_(nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(comm.size))).double())
+    whole = seeded_(
+        nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(comm.size))).double()
+    )
     part, first, last = whole[comm.rank], comm.rank == 0, comm.rank == comm.size - 1
     tied = {}
     if first or last:
@@ -526,15 +606,28 @@ def pipedream(comm, rule, **options):
     return losses, found(part), engine.staleness, engine.versions.most, engine.versions.most_bytes
 
 
-SCHEDULES = {"naive": naive, "gpipe": gpipe, "1F1B": one_f_one_b, "ZB-H1": zb_h1, "ZB-H2": zb_h2, "automatic": zb_auto}
+SCHEDULES = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "1F1B": one_f_one_b,
+    "ZB-H1": zb_h1,
+    "ZB-H2": zb_h2,
+    "automatic": zb_auto,
+}
 PIPELINES = {
-    **{f"pipeline, {name}": Run(partial(pipeline, schedule=schedule)) for name, schedule in SCHEDULES.items()},
+    **{
+        f"pipeline, {name}": Run(partial(pipeline, schedule=schedule))
+        for name, schedule in SCHEDULES.items()
+    },
     "pipeline, interleaved": Run(partial(pipeline, schedule=interleaved, chunks=2)),
     "pipeline, V": Run(partial(pipeline, schedule=zb_v, chunks=2, place="V")),
     "pipeline, 1F1B, recomputed": Run(partial(pipeline, schedule=one_f_one_b, recompute=True)),
     "pipeline, 1F1B, nothing ahead": Run(partial(pipeline, schedule=one_f_one_b, ahead=0)),
     "pipeline, tied ends": Run(tied_ends),
-    **{f"PipeDream, {rule}": Run(partial(pipedream, rule=rule)) for rule in ("stash", "vertical", "2bw")},
+    **{
+        f"PipeDream, {rule}": Run(partial(pipedream, rule=rule))
+        for rule in ("stash", "vertical", "2bw")
+    },
     "PipeDream, recomputed": Run(partial(pipedream, rule="stash", recompute=True)),
 }
 
@@ -594,7 +687,9 @@ def overflow(comm):
     scaler, scales = LossScaler(256.0, comm=comm), []
     for step in range(STEPS):
         for p in model.parameters():
-            p.grad = torch.full_like(p, float("inf") if step == 1 and comm.rank == comm.size - 1 else 256.0)
+            p.grad = torch.full_like(
+                p, float("inf") if step == 1 and comm.rank == comm.size - 1 else 256.0
+            )
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.skipped)
@@ -603,7 +698,9 @@ def overflow(comm):
 
 def again(comm, form):
     """A chain of layers, with less kept for backward."""
-    layers = seeded_(nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(9))).double())
+    layers = seeded_(
+        nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(9))).double()
+    )
     x = numbers(comm.rank, 40, 16).requires_grad_()
     weighted(form(layers, x)).backward()
     return x.grad, {name: p.grad for name, p in layers.named_parameters()}
@@ -632,29 +729,46 @@ def reversible(comm, bits=None):
     x1, x2 = (numbers(i, 10, 8).mul(1024).round().div(1024).requires_grad_() for i in (1, 2))
     y1, y2 = ReversibleSequence(blocks)(x1, x2)
     (weighted(y1) + weighted(y2)).backward()
-    return y1.detach(), y2.detach(), x1.grad, x2.grad, {name: p.grad for name, p in parts.named_parameters()}
+    return (
+        y1.detach(),
+        y2.detach(),
+        x1.grad,
+        x2.grad,
+        {name: p.grad for name, p in parts.named_parameters()},
+    )
 
 
 ALONE = {
-    **{f"mixed precision, {level}, {str(half)[6:]}": Run(partial(levels, level=level, half=half), (1, 2, 3))
-       for level in ("O0", "O1", "O2", "O3") for half in (torch.float16, torch.bfloat16)},
+    **{
+        f"mixed precision, {level}, {str(half)[6:]}": Run(
+            partial(levels, level=level, half=half), (1, 2, 3)
+        )
+        for level in ("O0", "O1", "O2", "O3")
+        for half in (torch.float16, torch.bfloat16)
+    },
     "mixed precision, lists": Run(lists, (1,)),
     "mixed precision, an overflow": Run(overflow),
     "recomputation, none": Run(partial(again, form=lambda layers, x: layers(x)), (1,)),
     "recomputation, a layer": Run(partial(again, form=partial(each_layer, checkpoint)), (1,)),
-    "recomputation, a layer, reentrant": Run(partial(again, form=partial(each_layer, checkpoint_reentrant)), (1,)),
-    "recomputation, segments": Run(partial(again, form=lambda layers, x: checkpoint_sequential(layers, None, x)), (1,)),
+    "recomputation, a layer, reentrant": Run(
+        partial(again, form=partial(each_layer, checkpoint_reentrant)), (1,)
+    ),
+    "recomputation, segments": Run(
+        partial(again, form=lambda layers, x: checkpoint_sequential(layers, None, x)), (1,)
+    ),
     "recomputation, halves": Run(partial(again, form=checkpoint_recursive), (1,)),
     "recomputation, attention": Run(attention_again, (1,)),
     "reversible": Run(reversible, (1,)),
     "reversible, exact": Run(partial(reversible, bits=20), (1,)),
-}  # fmt: skip
+}
 
 
 # ---------------------------------------------------------------------------------------------- a grid
 def on_a_grid(comm, dp, pp, tp, model=None, **options):
     shape = dict(layers=2, hidden=12, heads=6, vocab=13, context=6, **DOUBLE) | (model or {})
-    engine = parallelize(gpt(**shape, device="meta"), Mesh(comm, dp=dp, pp=pp, tp=tp), adamw, **options)
+    engine = parallelize(
+        gpt(**shape, device="meta"), Mesh(comm, dp=dp, pp=pp, tp=tp), adamw, **options
+    )
     tokens = torch.arange(12 * 7).mul(5).view(12, 7) % 13
     part = tokens.tensor_split(dp)[engine.mesh.dp.rank]
     losses = [engine.step(part[:, :-1], part[:, 1:], 0.3, len(part)) for _ in range(2)]
@@ -668,19 +782,58 @@ GRIDS = {
     "3 × 1 × 1, ZeRO 3": (3, 1, 1, dict(zero=3, recompute="full")),
     "1 × 2 × 1": (1, 2, 1, dict(micro_batches=3)),
     "1 × 1 × 2, sequence": (1, 1, 2, dict(model=MODERN, sequence_parallel=True, recompute="full")),
-    "1 × 3 × 1, stages": (1, 3, 1, dict(model=dict(tied=False), micro_batches=2, recompute="stage")),
-    "2 × 2 × 1, ZeRO 3, interleaved": (2, 2, 1, dict(micro_batches=4, zero=3, schedule=interleaved, chunks=2)),
-    "2 × 1 × 2, selective": (2, 1, 2, dict(model=dict(attention="explicit"), recompute="selective", zero=3)),
+    "1 × 3 × 1, stages": (
+        1,
+        3,
+        1,
+        dict(model=dict(tied=False), micro_batches=2, recompute="stage"),
+    ),
+    "2 × 2 × 1, ZeRO 3, interleaved": (
+        2,
+        2,
+        1,
+        dict(micro_batches=4, zero=3, schedule=interleaved, chunks=2),
+    ),
+    "2 × 1 × 2, selective": (
+        2,
+        1,
+        2,
+        dict(model=dict(attention="explicit"), recompute="selective", zero=3),
+    ),
     "1 × 2 × 2": (1, 2, 2, dict(model=MODERN, micro_batches=3, sequence_parallel=True)),
     "2 × 2 × 2, ZeRO 0": (2, 2, 2, dict(micro_batches=3, schedule=gpipe)),
     "2 × 2 × 2, ZeRO 1": (2, 2, 2, dict(micro_batches=3, zero=1, recompute="full")),
-    "2 × 2 × 2, O2, ZeRO 2": (2, 2, 2, dict(model=dict(dtype=torch.float32), micro_batches=3, zero=2, amp="O2")),
-    "2 × 2 × 2, PowerSGD": (2, 2, 2, dict(model=dict(tied=False), micro_batches=3, compression=PowerSGD(2))),
-    "2 × 2 × 2, all at once": (2, 2, 2, dict(model=MODERN, micro_batches=4, zero=3, recompute="full",
-                                             sequence_parallel=True, schedule=interleaved, chunks=2)),
-}  # fmt: skip
-WHOLE = {f"grid, {name}": Run(partial(on_a_grid, dp=dp, pp=pp, tp=tp, **options), (dp * pp * tp,))
-         for name, (dp, pp, tp, options) in GRIDS.items()}  # fmt: skip
+    "2 × 2 × 2, O2, ZeRO 2": (
+        2,
+        2,
+        2,
+        dict(model=dict(dtype=torch.float32), micro_batches=3, zero=2, amp="O2"),
+    ),
+    "2 × 2 × 2, PowerSGD": (
+        2,
+        2,
+        2,
+        dict(model=dict(tied=False), micro_batches=3, compression=PowerSGD(2)),
+    ),
+    "2 × 2 × 2, all at once": (
+        2,
+        2,
+        2,
+        dict(
+            model=MODERN,
+            micro_batches=4,
+            zero=3,
+            recompute="full",
+            sequence_parallel=True,
+            schedule=interleaved,
+            chunks=2,
+        ),
+    ),
+}
+WHOLE = {
+    f"grid, {name}": Run(partial(on_a_grid, dp=dp, pp=pp, tp=tp, **options), (dp * pp * tp,))
+    for name, (dp, pp, tp, options) in GRIDS.items()
+}
 
 
 # ---------------------------------------------------------------------------------------------- the clipped norm
@@ -693,6 +846,15 @@ def clipped_norm(comm):
 
 
 RUNS = {
-    **COLLECTIVES, "messages": Run(messages), **DATA, **ZERO, **SELDOM, **TENSOR, **PIPELINES, **SERVER, **ALONE,
-    **WHOLE, "the clipped norm": Run(clipped_norm),
-}  # fmt: skip
+    **COLLECTIVES,
+    "messages": Run(messages),
+    **DATA,
+    **ZERO,
+    **SELDOM,
+    **TENSOR,
+    **PIPELINES,
+    **SERVER,
+    **ALONE,
+    **WHOLE,
+    "the clipped norm": Run(clipped_norm),
+}

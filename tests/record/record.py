@@ -29,8 +29,10 @@ def recorded(name: str, n: int) -> dict:
         "messages": [trace.messages(rank) for rank in range(n)],
         "bytes": [trace.bytes_sent(rank) for rank in range(n)],
         "peaks": [memory[rank].peak if rank in memory else 0 for rank in range(n)],
-        "at peak": [{k: v for k, v in memory[rank].at_peak.items() if v} if rank in memory else {}
-                    for rank in range(n)],
+        "at peak": [
+            {k: v for k, v in memory[rank].at_peak.items() if v} if rank in memory else {}
+            for rank in range(n)
+        ],
         "seconds": rounded(results.time),
         "results": [list(leaves(result)) for result in results],
     }
@@ -45,8 +47,12 @@ def leaves(value: Any) -> Iterator:
     if isinstance(value, torch.Tensor):
         flat = value.detach().double().flatten()
         weights = torch.cos(torch.arange(1, flat.numel() + 1, dtype=torch.float64))
-        yield [list(value.shape), str(value.dtype).removeprefix("torch."), rounded(flat.sum().item()),
-               rounded((flat * weights).sum().item())]  # fmt: skip
+        yield [
+            list(value.shape),
+            str(value.dtype).removeprefix("torch."),
+            rounded(flat.sum().item()),
+            rounded((flat * weights).sum().item()),
+        ]
     elif isinstance(value, dict):
         for key in sorted(value):
             yield key

@@ -8,7 +8,13 @@ from tests.record.answers import masked
 from tests.record.programs import RUNS
 from tests.record.record import leaves, recorded
 
-FEW = ["all_reduce, ring · 3", "DataParallel · 2", "ZeRO 2 · 3", "tensor layer, plain · 2", "pipeline, 1F1B · 2"]
+FEW = [
+    "all_reduce, ring · 3",
+    "DataParallel · 2",
+    "ZeRO 2 · 3",
+    "tensor layer, plain · 2",
+    "pipeline, 1F1B · 2",
+]
 
 
 @pytest.mark.parametrize("row", FEW)
@@ -22,18 +28,23 @@ def test_every_technique_is_in_it():
     assert rows == written("techniques").keys() - {"commit"}
 
 
-@pytest.mark.parametrize(("before", "after", "words"), [
-    ({"bytes": [1, 2]}, {"bytes": [1, 3]}, "bytes[1]: 2 was recorded, and it is 3"),
-    ({"a": 1}, {"b": 1}, "a: is gone"),
-    ({"a": 1}, {"a": 1, "b": 1}, "b: is new"),
-    ([1, 2], [1], ": [1, 2] was recorded, and it is [1]"),
-    (0.5, 0.500001, None),
-    (0.5, 0.501, ": 0.5 was recorded, and it is 0.501"),
-    (1, 1.0, None),
-    ("ring", "tree", ": 'ring' was recorded, and it is 'tree'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"bytes": [1, 2]}, {"bytes": [1, 3]}, "bytes[1]: 2 was recorded, and it is 3"),
+        ({"a": 1}, {"b": 1}, "a: is gone"),
+        ({"a": 1}, {"a": 1, "b": 1}, "b: is new"),
+        ([1, 2], [1], ": [1, 2] was recorded, and it is [1]"),
+        (0.5, 0.500001, None),
+        (0.5, 0.501, ": 0.5 was recorded, and it is 0.501"),
+        (1, 1.0, None),
+        ("ring", "tree", ": 'ring' was recorded, and it is 'tree'"),
+    ],
+)
 def test_differences(before, after, words):
-    assert words in [None, *differences(before, after)] and (words is None) == (not list(differences(before, after)))
+    assert words in [None, *differences(before, after)] and (words is None) == (
+        not list(differences(before, after))
+    )
 
 
 def test_a_permutation_is_seen():

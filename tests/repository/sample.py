@@ -4,7 +4,7 @@ import shutil
 
 from tests.repository.files import ROOT
 
-LESSON = '''\
+LESSON = """\
 # %% [markdown]
 # # A lesson
 
@@ -21,7 +21,7 @@ plt.show()
 # %% tags=["raises-exception"]
 import json
 json.loads("{")
-'''
+"""
 
 ASSIGNMENT = '''\
 # %% [markdown] nbgrader={"grade_id": "spec"}

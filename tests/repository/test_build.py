@@ -11,7 +11,11 @@ from course.build import main
 from tests.repository.files import ROOT
 from tests.repository.sample import ASSIGNMENT, LESSON, course
 
-NAMES = ("notebooks/07_sample.ipynb", "solutions/07_sample/07_sample.ipynb", "exercises/07_sample/07_sample.ipynb")
+NAMES = (
+    "notebooks/07_sample.ipynb",
+    "solutions/07_sample/07_sample.ipynb",
+    "exercises/07_sample/07_sample.ipynb",
+)
 
 
 Done = namedtuple("Done", "returncode stdout")
@@ -62,7 +66,9 @@ def test_it_writes_three_notebooks(built):
     assert not any("File" in line for line in outputs[3]["traceback"])
     assert "return a + b" in json.dumps(solution)
     assert "HIDDEN" in json.dumps(solution)
-    assert not any(word in json.dumps(exercise) for word in ("return a + b", "HIDDEN", "add(-1, 2)"))
+    assert not any(
+        word in json.dumps(exercise) for word in ("return a + b", "HIDDEN", "add(-1, 2)")
+    )
     assert "NotImplementedError" in json.dumps(exercise)
 
 
@@ -80,13 +86,16 @@ def test_what_did_not_change_is_not_touched(built):
     assert run(built, "--check").returncode == 0
 
 
-@pytest.mark.parametrize(("name", "old", "new", "stale"), [
-    ("course/07_sample/lesson.py", "A lesson", "One lesson", NAMES[:1]),
-    ("course/07_sample/assignment.py", "a + a", "2 * a", NAMES[1:]),
-    (NAMES[0], "A lesson", "Edited by hand", NAMES[:1]),
-    (NAMES[1], "a + a", "2 * a", NAMES[1:]),
-    (NAMES[2], "add(1, 2) == 3", "True", NAMES[2:]),
-])
+@pytest.mark.parametrize(
+    ("name", "old", "new", "stale"),
+    [
+        ("course/07_sample/lesson.py", "A lesson", "One lesson", NAMES[:1]),
+        ("course/07_sample/assignment.py", "a + a", "2 * a", NAMES[1:]),
+        (NAMES[0], "A lesson", "Edited by hand", NAMES[:1]),
+        (NAMES[1], "a + a", "2 * a", NAMES[1:]),
+        (NAMES[2], "add(1, 2) == 3", "True", NAMES[2:]),
+    ],
+)
 def test_what_changed_is_named(copy, name, old, new, stale):
     edit(copy, name, old, new)
     done = run(copy, "--check")
@@ -94,11 +103,21 @@ def test_what_changed_is_named(copy, name, old, new, stale):
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(stale)
 
 
-@pytest.mark.parametrize(("edits", "others"), [
-    # A source, and a notebook that was run; then an exercise alone, for which nothing is run.
-    ([("course/07_sample/lesson.py", "A lesson", "One lesson"), (NAMES[1], "a + a", "2 * a")], [NAMES[0]]),
-    ([(NAMES[2], "add(1, 2) == 3", "True")], []),
-], ids=["lesson and solution", "exercise"])
+@pytest.mark.parametrize(
+    ("edits", "others"),
+    [
+        # A source, and a notebook that was run; then an exercise alone, for which nothing is run.
+        (
+            [
+                ("course/07_sample/lesson.py", "A lesson", "One lesson"),
+                (NAMES[1], "a + a", "2 * a"),
+            ],
+            [NAMES[0]],
+        ),
+        ([(NAMES[2], "add(1, 2) == 3", "True")], []),
+    ],
+    ids=["lesson and solution", "exercise"],
+)
 def test_what_changed_is_built_again(built, copy, edits, others):
     for edited in edits:
         edit(copy, *edited)

@@ -31,13 +31,19 @@ def pins(text):
 
 def requirements():
     extras = PROJECT["optional-dependencies"].values()
-    return [Requirement(r) for r in [*PROJECT["dependencies"], *(r for extra in extras for r in extra)]]
+    return [
+        Requirement(r) for r in [*PROJECT["dependencies"], *(r for extra in extras for r in extra)]
+    ]
 
 
 def unpinned(needs, pinned):
     """The requirements that `pinned` does not fix, or fixes against what they ask for."""
     fits = {r: pinned.get(canonicalize_name(r.name)) for r in needs}
-    return [str(r) for r, version in fits.items() if version is None or not r.specifier.contains(version, True)]
+    return [
+        str(r)
+        for r, version in fits.items()
+        if version is None or not r.specifier.contains(version, True)
+    ]
 
 
 def closure(needs):
@@ -68,7 +74,9 @@ def test_the_core_stays_small():
 
 def test_environment_points_at_pyproject():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    python = next(d for d in environment["dependencies"] if isinstance(d, str) and d.startswith("python"))
+    python = next(
+        d for d in environment["dependencies"] if isinstance(d, str) and d.startswith("python")
+    )
     assert environment["channels"] == ["conda-forge", "nodefaults"]
     assert SpecifierSet(python.removeprefix("python ")) == SpecifierSet(PROJECT["requires-python"])
     assert unknown_extras(environment, PROJECT["optional-dependencies"]) == []
@@ -76,7 +84,9 @@ def test_environment_points_at_pyproject():
 
 @pytest.mark.parametrize("line", ["-e .[curse]", "-e .[course,tech]"])
 def test_a_wrong_extra_is_found(line):
-    assert unknown_extras({"dependencies": ["pip", {"pip": [line]}]}, PROJECT["optional-dependencies"])
+    assert unknown_extras(
+        {"dependencies": ["pip", {"pip": [line]}]}, PROJECT["optional-dependencies"]
+    )
 
 
 def test_constraints_fit_every_requirement():

@@ -46,8 +46,12 @@ def imports(source, module):
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.distributed":
             yield node.lineno, "torch.distributed"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from ((node.lineno, a.value) for a in node.args[:1] if isinstance(a, ast.Constant))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            yield from (
+                (node.lineno, a.value) for a in node.args[:1] if isinstance(a, ast.Constant)
+            )
 
 
 def under(name, package):
@@ -63,50 +67,73 @@ def wrong_imports(source, module):
     for line, name in imports(source, module):
         if under(name, "torch.distributed") and part != "comm":
             found.append(f"{module}:{line} imports {name}: only minidist.comm does")
-        if under(name, "minidist") and not any(under(name, f"minidist.{p}".rstrip("."))
-                                               for p in (part, *MAY_IMPORT[part])):
-            found.append(f"{module}:{line} imports {name}: minidist.{part} may import {MAY_IMPORT[part]}")
+        if under(name, "minidist") and not any(
+            under(name, f"minidist.{p}".rstrip(".")) for p in (part, *MAY_IMPORT[part])
+        ):
+            found.append(
+                f"{module}:{line} imports {name}: minidist.{part} may import {MAY_IMPORT[part]}"
+            )
     return found
 
 
 def test_direction():
     files = repository("minidist/*.py")
     assert files
-    found = [line for path in files
-             for line in wrong_imports((ROOT / path).read_text(encoding="utf-8"), ".".join(path.with_suffix("").parts))]
+    found = [
+        line
+        for path in files
+        for line in wrong_imports(
+            (ROOT / path).read_text(encoding="utf-8"), ".".join(path.with_suffix("").parts)
+        )
+    ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(("module", "source"), [
-    ("minidist.collectives.ring", "import torch.distributed as dist"),
-    ("minidist.collectives.ring", "from torch import distributed"),
-    ("minidist.study.plot", "import torch\ntorch.distributed.barrier()"),
-    ("minidist.train.amp", "import importlib\nimportlib.import_module('torch.distributed')"),
-    ("minidist.parallel.data", "from minidist.comm.world.world import World"),
-    ("minidist.parallel.data", "from minidist.comm import World"),
-    ("minidist.parallel.data", "from ..comm import shm"),
-    ("minidist.parallel.data", "def f():\n    from minidist.study import plot"),
-    ("minidist.parallel.__init__", "from ..study import plot"),
-    ("minidist.collectives.__init__", "from ..parallel import data"),
-    ("minidist.split", "import minidist.collectives"),
-    ("minidist.comm.world.world", "from minidist.collectives import ring"),
-    ("minidist.models", "import minidist"),
-    ("minidist.parallelize", "from .comm import World"),
-    ("minidist.parallelize", "from minidist.study import plan"),
-    ("minidist.unknown", ""),
-])
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("minidist.collectives.ring", "import torch.distributed as dist"),
+        ("minidist.collectives.ring", "from torch import distributed"),
+        ("minidist.study.plot", "import torch\ntorch.distributed.barrier()"),
+        ("minidist.train.amp", "import importlib\nimportlib.import_module('torch.distributed')"),
+        ("minidist.parallel.data", "from minidist.comm.world.world import World"),
+        ("minidist.parallel.data", "from minidist.comm import World"),
+        ("minidist.parallel.data", "from ..comm import shm"),
+        ("minidist.parallel.data", "def f():\n    from minidist.study import plot"),
+        ("minidist.parallel.__init__", "from ..study import plot"),
+        ("minidist.collectives.__init__", "from ..parallel import data"),
+        ("minidist.split", "import minidist.collectives"),
+        ("minidist.comm.world.world", "from minidist.collectives import ring"),
+        ("minidist.models", "import minidist"),
+        ("minidist.parallelize", "from .comm import World"),
+        ("minidist.parallelize", "from minidist.study import plan"),
+        ("minidist.unknown", ""),
+    ],
+)
 def test_a_wrong_import_is_found(module, source):
     assert wrong_imports(source, module)
 
 
-@pytest.mark.parametrize(("module", "source"), [
-    ("minidist.comm.torchdist.torchdist", "import torch.distributed as dist\nfrom .base import Comm"),
-    ("minidist.collectives.ring", "from minidist.comm.base import Comm\nfrom minidist.split import even"),
-    ("minidist.collectives.__init__", "from .ring import all_reduce_"),
-    ("minidist.parallel.data", "from ..collectives import all_reduce_\nfrom ..comm.base import Comm"),
-    ("minidist.study.meter", "from minidist import comm, parallel"),
-    ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import onto"),
-    ("minidist.__init__", "from .comm import World\nfrom minidist.check import all_reduce"),
-])
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (
+            "minidist.comm.torchdist.torchdist",
+            "import torch.distributed as dist\nfrom .base import Comm",
+        ),
+        (
+            "minidist.collectives.ring",
+            "from minidist.comm.base import Comm\nfrom minidist.split import even",
+        ),
+        ("minidist.collectives.__init__", "from .ring import all_reduce_"),
+        (
+            "minidist.parallel.data",
+            "from ..collectives import all_reduce_\nfrom ..comm.base import Comm",
+        ),
+        ("minidist.study.meter", "from minidist import comm, parallel"),
+        ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import onto"),
+        ("minidist.__init__", "from .comm import World\nfrom minidist.check import all_reduce"),
+    ],
+)
 def test_a_right_import_is_not(module, source):
     assert wrong_imports(source, module) == []

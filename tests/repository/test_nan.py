@@ -57,7 +57,8 @@ def passed_by_nan(source):
 def asserted(test):
     for node in ast.walk(test):
         if isinstance(node, ast.Compare) and any(
-            builtin(node.left, (name,)) and isinstance(node.ops[0], ops) for name, ops in BUILTIN.items()
+            builtin(node.left, (name,)) and isinstance(node.ops[0], ops)
+            for name, ops in BUILTIN.items()
         ):
             yield node.lineno, f"assert {ast.unparse(node)}"
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -80,29 +81,55 @@ def test_nothing_is_passed_by_nan():
     assert not found, "NaN passes:\n" + "\n".join(sorted(set(found)))
 
 
-@pytest.mark.parametrize("source", [
-    "assert not a > b", "assert not (x - y).abs().max() >= 1e-3", "assert not any(e > bound for e in errors)",
-    "assert max(errors) < 1e-9", "assert max(abs(a - b) for a, b in pairs) <= 1", "assert 1 < n and max(a, b) < 2",
-    "assert min(gains) > 1", "worst = max(abs(a), abs(b))",
-    "def f():\n    return max((a - b).abs().max() for a, b in c)",
-    "if abs(a - b) > bound:\n    raise ValueError", "if (x - y).norm() >= 1:\n    raise ValueError",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert not a > b",
+        "assert not (x - y).abs().max() >= 1e-3",
+        "assert not any(e > bound for e in errors)",
+        "assert max(errors) < 1e-9",
+        "assert max(abs(a - b) for a, b in pairs) <= 1",
+        "assert 1 < n and max(a, b) < 2",
+        "assert min(gains) > 1",
+        "worst = max(abs(a), abs(b))",
+        "def f():\n    return max((a - b).abs().max() for a, b in c)",
+        "if abs(a - b) > bound:\n    raise ValueError",
+        "if (x - y).norm() >= 1:\n    raise ValueError",
+    ],
+)
 def test_a_comparison_that_nan_passes_is_found(source):
     assert list(passed_by_nan(source))
 
 
-@pytest.mark.parametrize("source", [
-    "assert a < b", "assert (x - y).abs().max() < 1e-3", "assert all(e < bound for e in errors)",
-    "assert largest(errors) < 1e-9", "if not abs(a - b) <= bound:\n    raise ValueError", "n = max(sizes)",
-    "assert not missing", "assert not any(found)", "assert max(sizes) == 3",
-])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert a < b",
+        "assert (x - y).abs().max() < 1e-3",
+        "assert all(e < bound for e in errors)",
+        "assert largest(errors) < 1e-9",
+        "if not abs(a - b) <= bound:\n    raise ValueError",
+        "n = max(sizes)",
+        "assert not missing",
+        "assert not any(found)",
+        "assert max(sizes) == 3",
+    ],
+)
 def test_one_that_fails_is_not(source):
     assert not list(passed_by_nan(source))
 
 
 def test_largest():
     nan = math.nan
-    assert largest([1, 3, 2]) == largest(1, 3, 2) == 3 and largest([], default=0) == 0 and smallest([1, 3, 2]) == 1
+    assert (
+        largest([1, 3, 2]) == largest(1, 3, 2) == 3
+        and largest([], default=0) == 0
+        and smallest([1, 3, 2]) == 1
+    )
     for values in ([nan, 1.0], [1.0, nan], [1.0, nan, 2.0]):
-        assert math.isnan(largest(values)) and math.isnan(largest(*values)) and math.isnan(smallest(values))
+        assert (
+            math.isnan(largest(values))
+            and math.isnan(largest(*values))
+            and math.isnan(smallest(values))
+        )
     assert max([1.0, nan]) == 1.0 != largest([1.0, nan])

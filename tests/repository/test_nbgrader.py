@@ -36,7 +36,11 @@ def submit(root, student, *replacements):
     nb = json.loads((root / "exercises" / NAME / f"{NAME}.ipynb").read_text())
     stubs = [c for c in nb["cells"] if c["metadata"].get("nbgrader", {}).get("solution")]
     for cell, body in zip(stubs, replacements, strict=True):
-        head = [line for line in cell["source"] if not line.strip().startswith(("# your code", "raise Not"))]
+        head = [
+            line
+            for line in cell["source"]
+            if not line.strip().startswith(("# your code", "raise Not"))
+        ]
         cell["source"] = [*head, f"    {body}\n"]
     path = root / "submitted" / student / NAME / f"{NAME}.ipynb"
     path.parent.mkdir(parents=True)
@@ -60,8 +64,13 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     cheat = submit(root, "cheat", "return 3", "return a", "return 0.5 * a")
     cheat.write_text(cheat.read_text().replace("assert double(2) == 4", "pass"))
     said = []
-    for command in (["validate", solution], ["validate", exercise], ["validate", "--invert", exercise]):
-        monkeypatch.setattr(Validator, "stream", io.StringIO())  # else what was stdout at its import
+    for command in (
+        ["validate", solution],
+        ["validate", exercise],
+        ["validate", "--invert", exercise],
+    ):
+        # else what was stdout at its import
+        monkeypatch.setattr(Validator, "stream", io.StringIO())
         nbgrader(*command)
         said.append(Validator.stream.getvalue())
     assert "Success! Your notebook passes all the tests." in said[0]
@@ -73,6 +82,9 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     nbgrader("export")
     assert (root / exercise).read_bytes() == ours
     with open(root / "grades.csv") as f:
-        marks = {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in csv.DictReader(f)}
+        marks = {
+            row["student_id"]: (float(row["score"]), float(row["max_score"]))
+            for row in csv.DictReader(f)
+        }
     assert marks == {"cheat": (4, 9)}
     assert NAME in (root / "feedback" / "cheat" / NAME / f"{NAME}.html").read_text()

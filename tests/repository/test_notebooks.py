@@ -28,25 +28,38 @@ def complaints(nb):
 
 
 def test_every_cell_was_run():
-    found = [f"{path}: {c}" for path in repository("notebooks/*.ipynb", "solutions/*.ipynb")
-             for c in complaints(nbformat.read(ROOT / path, nbformat.NO_CONVERT))]
+    found = [
+        f"{path}: {c}"
+        for path in repository("notebooks/*.ipynb", "solutions/*.ipynb")
+        for c in complaints(nbformat.read(ROOT / path, nbformat.NO_CONVERT))
+    ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("cell", [
-    v4.new_code_cell("1"),
-    v4.new_code_cell("1", execution_count=2),
-    v4.new_code_cell("1", execution_count=1, outputs=[ERROR]),
-    v4.new_code_cell("1", execution_count=1, metadata={"tags": ["raises-exception"]}, outputs=[OUTPUT]),
-])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        v4.new_code_cell("1"),
+        v4.new_code_cell("1", execution_count=2),
+        v4.new_code_cell("1", execution_count=1, outputs=[ERROR]),
+        v4.new_code_cell(
+            "1", execution_count=1, metadata={"tags": ["raises-exception"]}, outputs=[OUTPUT]
+        ),
+    ],
+)
 def test_a_bad_cell_is_found(cell):
     assert list(complaints(v4.new_notebook(cells=[cell])))
 
 
 def test_a_good_notebook_is_not():
-    cells = [v4.new_markdown_cell("text"), v4.new_code_cell("1", execution_count=1, outputs=[OUTPUT]),
-             v4.new_code_cell(""),
-             v4.new_code_cell("2", execution_count=2, metadata={"tags": ["raises-exception"]}, outputs=[ERROR])]
+    cells = [
+        v4.new_markdown_cell("text"),
+        v4.new_code_cell("1", execution_count=1, outputs=[OUTPUT]),
+        v4.new_code_cell(""),
+        v4.new_code_cell(
+            "2", execution_count=2, metadata={"tags": ["raises-exception"]}, outputs=[ERROR]
+        ),
+    ]
     assert not list(complaints(v4.new_notebook(cells=cells)))
 
 

@@ -10,30 +10,56 @@ from nbformat import writes
 
 from tests.repository.files import ROOT, repository
 
-SETTINGS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS")
+SETTINGS = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "OMP_NUM_THREADS",
+)
 
 
 def test_make_portable_runs_every_notebook_in_each_setting():
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name not in SETTINGS}
-    told = subprocess.run(["make", "-n", "portable"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MAKE") and name not in SETTINGS
+    }
+    told = subprocess.run(
+        ["make", "-n", "portable"], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
     told = told.stdout.replace("\\\n", " ")
     found, outer = [], {}
     for line in told.splitlines():
-        given = {name: value for name, value in re.findall(r"(\w+)=(\S+)", line.partition(" -m pytest")[0])
-                 if name in SETTINGS}  # fmt: skip
+        given = {
+            name: value
+            for name, value in re.findall(r"(\w+)=(\S+)", line.partition(" -m pytest")[0])
+            if name in SETTINGS
+        }
         if re.search(r"\bmake\S* nbval", line):
             outer = given
         elif "--nbval" in line:
             found.append(outer | given)
-            missing = [path for path in repository("notebooks/*.ipynb", "solutions/*.ipynb") if str(path) not in line]
+            missing = [
+                path
+                for path in repository("notebooks/*.ipynb", "solutions/*.ipynb")
+                if str(path) not in line
+            ]
             assert not missing
     assert found == [
-        {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41",
-         "OMP_NUM_THREADS": "1"},
-        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
-         "OMP_NUM_THREADS": "1"},
+        {
+            "ATEN_CPU_CAPABILITY": "default",
+            "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+            "OMP_NUM_THREADS": "1",
+        },
+        {
+            "ATEN_CPU_CAPABILITY": "avx2",
+            "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "OMP_NUM_THREADS": "1",
+        },
         {"OMP_NUM_THREADS": "2"},
-    ]  # fmt: skip
+    ]
 
 
 CELL = """
@@ -50,11 +76,31 @@ print(torch.get_num_threads(), *World(2).run(capability), *launch(capability, 2)
 
 
 def test_kernels_and_ranks_have_the_setting(tmp_path):
-    env = os.environ | {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)}
+    env = os.environ | {
+        "ATEN_CPU_CAPABILITY": "default",
+        "OMP_NUM_THREADS": "2",
+        "PYTHONPATH": str(ROOT),
+    }
     output = v4.new_output("stream", name="stdout", text="2" + " DEFAULT" * 4 + "\n")
     made = v4.new_notebook(cells=[v4.new_code_cell(CELL, execution_count=1, outputs=[output])])
     (tmp_path / "one.ipynb").write_text(writes(made))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.warm", "-c", "/dev/null",
-               f"--rootdir={tmp_path}", "--nbval", "--nbval-current-env", "one.ipynb"]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.warm",
+        "-c",
+        "/dev/null",
+        f"--rootdir={tmp_path}",
+        "--nbval",
+        "--nbval-current-env",
+        "one.ipynb",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr

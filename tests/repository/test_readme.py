@@ -13,8 +13,11 @@ from tests.repository.files import ROOT, repository
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| ([^|]+) \| `(\w+)` \| \[(minidist/[\w/]+\.py)\]\((\S+)\) "
-                 r"\| \[(\d\d)\]\(notebooks/(\S+)\.ipynb\) \|$", re.MULTILINE)  # fmt: skip
+ROW = re.compile(
+    r"^\| ([^|]+) \| `(\w+)` \| \[(minidist/[\w/]+\.py)\]\((\S+)\) "
+    r"\| \[(\d\d)\]\(notebooks/(\S+)\.ipynb\) \|$",
+    re.MULTILINE,
+)
 TECHNIQUES = ROW.findall(README)
 VERSIONS = ["3.11", "3.12", "3.13"]
 # What is there only once the environment is activated.
@@ -25,16 +28,28 @@ def test_there_are_techniques():
     assert len(TECHNIQUES) > 50
 
 
-@pytest.mark.parametrize(("technique", "name", "path", "link", "number", "lesson"), TECHNIQUES,
-                         ids=[f"{row[2]}:{row[1]}" for row in TECHNIQUES])  # fmt: skip
+@pytest.mark.parametrize(
+    ("technique", "name", "path", "link", "number", "lesson"),
+    TECHNIQUES,
+    ids=[f"{row[2]}:{row[1]}" for row in TECHNIQUES],
+)
 def test_each_technique_is_where_the_table_says(technique, name, path, link, number, lesson):
     module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    assert getattr(module, name).__module__ == module.__name__, "it is imported there, and stands elsewhere"
-    assert link == path and lesson.startswith(f"{number}_") and (ROOT / f"notebooks/{lesson}.ipynb").exists()
+    assert getattr(module, name).__module__ == module.__name__, (
+        "it is imported there, and stands elsewhere"
+    )
+    assert (
+        link == path
+        and lesson.startswith(f"{number}_")
+        and (ROOT / f"notebooks/{lesson}.ipynb").exists()
+    )
 
 
 def test_each_folder_of_techniques_is_in_the_table():
-    folders = {path.parent for path in repository("minidist/train/*/__init__.py", "minidist/parallel/*/__init__.py")}
+    folders = {
+        path.parent
+        for path in repository("minidist/train/*/__init__.py", "minidist/parallel/*/__init__.py")
+    }
     named = {parent for row in TECHNIQUES for parent in Path(row[2]).parents}
     assert {f for f in folders if len(f.parts) == 3} - named == set()
 
@@ -57,15 +72,24 @@ def test_commands_come_after_the_environment():
 def test_a_command_without_it_is_found():
     assert without_activation("```\ntorchrun x.py\n. .venv/bin/activate\n```\n")
     assert without_activation("```python\nx = 1\n```\n\n```\npython -m x\n```\n")
-    assert not without_activation("```\n. .venv/bin/activate\ntorchrun x.py\n```\n```\nmake lab\n```\n")
+    assert not without_activation(
+        "```\n. .venv/bin/activate\ntorchrun x.py\n```\n```\nmake lab\n```\n"
+    )
 
 
 def test_no_heading_and_no_link_says_nothing():
-    assert re.findall(r"\*\*here\*\*|\[here\]|^#+ *here|\| *\| *\|", README, re.MULTILINE | re.IGNORECASE) == []
+    assert (
+        re.findall(
+            r"\*\*here\*\*|\[here\]|^#+ *here|\| *\| *\|", README, re.MULTILINE | re.IGNORECASE
+        )
+        == []
+    )
 
 
 def test_the_versions_of_python_are_those_of_the_package():
-    asked = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    asked = SpecifierSet(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    )
     assert [v for v in (f"3.{minor}" for minor in range(9, 20)) if asked.contains(v)] == VERSIONS
     words = f"Python {', '.join(VERSIONS[:-1])} or {VERSIONS[-1]}"
     assert words in README and words in MAKEFILE
@@ -75,14 +99,21 @@ def made(folder, python, goal="lab"):
     """`make` with a Python that is a shell script."""
     (folder / "python").write_text(f"#!/bin/sh\n{python}")
     (folder / "python").chmod(0o755)
-    return subprocess.run(["make", goal, f"PYTHON={folder}/python", f"VENV={folder}/venv"], cwd=ROOT, text=True,
-                          capture_output=True)  # fmt: skip
+    return subprocess.run(
+        ["make", goal, f"PYTHON={folder}/python", f"VENV={folder}/venv"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+    )
 
 
 def test_another_python_is_refused_before_anything_is_made(tmp_path):
     done = made(tmp_path, 'test "$1" = --version && echo Python 3.10.13 && exit\nexit 1\n')
     assert done.returncode and not (tmp_path / "venv").exists()
-    assert "minidist needs Python 3.11, 3.12 or 3.13, and" in done.stderr and "is Python 3.10.13." in done.stderr
+    assert (
+        "minidist needs Python 3.11, 3.12 or 3.13, and" in done.stderr
+        and "is Python 3.10.13." in done.stderr
+    )
     assert "make lab PYTHON=python3.12" in done.stderr
 
 
@@ -101,7 +132,11 @@ esac
 def test_what_an_installation_that_failed_has_made_is_removed(tmp_path):
     done = made(tmp_path, VENV)
     assert done.returncode and not (tmp_path / "venv").exists(), done.stdout
-    assert "Collecting everything" in done.stdout and "ten minutes" in done.stdout and "is removed" in done.stderr
+    assert (
+        "Collecting everything" in done.stdout
+        and "ten minutes" in done.stdout
+        and "is removed" in done.stderr
+    )
 
 
 def test_an_environment_that_was_there_stays(tmp_path):
@@ -117,4 +152,6 @@ def test_an_environment_of_another_python_is_named(tmp_path):
     python.write_text('#!/bin/sh\ntest "$1" = --version && echo Python 3.10.13 && exit\nexit 1\n')
     python.chmod(0o755)
     done = made(tmp_path, VENV)
-    assert done.returncode and f"{tmp_path}/venv has Python 3.10.13. Remove it: rm -r" in done.stderr
+    assert (
+        done.returncode and f"{tmp_path}/venv has Python 3.10.13. Remove it: rm -r" in done.stderr
+    )

@@ -22,13 +22,20 @@ def complaints(source):
 def test_the_package():
     files = repository("minidist/*.py")
     assert files
-    found = [f"{path}: {c}" for path in files for c in complaints((ROOT / path).read_text(encoding="utf-8"))]
+    found = [
+        f"{path}: {c}"
+        for path in files
+        for c in complaints((ROOT / path).read_text(encoding="utf-8"))
+    ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("source", [
-    "def f():\n    global x\n    x = 1\n",
-    f"x = 1  # {LATER[0]}: later\n",
-])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    global x\n    x = 1\n",
+        f"x = 1  # {LATER[0]}: later\n",
+    ],
+)
 def test_a_bad_file_is_found(source):
     assert list(complaints(source))

@@ -17,10 +17,35 @@ from tests.repository.files import ROOT, repository
 
 SMALLEST, MOST_DIGITS = 1e-6, 7
 SET_OF_WORDS = re.compile(r"\{'[^':{}]*'(?:, '[^':{}]*')+\}")
-CLOCKS = {"time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
-          "thread_time", "now", "today", "utcnow", "timeit", "ctime", "strftime"}  # fmt: skip
-OF_THIS_RUN = {"id", "hash", "getpid", "getppid", "gettempdir", "mkdtemp", "gethostname", "cpu_count", "uuid4",
-               "get_num_threads", "get_cpu_capability"}  # fmt: skip
+CLOCKS = {
+    "time",
+    "time_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "monotonic",
+    "monotonic_ns",
+    "process_time",
+    "thread_time",
+    "now",
+    "today",
+    "utcnow",
+    "timeit",
+    "ctime",
+    "strftime",
+}
+OF_THIS_RUN = {
+    "id",
+    "hash",
+    "getpid",
+    "getppid",
+    "gettempdir",
+    "mkdtemp",
+    "gethostname",
+    "cpu_count",
+    "uuid4",
+    "get_num_threads",
+    "get_cpu_capability",
+}
 UNORDERED = {"set", "frozenset", "listdir", "scandir", "iterdir", "glob", "rglob"}
 ORDERS = {"sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"}
 SHOWS = {"print", "display", "table", "bars", "curves", "Markdown", "HTML"}
@@ -54,13 +79,16 @@ def complaints_of_outputs(cell, exact):
 
 
 def name_of(call):
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    return (
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    )
 
 
 def unstable(node, names):
     """Why the value of `node` is another elsewhere, or None. names: those that are assigned in the cell, and why."""
     if isinstance(node, ast.Compare | ast.Lambda | ast.FunctionDef | ast.ClassDef):
-        return None  # an assertion with slack is what should be made of a time; a function has not run yet
+        # an assertion with slack is what should be made of a time; a function has not run yet
+        return None
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Set | ast.SetComp):
@@ -95,7 +123,9 @@ def statements(body):
 
 def complaints_of_source(cell):
     names = {}
-    body = ast.parse("\n".join(line for line in cell.source.splitlines() if not line.startswith(("%", "!")))).body
+    body = ast.parse(
+        "\n".join(line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
+    ).body
     for statement in statements(body):
         targets, value = [], None
         if isinstance(statement, ast.Assign):
@@ -109,8 +139,9 @@ def complaints_of_source(cell):
             for target in targets:
                 names |= {n.id: why for n in ast.walk(target) if isinstance(n, ast.Name)}
         if isinstance(statement, ast.Expr):
-            shown = statement is body[-1] or any(isinstance(n, ast.Call) and name_of(n) in SHOWS
-                                                 for n in ast.walk(statement))
+            shown = statement is body[-1] or any(
+                isinstance(n, ast.Call) and name_of(n) in SHOWS for n in ast.walk(statement)
+            )
             why = unstable(statement.value, names)
             if shown and why:
                 yield f"prints {why}, which is another elsewhere: assert what it shows, with slack"
@@ -125,12 +156,20 @@ def complaints(cell):
 
 
 def cells(path):
-    return [cell for cell in nbformat.read(ROOT / path, nbformat.NO_CONVERT).cells if cell.cell_type == "code"]
+    return [
+        cell
+        for cell in nbformat.read(ROOT / path, nbformat.NO_CONVERT).cells
+        if cell.cell_type == "code"
+    ]
 
 
 def test_nothing_unstable_is_printed():
-    found = [f"{path}, code cell {i}: {complaint}" for path in repository("notebooks/*.ipynb", "solutions/*.ipynb")
-             for i, cell in enumerate(cells(path)) for complaint in dict.fromkeys(complaints(cell))]
+    found = [
+        f"{path}, code cell {i}: {complaint}"
+        for path in repository("notebooks/*.ipynb", "solutions/*.ipynb")
+        for i, cell in enumerate(cells(path))
+        for complaint in dict.fromkeys(complaints(cell))
+    ]
     assert not found, "\n".join(found)
 
 
@@ -138,7 +177,9 @@ def test_what_is_exact_says_so_only_where_it_must():
     for path in repository("notebooks/*.ipynb", "solutions/*.ipynb"):
         for i, cell in enumerate(cells(path)):
             if "exact-numbers" in cell.metadata.get("tags", []):
-                assert list(complaints_of_outputs(cell, exact=False)), f"{path}, code cell {i} needs no such tag"
+                assert list(complaints_of_outputs(cell, exact=False)), (
+                    f"{path}, code cell {i} needs no such tag"
+                )
 
 
 def cell(source, output="", tags=()):
@@ -147,18 +188,43 @@ def cell(source, output="", tags=()):
     return made
 
 
-BAD_OUTPUTS = ["off by 1.19e-07", "off by 7.45·10⁻⁹ only", "-2.2e-16", "0.0000001234", "0.123456789", "12,009.7331",
-               "0.30000000000000004", "{'a', 'b'}", "the ranks {'first', 'second', 'third'} differ"]  # fmt: skip
-GOOD_OUTPUTS = ["below 1e-12", "off by less than 10⁻¹²", "0.0", "0.0000000000", "0.1234567", "1.5e+12", "1,234,567,890",
-                "989000000000000.0", "0.00012", "7.5·10⁻⁵", "{'a'}", "{'a': 1, 'b': 2}", "{}", "1.2.3"]  # fmt: skip
+BAD_OUTPUTS = [
+    "off by 1.19e-07",
+    "off by 7.45·10⁻⁹ only",
+    "-2.2e-16",
+    "0.0000001234",
+    "0.123456789",
+    "12,009.7331",
+    "0.30000000000000004",
+    "{'a', 'b'}",
+    "the ranks {'first', 'second', 'third'} differ",
+]
+GOOD_OUTPUTS = [
+    "below 1e-12",
+    "off by less than 10⁻¹²",
+    "0.0",
+    "0.0000000000",
+    "0.1234567",
+    "1.5e+12",
+    "1,234,567,890",
+    "989000000000000.0",
+    "0.00012",
+    "7.5·10⁻⁵",
+    "{'a'}",
+    "{'a': 1, 'b': 2}",
+    "{}",
+    "1.2.3",
+]
 
 
 @pytest.mark.parametrize("output", BAD_OUTPUTS)
 def test_an_unstable_output_is_found(output):
     assert list(complaints(cell("f()", output)))
     value = v4.new_code_cell("f()")
-    for made in (v4.new_output("display_data", data={"text/plain": output}),
-                 v4.new_output("error", ename="E", evalue=output, traceback=[])):
+    for made in (
+        v4.new_output("display_data", data={"text/plain": output}),
+        v4.new_output("error", ename="E", evalue=output, traceback=[]),
+    ):
         value.outputs = [made]
         assert list(complaints(value))
     assert not list(complaints(cell("f()", output, ["nbval-ignore-output"])))
@@ -174,37 +240,43 @@ def test_exact_numbers_may_be_tiny_and_long_and_a_set_may_not():
     assert list(complaints(cell("f()", "{'a', 'b'}", ["exact-numbers"])))
 
 
-@pytest.mark.parametrize("source", [
-    "start = time.perf_counter()\nrun()\ntook = time.perf_counter() - start\nprint(f'{took:.3f} s')",
-    "start = perf_counter()\nrun()\nstudy.bars({'run': perf_counter() - start}, unit='s')",
-    "print(time.ctime())",
-    "print('started', datetime.now())",
-    "took = []\nfor _ in range(3):\n    took += [timeit.timeit(run)]\nstudy.table([took], ['s'])",
-    "print(id(x))",
-    "x, y = 1, hash('a')\ny",
-    "if True:\n    print(os.getpid())",
-    "torch.get_num_threads()",
-    "print(*{'a', 'b'})",
-    "names = set(words)\nfor name in names:\n    print(name)",
-    "study.table([(path.name, 1) for path in folder.iterdir()], ['name', 'n'])",
-    "files = os.listdir(folder)\nprint(files[0])",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "start = time.perf_counter()\nrun()\ntook = time.perf_counter() - start\nprint(f'{took:.3f} s')",
+        "start = perf_counter()\nrun()\nstudy.bars({'run': perf_counter() - start}, unit='s')",
+        "print(time.ctime())",
+        "print('started', datetime.now())",
+        "took = []\nfor _ in range(3):\n    took += [timeit.timeit(run)]\nstudy.table([took], ['s'])",
+        "print(id(x))",
+        "x, y = 1, hash('a')\ny",
+        "if True:\n    print(os.getpid())",
+        "torch.get_num_threads()",
+        "print(*{'a', 'b'})",
+        "names = set(words)\nfor name in names:\n    print(name)",
+        "study.table([(path.name, 1) for path in folder.iterdir()], ['name', 'n'])",
+        "files = os.listdir(folder)\nprint(files[0])",
+    ],
+)
 def test_a_source_that_prints_what_is_another_elsewhere_is_found(source):
     assert list(complaints(cell(source)))
     assert not list(complaints(cell(source, tags=["nbval-ignore-output"])))
 
 
-@pytest.mark.parametrize("source", [
-    "start = time.perf_counter()\nrun()\nassert time.perf_counter() - start < 5\nprint('in time')",
-    "took = time.perf_counter() - start\nprint('in time' if took < 5 else 'late')\nprint(took < 5)",
-    "took = time.perf_counter()\ntook = 1\nprint(took)",
-    "print(world.time, times['run'], run.id)",
-    "os.kill(os.getpid(), 9)\nprint('killed')",
-    "print(sorted({'a', 'b'}), len(set(words)), {'a'})",
-    "for name in sorted(os.listdir(folder)):\n    print(name)",
-    "print(', '.join(sorted(path.name for path in folder.iterdir())))",
-    "def f():\n    return time.time()\nprint(1)",
-    "%matplotlib inline\nprint(1)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "start = time.perf_counter()\nrun()\nassert time.perf_counter() - start < 5\nprint('in time')",
+        "took = time.perf_counter() - start\nprint('in time' if took < 5 else 'late')\nprint(took < 5)",
+        "took = time.perf_counter()\ntook = 1\nprint(took)",
+        "print(world.time, times['run'], run.id)",
+        "os.kill(os.getpid(), 9)\nprint('killed')",
+        "print(sorted({'a', 'b'}), len(set(words)), {'a'})",
+        "for name in sorted(os.listdir(folder)):\n    print(name)",
+        "print(', '.join(sorted(path.name for path in folder.iterdir())))",
+        "def f():\n    return time.time()\nprint(1)",
+        "%matplotlib inline\nprint(1)",
+    ],
+)
 def test_a_stable_source_is_not(source):
     assert not list(complaints(cell(source, "1")))

@@ -10,7 +10,9 @@ MACHINE = re.compile(
     r"(?<![\w.~-])/(?:home|Users|root|work|opt)/[\w.]+"  # someone's folder
     r"|file://[/\w]+|[A-Z]:\\Users"
     r"|(?:index-url|find-links)\s*=?\s*\S+"  # someone's registry
-    r"|^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)
+    r"|^(?:<{7}|={7}|>{7})(?: |$)",
+    re.MULTILINE,
+)
 TOP = "(?:minidist|course|notebooks|exercises|solutions|tests|benchmarks|examples|\\.ci)"
 PATH = re.compile(rf"(?<![\w/.-]){TOP}/[\w./*-]*[\w/*]|(?<![\w/.-])[\w-]+\.(?:md|toml|txt|yml)\b")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
@@ -42,23 +44,40 @@ def test_no_machine_in_any_text():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text", [
-    "see /home/ann/course", "open('/root/x')", "cd /opt/wheels", "numpy @ file:///wheels/numpy.whl",
-    "--index-url https://registry.example.org", "C:\\Users", "<<<<<<< HEAD",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see /home/ann/course",
+        "open('/root/x')",
+        "cd /opt/wheels",
+        "numpy @ file:///wheels/numpy.whl",
+        "--index-url https://registry.example.org",
+        "C:\\Users",
+        "<<<<<<< HEAD",
+    ],
+)
 def test_a_machine_is_found(text):
     assert machine_words(text)
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "Makefile", ".ci/run", "nbgrader_config.py"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "Makefile", ".ci/run", "nbgrader_config.py"]
+)
 def test_named_paths_exist(name):
     assert dead_paths((ROOT / name).read_text(encoding="utf-8"), exists) == []
 
 
-@pytest.mark.parametrize("text", [
-    "see `minidist/comm/telepathy.py`", "[a lesson](notebooks/99_magic.ipynb)", "python -m benchmarks.telepathy",
-    "python examples/none.py --ranks 4", "read NOTHING.md", "course/NN_topic/nothing.py",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see `minidist/comm/telepathy.py`",
+        "[a lesson](notebooks/99_magic.ipynb)",
+        "python -m benchmarks.telepathy",
+        "python examples/none.py --ranks 4",
+        "read NOTHING.md",
+        "course/NN_topic/nothing.py",
+    ],
+)
 def test_a_dead_path_is_found(text):
     assert dead_paths(text, exists)
 

@@ -68,7 +68,10 @@ EQUAL = [
     # A whole number as PyTorch prints it, and one beside it that is not.
     ("tensor([4., 6.])", "tensor([4.0000, 5.9999])"),
     # What follows from a longer number: the padding.
-    (table(["x", "loss"], ["1", "9.99"], ["20", "8.00"]), table(["x", "loss"], ["1", "10.00"], ["20", "8.00"])),
+    (
+        table(["x", "loss"], ["1", "9.99"], ["20", "8.00"]),
+        table(["x", "loss"], ["1", "10.00"], ["20", "8.00"]),
+    ),
     (table(["9.99", "y"], ["8.00", "1"]), table(["10.00", "y"], ["8.00", "1"])),
     ("tensor([9.99, 9.98])", "tensor([10.00,  9.98])"),
     ("tensor([-0.0000, 1.5000])", "tensor([0.0000, 1.5000])"),
@@ -172,21 +175,42 @@ def test_different_is_different(built, again):
 
 
 def test_only_text_is_equal_to_text():
-    assert Printed("0.5") == "0.5" and Printed("0.5") == "0.6" and hash(Printed("0.5")) == hash("0.5")
+    assert (
+        Printed("0.5") == "0.5" and Printed("0.5") == "0.6" and hash(Printed("0.5")) == hash("0.5")
+    )
     assert Printed("0.5") != 0.5 and Printed("None") != None  # noqa: E711
 
 
 def nbval(folder, *cells):
     """The verdicts of nbval, with the project's conftest, on cells: (source, output when it was built)."""
-    made = [v4.new_code_cell(source, execution_count=i, outputs=[output])
-            for i, (source, output) in enumerate(cells, 1)]
+    made = [
+        v4.new_code_cell(source, execution_count=i, outputs=[output])
+        for i, (source, output) in enumerate(cells, 1)
+    ]
     (folder / "one.ipynb").write_text(writes(v4.new_notebook(cells=made)))
     shutil.copy(ROOT / "conftest.py", folder)
-    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", "/dev/null",
-               f"--rootdir={folder}", "--nbval", "--nbval-current-env", "one.ipynb"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        f"--rootdir={folder}",
+        "--nbval",
+        "--nbval-current-env",
+        "one.ipynb",
+    ]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
-    found = {int(cell): verdict for verdict, cell in re.findall(r"^(PASSED|FAILED).*::Cell (\d+)", done.stdout, re.M)}
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120
+    )
+    found = {
+        int(cell): verdict
+        for verdict, cell in re.findall(r"^(PASSED|FAILED).*::Cell (\d+)", done.stdout, re.M)
+    }
     assert sorted(found) == list(range(len(cells))), done.stdout + done.stderr
     return [found[i] for i in range(len(cells))]
 
@@ -204,14 +228,22 @@ SHOW = "from IPython.display import display\ndisplay({'text/plain': '<x>', %r: %
 
 def test_nbval_uses_it_for_all_that_is_compared(tmp_path):
     kinds = ("text/html", "text/markdown", "text/latex", "image/svg+xml")
-    cells = [("print(1 / 3)", stream("0.33333\n")),
-             ("print(4.07)", stream("4.08\n")),
-             ("print(4.07)", stream("4.09\n")),
-             ("4.07", v4.new_output("execute_result", data={"text/plain": "4.08"}, execution_count=4)),
-             ("4.07", v4.new_output("execute_result", data={"text/plain": "4.09"}, execution_count=5))]
+    cells = [
+        ("print(1 / 3)", stream("0.33333\n")),
+        ("print(4.07)", stream("4.08\n")),
+        ("print(4.07)", stream("4.09\n")),
+        ("4.07", v4.new_output("execute_result", data={"text/plain": "4.08"}, execution_count=4)),
+        ("4.07", v4.new_output("execute_result", data={"text/plain": "4.09"}, execution_count=5)),
+    ]
     for kind in kinds:
-        cells += [(SHOW % (kind, "<td>4.07</td>"), shown(kind, f"<td>{there}</td>")) for there in ("4.08", "4.09")]
+        cells += [
+            (SHOW % (kind, "<td>4.07</td>"), shown(kind, f"<td>{there}</td>"))
+            for there in ("4.08", "4.09")
+        ]
     verdicts = nbval(tmp_path, *cells)
-    assert verdicts == ["PASSED", "PASSED", "FAILED", "PASSED", "FAILED"] + ["PASSED", "FAILED"] * len(kinds)
+    assert verdicts == ["PASSED", "PASSED", "FAILED", "PASSED", "FAILED"] + [
+        "PASSED",
+        "FAILED",
+    ] * len(kinds)
     written = json.loads((tmp_path / "one.ipynb").read_text())["cells"]
     assert written[0]["outputs"][0]["text"] == ["0.33333\n"]  # nothing is written into the notebook

@@ -37,7 +37,9 @@ def wheel(tmp_path_factory):
     for path in repository("minidist", "pyproject.toml", "README.md", "LICENSE"):
         (clone / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, clone / path)
-    subprocess.run([sys.executable, "-c", BUILD, str(made)], cwd=clone, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", BUILD, str(made)], cwd=clone, check=True, capture_output=True
+    )
     return next(made.glob("*.whl"))
 
 
@@ -53,8 +55,13 @@ def test_it_works_outside_the_repository(wheel, tmp_path):
     unpacked = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(unpacked)
     environment = os.environ | {"PYTHONPATH": str(unpacked), "OMP_NUM_THREADS": "1"}
-    used = subprocess.run([sys.executable, "-P", "-c", USE, str(unpacked)], cwd=tmp_path, env=environment, text=True,
-                          capture_output=True)  # fmt: skip
+    used = subprocess.run(
+        [sys.executable, "-P", "-c", USE, str(unpacked)],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
     ranks, files, *planned = used.stdout.splitlines() or [used.stderr] * 2
     assert ranks == "[3.0, 3.0, 3.0] " * 2 + "[3.0, 3.0, 3.0]"
     assert files == "True 5"

@@ -19,7 +19,9 @@ def test_the_first_rank_with_the_highest_peak():
 
 def test_categories_that_held_something_in_the_order_of_their_colours():
     assert categories(remembered().memory[1]) == ["parameters", "gradients", "activations", "other"]
-    assert [c for c in line.MEMORY if c in categories(remembered().memory[1])] == categories(remembered().memory[1])
+    assert [c for c in line.MEMORY if c in categories(remembered().memory[1])] == categories(
+        remembered().memory[1]
+    )
 
 
 def test_a_moment_of_no_length_is_seen():
@@ -50,7 +52,8 @@ def test_areas_are_stacked():
     ax = Figure().add_subplot()
     stack(ax, remembered().memory[1], (0.0, 4e-3), 1e-3, most=11_000)
     tops = [c.get_paths()[0].vertices[:, 1].max() for c in ax.collections]
-    np.testing.assert_allclose(tops, [1, 2, 2, 5.5], rtol=1e-6)  # kB: parameters, gradients, activations, other
+    # kB: parameters, gradients, activations, other
+    np.testing.assert_allclose(tops, [1, 2, 2, 5.5], rtol=1e-6)
     assert ax.get_ylabel() == "kB"
     assert ax.get_ylim()[1] == pytest.approx(11 * 1.06)
 

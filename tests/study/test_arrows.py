@@ -66,15 +66,22 @@ def test_some_ranks_of_many():
     assert made.text.startswith("Messages between ranks: 3 ranks, 4 messages, 4,000 B\n")
 
 
-@pytest.mark.parametrize(("trace", "kwargs", "message"), [
-    (ring(64), {}, r"at most 16 ranks, and there are 64: choose some, such as ranks=\[0, 1, 2, 3\], or draw timeline"),
-    (ring(16, steps=20), {}, "1 to 300 arrows, and there are 320"),
-    (Trace(2), {}, "there are 0"),
-    (ring(4), {"ranks": [0, 4]}, "rank 4 is not in this trace of 4 ranks, 0 to 3"),
-    (ring(4), {"ranks": [0, 2]}, "there are 0"),
-    (ring(4), {"clock": "wall"}, "not 'wall'"),
-    (ring(4), {"label": "size"}, "not 'size'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trace", "kwargs", "message"),
+    [
+        (
+            ring(64),
+            {},
+            r"at most 16 ranks, and there are 64: choose some, such as ranks=\[0, 1, 2, 3\], or draw timeline",
+        ),
+        (ring(16, steps=20), {}, "1 to 300 arrows, and there are 320"),
+        (Trace(2), {}, "there are 0"),
+        (ring(4), {"ranks": [0, 4]}, "rank 4 is not in this trace of 4 ranks, 0 to 3"),
+        (ring(4), {"ranks": [0, 2]}, "there are 0"),
+        (ring(4), {"clock": "wall"}, "not 'wall'"),
+        (ring(4), {"label": "size"}, "not 'size'"),
+    ],
+)
 def test_refused(trace, kwargs, message):
     with pytest.raises(ValueError, match=message):
         messages(trace, **kwargs)

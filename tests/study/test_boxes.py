@@ -4,7 +4,10 @@ import pytest
 
 from minidist.study.boxes import boxes
 
-PANELS = {"saved": [("a", (0, 0), (2, 3), 0), ("b", (2, 0), (2, 3), 1)], "wanted": [("c", (1, 0), (2, 3), 2)]}
+PANELS = {
+    "saved": [("a", (0, 0), (2, 3), 0), ("b", (2, 0), (2, 3), 1)],
+    "wanted": [("c", (1, 0), (2, 3), 2)],
+}
 
 
 def test_text():
@@ -19,12 +22,17 @@ def test_drawn_the_same_each_time():
     assert one.png[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize(("shape", "panels", "says"), [
-    ((4,), PANELS, "of a matrix"), ((4, 3), {}, "1 to 4 panels"),
-    ((4, 3), {str(i): [] for i in range(5)}, "not 5"),
-    ((4, 3), {"x": [("a", (3, 0), (2, 3), 0)]}, "is not in"), ((4, 3), {"x": [("a", (0, -1), (2, 3), 0)]}, "is not in"),
-    ((9, 9), {"x": [("a", (0, 0), (1, 1), 0)] * 65}, "at most 64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "panels", "says"),
+    [
+        ((4,), PANELS, "of a matrix"),
+        ((4, 3), {}, "1 to 4 panels"),
+        ((4, 3), {str(i): [] for i in range(5)}, "not 5"),
+        ((4, 3), {"x": [("a", (3, 0), (2, 3), 0)]}, "is not in"),
+        ((4, 3), {"x": [("a", (0, -1), (2, 3), 0)]}, "is not in"),
+        ((9, 9), {"x": [("a", (0, 0), (1, 1), 0)] * 65}, "at most 64"),
+    ],
+)
 def test_refused(shape, panels, says):
     with pytest.raises(ValueError, match=says):
         boxes(shape, panels)

@@ -15,7 +15,10 @@ def rates():
 def test_every_row_is_simulated(monkeypatch):
     monkeypatch.setattr(bubbles, "simulated", lambda row: row)
     assert bubbles.published_bubbles() == published("zero_bubble_rates")
-    assert {row["schedule"] for row in bubbles.published_bubbles()} == {*bubbles.BY_HAND, *bubbles.SEARCHED}
+    assert {row["schedule"] for row in bubbles.published_bubbles()} == {
+        *bubbles.BY_HAND,
+        *bubbles.SEARCHED,
+    }
 
 
 def test_within_the_rounding_of_four_digits(rates):
@@ -32,16 +35,23 @@ def test_our_v_is_no_worse_than_the_searched_one(rates):
         assert -0.002 < rate.error < 0, rate
 
 
-@pytest.mark.parametrize(("p", "M", "times", "values"), [
-    (8, 24, (29718, 29444, 19927, 527), (0.2347, 0.1323, 0.0698)),
-    (8, 64, (29935, 29621, 19388, 535), (0.1091, 0.0554, 0.0294)),
-    (32, 96, (10419, 10207, 7715, 408), (0.2646, 0.1421, 0.0641)),
-])
+@pytest.mark.parametrize(
+    ("p", "M", "times", "values"),
+    [
+        (8, 24, (29718, 29444, 19927, 527), (0.2347, 0.1323, 0.0698)),
+        (8, 64, (29935, 29621, 19388, 535), (0.1091, 0.0554, 0.0294)),
+        (32, 96, (10419, 10207, 7715, 408), (0.2646, 0.1421, 0.0641)),
+    ],
+)
 def test_rows_of_other_models(p, M, times, values):
     """The 6.2B and the 28.3B model of the same table of the paper."""
     columns = dict(zip(("T_F_us", "T_B_us", "T_W_us", "T_comm_us"), times))
     for schedule, value in zip(("1F1B", "ZB-H1", "ZB-H2"), values):
-        rate = simulated(dict(model="", p=p, M=M, layers=32, schedule=schedule, value=value, note=None, **columns))
+        rate = simulated(
+            dict(
+                model="", p=p, M=M, layers=32, schedule=schedule, value=value, note=None, **columns
+            )
+        )
         assert abs(rate.error) <= 5.1e-5
 
 
@@ -58,8 +68,19 @@ def test_the_table(rates):
 
 
 def test_a_row_that_cannot_be():
-    row = dict(model="x", p=4, M=6, layers=8, schedule="1F1B-I", value=0.1, note=None, T_comm_us=0, T_F_us=1, T_B_us=1,
-               T_W_us=1)  # fmt: skip
+    row = dict(
+        model="x",
+        p=4,
+        M=6,
+        layers=8,
+        schedule="1F1B-I",
+        value=0.1,
+        note=None,
+        T_comm_us=0,
+        T_F_us=1,
+        T_B_us=1,
+        T_W_us=1,
+    )
     with pytest.raises(ValueError, match="4 stages do not divide 6 micro-batches"):
         simulated(row)
     with pytest.raises(ValueError, match="'ZB-9'"):

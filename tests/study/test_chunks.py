@@ -8,11 +8,15 @@ from minidist.study.chunks import _hues, _rows
 
 
 def hues(*steps, owner=None):
-    return list(_hues({str(i): _rows(str(i), step) for i, step in enumerate(steps)}, owner).values())
+    return list(
+        _hues({str(i): _rows(str(i), step) for i, step in enumerate(steps)}, owner).values()
+    )
 
 
 def test_text():
-    made = holdings([["a0", "a1"], ["b0", "b1"]], [["a0+b0", None], [None, "a1+b1"]], title="Reduce-scatter")
+    made = holdings(
+        [["a0", "a1"], ["b0", "b1"]], [["a0+b0", None], [None, "a1+b1"]], title="Reduce-scatter"
+    )
     assert made.text == (
         "Reduce-scatter\n"
         "before:\n"
@@ -26,8 +30,12 @@ def test_text():
 
 
 def test_named_steps_tensors_and_nothing():
-    made = holdings({"start": [torch.tensor([1.0, 2.5]), None], "end": [torch.eye(2).int(), 7]}, title="")
-    assert made.text == ("start:\n  rank 0: 1    2.5\n  rank 1: nothing\nend:\n  rank 0: 1 0  0 1\n  rank 1: 7")
+    made = holdings(
+        {"start": [torch.tensor([1.0, 2.5]), None], "end": [torch.eye(2).int(), 7]}, title=""
+    )
+    assert made.text == (
+        "start:\n  rank 0: 1    2.5\n  rank 1: nothing\nend:\n  rank 0: 1 0  0 1\n  rank 1: 7"
+    )
 
 
 def test_arrows_or_none(monkeypatch):
@@ -39,7 +47,10 @@ def test_arrows_or_none(monkeypatch):
 
 
 def test_one_step_alone():
-    assert holdings([["x"], None]).text == "What each rank holds\nbefore:\n  rank 0: x\n  rank 1: nothing"
+    assert (
+        holdings([["x"], None]).text
+        == "What each rank holds\nbefore:\n  rank 0: x\n  rank 1: nothing"
+    )
 
 
 def test_a_chunk_keeps_the_hue_of_its_first_holder():
@@ -49,7 +60,11 @@ def test_a_chunk_keeps_the_hue_of_its_first_holder():
 
 
 def test_a_sum_shows_every_term_and_a_new_value_none():
-    assert hues([["a"], ["b"], ["c"]], [["c+a"], ["Σ"], ["a+b+c"]])[1] == [[[2, 0]], [[]], [[0, 1, 2]]]
+    assert hues([["a"], ["b"], ["c"]], [["c+a"], ["Σ"], ["a+b+c"]])[1] == [
+        [[2, 0]],
+        [[]],
+        [[0, 1, 2]],
+    ]
 
 
 def test_equal_numbers_after_a_computation_are_a_coincidence():
@@ -71,16 +86,19 @@ def test_many_steps_break_into_lines_of_the_page():
     assert made.height > holdings({"one": step}).height
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (([["a"]], [["a"], ["b"]]), "'before' has 1 ranks, but step 'after' has 2"),
-    (([],), "at least one step with at least one rank"),
-    (({},), "at least one step"),
-    (({"a": [["x"]]}, [["x"]]), "not both"),
-    (("abc",), "a list with one entry per rank, not 'abc'"),
-    (([["x"]] * 33,), "at most 32 ranks of 32 chunks; step 'before' has 33 ranks of 1"),
-    (([torch.zeros(1000)],), "has 1 ranks of 1000"),
-    (([torch.zeros(2, device="meta")],), r"a meta tensor \(2,\) has no values"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (([["a"]], [["a"], ["b"]]), "'before' has 1 ranks, but step 'after' has 2"),
+        (([],), "at least one step with at least one rank"),
+        (({},), "at least one step"),
+        (({"a": [["x"]]}, [["x"]]), "not both"),
+        (("abc",), "a list with one entry per rank, not 'abc'"),
+        (([["x"]] * 33,), "at most 32 ranks of 32 chunks; step 'before' has 33 ranks of 1"),
+        (([torch.zeros(1000)],), "has 1 ranks of 1000"),
+        (([torch.zeros(2, device="meta")],), r"a meta tensor \(2,\) has no values"),
+    ],
+)
 def test_bad_input(args, message):
     with pytest.raises(ValueError, match=message):
         holdings(*args)

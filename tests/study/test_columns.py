@@ -6,7 +6,17 @@ import pytest
 
 from minidist.comm.trace import Span, Trace
 from minidist.comm.trace.timeline import CATEGORIES
-from minidist.study.columns import MOST_POINTS, columns, memory_columns, pack, part, steps, telling, text, tick_of
+from minidist.study.columns import (
+    MOST_POINTS,
+    columns,
+    memory_columns,
+    pack,
+    part,
+    steps,
+    telling,
+    text,
+    tick_of,
+)
 from minidist.study.line import KINDS, ink_on
 from tests.study.traces import US, gather, held, remembered, ring, step
 
@@ -20,7 +30,9 @@ def unpacked(column, count):
 
 def rows(table):
     """The rows of a table, each a dict, with starts that are distances added up."""
-    out = {name: unpacked(column, table["count"]) for name, column in table.items() if name != "count"}
+    out = {
+        name: unpacked(column, table["count"]) for name, column in table.items() if name != "count"
+    }
     out["start"] = [sum(out["start"][: i + 1]) for i in range(table["count"])]
     return [dict(zip(out, row, strict=True)) for row in zip(*out.values(), strict=True)]
 
@@ -41,7 +53,9 @@ def test_messages_and_spans_come_back(trace):
         assert (words[row["word"]], lanes[row["lane"]]) == (m.label or "", m.lane)
         assert near(row["start"], m.start) and near(row["start"] + row["busy"], m.sent)
         assert near(row["start"] + row["busy"] + row["flight"], m.arrived)
-    for s, row in zip(sorted(trace.spans, key=lambda s: (s.start, s.rank)), rows(run["spans"]), strict=True):
+    for s, row in zip(
+        sorted(trace.spans, key=lambda s: (s.start, s.rank)), rows(run["spans"]), strict=True
+    ):
         assert (row["rank"], lanes[row["lane"]], words[row["name"]]) == (s.rank, s.lane, s.name)
         assert run["kinds"][row["kind"]][0] == s.kind
         assert near(row["start"], s.start) and near(row["start"] + row["long"], s.end)
@@ -58,10 +72,15 @@ def test_a_row_for_each_rank_and_for_each_of_its_lanes():
     assert told(two_of_three)[1]["rows"] == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]]
 
 
-@pytest.mark.parametrize(("values", "packed"), [
-    ([], []), ([7, 7, 7], 7), ([1, 2, 3], [1, 2, 3]),
-    ([1000000, 2000000] * 9, {"distinct": [1000000, 2000000], "where": [0, 1] * 9}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "packed"),
+    [
+        ([], []),
+        ([7, 7, 7], 7),
+        ([1, 2, 3], [1, 2, 3]),
+        ([1000000, 2000000] * 9, {"distinct": [1000000, 2000000], "where": [0, 1] * 9}),
+    ],
+)
 def test_pack(values, packed):
     assert pack(values) == packed
     assert unpacked(packed, len(values)) == values
@@ -72,7 +91,9 @@ def test_steps():
     assert steps([]) == []
 
 
-@pytest.mark.parametrize(("end", "tick"), [(2.0, 1e-9), (1e-3, 1e-9), (5e-5, 1e-10), (1.9e-6, 1e-11)])
+@pytest.mark.parametrize(
+    ("end", "tick"), [(2.0, 1e-9), (1e-3, 1e-9), (5e-5, 1e-10), (1.9e-6, 1e-11)]
+)
 def test_short_runs_have_finer_ticks(end, tick):
     assert tick_of(end) == pytest.approx(tick)
     assert end / tick_of(end) >= 1e5
@@ -94,7 +115,9 @@ def test_too_many_messages():
     shown = part(ring(4, steps=5), None, None, 9)
     assert len(shown.messages) == 9
     assert shown.end == 4 * US  # the 10th starts then
-    assert shown.limits == ["the first 9 of 20 messages, up to 3.81 µs: choose ranks=[…] or between=(start, end)"]
+    assert shown.limits == [
+        "the first 9 of 20 messages, up to 3.81 µs: choose ranks=[…] or between=(start, end)"
+    ]
 
 
 def test_too_many_spans_cut_the_messages_too():
@@ -135,14 +158,25 @@ def test_a_part_of_the_time():
     assert {m.start for m in shown.messages} == {2 * US}
 
 
-@pytest.mark.parametrize(("trace", "kwargs", "message"), [
-    (Trace(2), {}, r"no message and no span of ranks \[0, 1\]"),
-    (ring(4), {"ranks": [3, 4]}, r"ranks \[3, 4\] are not all in this trace of 4 ranks, 0 to 3"),
-    (ring(4), {"ranks": []}, r"ranks \[\] are not all"),
-    (ring(4), {"between": (2, 1)}, "needs a start before its end, not 2 and 1"),
-    (ring(4), {"between": (1, 2)}, r"no message and no span of ranks \[0, 1, 2, 3\] between 1 s and 2 s"),
-    (ring(4), {"most": 0}, "most must be at least 1, not 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trace", "kwargs", "message"),
+    [
+        (Trace(2), {}, r"no message and no span of ranks \[0, 1\]"),
+        (
+            ring(4),
+            {"ranks": [3, 4]},
+            r"ranks \[3, 4\] are not all in this trace of 4 ranks, 0 to 3",
+        ),
+        (ring(4), {"ranks": []}, r"ranks \[\] are not all"),
+        (ring(4), {"between": (2, 1)}, "needs a start before its end, not 2 and 1"),
+        (
+            ring(4),
+            {"between": (1, 2)},
+            r"no message and no span of ranks \[0, 1, 2, 3\] between 1 s and 2 s",
+        ),
+        (ring(4), {"most": 0}, "most must be at least 1, not 0"),
+    ],
+)
 def test_refused(trace, kwargs, message):
     with pytest.raises(ValueError, match=message):
         told(trace, **kwargs)
@@ -160,7 +194,9 @@ def live(table, rank, tick):
     """(seconds, live bytes by category) after each change that a page is told of."""
     series = table["series"][table["of"][rank]]
     count, names, held, time = series["count"], [name for name, _ in table["categories"]], {}, 0
-    for later, which, change in zip(*(unpacked(series[k], count) for k in ("time", "category", "change")), strict=True):
+    for later, which, change in zip(
+        *(unpacked(series[k], count) for k in ("time", "category", "change")), strict=True
+    ):
         time += later
         held[names[which]] = held.get(names[which], 0) + change
         yield time * tick, {name: nbytes for name, nbytes in held.items() if nbytes}
@@ -169,9 +205,13 @@ def live(table, rank, tick):
 def test_memory_comes_back():
     trace, tick = remembered(), 1e-9
     table, said = memory_columns(trace.memory, part(trace, None, None, 10), tick)
-    assert said == [] and table["rank"] == 1 and [s["peak"] for s in table["series"]] == [1500, 5500]
+    assert (
+        said == [] and table["rank"] == 1 and [s["peak"] for s in table["series"]] == [1500, 5500]
+    )
     for rank, timeline in trace.memory.items():
-        live_at = lambda i, held=timeline.live: {c: int(held[c][i]) for c in CATEGORIES if held[c][i]}
+        live_at = lambda i, held=timeline.live: {
+            c: int(held[c][i]) for c in CATEGORIES if held[c][i]
+        }
         wanted = [live_at(i) for i in range(len(timeline))]
         got = list(live(table, rank, tick))
         assert [bytes_ for _, bytes_ in got] == wanted

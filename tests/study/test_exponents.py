@@ -21,7 +21,9 @@ def test_text():
     assert "in bfloat16: 75 % are normal, 12.5 % are 0" in draw(exponents(X, torch.bfloat16)).text
 
 
-@pytest.mark.parametrize("counted", [exponents(X), {"a": exponents(X), "b": exponents(torch.ones(3))}])
+@pytest.mark.parametrize(
+    "counted", [exponents(X), {"a": exponents(X), "b": exponents(torch.ones(3))}]
+)
 def test_drawn_the_same_each_time(counted):
     first = draw(counted)
     assert first.png.startswith(b"\x89PNG") and first.png == draw(counted).png
@@ -37,20 +39,27 @@ def test_the_limits_are_those_of_rounding(dtype):
     assert sure(inf, 1.0) == float("inf") > sure(inf, 0.99)
 
 
-@pytest.mark.parametrize(("counted", "message"), [
-    ({}, "1 to 6 counts of one dtype, not 0 of 0"),
-    ({"a": exponents(X), "b": exponents(X, torch.bfloat16)}, "not 2 of 2"),
-    (exponents(torch.zeros(5)), "none of the 5 numbers has an exponent"),
-])
+@pytest.mark.parametrize(
+    ("counted", "message"),
+    [
+        ({}, "1 to 6 counts of one dtype, not 0 of 0"),
+        ({"a": exponents(X), "b": exponents(X, torch.bfloat16)}, "not 2 of 2"),
+        (exponents(torch.zeros(5)), "none of the 5 numbers has an exponent"),
+    ],
+)
 def test_refused(counted, message):
     with pytest.raises(ValueError, match=message):
         draw(counted)
 
 
-@pytest.mark.parametrize(("numbers", "says"), [
-    (X, "of 8 numbers 1 is 0 already, 1 inf or nan"), (torch.ones(3), "of 3 numbers none is 0 already"),
-    (torch.eye(1000), "of 1,000,000 numbers 999,000 are 0 already"),
-])
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        (X, "of 8 numbers 1 is 0 already, 1 inf or nan"),
+        (torch.ones(3), "of 3 numbers none is 0 already"),
+        (torch.eye(1000), "of 1,000,000 numbers 999,000 are 0 already"),
+    ],
+)
 def test_zeros_are_shown(numbers, says):
     """They have no bar: their count stands beside the row's name."""
     assert without_exponent(exponents(numbers)) == says

@@ -63,7 +63,9 @@ def test_arrows():
     assert plain.png != arrows.png
 
 
-@pytest.mark.parametrize("trace", [step(), remembered(), ring(4), ring(2, steps=150), {"a": gather(5), "b": ring(3)}])
+@pytest.mark.parametrize(
+    "trace", [step(), remembered(), ring(4), ring(2, steps=150), {"a": gather(5), "b": ring(3)}]
+)
 def test_drawn_the_same_each_time(trace):
     first = timeline(trace)
     assert first.png.startswith(b"\x89PNG")
@@ -75,14 +77,25 @@ def test_height_stays_on_a_page():
     assert timeline(ring(256, steps=2)).height < 900
 
 
-@pytest.mark.parametrize(("trace", "kwargs", "message"), [
-    ({}, {}, "at least one trace"),
-    (Trace(2), {}, r"no message and no span of ranks \[0, 1\]"),
-    (ring(300, steps=1), {}, "at most 256 ranks, and there are 300"),
-    (ring(4, steps=100), {"arrows": True}, f"at most {MOST_ARROWS} arrows, and there are 400"),
-    (remembered(), {"memory": 2}, r"rank 2 has no memory in this trace; those that have: \[0, 1\]"),
-    (ring(4), {"ranks": [3, 4]}, r"ranks \[3, 4\] are not all in this trace of 4 ranks, 0 to 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trace", "kwargs", "message"),
+    [
+        ({}, {}, "at least one trace"),
+        (Trace(2), {}, r"no message and no span of ranks \[0, 1\]"),
+        (ring(300, steps=1), {}, "at most 256 ranks, and there are 300"),
+        (ring(4, steps=100), {"arrows": True}, f"at most {MOST_ARROWS} arrows, and there are 400"),
+        (
+            remembered(),
+            {"memory": 2},
+            r"rank 2 has no memory in this trace; those that have: \[0, 1\]",
+        ),
+        (
+            ring(4),
+            {"ranks": [3, 4]},
+            r"ranks \[3, 4\] are not all in this trace of 4 ranks, 0 to 3",
+        ),
+    ],
+)
 def test_refused(trace, kwargs, message):
     with pytest.raises(ValueError, match=message):
         timeline(trace, **kwargs)

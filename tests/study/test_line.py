@@ -16,7 +16,8 @@ def test_words_read_on_everything_they_stand_on():
 def test_contrast_is_that_of_wcag():
     assert round(line.contrast("#FFFFFF", "#000000"), 6) == 21
     assert line.contrast("#777777", "#777777") == 1
-    assert round(line.contrast("#767676", "#FFFFFF"), 2) == 4.54  # the grey that WCAG's own advice names
+    # the grey that WCAG's own advice names
+    assert round(line.contrast("#767676", "#FFFFFF"), 2) == 4.54
 
 
 def test_hues_are_eight_and_come_again():
@@ -30,4 +31,12 @@ def test_mix():
 
 
 def test_no_type_below_nine_points():
-    assert smallest(line.SMALL, line.TEXT, line.TITLE, *(v for k, v in line.RC.items() if k.endswith("size"))) >= 9
+    assert (
+        smallest(
+            line.SMALL,
+            line.TEXT,
+            line.TITLE,
+            *(v for k, v in line.RC.items() if k.endswith("size")),
+        )
+        >= 9
+    )

@@ -15,7 +15,11 @@ def test_a_profile_with_its_phases():
     picture = memory_timeline(measure(Training(mlp, "momentum").step), title="A step")
     rows = picture.text.splitlines()
     assert rows[0] == "A step" and rows[1].startswith("  peak ") and "activations" in rows[1]
-    assert [row.split("(")[0] for row in rows[2:5]] == ["  after forward ", "  after backward ", "  after step "]
+    assert [row.split("(")[0] for row in rows[2:5]] == [
+        "  after forward ",
+        "  after backward ",
+        "  after step ",
+    ]
     assert rows[5].startswith("  at the end: ") and "optimizer states 340 kB" in rows[5]
     assert picture.png.startswith(b"\x89PNG") and (picture.width, picture.height) == (883, 355)
 
@@ -26,8 +30,14 @@ def test_a_rank_of_a_world():
 
     results = World(2, cluster=Cluster.uniform(2, 0.0, 0.0, device=TOY)).run(program)
     for run in (results, results.trace):
-        assert "peak 8,000 B" in memory_timeline(run).text and "peak 16 kB" in memory_timeline(run, 1).text
-    assert memory_timeline(results.trace.memory[1], title="").text == memory_timeline(results, 1, title="").text
+        assert (
+            "peak 8,000 B" in memory_timeline(run).text
+            and "peak 16 kB" in memory_timeline(run, 1).text
+        )
+    assert (
+        memory_timeline(results.trace.memory[1], title="").text
+        == memory_timeline(results, 1, title="").text
+    )
 
 
 def test_the_same_run_gives_the_same_picture():
@@ -54,7 +64,9 @@ def test_errors():
     trace.memory[1] = Timeline([0.0, 0.0], [8, -8], [0, 0])
     with pytest.raises(ValueError, match=r"rank 0 has no timeline.*those that have one: \[1\]"):
         memory_timeline(trace)
-    with pytest.raises(ValueError, match="all 2 changes of memory are at 0 s: there is no time to draw"):
+    with pytest.raises(
+        ValueError, match="all 2 changes of memory are at 0 s: there is no time to draw"
+    ):
         memory_timeline(trace, 1)
     with pytest.raises(ValueError, match="all 0 changes"):
         memory_timeline(Timeline([], [], []))

@@ -20,11 +20,17 @@ def trace():
 
 def test_by_hand():
     assert study.axis_bytes(trace(), GRID, NODES) == {
-        "pp": {"nic": 1002, "tor": 1002}, "dp": {"nvlink": 7}, "tp": {"nvlink": 111},
+        "pp": {"nic": 1002, "tor": 1002},
+        "dp": {"nvlink": 7},
+        "tp": {"nvlink": 111},
         "pp × dp × tp": {"nic": 5, "tor": 5},
-    }  # fmt: skip
+    }
     turned = study.axis_bytes(trace(), Grid(2, 2, 4, "tp dp pp"), NODES)
-    assert turned["pp"] == {"nvlink": 111} and turned["tp"] == {"nvlink": 7, "nic": 1002, "tor": 1002}
+    assert turned["pp"] == {"nvlink": 111} and turned["tp"] == {
+        "nvlink": 7,
+        "nic": 1002,
+        "tor": 1002,
+    }
     assert study.axis_bytes(Trace(16), GRID, NODES) == {"pp": {}, "dp": {}, "tp": {}}
 
 
@@ -33,15 +39,25 @@ def test_drawn():
     assert first.png == again.png
     assert "tp: 111 B over NVLink/NVSwitch" in first.text and GRID.draw(NODES) in first.text
     bare, empty = study.mesh(GRID, NODES), study.mesh(GRID, NODES, Trace(16), title="Nothing sent")
-    assert bare.height < first.height and empty.text.startswith("Nothing sent\n") and "pp: nothing" in empty.text
+    assert (
+        bare.height < first.height
+        and empty.text.startswith("Nothing sent\n")
+        and "pp: nothing" in empty.text
+    )
     many = study.mesh(Grid(dp=64, pp=2), Cluster.dgx_h100(nodes=16))
     assert many.height < first.height + 200 and "node 15" in many.text
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: study.axis_bytes(Trace(8), GRID, NODES), "the trace is of 8 ranks, the mesh of 16"),
-    (lambda: study.mesh(Grid(dp=32), NODES), "does not fit on a cluster of 16 ranks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: study.axis_bytes(Trace(8), GRID, NODES),
+            "the trace is of 8 ranks, the mesh of 16",
+        ),
+        (lambda: study.mesh(Grid(dp=32), NODES), "does not fit on a cluster of 16 ranks"),
+    ],
+)
 def test_what_does_not_fit(call, words):
     with pytest.raises(ValueError, match=words):
         call()

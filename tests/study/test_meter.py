@@ -17,9 +17,16 @@ W = torch.ones(100, 100)
 def test_a_call_with_its_arguments_and_its_result():
     profile = measure(torch.add, W, W, alpha=2)
     assert isinstance(profile, Profile) and torch.equal(profile.result, 3 * W)
-    assert (profile.calls, profile.flops, profile.bytes_moved, profile.device) == (1, 0, 120_000, H100)
+    assert (profile.calls, profile.flops, profile.bytes_moved, profile.device) == (
+        1,
+        0,
+        120_000,
+        H100,
+    )
     assert profile.time == H100.launch + 120_000 / H100.bandwidth
-    assert profile.peak == 80_000 and all(isinstance(x, int) for x in (profile.flops, profile.bytes_moved))
+    assert profile.peak == 80_000 and all(
+        isinstance(x, int) for x in (profile.flops, profile.bytes_moved)
+    )
 
 
 def test_the_device_gives_the_time_and_nothing_else():
@@ -38,12 +45,22 @@ def test_phases_of_a_training_step(device):
     forward = 2 * 96 * sum(a * b for a, b in layers)
     no_input = 2 * 96 * 64 * 256
     assert {name: t.flops for name, t in profile.by_phase.items()} == {
-        "forward": forward, "backward": 2 * forward - no_input, "step": 0}
+        "forward": forward,
+        "backward": 2 * forward - no_input,
+        "step": 0,
+    }
     assert [name for name, *_ in profile.phases] == ["forward", "backward", "step"]
     edges = [time for _, start, end in profile.phases for time in (start, end)]
-    assert edges == sorted(edges) and edges[0] == 0.0 and edges[-1] == pytest.approx(profile.time, rel=1e-12)
-    assert profile.total == Tally(*map(sum, zip(*profile.by_operator.values(), strict=True)))._replace(
-        seconds=profile.time) or profile.time == pytest.approx(sum(t.seconds for t in profile.by_operator.values()))
+    assert (
+        edges == sorted(edges)
+        and edges[0] == 0.0
+        and edges[-1] == pytest.approx(profile.time, rel=1e-12)
+    )
+    assert profile.total == Tally(
+        *map(sum, zip(*profile.by_operator.values(), strict=True))
+    )._replace(seconds=profile.time) or profile.time == pytest.approx(
+        sum(t.seconds for t in profile.by_operator.values())
+    )
     assert profile.by_operator["addmm"].calls == 3 and profile.by_operator["addmm"].flops == forward
     seconds = [t.seconds for t in profile.by_operator.values()]
     assert seconds == sorted(seconds, reverse=True)
@@ -52,8 +69,12 @@ def test_phases_of_a_training_step(device):
 
 def test_what_it_is_given_is_there_from_the_start():
     net, x = nn.Linear(10, 10), torch.ones(5, 10)
-    for fn, args in ((net, (x,)), (net.forward, (x,)), (lambda: net(x), ()), (lambda deep: deep["x"][0](x),
-                                                                              ({"x": [net]},))):  # fmt: skip
+    for fn, args in (
+        (net, (x,)),
+        (net.forward, (x,)),
+        (lambda: net(x), ()),
+        (lambda deep: deep["x"][0](x), ({"x": [net]},)),
+    ):
         first = measure(fn, *args).timeline.at(0.0)
         assert first["parameters"] == 440 and first["other"] >= 200
     untouched = [nn.Linear(10, 10)]
@@ -67,10 +88,16 @@ def test_operators_of_the_host_are_not_the_devices():
         return x + 1
 
     on_meta = torch.ones(1000, device="meta")
-    assert measure(program, on_meta).calls == 1 and measure(program, on_meta, where="cpu").calls == 2
+    assert (
+        measure(program, on_meta).calls == 1 and measure(program, on_meta, where="cpu").calls == 2
+    )
     assert measure(program, on_meta, where="cpu").peak == 404
-    assert measure(lambda: torch.ones(10, device="meta") + torch.ones(3).sum()).calls == 4  # nothing given: all
-    with pytest.raises(ValueError, match=r"was given cpu tensors, but most of its memory is in meta tensors.*where=…"):
+    # nothing given: all
+    assert measure(lambda: torch.ones(10, device="meta") + torch.ones(3).sum()).calls == 4
+    with pytest.raises(
+        ValueError,
+        match=r"was given cpu tensors, but most of its memory is in meta tensors.*where=…",
+    ):
         measure(lambda x: torch.ones(100, device="meta"), torch.ones(3))
 
 
@@ -86,8 +113,18 @@ def test_an_exception_of_the_function_comes_out():
 
 def test_it_can_be_printed():
     text = str(measure(Training(mlp, "adam").step))
-    for words in ("Work, by the roofline of H100 SXM", "forward", "backward", "step", "MFLOP", "cpu tensors",
-                  "at the peak", "activations", "Operators, the 12 of", "addmm"):
+    for words in (
+        "Work, by the roofline of H100 SXM",
+        "forward",
+        "backward",
+        "step",
+        "MFLOP",
+        "cpu tensors",
+        "at the peak",
+        "activations",
+        "Operators, the 12 of",
+        "addmm",
+    ):
         assert words in text
     assert "GiB" not in text and "allocator" not in text
     html = measure(Training(mlp, "momentum").step)._repr_html_()
@@ -96,7 +133,13 @@ def test_it_can_be_printed():
 
 def test_a_function_that_does_nothing():
     profile = measure(lambda: 3)
-    assert (profile.result, profile.calls, profile.flops, profile.time, profile.peak) == (3, 0, 0, 0.0, 0)
+    assert (profile.result, profile.calls, profile.flops, profile.time, profile.peak) == (
+        3,
+        0,
+        0,
+        0.0,
+        0,
+    )
     assert "0 FLOP" in str(profile)
 
 

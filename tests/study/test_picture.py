@@ -70,33 +70,48 @@ def test_save(tmp_path):
 
 
 def test_core_needs_no_matplotlib():
-    code = "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace.trace; " \
-        "assert 'minidist.study' not in sys.modules"  # fmt: skip
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace.trace; "
+        "assert 'minidist.study' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(("value", "unit", "shown"), [
-    (0, "s", "0 s"),
-    (0.0, "B", "0 B"),
-    (9999, "B", "9,999 B"),
-    (10_000, "B", "10 kB"),
-    (1_500_000, "B", "1.5 MB"),
-    (2.5e9, "B", "2.5 GB"),
-    (1e-6, "s", "1 µs"),
-    (0.99e-6, "s", "990 ns"),
-    (0.0123456, "s", "12.3 ms"),
-    (75.0, "s", "75 s"),
-    (-3e-3, "s", "-3 ms"),
-    (3, "steps", "3 steps"),
-    (0.125, None, "0.125"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (0, "s", "0 s"),
+        (0.0, "B", "0 B"),
+        (9999, "B", "9,999 B"),
+        (10_000, "B", "10 kB"),
+        (1_500_000, "B", "1.5 MB"),
+        (2.5e9, "B", "2.5 GB"),
+        (1e-6, "s", "1 µs"),
+        (0.99e-6, "s", "990 ns"),
+        (0.0123456, "s", "12.3 ms"),
+        (75.0, "s", "75 s"),
+        (-3e-3, "s", "-3 ms"),
+        (3, "steps", "3 steps"),
+        (0.125, None, "0.125"),
+    ],
+)
 def test_measure(value, unit, shown):
     assert measure(value, unit) == shown
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (0.0, "0"), (1234567, "1,234,567"), (1234.5, "1,234"), (0.98765, "0.988"), (100.0, "100"),
-    (1e-9, "10⁻⁹"), (-2.5e20, "-2.5·10²⁰"), (float("inf"), "inf"), (-2.5, "-2.5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (1234567, "1,234,567"),
+        (1234.5, "1,234"),
+        (0.98765, "0.988"),
+        (100.0, "100"),
+        (1e-9, "10⁻⁹"),
+        (-2.5e20, "-2.5·10²⁰"),
+        (float("inf"), "inf"),
+        (-2.5, "-2.5"),
+    ],
+)
 def test_short(value, shown):
     assert short(value) == shown

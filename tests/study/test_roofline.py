@@ -14,10 +14,17 @@ def product(n):
     return measure(torch.mm, *(torch.empty(n, n, device="meta") for _ in "ab"), device=TOY)
 
 
-@pytest.mark.parametrize(("nbytes", "flops", "expected"), [
-    (10, 0, "launch"), (30, 0, "memory"), (30, 299, "memory"), (30, 301, "compute"), (10, 199, "launch"),
-    (10, 201, "compute"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nbytes", "flops", "expected"),
+    [
+        (10, 0, "launch"),
+        (30, 0, "memory"),
+        (30, 299, "memory"),
+        (30, 301, "compute"),
+        (10, 199, "launch"),
+        (10, 201, "compute"),
+    ],
+)
 def test_the_largest_of_three_parts_binds(nbytes, flops, expected):
     seconds = 2.0 + max(nbytes / 10, flops / 100)
     assert bound(Tally(1, flops, nbytes, seconds), TOY) == expected
@@ -41,8 +48,12 @@ def test_table():
 
 def test_picture():
     tera = Device("toy", {torch.float32: 100e12}, 10**9, 10e12, launch=2e-12)
-    runs = {name: measure(torch.mm, *(torch.empty(n, n, device="meta") for _ in range(2)), device=tera).total
-            for name, n in (("small", 4), ("large", 1000))}  # fmt: skip
+    runs = {
+        name: measure(
+            torch.mm, *(torch.empty(n, n, device="meta") for _ in range(2)), device=tera
+        ).total
+        for name, n in (("small", 4), ("large", 1000))
+    }
     made = roof(runs | {"add": Tally(1, 0, 12, 3.2)}, tera)
     assert "line toy, float32: 0.167: 1.67; 10: 100; 667: 100" in made.text
     assert "the ridge at 10 (no FLOPs: add)" in made.text
@@ -54,7 +65,10 @@ def test_picture():
 @pytest.mark.parametrize("count", [0, 11])
 def test_too_few_or_too_many(count):
     with pytest.raises(ValueError, match=f"1 to 10 operators that have FLOPs, not {count}"):
-        roof({str(i): Tally(1, 10, 10, 3.0) for i in range(count)} | {"add": Tally(1, 0, 12, 3.2)}, TOY)
+        roof(
+            {str(i): Tally(1, 10, 10, 3.0) for i in range(count)} | {"add": Tally(1, 0, 12, 3.2)},
+            TOY,
+        )
 
 
 def test_a_dtype_without_a_peak():

@@ -15,8 +15,10 @@ def bars(trace, ranks=(0, 1)):
 
 def test_a_row_for_the_spans_and_the_wires_of_each_lane():
     assert [row[:3] for row in rows_of(bars(step()), [1])] == [
-        (1, "main", "do"), (1, "0", "send"), (1, "0", "receive"),
-    ]  # fmt: skip
+        (1, "main", "do"),
+        (1, "0", "send"),
+        (1, "0", "receive"),
+    ]
 
 
 def test_the_receiving_wire_is_busy_until_arrival():
@@ -40,9 +42,14 @@ def test_shades_are_the_share_of_time_that_was_busy():
     bars = [(i / SLICES, (i + 0.5) / SLICES, "send", "") for i in range(SLICES // 2)]
     grid = shades(bars, {"send": "#000000"}, 0.0, 1.0)
     card = np.array([int(line.CARD[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    np.testing.assert_allclose(grid[0, : SLICES // 2], np.tile(0.3 * card, (SLICES // 2, 1)), atol=1e-9)
-    np.testing.assert_allclose(grid[0, SLICES // 2 :], np.tile(card, (SLICES - SLICES // 2, 1)), atol=1e-9)
-    half = shades(bars, {"send": "#000000"}, 0.25, 0.75)  # slices of half the time, the first half of them busy
+    np.testing.assert_allclose(
+        grid[0, : SLICES // 2], np.tile(0.3 * card, (SLICES // 2, 1)), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        grid[0, SLICES // 2 :], np.tile(card, (SLICES - SLICES // 2, 1)), atol=1e-9
+    )
+    # slices of half the time, the first half of them busy
+    half = shades(bars, {"send": "#000000"}, 0.25, 0.75)
     np.testing.assert_allclose(half[0, SLICES // 2 :], np.tile(card, (SLICES // 2, 1)), atol=1e-9)
     assert (half[0, : SLICES // 2] < card - 0.1).any(1).sum() == SLICES // 4
 

@@ -46,7 +46,9 @@ class Sample:
 
 def shown(made):
     """The code that the HTML shows, without its marks."""
-    return unescape(re.sub("<[^>]+>", "", re.search("<pre[^>]*>(.*)</pre>", made._repr_html_(), re.S)[1]))
+    return unescape(
+        re.sub("<[^>]+>", "", re.search("<pre[^>]*>(.*)</pre>", made._repr_html_(), re.S)[1])
+    )
 
 
 @pytest.mark.parametrize("obj", [sample, Sample, base.Comm, base.describe, base.Link, trace.Trace])

@@ -68,6 +68,8 @@ def test_it_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(("name", "known"), [("NVIDIA H100 80GB HBM3", True), ("Some GPU of tomorrow", False)])
+@pytest.mark.parametrize(
+    ("name", "known"), [("NVIDIA H100 80GB HBM3", True), ("Some GPU of tomorrow", False)]
+)
 def test_a_known_gpu_has_its_published_figure(name, known):
     assert (speed.published(name) is not None) == known

@@ -16,15 +16,21 @@ BY_HAND = [[("F0", 0.0, US), ("B0", 4 * US, 6 * US)], [("F0", US, 2 * US), ("B0"
 
 def test_text_of_runs_by_hand_on_one_axis():
     assert stages({"by hand": BY_HAND, "again": BY_HAND}, title="Two").text == (
-        "Two\n" + "\n".join(f"{name}: 2 ranks, 5.72 µs\n  rank 0: forward 954 ns, backward 1.91 µs\n"
-                            "  rank 1: forward 954 ns, backward 1.91 µs" for name in ("by hand", "again")))  # fmt: skip
+        "Two\n"
+        + "\n".join(
+            f"{name}: 2 ranks, 5.72 µs\n  rank 0: forward 954 ns, backward 1.91 µs\n"
+            "  rank 1: forward 954 ns, backward 1.91 µs"
+            for name in ("by hand", "again")
+        )
+    )
 
 
 def test_a_simulation_is_drawn_with_its_own_times():
     run = simulate(lists(zb_h1, 2, 3), update=0.5)
     spans = list(_trace(run).spans)
     assert [(s.rank, s.name, s.start, s.end) for s in spans] == [
-        (s.stage, str(s.action), s.start, s.end) for row in run.spans for s in row]  # fmt: skip
+        (s.stage, str(s.action), s.start, s.end) for row in run.spans for s in row
+    ]
     assert {s.name[0]: s.kind for s in spans} == {"F": "forward", "I": "backward", "W": "weights"}
     assert stages({"": run}).png == timeline({"": _trace(run)}, title="Stages").png
 
@@ -44,11 +50,15 @@ def test_the_librarys_spans_with_updates():
         assert [s.kind for s in done] == [KINDS[action.kind] for action in pipedream(stage, 2, 3)]
 
 
-@pytest.mark.parametrize(("runs", "words"), [
-    ({}, "at least one trace"), ({"a": [[], []]}, "has no message and no span"),
-    ({"a": [[], [("X0", 0.0, 1.0)]]}, "stage 1 did 'X0', and actions are F, B, I, W, U"),
-    ({"a": [[("", 0.0, 1.0)]]}, "stage 0 did ''"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ({}, "at least one trace"),
+        ({"a": [[], []]}, "has no message and no span"),
+        ({"a": [[], [("X0", 0.0, 1.0)]]}, "stage 1 did 'X0', and actions are F, B, I, W, U"),
+        ({"a": [[("", 0.0, 1.0)]]}, "stage 0 did ''"),
+    ],
+)
 def test_what_cannot_be_drawn(runs, words):
     with pytest.raises(ValueError, match=words):
         stages(runs)

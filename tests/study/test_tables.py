@@ -4,7 +4,11 @@ import pytest
 
 from minidist.study import table
 
-MADE = table([["naive", 3_000_000, 1.23456], ["a < b", 15, None]], ["algorithm", "bytes", "seconds"], title="Costs")
+MADE = table(
+    [["naive", 3_000_000, 1.23456], ["a < b", 15, None]],
+    ["algorithm", "bytes", "seconds"],
+    title="Costs",
+)
 
 
 def test_text():

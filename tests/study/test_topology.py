@@ -20,9 +20,13 @@ CLUSTERS = {
     "one device": Cluster.laptop(),
     "uniform": Cluster.uniform(64, 5e-6, 1 / 50e9),
     "one rank": Cluster.uniform(1, 0.0, 0.0),
-    "pcie, no tor, no spine": Cluster(links={"pcie": Level(1e-6, 1e-10), "nic": Level(1e-5, 0.0, False, 4)},
-                                      devices=4, nodes=5, rack=2),
-}  # fmt: skip
+    "pcie, no tor, no spine": Cluster(
+        links={"pcie": Level(1e-6, 1e-10), "nic": Level(1e-5, 0.0, False, 4)},
+        devices=4,
+        nodes=5,
+        rack=2,
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,9 @@ def test_drawn_the_same_each_time(pictures, name):
 
 
 def test_a_title():
-    assert cluster(Cluster.dgx_h200(), title="Eight of them").text.startswith("Eight of them\nDGX H200")
+    assert cluster(Cluster.dgx_h200(), title="Eight of them").text.startswith(
+        "Eight of them\nDGX H200"
+    )
 
 
 def pixels(made, color):
@@ -62,9 +68,16 @@ def test_levels_have_places_of_their_own(pictures):
     assert heights == sorted(set(heights))
 
 
-@pytest.mark.parametrize(("count", "most", "shown"), [
-    (3, 3, [0, 1, 2]), (4, 3, [0, 1, None, 3]), (9, 2, [0, None, 8]), (9, 1, [0, None, 8]), (0, 2, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "most", "shown"),
+    [
+        (3, 3, [0, 1, 2]),
+        (4, 3, [0, 1, None, 3]),
+        (9, 2, [0, None, 8]),
+        (9, 1, [0, None, 8]),
+        (0, 2, []),
+    ],
+)
 def test_some_of_many(count, most, shown):
     assert some(count, most) == shown
 
@@ -84,4 +97,7 @@ def test_as_many_lines_as_wires_or_a_band_with_their_number():
     _wires(ax, (0, 0), (0, 1), MOST_WIRES, 1.0)
     assert (len(ax.lines), len(ax.texts)) == (MOST_WIRES, 0)
     _wires(ax, (0, 0), (0, 1), MOST_WIRES + 1, 1.0)
-    assert (len(ax.lines), [t.get_text() for t in ax.texts]) == (MOST_WIRES, [f"{MOST_WIRES + 1} wires"])
+    assert (len(ax.lines), [t.get_text() for t in ax.texts]) == (
+        MOST_WIRES,
+        [f"{MOST_WIRES + 1} wires"],
+    )

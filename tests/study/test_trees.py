@@ -47,16 +47,19 @@ def test_every_edge_is_drawn():
     assert tree([-1, 0, 0]).height < tree([-1, 0, 1]).height  # deeper, so taller
 
 
-@pytest.mark.parametrize(("parents", "message"), [
-    ([], "1 to 128 ranks, and there are 0"),
-    ([-1] + [0] * 128, "1 to 128 ranks, and there are 129"),
-    ([1, 2, 0], "the tree needs one root, a rank whose parent is -1, and has 0"),
-    ([-1, -1], "and has 2"),
-    ({"odd": [-1, 5]}, "tree 'odd' of 2 ranks: rank 1 has the parent 5"),
-    ([-1, 2, 1], "the tree has a circle: from rank 1 upwards there is no root"),
-    ([[-1, 0], [-1, 0, 0]], "of the same size, not of 2 and 3"),
-    ([[-1], [-1], [-1]], "one tree or two, not 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parents", "message"),
+    [
+        ([], "1 to 128 ranks, and there are 0"),
+        ([-1] + [0] * 128, "1 to 128 ranks, and there are 129"),
+        ([1, 2, 0], "the tree needs one root, a rank whose parent is -1, and has 0"),
+        ([-1, -1], "and has 2"),
+        ({"odd": [-1, 5]}, "tree 'odd' of 2 ranks: rank 1 has the parent 5"),
+        ([-1, 2, 1], "the tree has a circle: from rank 1 upwards there is no root"),
+        ([[-1, 0], [-1, 0, 0]], "of the same size, not of 2 and 3"),
+        ([[-1], [-1], [-1]], "one tree or two, not 3"),
+    ],
+)
 def test_refused(parents, message):
     with pytest.raises(ValueError, match=message):
         tree(parents)

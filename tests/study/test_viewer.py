@@ -19,7 +19,9 @@ from minidist.study.viewer import PAGE, SCRIPTS
 from tests.largest import largest
 from tests.study.traces import gather, remembered, ring, step
 
-LOADS = re.compile(r"https?:|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b|@import|url\(|sendBeacon|EventSource")
+LOADS = re.compile(
+    r"https?:|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b|@import|url\(|sendBeacon|EventSource"
+)
 CHANGES = re.compile(r"\bDate\b|Math\.random|performance\.now|crypto")
 
 
@@ -40,11 +42,17 @@ class Reader(HTMLParser):
             self.inside.setdefault(len(self.tags) - 1, []).append(data)
 
     def texts(self, tag):
-        return [("".join(self.inside.get(i, [])), attrs) for i, (name, attrs) in enumerate(self.tags) if name == tag]
+        return [
+            ("".join(self.inside.get(i, [])), attrs)
+            for i, (name, attrs) in enumerate(self.tags)
+            if name == tag
+        ]
 
 
 def run_of(page):
-    return json.loads(next(text for text, attrs in Reader(page).texts("script") if attrs.get("id") == "run"))
+    return json.loads(
+        next(text for text, attrs in Reader(page).texts("script") if attrs.get("id") == "run")
+    )
 
 
 def test_the_page_needs_nothing_else():
@@ -52,11 +60,17 @@ def test_the_page_needs_nothing_else():
     read = Reader(page)
     for tag, attrs in read.tags:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base", "audio", "video")
-        assert not {"src", "href", "srcset", "data", "action", "background", "poster"} & set(attrs), (tag, attrs)
+        assert not {"src", "href", "srcset", "data", "action", "background", "poster"} & set(
+            attrs
+        ), (tag, attrs)
     for text, _ in read.texts("script") + read.texts("style"):
         assert not LOADS.search(text), LOADS.search(text)
         assert not CHANGES.search(text), CHANGES.search(text)
-    policy = next(a["content"] for _, a in read.texts("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"]
+        for _, a in read.texts("meta")
+        if a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy.startswith("default-src 'none';")
     assert len(read.texts("script")) == 1 + len(SCRIPTS)
 
@@ -78,15 +92,18 @@ def test_what_a_notebook_is_given():
 
 
 def test_the_frame_holds_the_page_and_inside_of_it_the_picture():
-    made = viewer(step(), title="It's a <step> & \"more\"")
+    made = viewer(step(), title='It\'s a <step> & "more"')
     (tag, attrs), *inner = Reader(made._repr_html_()).tags
     assert (tag, attrs["srcdoc"], attrs["sandbox"]) == ("iframe", made.page, "allow-scripts")
-    assert attrs["title"] == "It's a <step> & \"more\""
+    assert attrs["title"] == 'It\'s a <step> & "more"'
     assert f"height:{made.height}px" in attrs["style"]
     # What a sanitizer leaves of it is the picture, with its words.
     assert [tag for tag, _ in inner] == ["img"]
     assert inner[0][1]["alt"] == made.text
-    assert base64.b64decode(inner[0][1]["src"].removeprefix("data:image/png;base64,")) == made.picture.png
+    assert (
+        base64.b64decode(inner[0][1]["src"].removeprefix("data:image/png;base64,"))
+        == made.picture.png
+    )
 
 
 def test_the_page_holds_the_trace():
@@ -132,8 +149,15 @@ def test_five_thousand_messages_are_small():
     rng = np.random.default_rng(0)  # nothing repeats: the worst case
     for k, (wait, busy) in enumerate(rng.uniform(1e-6, 9e-6, (5000, 2))):
         start = k * 1e-6 + wait
-        trace.add(k % 32, (k * 7 + 1) % 32, int(rng.integers(1, 2**22)), start, start + busy, start + busy + wait,
-                  f"chunk {k % 40}")  # fmt: skip
+        trace.add(
+            k % 32,
+            (k * 7 + 1) % 32,
+            int(rng.integers(1, 2**22)),
+            start,
+            start + busy,
+            start + busy + wait,
+            f"chunk {k % 40}",
+        )
     assert len(viewer(trace).page) <= 300_000
 
 
@@ -146,14 +170,20 @@ def test_the_picture_shows_something(trace):
 
 
 def test_the_picture_is_the_timeline_with_arrows():
-    assert viewer(ring(4), title="Ring").picture.png == timeline(ring(4), title="Ring", arrows=True).png
+    assert (
+        viewer(ring(4), title="Ring").picture.png
+        == timeline(ring(4), title="Ring", arrows=True).png
+    )
     assert viewer(remembered()).picture.png == timeline(remembered(), arrows=True).png
 
 
-@pytest.mark.parametrize(("trace", "kwargs", "words"), [
-    (ring(4, steps=5), {"most": 9}, "the first 9 of 20 messages, up to 3.81 µs"),
-    (ring(130, steps=1), {}, "128 of 130 ranks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trace", "kwargs", "words"),
+    [
+        (ring(4, steps=5), {"most": 9}, "the first 9 of 20 messages, up to 3.81 µs"),
+        (ring(130, steps=1), {}, "128 of 130 ranks"),
+    ],
+)
 def test_what_is_left_out_is_said(trace, kwargs, words):
     made = viewer(trace, **kwargs)
     notes = [attrs for _, attrs in Reader(made.page).texts("p") if attrs.get("role") == "note"]

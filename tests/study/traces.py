@@ -11,7 +11,15 @@ def ring(n, steps=None, nbytes=1000):
     trace = Trace(n)
     for s in range(n - 1 if steps is None else steps):
         for r in range(n):
-            trace.add(r, (r + 1) % n, nbytes, 2 * s * US, (2 * s + 1) * US, (2 * s + 2) * US, f"chunk {(r - s) % n}")
+            trace.add(
+                r,
+                (r + 1) % n,
+                nbytes,
+                2 * s * US,
+                (2 * s + 1) * US,
+                (2 * s + 2) * US,
+                f"chunk {(r - s) % n}",
+            )
     return trace
 
 
@@ -44,9 +52,17 @@ def held(changes):
 def remembered():
     """`step()`, with memory: rank 1 holds more than rank 0, and most of it for no time at all."""
     trace = step()
-    trace.memory[0] = held([(0.0, "parameters", 1000), (1e-3, "activations", 500), (3e-3, "activations", -500)])
-    trace.memory[1] = held([
-        (0.0, "parameters", 1000), (1e-3, "activations", 500), (2e-3, "other", 4000),
-        (2e-3, "other", -4000), (3e-3, "activations", -500), (3e-3, "gradients", 1000),
-    ])  # fmt: skip
+    trace.memory[0] = held(
+        [(0.0, "parameters", 1000), (1e-3, "activations", 500), (3e-3, "activations", -500)]
+    )
+    trace.memory[1] = held(
+        [
+            (0.0, "parameters", 1000),
+            (1e-3, "activations", 500),
+            (2e-3, "other", 4000),
+            (2e-3, "other", -4000),
+            (3e-3, "activations", -500),
+            (3e-3, "gradients", 1000),
+        ]
+    )
     return trace

@@ -36,7 +36,11 @@ def test_a_sample_is_the_same_in_every_batch_and_across_epochs():
 
 def test_split():
     train, test = split(TEXT, 0.1)
-    assert len(train) == 93 and torch.equal(torch.cat([train, test]), TEXT) and len(split(TEXT, 0)[1]) == 0
+    assert (
+        len(train) == 93
+        and torch.equal(torch.cat([train, test]), TEXT)
+        and len(split(TEXT, 0)[1]) == 0
+    )
     with pytest.raises(ValueError, match="from 0 to below 1, not 1"):
         split(TEXT, 1)
 

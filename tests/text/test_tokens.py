@@ -18,7 +18,11 @@ def test_every_text_comes_back(pairs):
     for tokens in (Bytes(), pairs):
         for text in HARD:
             ids = tokens.encode(text)
-            assert tokens.decode(ids) == text and tokens.end not in ids and all(0 <= i < tokens.size for i in ids)
+            assert (
+                tokens.decode(ids) == text
+                and tokens.end not in ids
+                and all(0 <= i < tokens.size for i in ids)
+            )
             assert tokens.decode([*ids, tokens.end, *tokens.encode("another")]) == text
 
 
@@ -40,7 +44,9 @@ def test_half_a_character():
 
 
 def test_what_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="100 tokens are fewer than the 256 bytes and one for the end"):
+    with pytest.raises(
+        ValueError, match="100 tokens are fewer than the 256 bytes and one for the end"
+    ):
         BPE.learn(["a"], 100)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match=r"minidist\[train\]"):

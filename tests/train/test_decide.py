@@ -7,7 +7,9 @@ from minidist.train.decide import decide
 
 
 def test_the_number():
-    assert decide(torch.tensor(3), on_meta=0) == 3 and decide(torch.tensor([[0.5]]), on_meta=0) == 0.5
+    assert (
+        decide(torch.tensor(3), on_meta=0) == 3 and decide(torch.tensor([[0.5]]), on_meta=0) == 0.5
+    )
     assert decide(torch.tensor(True), on_meta=False) is True
 
 

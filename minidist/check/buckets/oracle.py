@@ -76,7 +76,9 @@ def buckets_hooked(comm: Comm, params: list[Tensor], buckets: list[list[int]], b
     return finish
 
 
-def accumulated(comm: Comm, params: list[Tensor], backwards: list, buckets: list[list[int]], beside: bool = True):
+def accumulated(
+    comm: Comm, params: list[Tensor], backwards: list, buckets: list[list[int]], beside: bool = True
+):
     """The reference of `accumulate_overlapped`: hooks in the last backward only."""
     for backward in backwards[:-1]:
         backward()

@@ -18,8 +18,14 @@ from ...comm.world.world import World
 from ..compare import UNKNOWN, ranks
 from ..data_parallel.averages import near
 
-FORBIDDEN = ("minidist.parallel.data", "minidist.parallel.batchnorm", "minidist.parallel.overlap",
-             "minidist.parallel", "minidist.check.buckets.oracle", "torch.nn.parallel")  # fmt: skip
+FORBIDDEN = (
+    "minidist.parallel.data",
+    "minidist.parallel.batchnorm",
+    "minidist.parallel.overlap",
+    "minidist.parallel",
+    "minidist.check.buckets.oracle",
+    "torch.nn.parallel",
+)
 ALPHA, BETA, FLOPS = 1e-5, 1e-9, 2e8
 
 
@@ -62,7 +68,9 @@ def network(branches: int, depth: int, rng: torch.Generator, alike: bool = False
         widths = torch.randint(14, 20, (depth + 1,), generator=rng).tolist()
         widths[0] = 16
         same = widths if same is None or not alike else same
-        values += [torch.randn(a, b, generator=rng, dtype=torch.float64) / 4 for a, b in pairwise(same)]
+        values += [
+            torch.randn(a, b, generator=rng, dtype=torch.float64) / 4 for a, b in pairwise(same)
+        ]
     return Network(values, depth)
 
 
@@ -85,16 +93,21 @@ def looks_of(got: Tensor, rank: int, own: list[Tensor]) -> str:
     n, total = len(own), sum(own)
     if got.isnan().any():
         return "It has nan: was something sent that nobody wrote?"
-    texts = {f"It is rank {rank}'s own, as after its backward: nothing was averaged, or not in p.grad, or nobody "
-             "waited for it.": own[rank],
-             f"It is {n} times too large: summed, not averaged?": total,
-             f"It is {n} times too small: divided by n twice?": total / n**2,
-             "It is zero.": torch.zeros_like(total)}  # fmt: skip
+    texts = {
+        f"It is rank {rank}'s own, as after its backward: nothing was averaged, or not in p.grad, or nobody "
+        "waited for it.": own[rank],
+        f"It is {n} times too large: summed, not averaged?": total,
+        f"It is {n} times too small: divided by n twice?": total / n**2,
+        "It is zero.": torch.zeros_like(total),
+    }
     for r in range(n):
         texts[f"It is rank {r}'s own gradient."] = own[r]
         texts[f"It is rank {r}'s own gradient, divided by {n}."] = own[r] / n
     for there in list(product((0, 1), repeat=n))[1:-1]:
-        some, part = [r for r in range(n) if there[r]], sum(g for g, t in zip(own, there, strict=True) if t)
+        some, part = (
+            [r for r in range(n) if there[r]],
+            sum(g for g, t in zip(own, there, strict=True) if t),
+        )
         texts[f"It is the mean of {ranks(some)} only."] = part / len(some)
         texts[f"It is 1/{n} of the sum of {ranks(some)} only."] = part / n
     return next((text for text, x in texts.items() if near(got, x)), UNKNOWN)

@@ -21,9 +21,22 @@ ORACLE = "minidist.check.capstone.oracle"
 FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train", ORACLE)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int32, torch.int64)
 # Ranks, numbers (None: drawn) and reduction; the dtypes take turns.
-ASKED = (*((3, k, "sum") for k in (6, 7, 1, 2, 0)), (3, 7, "max"), (3, 8, "min"), (3, 5, "prod"), (2, 7, "sum"),
-         (2, 5, "max"), (4, 13, "sum"), (4, 10, "min"), (1, 4, "sum"), (1, 4, "max"), (5, 64, "sum"), (5, 13, "prod"),
-         (4, None, "sum"), (5, None, "max"))  # fmt: skip
+ASKED = (
+    *((3, k, "sum") for k in (6, 7, 1, 2, 0)),
+    (3, 7, "max"),
+    (3, 8, "min"),
+    (3, 5, "prod"),
+    (2, 7, "sum"),
+    (2, 5, "max"),
+    (4, 13, "sum"),
+    (4, 10, "min"),
+    (1, 4, "sum"),
+    (1, 4, "max"),
+    (5, 64, "sum"),
+    (5, 13, "prod"),
+    (4, None, "sum"),
+    (5, None, "max"),
+)
 
 
 def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
@@ -46,40 +59,68 @@ def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[s
             if near(mine, right):
                 continue
             moved = (start - mine) / RATE
-            looks = {"own": given[r] / case.n, "sum": total, "twice": total / case.n**2, "alone": given[r],
-                     "nothing": 0 * total}  # fmt: skip
-            text = next((rows[name] for name, g in looks.items() if step == 0 and near(moved, g)), "")
-            raise Wrong(f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
-                        f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip())  # fmt: skip
+            looks = {
+                "own": given[r] / case.n,
+                "sum": total,
+                "twice": total / case.n**2,
+                "alone": given[r],
+                "nothing": 0 * total,
+            }
+            text = next(
+                (rows[name] for name, g in looks.items() if step == 0 and near(moved, g)), ""
+            )
+            raise Wrong(
+                f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
+                f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip()
+            )
     for r, got in enumerate(outcome.results):
         if not got[-1].equal(outcome.results[0][-1]):
-            raise Wrong(f"under PyTorch's DDP ranks 0 and {r} are right but for rounding, and rounding differs: add "
-                        "up once, and pass that on. DDP never looks; the replicas drift apart.")  # fmt: skip
+            raise Wrong(
+                f"under PyTorch's DDP ranks 0 and {r} are right but for rounding, and rounding differs: add "
+                "up once, and pass that on. DDP never looks; the replicas drift apart."
+            )
 
 
-def draw_numbers(size: int, n: int, op: str, dtype: torch.dtype, rng: torch.Generator) -> list[Tensor]:
+def draw_numbers(
+    size: int, n: int, op: str, dtype: torch.dtype, rng: torch.Generator
+) -> list[Tensor]:
     """Every rank's, of both signs, with parts where the dtype has them: sums and products are exact in any order."""
     draw = lambda low, high: torch.randint(low, high, (size,), generator=rng)
-    if op in ("max", "min") and dtype.is_floating_point:  # all digits; often all ranks have one sign
+    # all digits; often all ranks have one sign
+    if op in ("max", "min") and dtype.is_floating_point:
         base, *own = (torch.randn(size, generator=rng, dtype=torch.float64) for _ in range(n + 1))
         return [(2 * base + x).to(dtype) for x in own]
     most = 50 if dtype == torch.bfloat16 else 10**6
-    xs = [(draw(1, 4) * (2 * draw(0, 2) - 1) if op == "prod" else draw(-most, most)).to(dtype) for _ in range(n)]
+    xs = [
+        (draw(1, 4) * (2 * draw(0, 2) - 1) if op == "prod" else draw(-most, most)).to(dtype)
+        for _ in range(n)
+    ]
     return [x / 4 if dtype.is_floating_point else x for x in xs]
 
 
 class DdpRing(AllReduce):
     name = "ddp_ring"
     forbidden = FORBIDDEN
-    right = ("n = 1…5, four reductions, five dtypes, 9 lengths and secret ones, 2(n−1) messages a rank; under "
-             "PyTorch's DDP with 1 to 4 ranks, and in 3 real processes beside the backward pass.")  # fmt: skip
+    right = (
+        "n = 1…5, four reductions, five dtypes, 9 lengths and secret ones, 2(n−1) messages a rank; under "
+        "PyTorch's DDP with 1 to 4 ranks, and in 3 real processes beside the backward pass."
+    )
     step = 10.0
     cases = (
-        *(Case(n, f"n = {n}, {'a drawn length' if k is None else words((k,))} of {str(dtype)[6:]}, op = {op!r}",
-               (k, op, dtype)) for (n, k, op), dtype in zip(ASKED, cycle(DTYPES))),
-        *(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1)))  # fmt: skip
-    processes = (Case(2, "2 real processes, 7 numbers", (7, "max", torch.float32)),
-                 Case(3, "PyTorch's DDP in 3 real processes"))  # fmt: skip
+        *(
+            Case(
+                n,
+                f"n = {n}, {'a drawn length' if k is None else words((k,))} of {str(dtype)[6:]}, op = {op!r}",
+                (k, op, dtype),
+            )
+            for (n, k, op), dtype in zip(ASKED, cycle(DTYPES))
+        ),
+        *(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1)),
+    )
+    processes = (
+        Case(2, "2 real processes, 7 numbers", (7, "max", torch.float32)),
+        Case(3, "PyTorch's DDP in 3 real processes"),
+    )
 
     def draw(self, case, rng):
         if case.given is None:
@@ -97,10 +138,13 @@ class DdpRing(AllReduce):
 
     def judge(self, case, args, outcome):
         if case.given is None:
-            rows = {"own": "It has used its own gradient alone. Is the sum written into x?",
-                    "sum": "It is the sum of the gradients, and not divided.",
-                    "twice": "It is divided by n twice: DDP has divided already, a sum is asked for.",
-                    "alone": "It has used its own gradient alone.", "nothing": "It has not moved at all."}  # fmt: skip
+            rows = {
+                "own": "It has used its own gradient alone. Is the sum written into x?",
+                "sum": "It is the sum of the gradients, and not divided.",
+                "twice": "It is divided by n twice: DDP has divided already, a sum is asked for.",
+                "alone": "It has used its own gradient alone.",
+                "nothing": "It has not moved at all.",
+            }
             return judge_training(case, args, outcome, rows)
         (_, op), n, xs = args[0], case.n, [x for x, _ in args]
         want = oracle.combined(xs, op)
@@ -112,14 +156,18 @@ class DdpRing(AllReduce):
         most = 2 * (n - 1) * -(-xs[0].numel() // n) * xs[0].element_size()
         for r in range(n):
             if outcome.nbytes(r) > most:
-                raise Wrong(f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: 2(n−1) chunks have "
-                            f"{most} at most. Whole tensors where chunks are enough?")  # fmt: skip
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: 2(n−1) chunks have "
+                    f"{most} at most. Whole tensors where chunks are enough?"
+                )
         return None
 
     def _guess(self, x: Tensor, xs: list[Tensor], want: Tensor, r: int, op: str) -> str | None:
         """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
         others = [name for name in oracle.COMBINE if name != op]
-        name = next((name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None)
+        name = next(
+            (name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None
+        )
         if name:
             return f"It is the {name}: op says {op!r}."
         if x.isnan().any():
@@ -132,25 +180,41 @@ class DdpRing(AllReduce):
         if op == "sum":
             return super()._guess(x, xs, want, r)
         as_before = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
-        return equal_to(x, as_before) or f"The chunks of one number, of all ranks, are to be combined by {op!r}."
+        return (
+            equal_to(x, as_before)
+            or f"The chunks of one number, of all ranks, are to be combined by {op!r}."
+        )
 
 
 def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
     """Which chunks of which ranks have come together in the first wrong chunk: tried for three ranks, 0 to 3 times."""
-    n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]  # rank, then chunk
+    # rank, then chunk
+    n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]
     if n != 3 or len(x) < n or len(x) % n:
         return None
-    wrong = [i for i in range(n) if not x.tensor_split(n)[i].equal(sum(own.tensor_split(n)[i] for own in xs))]
+    wrong = [
+        i
+        for i in range(n)
+        if not x.tensor_split(n)[i].equal(sum(own.tensor_split(n)[i] for own in xs))
+    ]
     times = torch.cartesian_prod(*[torch.arange(4.0, dtype=torch.float64)] * (n * n))
-    fits = (times @ torch.stack(parts) == x.tensor_split(n)[wrong[0]].double()).all(1) if wrong else torch.zeros(0)
+    fits = (
+        (times @ torch.stack(parts) == x.tensor_split(n)[wrong[0]].double()).all(1)
+        if wrong
+        else torch.zeros(0)
+    )
     if not fits.any():
         return None
     found = times[fits.nonzero()[0, 0]].view(n, n)  # (rank, chunk)
     if found.sum() != found[:, wrong[0]].sum():
-        return (f"In chunk {wrong[0]} are chunks of other numbers: what arrives must be combined with the chunk of the "
-                "same number. Which one sets out first?")  # fmt: skip
-    return (f"In chunk {wrong[0]} the ranks count {found[:, wrong[0]].int().tolist()} times. In the second half chunks "
-            "are finished: receive them in place, and combine nothing.")  # fmt: skip
+        return (
+            f"In chunk {wrong[0]} are chunks of other numbers: what arrives must be combined with the chunk of the "
+            "same number. Which one sets out first?"
+        )
+    return (
+        f"In chunk {wrong[0]} the ranks count {found[:, wrong[0]].int().tolist()} times. In the second half chunks "
+        "are finished: receive them in place, and combine nothing."
+    )
 
 
 class MeanHook(Exam):
@@ -168,12 +232,18 @@ class MeanHook(Exam):
         return train(comm, start, x, _not_called, yours)
 
     def judge(self, case, args, outcome):
-        judge_training(case, args, outcome, {
-            "own": "It has used its own gradient, divided by n: the others' never arrived.",
-            "sum": "It is the sum of the gradients: with a hook DDP does not divide. SGD takes steps n times too long.",
-            "twice": "It is divided by n twice.",
-            "alone": "It has used its own gradient alone: was the future ready before the sum was?",
-            "nothing": "It has not moved at all: what is the value of the future?"})  # fmt: skip
+        judge_training(
+            case,
+            args,
+            outcome,
+            {
+                "own": "It has used its own gradient, divided by n: the others' never arrived.",
+                "sum": "It is the sum of the gradients: with a hook DDP does not divide. SGD takes steps n times too long.",
+                "twice": "It is divided by n twice.",
+                "alone": "It has used its own gradient alone: was the future ready before the sum was?",
+                "nothing": "It has not moved at all: what is the value of the future?",
+            },
+        )
 
 
 def _not_called(comm: Comm, x: Tensor, op: str) -> None:

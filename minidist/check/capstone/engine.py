@@ -49,10 +49,17 @@ def gather_sizes_(comm: Comm, chunks: list[Tensor]) -> None:
         broadcast_(comm, chunk, root)
 
 
-def train(comm: Comm, start: Tensor, x: Tensor, ring: Callable, hook: Callable | None = None) -> list[Tensor]:
+def train(
+    comm: Comm, start: Tensor, x: Tensor, ring: Callable, hook: Callable | None = None
+) -> list[Tensor]:
     """All parameters after each of three steps of SGD on this rank's `x`, (B, 5); buckets of one or two tensors."""
-    group = CommGroup(comm, overlap=not isinstance(comm, WorldComm), all_reduce_=ring, broadcast_=broadcast_,
-                      all_gather_=gather_sizes_)  # fmt: skip
+    group = CommGroup(
+        comm,
+        overlap=not isinstance(comm, WorldComm),
+        all_reduce_=ring,
+        broadcast_=broadcast_,
+        all_gather_=gather_sizes_,
+    )
     net, seen = network(start), []
     model = nn.parallel.DistributedDataParallel(net, process_group=group, bucket_cap_mb=1e-4)
     if hook is not None:

@@ -23,11 +23,19 @@ class Torn(Exception):
 
 class Later(Exam):
     name = "later"
-    right = ("2 to 4 ranks, two jobs at a time: back at once, ready when the sum is there, never before; errors "
-             "arrive; 2 processes.")  # fmt: skip
+    right = (
+        "2 to 4 ranks, two jobs at a time: back at once, ready when the sum is there, never before; errors "
+        "arrive; 2 processes."
+    )
     forbidden = (*FORBIDDEN, "minidist.comm.torchdist")
-    cases = tuple(Case(n, f"n = {n}, two calls, {what}", fails) for n in (2, 3, 4) for what, fails in (
-        ("jobs that end", None), (f"the {('first', 'second')[n % 2]} job raises", n % 2)))  # fmt: skip
+    cases = tuple(
+        Case(n, f"n = {n}, two calls, {what}", fails)
+        for n in (2, 3, 4)
+        for what, fails in (
+            ("jobs that end", None),
+            (f"the {('first', 'second')[n % 2]} job raises", n % 2),
+        )
+    )
     processes = tuple(Case(2, f"2 real processes{case.what[5:]}", case.given) for case in cases[:2])
 
     def draw(self, case, rng):
@@ -49,49 +57,79 @@ class Later(Exam):
         for _ in range(POLLS):  # a message takes time, on every clock
             comm.sendrecv(token, (r + 1) % n, torch.empty_like(token), (r - 1) % n, label="program")
         until = time.monotonic() + 1.0  # in processes a lane has a thread, which may be late
-        while not isinstance(comm, WorldComm) and not all(c.found["told"] for c in calls) and time.monotonic() < until:
+        while (
+            not isinstance(comm, WorldComm)
+            and not all(c.found["told"] for c in calls)
+            and time.monotonic() < until
+        ):
             time.sleep(1e-3)
         return [call.ended() for call in calls]
 
     def judge(self, case, args, outcome):
         for r, found in enumerate(outcome.results):
             for i, got in enumerate(found):
-                at, words = f"{r}, {('first', 'second')[i]} call", args[0][2] if i == case.given else None
+                at, words = (
+                    f"{r}, {('first', 'second')[i]} call",
+                    args[0][2] if i == case.given else None,
+                )
                 self._begun(at, got, bool(words))
                 self._ended(at, got, [xs[i] for xs, _, _ in args], r, words)
 
     def _begun(self, at: str, got: dict, fails: bool) -> None:
         if got["kind"] is not None:
             missing = " Is there a `return`?" if got["kind"] == "NoneType" else ""
-            raise Wrong(f"rank {at}: a torch.futures.Future should be returned, not a {got['kind']}.{missing}")
+            raise Wrong(
+                f"rank {at}: a torch.futures.Future should be returned, not a {got['kind']}.{missing}"
+            )
         if len(got["jobs"]) != 1:
-            raise Wrong(f"rank {at}: job was called {len(got['jobs'])} times, and should be called once.")
+            raise Wrong(
+                f"rank {at}: job was called {len(got['jobs'])} times, and should be called once."
+            )
         if got["jobs"][0]:
-            raise Wrong(f"rank {at}: job got comm itself, on which the program sends, too: give it the lane.")
+            raise Wrong(
+                f"rank {at}: job got comm itself, on which the program sends, too: give it the lane."
+            )
         if got["early"]:
-            raise Wrong(f"rank {at}: the future was done before the program went on. Did a call wait for a job? Then "
-                        "nothing overlaps. Or is it set too early? Then DDP goes on with half a sum.")  # fmt: skip
+            raise Wrong(
+                f"rank {at}: the future was done before the program went on. Did a call wait for a job? Then "
+                "nothing overlaps. Or is it set too early? Then DDP goes on with half a sum."
+            )
         if not got["done"]:
             why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
-            raise Wrong(f"rank {at}: the job has ended long ago, and the future is not done. {why} Two calls are "
-                        "under way here: each has a future of its own.")  # fmt: skip
+            raise Wrong(
+                f"rank {at}: the job has ended long ago, and the future is not done. {why} Two calls are "
+                "under way here: each has a future of its own."
+            )
 
     def _ended(self, at: str, got: dict, xs: list[Tensor], r: int, words: str | None) -> None:
         """words: of the error that the job raised."""
         if words and got["error"] is None:
-            raise Wrong(f"rank {at}: the job raised, and who waits for the future does not hear of it.")
+            raise Wrong(
+                f"rank {at}: the job raised, and who waits for the future does not hear of it."
+            )
         if words and words not in got["error"]:
-            raise Wrong(f'rank {at}: the job raised "{words}", and who waits hears: {got["error"][:80]}')
+            raise Wrong(
+                f'rank {at}: the job raised "{words}", and who waits hears: {got["error"][:80]}'
+            )
         if not words and got["error"] is not None:
             raise Wrong(f"rank {at}: who waits gets an error: {got['error'][:200]}")
         if len(got["told"]) != 1:
-            raise Wrong(f"rank {at}: a callback of the future was called {len(got['told'])} times, and not once.")
-        same(at, got["told"][0], sum(xs), "y when the future became done",
-             lambda y: f"Set it when the job has returned. {who(y, xs, r) or ''}".rstrip())  # fmt: skip
+            raise Wrong(
+                f"rank {at}: a callback of the future was called {len(got['told'])} times, and not once."
+            )
+        same(
+            at,
+            got["told"][0],
+            sum(xs),
+            "y when the future became done",
+            lambda y: f"Set it when the job has returned. {who(y, xs, r) or ''}".rstrip(),
+        )
         same(at, got["y"], sum(xs), "y")
         if not words and not got["held"]:
-            raise Wrong(f"rank {at}: the value of the future, a {got['value']}, is not `result`, a {got['asked']}: it "
-                        "should be that itself, whatever it is, and that of this call.")  # fmt: skip
+            raise Wrong(
+                f"rank {at}: the value of the future, a {got['value']}, is not `result`, a {got['asked']}: it "
+                "should be that itself, whatever it is, and that of this call."
+            )
 
 
 class Call:
@@ -106,7 +144,9 @@ class Call:
             self.found["jobs"].append(lane is comm)
             around = x.clone()
             for _ in range(n - 1):
-                around = lane.sendrecv(around, (r + 1) % n, torch.empty_like(around), (r - 1) % n, label="job")
+                around = lane.sendrecv(
+                    around, (r + 1) % n, torch.empty_like(around), (r - 1) % n, label="job"
+                )
                 self.y.add_(around)
             if error is not None:
                 raise error

@@ -16,22 +16,51 @@ from torch.nn.functional import mse_loss
 from ...comm.base import Comm
 from ..exam import Case, Exam, ask
 from .averages import cheap, same_gradients, untouched, usual
-from .replicas import WORDS, Model, drawn, filled, gradient, grads, one_of, samples, state, together, trainable
+from .replicas import (
+    WORDS,
+    Model,
+    drawn,
+    filled,
+    gradient,
+    grads,
+    one_of,
+    samples,
+    state,
+    together,
+    trainable,
+)
 
 RANKS = (3, 2, 4, 1, 5)
-SIZES = ((1, 2, 5), (4, 0, 2), (3, 1), (0, 2), (3, 3, 2, 2), (0, 0, 6, 1), (4,), (3, 2, 2, 2, 2), (1, 0, 5, 0, 3))
+SIZES = (
+    (1, 2, 5),
+    (4, 0, 2),
+    (3, 1),
+    (0, 2),
+    (3, 3, 2, 2),
+    (0, 0, 6, 1),
+    (4,),
+    (3, 2, 2, 2, 2),
+    (1, 0, 5, 0, 3),
+)
 STAY = "It is the gradients that are averaged: p.grad."
 
 
 def cases(kinds: tuple[str, ...]) -> tuple[Case, ...]:
     """Every model on 3 ranks, and two of them on 2, 4, 1 and 5; the first is the simplest on three."""
-    others = [(n, kinds[(i + j) % len(kinds)]) for i, n in enumerate(RANKS[1:]) for j in (0, len(kinds) - 2)]
+    others = [
+        (n, kinds[(i + j) % len(kinds)])
+        for i, n in enumerate(RANKS[1:])
+        for j in (0, len(kinds) - 2)
+    ]
     asked = [*((RANKS[0], kind) for kind in kinds), *others]
     return tuple(Case(n, f"n = {n}, {WORDS[kind]}", kind) for n, kind in asked)
 
 
 def processes(*kinds: str) -> tuple[Case, ...]:
-    return tuple(Case(n, f"{n} real processes, {WORDS[kind]}", kind) for n, kind in zip((3, 2), kinds, strict=True))
+    return tuple(
+        Case(n, f"{n} real processes, {WORDS[kind]}", kind)
+        for n, kind in zip((3, 2), kinds, strict=True)
+    )
 
 
 class ReplicaExam(Exam):
@@ -56,8 +85,10 @@ def frozen(model: Model) -> list[Tensor]:
 class AverageGradients(ReplicaExam):
     name = "average_gradients"
     cases, processes = cases(tuple(WORDS)), processes("routed", "tied")
-    right = ("n = 1…5, 6 models, equal to the serial gradients and bit for bit on all ranks, 2(n−1)/n·N bytes a rank; "
-             "then 2 and 3 real processes.")  # fmt: skip
+    right = (
+        "n = 1…5, 6 models, equal to the serial gradients and bit for bit on all ranks, 2(n−1)/n·N bytes a rank; "
+        "then 2 and 3 real processes."
+    )
 
     def run(self, comm: Comm, yours, kind, width, values, x, y):
         module = Model(kind, width, values).build()
@@ -68,24 +99,42 @@ class AverageGradients(ReplicaExam):
     def judge(self, case, args, outcome):
         model, parts = Model(*args[0][:3]), [a[3:] for a in args]
         untouched([got["state"] for got in outcome.results], model.values, STAY)
-        same_gradients([got["grads"] for got in outcome.results], gradient(model, *together(parts)),
-                       lambda r, name: usual(r, filled(model, parts, name), outcome.nbytes(r)))  # fmt: skip
+        same_gradients(
+            [got["grads"] for got in outcome.results],
+            gradient(model, *together(parts)),
+            lambda r, name: usual(r, filled(model, parts, name), outcome.nbytes(r)),
+        )
         cheap(outcome, case.n, trainable(model), frozen(model))
 
 
 class WeightedAverageGradients(ReplicaExam):
     name = "weighted_average_gradients"
-    right = ("n = 1…5, ranks with 0 to 6 samples, 4 models, equal to the serial gradients; "
-             "then 2 and 3 real processes.")  # fmt: skip
+    right = (
+        "n = 1…5, ranks with 0 to 6 samples, 4 models, equal to the serial gradients; "
+        "then 2 and 3 real processes."
+    )
     kinds = ("plain", "frozen", "routed", "tied", "plain")
-    cases = tuple(Case(len(sizes), f"{WORDS[kind]}, ranks with {', '.join(map(str, sizes))} samples", (kind, sizes))
-                  for kind, sizes in [*product(kinds[:1], SIZES), *zip(kinds[1:], SIZES), *zip(kinds, SIZES[4:])])
-    processes = (cases[1]._replace(what="3 real processes with 4, 0, 2 samples"),
-                 cases[3]._replace(what="2 real processes with 0, 2 samples"))  # fmt: skip
+    cases = tuple(
+        Case(
+            len(sizes),
+            f"{WORDS[kind]}, ranks with {', '.join(map(str, sizes))} samples",
+            (kind, sizes),
+        )
+        for kind, sizes in [
+            *product(kinds[:1], SIZES),
+            *zip(kinds[1:], SIZES),
+            *zip(kinds, SIZES[4:]),
+        ]
+    )
+    processes = (
+        cases[1]._replace(what="3 real processes with 4, 0, 2 samples"),
+        cases[3]._replace(what="2 real processes with 0, 2 samples"),
+    )
 
     def draw(self, case, rng):
         (kind, sizes), total = case.given, sum(case.given[1])
-        dtype = torch.float32 if total & (total - 1) else torch.float64  # a weight in float32 is right, if inexact
+        # a weight in float32 is right, if inexact
+        dtype = torch.float32 if total & (total - 1) else torch.float64
         model, there = drawn(kind, rng, dtype), [r for r, size in enumerate(sizes) if size]
         nan = int(sizes[0] > 0)  # else ranks without samples have None
         user = there[one_of(len(there), rng)]
@@ -105,32 +154,49 @@ class WeightedAverageGradients(ReplicaExam):
         model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
         sizes = [len(x) for x, _ in parts]
         untouched([got["state"] for got in outcome.results], model.values, STAY)
-        same_gradients([got["grads"] for got in outcome.results], gradient(model, *together(parts)),
-                       lambda r, name: self._looks(r, filled(model, parts, name), sizes, outcome.nbytes(r)))
+        same_gradients(
+            [got["grads"] for got in outcome.results],
+            gradient(model, *together(parts)),
+            lambda r, name: self._looks(r, filled(model, parts, name), sizes, outcome.nbytes(r)),
+        )
         cheap(outcome, case.n, trainable(model), frozen(model), extra=64 * case.n)
 
-    def _looks(self, rank: int, own: list[Tensor], sizes: list[int], sent: int) -> dict[str, Tensor]:
+    def _looks(
+        self, rank: int, own: list[Tensor], sizes: list[int], sent: int
+    ) -> dict[str, Tensor]:
         n, counted = len(own), sum(g * size for g, size in zip(own, sizes))
         there = [g for g, size in zip(own, sizes) if size]
         return {
-            f"It is the plain mean: a sample counts more where there are few. The ranks have {sizes} samples.":
-                sum(own) / n,
-            "It is the plain mean of the ranks that have samples: weigh each with the number of its samples.":
-                sum(there) / len(there),
+            f"It is the plain mean: a sample counts more where there are few. The ranks have {sizes} samples.": sum(
+                own
+            )
+            / n,
+            "It is the plain mean of the ranks that have samples: weigh each with the number of its samples.": sum(
+                there
+            )
+            / len(there),
             "It is the weighted sum: divide it by the number of all samples.": counted,
-            f"It is the weighted sum, divided by {n} ranks: divide it by the number of all samples.": counted / n,
-            f"It is the weighted sum, divided by the samples of rank {rank}: divide it by all ranks' samples.":
-                counted / max(1, sizes[rank]),
-            f"It is rank {rank}'s own, weighted: that is its share of the average, and no other's.":
-                own[rank] * sizes[rank] / sum(sizes),
-            "It is divided by n once too often: the weights add up to 1 already.": counted / sum(sizes) / n,
-        } | usual(rank, own, sent)  # fmt: skip
+            f"It is the weighted sum, divided by {n} ranks: divide it by the number of all samples.": counted
+            / n,
+            f"It is the weighted sum, divided by the samples of rank {rank}: divide it by all ranks' samples.": counted
+            / max(1, sizes[rank]),
+            f"It is rank {rank}'s own, weighted: that is its share of the average, and no other's.": own[
+                rank
+            ]
+            * sizes[rank]
+            / sum(sizes),
+            "It is divided by n once too often: the weights add up to 1 already.": counted
+            / sum(sizes)
+            / n,
+        } | usual(rank, own, sent)
 
 
 class AverageHooks(ReplicaExam):
     name = "average_hooks"
-    right = ("n = 1…5, 5 models, two steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
-             "then 2 and 3 real processes.")  # fmt: skip
+    right = (
+        "n = 1…5, 5 models, two steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
+        "then 2 and 3 real processes."
+    )
     cases = cases(("plain", "frozen", "unused", "tied", "buffers"))
     processes = processes("plain", "buffers")
 
@@ -142,7 +208,12 @@ class AverageHooks(ReplicaExam):
         yours(comm, module)
         for half in (slice(0, 3), slice(3, 6)):
             mse_loss(module(x[half]), y[half]).backward()
-            found.append({"grads": grads(module), "state": {k: v.detach().clone() for k, v in state(module).items()}})
+            found.append(
+                {
+                    "grads": grads(module),
+                    "state": {k: v.detach().clone() for k, v in state(module).items()},
+                }
+            )
             step_(module)
         return found
 
@@ -167,7 +238,9 @@ class AverageHooks(ReplicaExam):
         hint = f"Step {step + 1}: no hook was called, or it changed nothing."
         if outcome.nbytes(rank) and not step:
             hint = "Does each hook average p.grad, in place, whenever it is called? It is called with p."
-        return {f"It is rank {rank}'s own, not the average. {hint}": mine[rank]} | usual(rank, mine, 0)
+        return {f"It is rank {rank}'s own, not the average. {hint}": mine[rank]} | usual(
+            rank, mine, 0
+        )
 
 
 @torch.no_grad()

@@ -41,7 +41,10 @@ class Tied(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.first, self.second = nn.Linear(INPUTS, 2 * width), nn.Linear(2 * width, 2 * width)
-        self.third, self.last = nn.Linear(2 * width, 2 * width, bias=False), nn.Linear(2 * width, OUTPUTS)
+        self.third, self.last = (
+            nn.Linear(2 * width, 2 * width, bias=False),
+            nn.Linear(2 * width, OUTPUTS),
+        )
         self.third.weight = self.second.weight
 
     def forward(self, x):
@@ -76,10 +79,22 @@ class Buffers(nn.Module):
         return self.inner["body"](x - self.mean) * self.scale + self.shift[:, 0]
 
 
-MODELS = {"plain": Plain, "frozen": Frozen, "unused": Unused, "tied": Tied, "routed": Routed, "buffers": Buffers}
-WORDS = {"plain": "two layers", "routed": "a layer that only one rank uses", "frozen": "a frozen layer",
-         "tied": "two layers with one matrix", "unused": "a layer that no rank uses",
-         "buffers": "a module with buffers"}  # fmt: skip
+MODELS = {
+    "plain": Plain,
+    "frozen": Frozen,
+    "unused": Unused,
+    "tied": Tied,
+    "routed": Routed,
+    "buffers": Buffers,
+}
+WORDS = {
+    "plain": "two layers",
+    "routed": "a layer that only one rank uses",
+    "frozen": "a frozen layer",
+    "tied": "two layers with one matrix",
+    "unused": "a layer that no rank uses",
+    "buffers": "a module with buffers",
+}
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
@@ -106,7 +121,9 @@ class Model(NamedTuple):
         return next(v.dtype for v in self.values.values() if v.is_floating_point())
 
 
-def drawn(kind: str, rng: torch.Generator, dtype: torch.dtype = torch.float64, width: int | None = None) -> Model:
+def drawn(
+    kind: str, rng: torch.Generator, dtype: torch.dtype = torch.float64, width: int | None = None
+) -> Model:
     """A model with random values, and of random width unless told."""
     width = width or int(torch.randint(4, 9, (), generator=rng))
     values = {name: _random(t, rng, dtype) for name, t in state(MODELS[kind](width)).items()}
@@ -119,8 +136,9 @@ def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
     return torch.randn(like.shape, generator=rng, dtype=torch.float64).to(dtype)
 
 
-def samples(count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64,
-            user: int = 0) -> tuple[Tensor, Tensor]:  # fmt: skip
+def samples(
+    count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64, user: int = 0
+) -> tuple[Tensor, Tensor]:
     """Inputs (count, 3) and targets (count, 2) of `rank`; the first number is above zero on rank `user` only."""
     x = torch.randn(count, INPUTS, generator=rng, dtype=torch.float64)
     x[:, 0] = (x[:, 0].abs() + 0.1) * (1 if rank == user else -1)
@@ -145,7 +163,9 @@ def gradient(model: Model, x: Tensor, y: Tensor, loss_fn=mse_loss) -> dict[str, 
     return grads(module)
 
 
-def filled(model: Model, parts: list[tuple[Tensor, Tensor]], name: str, loss_fn=mse_loss) -> list[Tensor]:
+def filled(
+    model: Model, parts: list[tuple[Tensor, Tensor]], name: str, loss_fn=mse_loss
+) -> list[Tensor]:
     """Each rank's own gradient of a parameter, zeros where nothing reaches it."""
     own = [gradient(model, *part, loss_fn)[name] for part in parts]
     return [torch.zeros_like(model.values[name]) if g is None else g for g in own]

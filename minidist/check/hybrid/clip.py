@@ -27,12 +27,19 @@ class ClipGrid(Exam):
     name = "clip_grid"
     right = "Grids of 1 to 8 ranks, above and below the limit, zeros: each gradient counts once; 4 real processes."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(Case(d * p * t, f"dp {d} × pp {p} × tp {t}, {words}", (d, p, t, order, factor))  # factor 0: zeros
-                  for d, p, t, order, factor, words in (
-                      (2, 2, 2, "pp dp tp", 0.5, "above the limit"), (1, 1, 1, "pp dp tp", 0.3, "one rank"),
-                      (1, 1, 3, "pp dp tp", 0.7, "copies"), (1, STAGES, 1, "pp dp tp", 0.6, "tied ends"),
-                      (4, 1, 1, "pp dp tp", 0.8, "replicas"), (2, 2, 2, "tp dp pp", 1.02, "just below the limit"),
-                      (2, 1, 2, "dp pp tp", 0, "all gradients zero")))  # fmt: skip
+    # factor 0: zeros
+    cases = tuple(
+        Case(d * p * t, f"dp {d} × pp {p} × tp {t}, {words}", (d, p, t, order, factor))
+        for d, p, t, order, factor, words in (
+            (2, 2, 2, "pp dp tp", 0.5, "above the limit"),
+            (1, 1, 1, "pp dp tp", 0.3, "one rank"),
+            (1, 1, 3, "pp dp tp", 0.7, "copies"),
+            (1, STAGES, 1, "pp dp tp", 0.6, "tied ends"),
+            (4, 1, 1, "pp dp tp", 0.8, "replicas"),
+            (2, 2, 2, "tp dp pp", 1.02, "just below the limit"),
+            (2, 1, 2, "dp pp tp", 0, "all gradients zero"),
+        )
+    )
     processes = (Case(4, "4 real processes, pp 2 × tp 2", (1, 2, 2, "pp dp tp", 0.5)),)
 
     def draw(self, case, rng):
@@ -42,10 +49,13 @@ class ClipGrid(Exam):
         for rank in range(grid.size):
             at, grads = grid.place(rank), {}
             for name, kind in kinds[rank].items():
-                key = (name, at["tp"] if kind in ("split", "tied") else 0)  # what two ranks have under one key is equal
+                # what two ranks have under one key is equal
+                key = (name, at["tp"] if kind in ("split", "tied") else 0)
                 if key not in made:
                     scale = 0 if not factor else 3 if kind == "tied" else 1
-                    made[key] = torch.randn(shapes[name], generator=rng, dtype=torch.float64) * scale
+                    made[key] = (
+                        torch.randn(shapes[name], generator=rng, dtype=torch.float64) * scale
+                    )
                 grads[name] = made[key].clone()
             own.append(grads)
         if p == STAGES:
@@ -57,7 +67,10 @@ class ClipGrid(Exam):
         mine = {name: g.clone() for name, g in grads.items()}
         kept = {name: g.detach() for name, g in mine.items()}
         found = yours(Mesh(comm, *given[:4]), mine, dict(kinds), limit)
-        return {"norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found, "grads": kept}
+        return {
+            "norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found,
+            "grads": kept,
+        }
 
     def judge(self, case, args, outcome):
         grid, limit = Grid(*case.given[:4]), args[0][3]
@@ -68,12 +81,22 @@ class ClipGrid(Exam):
         factor = min(1.0, limit / (want + 1e-6))
         for r, got in enumerate(outcome.results):
             for name, kind in kinds[r].items():
-                self._scaled(r, name, kind, oracle.counts(grid, r, kind), got["grads"].get(name), own[r][name], factor)
+                self._scaled(
+                    r,
+                    name,
+                    kind,
+                    oracle.counts(grid, r, kind),
+                    got["grads"].get(name),
+                    own[r][name],
+                    factor,
+                )
         for r, got in enumerate(outcome.results):
             if got["norm"] != outcome.results[0]["norm"]:
-                raise Wrong(f"the norm is right but for rounding, and rounding differs: {outcome.results[0]['norm']!r} "
-                            f"on rank 0, {got['norm']!r} on rank {r}. Does each rank add up in an order of its own? "
-                            "Copies would drift apart.")  # fmt: skip
+                raise Wrong(
+                    f"the norm is right but for rounding, and rounding differs: {outcome.results[0]['norm']!r} "
+                    f"on rank 0, {got['norm']!r} on rank {r}. Does each rank add up in an order of its own? "
+                    "Copies would drift apart."
+                )
         oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
         self._traffic(grid, outcome)
 
@@ -84,44 +107,66 @@ class ClipGrid(Exam):
         if abs(got - want) <= 1e-12 * want:
             return
         looks = _looks(grid, r, own, kinds, want, limit).items()
-        text = next((words for words, x in looks if abs(got - x) <= 1e-5 * x), "Who holds a part of it, and who a "
-                    "copy?")  # fmt: skip
+        text = next(
+            (words for words, x in looks if abs(got - x) <= 1e-5 * x),
+            "Who holds a part of it, and who a copy?",
+        )
         digits = 12 if abs(got - want) <= 1e-5 * want else 6
-        raise Wrong(f"rank {r} ({grid.name(r) or 'alone'}): the norm is {got:.{digits}g}, and should be "
-                    f"{want:.{digits}g}. {text}")  # fmt: skip
+        raise Wrong(
+            f"rank {r} ({grid.name(r) or 'alone'}): the norm is {got:.{digits}g}, and should be "
+            f"{want:.{digits}g}. {text}"
+        )
 
-    def _scaled(self, r: int, name: str, kind: str, counts: bool, got, g: Tensor, factor: float) -> None:
+    def _scaled(
+        self, r: int, name: str, kind: str, counts: bool, got, g: Tensor, factor: float
+    ) -> None:
         alike(r, got, g, f"the gradient of {name}")
         if near(got, factor * g):
             return
         if not g.any():
-            raise Wrong(f"rank {r}: the gradient of {name} ({kind}) was zero, and is {got.flatten()[0]:g} …. Is a norm "
-                        "of 0 divided by, or inf multiplied with 0?")  # fmt: skip
+            raise Wrong(
+                f"rank {r}: the gradient of {name} ({kind}) was zero, and is {got.flatten()[0]:g} …. Is a norm "
+                "of 0 divided by, or inf multiplied with 0?"
+            )
         scale = float((got * g).sum() / (g * g).sum())
         if not near(got, scale * g):
-            raise Wrong(f"rank {r}: the gradient of {name} is no multiple of what it was: clip the norm, not the "
-                        "numbers.")  # fmt: skip
-        still = ("Nothing was scaled: in place, g.mul_(…)." if counts else
-                 "Who does not count a gradient must scale it all the same: copies stay equal.")  # fmt: skip
-        text = {1.0: still, factor**2: "It was scaled twice.", factor: "Nearly: is it min(1, limit / (norm + 1e-6)), "
-                "and nothing rounded?"}  # fmt: skip
+            raise Wrong(
+                f"rank {r}: the gradient of {name} is no multiple of what it was: clip the norm, not the "
+                "numbers."
+            )
+        still = (
+            "Nothing was scaled: in place, g.mul_(…)."
+            if counts
+            else "Who does not count a gradient must scale it all the same: copies stay equal."
+        )
+        text = {
+            1.0: still,
+            factor**2: "It was scaled twice.",
+            factor: "Nearly: is it min(1, limit / (norm + 1e-6)), and nothing rounded?",
+        }
         hint = next((words for x, words in text.items() if abs(scale - x) < 1e-6), "")
         if scale > 1:
             hint = "Gradients below the limit stay as they are: the factor is at most 1."
         digits = 12 if abs(scale - factor) < 1e-6 else 6
-        raise Wrong(f"rank {r}: the gradient of {name} ({kind}) was scaled by {scale:.{digits}g}, and should be by "
-                    f"{factor:.{digits}g}. {hint}".rstrip())  # fmt: skip
+        raise Wrong(
+            f"rank {r}: the gradient of {name} ({kind}) was scaled by {scale:.{digits}g}, and should be by "
+            f"{factor:.{digits}g}. {hint}".rstrip()
+        )
 
     def _traffic(self, grid: Grid, outcome) -> None:
         across = [pair for pair in outcome.sent if "dp" in grid.between(*pair[:2])]
         if across:
-            raise Wrong(f"the numbers are right, but {sum(x for *_, x in across)} bytes go between data ranks: they "
-                        "have the same gradients. mesh.group('pp', 'tp') are the ranks of one replica.")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but {sum(x for *_, x in across)} bytes go between data ranks: they "
+                "have the same gradients. mesh.group('pp', 'tp') are the ranks of one replica."
+            )
         n = grid.pp * grid.tp
         most = grid.dp * max(2, n) * (n - 1) * 8
         if outcome.nbytes() > most:
-            raise Wrong(f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
-                        f"bytes from each rank of a replica to each other is enough, {most} bytes.")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
+                f"bytes from each rank of a replica to each other is enough, {most} bytes."
+            )
 
 
 def _outweighed(own: oracle.Grads, kinds: oracle.Kinds) -> None:
@@ -142,28 +187,45 @@ def _squares(some: Iterable[Tensor]) -> float:
 def _looks(grid: Grid, r: int, own, kinds, want: float, limit: float) -> dict[str, float]:
     """What a wrong norm looks like."""
     part = lambda ranks=None, **more: oracle.norm(grid, own, kinds, ranks, **more)
-    each = [_squares(own[k].values()) ** 0.5 for k in range(grid.size) if grid.place(k)["dp"] == grid.place(r)["dp"]]
+    each = [
+        _squares(own[k].values()) ** 0.5
+        for k in range(grid.size)
+        if grid.place(k)["dp"] == grid.place(r)["dp"]
+    ]
     whole, tied = ("whole", "partial"), ("tied",)
     return {
         "Nearly: is something added up in float32? The gradients are float64.": want,
         "It is the norm after clipping: return what it was before.": min(want, limit),
         "It is the square: the root is missing.": want**2,
-        "It is the norm of this rank's gradients alone: each would scale by another factor.":
-            _squares(own[r].values()) ** 0.5,
-        "What is whole on every tensor rank was counted on each of them: one of them is enough.": part(twice=whole),
-        "The tied gradient was counted on the first stage and on the last: once is enough.": part(twice=tied),
-        "Copies over tp and the tied ends were counted on every rank that holds them.":
-            part(twice=whole + tied),
+        "It is the norm of this rank's gradients alone: each would scale by another factor.": _squares(
+            own[r].values()
+        )
+        ** 0.5,
+        "What is whole on every tensor rank was counted on each of them: one of them is enough.": part(
+            twice=whole
+        ),
+        "The tied gradient was counted on the first stage and on the last: once is enough.": part(
+            twice=tied
+        ),
+        "Copies over tp and the tied ends were counted on every rank that holds them.": part(
+            twice=whole + tied
+        ),
         "The data ranks were counted, too: they are replicas.": want * grid.dp**0.5,
-        "Everything was counted wherever it is held: copies, ends and replicas.":
-            part(twice=whole + tied) * grid.dp**0.5,
-        "That is this stage's: the other stages have gradients, too.":
-            part(oracle.line_of(grid, r, "tp")),
-        "That is one tensor rank's: the parts of the others are missing.": part(oracle.line_of(grid, r, "pp")),
+        "Everything was counted wherever it is held: copies, ends and replicas.": part(
+            twice=whole + tied
+        )
+        * grid.dp**0.5,
+        "That is this stage's: the other stages have gradients, too.": part(
+            oracle.line_of(grid, r, "tp")
+        ),
+        "That is one tensor rank's: the parts of the others are missing.": part(
+            oracle.line_of(grid, r, "pp")
+        ),
         "It is the sum of the ranks' norms. Squares add up, norms do not.": sum(each),
         "The tied gradient is in it nowhere.": part(without="tied"),
-        "It is an average: squares add up, they are not averaged.": want / (grid.pp * grid.tp) ** 0.5,
-    }  # fmt: skip
+        "It is an average: squares add up, they are not averaged.": want
+        / (grid.pp * grid.tp) ** 0.5,
+    }
 
 
 def clip_grid(yours) -> None:

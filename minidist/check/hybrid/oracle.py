@@ -13,7 +13,12 @@ from ...comm.world.world import World
 from ..exam import Outcome
 from ..wrong import Wrong
 
-FORBIDDEN = ("minidist.parallel", "minidist.train", "minidist.study", "minidist.check.hybrid.oracle")
+FORBIDDEN = (
+    "minidist.parallel",
+    "minidist.train",
+    "minidist.study",
+    "minidist.check.hybrid.oracle",
+)
 KINDS = "split", "whole", "partial", "tied"
 Grads = list[dict[str, Tensor]]
 Kinds = list[dict[str, str]]
@@ -27,7 +32,9 @@ def lines(sizes: dict[str, int]) -> dict[str, list[list[int]]]:
     return found
 
 
-def skeleton(comm, dp: int, pp: int, tp: int, M: int, tokens: int, hidden: int, layers: int) -> None:
+def skeleton(
+    comm, dp: int, pp: int, tp: int, M: int, tokens: int, hidden: int, layers: int
+) -> None:
     """All messages of a step and no computing: bf16, on meta tensors."""
     mesh = Mesh(comm, dp, pp, tp)
     x = torch.empty(tokens, hidden, dtype=torch.bfloat16, device="meta")
@@ -92,7 +99,9 @@ def held(grid: Grid, rng: torch.Generator) -> tuple[Kinds, dict[str, list[int]]]
 
     tied = some("tied")
     stages = [some(*KINDS[:3]) | (tied if s in (0, grid.pp - 1) else {}) for s in range(grid.pp)]
-    return [dict(sorted(stages[grid.place(rank)["pp"]].items())) for rank in range(grid.size)], shapes
+    return [
+        dict(sorted(stages[grid.place(rank)["pp"]].items())) for rank in range(grid.size)
+    ], shapes
 
 
 def counts(grid: Grid, rank: int, kind: str) -> bool:
@@ -109,13 +118,25 @@ def copies_agree(grid: Grid, found: Grads, kinds: Kinds) -> None:
             over_pp = ends(grid, r) if kind == "tied" else []
             for k in [*line_of(grid, r, "dp"), *over_tp, *over_pp]:
                 if not grads[name].equal(found[k][name]):
-                    raise Wrong(f"{name} ({kind}) is right but for rounding, and rounding differs: on ranks {r} and "
-                                f"{k} it is not the same bit for bit. Do the ranks add up in different orders? Copies "
-                                "would drift apart.")  # fmt: skip
+                    raise Wrong(
+                        f"{name} ({kind}) is right but for rounding, and rounding differs: on ranks {r} and "
+                        f"{k} it is not the same bit for bit. Do the ranks add up in different orders? Copies "
+                        "would drift apart."
+                    )
 
 
-def summed(grid: Grid, own: Grads, rank: int, name: str, kind: str, *, tie: bool = True, partial: bool = True,
-           mean: bool = True, data: bool = True) -> Tensor:  # fmt: skip
+def summed(
+    grid: Grid,
+    own: Grads,
+    rank: int,
+    name: str,
+    kind: str,
+    *,
+    tie: bool = True,
+    partial: bool = True,
+    mean: bool = True,
+    data: bool = True,
+) -> Tensor:
     """A gradient as it should be on a rank; own[r]: of each rank, all micro-batches. The rest leaves out a part."""
     replicas = line_of(grid, rank, "dp") if data else [rank]
     total = torch.zeros_like(own[rank][name])
@@ -126,13 +147,27 @@ def summed(grid: Grid, own: Grads, rank: int, name: str, kind: str, *, tie: bool
     return total / grid.dp if mean and data else total
 
 
-def norm(grid: Grid, own: Grads, kinds: Kinds, ranks: list[int] | None = None, *, twice: tuple[str, ...] = (),
-         without: str = "") -> float:  # fmt: skip
+def norm(
+    grid: Grid,
+    own: Grads,
+    kinds: Kinds,
+    ranks: list[int] | None = None,
+    *,
+    twice: tuple[str, ...] = (),
+    without: str = "",
+) -> float:
     """The norm of the model's gradients, each counted once. ranks: only what these count; without: a kind left out;
     twice: kinds that are counted wherever a replica holds them."""
     ranks = ranks or [rank for rank in range(grid.size) if not grid.place(rank)["dp"]]
-    return sum(float(own[rank][name].square().sum()) for rank in ranks for name, kind in kinds[rank].items()
-               if kind != without and (kind in twice or counts(grid, rank, kind))) ** 0.5  # fmt: skip
+    return (
+        sum(
+            float(own[rank][name].square().sum())
+            for rank in ranks
+            for name, kind in kinds[rank].items()
+            if kind != without and (kind in twice or counts(grid, rank, kind))
+        )
+        ** 0.5
+    )
 
 
 def factors(gpus: int) -> list[tuple[int, int, int]]:

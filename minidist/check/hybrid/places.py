@@ -11,16 +11,26 @@ from ..wrong import Wrong
 from . import oracle
 
 FORBIDDEN = ("minidist.comm.mesh", *oracle.FORBIDDEN)
-GRIDS = ({"pp": 2, "dp": 3, "tp": 4}, {"pp": 2, "dp": 2, "tp": 2}, {"dp": 3, "tp": 2, "pp": 4},
-         {"tp": 4, "pp": 1, "dp": 2}, {"pp": 1, "dp": 1, "tp": 1}, {"dp": 6}, {"pp": 3, "dp": 2, "cp": 2, "tp": 2},
-         {"tp": 2, "dp": 5}, {"y": 2, "ep": 3, "rows": 1, "tensor": 2, "x": 2})  # fmt: skip
+GRIDS = (
+    {"pp": 2, "dp": 3, "tp": 4},
+    {"pp": 2, "dp": 2, "tp": 2},
+    {"dp": 3, "tp": 2, "pp": 4},
+    {"tp": 4, "pp": 1, "dp": 2},
+    {"pp": 1, "dp": 1, "tp": 1},
+    {"dp": 6},
+    {"pp": 3, "dp": 2, "cp": 2, "tp": 2},
+    {"tp": 2, "dp": 5},
+    {"y": 2, "ep": 3, "rows": 1, "tensor": 2, "x": 2},
+)
 
 
 class Groups(Exam):
     name = "groups"
     right = "Grids of 1 to 5 axes in several orders, with any names, axes of one rank: every group of every axis."
     forbidden = FORBIDDEN
-    cases = tuple(Case(1, " × ".join(f"{a} {n}" for a, n in sizes.items()), sizes) for sizes in GRIDS)
+    cases = tuple(
+        Case(1, " × ".join(f"{a} {n}" for a, n in sizes.items()), sizes) for sizes in GRIDS
+    )
     cases += (Case(1, "sizes that are drawn"),)
 
     def draw(self, case, rng):
@@ -41,9 +51,13 @@ class Groups(Exam):
         if not untouched:
             raise Wrong("`sizes` was changed, and belongs to the caller.")
         if not isinstance(got, dict):
-            raise Wrong(f"it returns {shown(got)}, and should return a dict: for each axis its groups.")
+            raise Wrong(
+                f"it returns {shown(got)}, and should return a dict: for each axis its groups."
+            )
         if set(got) != set(want):
-            raise Wrong(f"the axes are {', '.join(map(str, got))}, and should be {', '.join(want)}.")
+            raise Wrong(
+                f"the axes are {', '.join(map(str, got))}, and should be {', '.join(want)}."
+            )
         for axis, groups in want.items():
             self._axis(axis, got[axis], groups, sizes)
 
@@ -58,21 +72,33 @@ class Groups(Exam):
             return
         n, everyone = sum(map(len, want)), [r for group in found for r in group]
         if sorted(map(sorted, found)) == want:
-            raise Wrong(f"{axis}: the right ranks, in another order: walk along the axis, so that a group's first rank "
-                        f"is at 0: {want[0]}.")  # fmt: skip
+            raise Wrong(
+                f"{axis}: the right ranks, in another order: walk along the axis, so that a group's first rank "
+                f"is at 0: {want[0]}."
+            )
         hint = self._looks(axis, sorted(map(sorted, found)), sizes)
         if not hint and sorted(everyone) != list(range(n)):
             missing = sorted(set(range(n)) - set(everyone))
-            hint = f"Rank {missing[0]} is in none." if missing else "Some rank is there twice, or does not exist."
-        raise Wrong(f"{axis}: the groups are {_short(found)}, and should be {_short(want)}. {hint}".rstrip())
+            hint = (
+                f"Rank {missing[0]} is in none."
+                if missing
+                else "Some rank is there twice, or does not exist."
+            )
+        raise Wrong(
+            f"{axis}: the groups are {_short(found)}, and should be {_short(want)}. {hint}".rstrip()
+        )
 
     def _looks(self, axis: str, found: list[list[int]], sizes: dict[str, int]) -> str:
         inside_out = oracle.lines(dict(reversed(sizes.items())))
         blocks = torch.arange(sum(map(len, found))).split(sizes[axis])
         fixed = oracle.lines({k: sizes[k] for k in ("pp", "dp", "cp", "tp") if k in sizes} | sizes)
         others = [other for other in sizes if other != axis and found == oracle.lines(sizes)[other]]
-        planes = sorted(sorted(r for group in oracle.lines(sizes)[o] for r in group if group[0] in line)
-                        for o in sizes if o != axis for line in oracle.lines(sizes)[axis])  # fmt: skip
+        planes = sorted(
+            sorted(r for group in oracle.lines(sizes)[o] for r in group if group[0] in line)
+            for o in sizes
+            if o != axis
+            for line in oracle.lines(sizes)[axis]
+        )
         if found == inside_out[axis]:
             return "That is the first axis innermost: the last one is, its neighbours have neighbouring numbers."
         if others:

@@ -21,20 +21,38 @@ class LarsStep(Exam):
     name = "lars_step"
     right = "matrices and biases, 1 to 4 steps with rates that change, with and without decay, lengths of 0."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(Case(1, what, given) for what, given in (  # steps, decay, momentum, zeros: weight, gradient
-        ("one step", (1, 0.0, 0.0, None, None)), ("one step with decay", (1, 0.1, 0.0, None, None)),
-        ("4 steps with momentum and a warm-up", (4, 0.0, 0.9, None, None)),
-        ("3 steps with decay and momentum", (3, 0.2, 0.8, None, None)),
-        ("weights that are 0", (1, 0.1, 0.9, 0, None)), ("a gradient that is 0", (2, 0.1, 0.9, None, 3))))  # fmt: skip
+    # steps, decay, momentum, zeros: weight, gradient
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in (
+            ("one step", (1, 0.0, 0.0, None, None)),
+            ("one step with decay", (1, 0.1, 0.0, None, None)),
+            ("4 steps with momentum and a warm-up", (4, 0.0, 0.9, None, None)),
+            ("3 steps with decay and momentum", (3, 0.2, 0.8, None, None)),
+            ("weights that are 0", (1, 0.1, 0.9, 0, None)),
+            ("a gradient that is 0", (2, 0.1, 0.9, None, 3)),
+        )
+    )
 
     def draw(self, case, rng):
         steps, decay, momentum, weight, gradient = case.given
         dtype = torch.float32 if (steps, decay) == (1, 0.0) else torch.float64
-        drawn = lambda none: [torch.randn(s, generator=rng, dtype=dtype) * (1 + 3 * i) * (i != none)
-                              for i, s in enumerate(SHAPES)]  # fmt: skip
+        drawn = lambda none: [
+            torch.randn(s, generator=rng, dtype=dtype) * (1 + 3 * i) * (i != none)
+            for i, s in enumerate(SHAPES)
+        ]
         grads = [[g / (1 + i) for i, g in enumerate(drawn(gradient))] for _ in range(steps)]
         rates = [0.3 * (k + 1) / steps for k in range(steps)]
-        return [(drawn(weight), grads, rates, 0.02 + 0.01 * float(torch.rand((), generator=rng)), decay, momentum)]
+        return [
+            (
+                drawn(weight),
+                grads,
+                rates,
+                0.02 + 0.01 * float(torch.rand((), generator=rng)),
+                decay,
+                momentum,
+            )
+        ]
 
     def run(self, comm: Comm, yours, weights, grads, rates, trust, decay, momentum):
         velocities, found = [torch.zeros_like(w) for w in weights], []
@@ -42,7 +60,13 @@ class LarsStep(Exam):
         for step, lr in zip(grads, rates, strict=True):
             given = [g.clone() for g in step]
             yours(list(mine[0]), given, list(mine[1]), lr, trust, decay, momentum)
-            found.append({"w": [w.clone() for w in weights], "v": [v.clone() for v in velocities], "g": given})
+            found.append(
+                {
+                    "w": [w.clone() for w in weights],
+                    "v": [v.clone() for v in velocities],
+                    "g": given,
+                }
+            )
         return found
 
     def judge(self, case, args, outcome):
@@ -63,7 +87,9 @@ class LarsStep(Exam):
             for name, letter in (("weights", "w"), ("velocities", "v")):
                 for i, want in enumerate(getattr(right, letter)):
                     looks = lambda k=k, letter=letter, i=i: (
-                        (text, getattr(stepped(slip, k), letter)[i]) for slip, text in oracle.LARS_SLIPS.items())
+                        (text, getattr(stepped(slip, k), letter)[i])
+                        for slip, text in oracle.LARS_SLIPS.items()
+                    )
                     before = weights[i] if letter == "w" else torch.zeros_like(want)
                     self._same(f"{where}{name}[{i}]", got[letter][i], want, before, looks)
 
@@ -75,8 +101,10 @@ class LarsStep(Exam):
         hint = next((text for text, x in looks() if same(got, x)), None)
         if got.equal(before) and not hint:
             hint = "It is as it was at the start: write in place, w.sub_(…), v.mul_(…).add_(…)."
-        raise Wrong(f"{what}, of shape {tuple(want.shape)}, is wrong. "
-                    f"{hint or 'v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place.'}")  # fmt: skip
+        raise Wrong(
+            f"{what}, of shape {tuple(want.shape)}, is wrong. "
+            f"{hint or 'v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place.'}"
+        )
 
 
 def same(got: Tensor, want: Tensor) -> bool:

@@ -18,10 +18,17 @@ class LearningRate(Exam):
     name = "learning_rate"
     right = "every step of 6 schedules and beyond their ends, with and without warm-up, floors from 0 to 1."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(Case(1, what, given) for what, given in (
-        ("20 steps, 5 of them warm-up", (20, 5, 0.1)), ("12 steps without warm-up", (12, 0, 0.2)),
-        ("9 steps, floor 0", (9, 1, 0.0)), ("30 steps, floor 1", (30, 7, 1.0)), ("drawn at random", None),
-        ("drawn at random", None)))  # fmt: skip
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in (
+            ("20 steps, 5 of them warm-up", (20, 5, 0.1)),
+            ("12 steps without warm-up", (12, 0, 0.2)),
+            ("9 steps, floor 0", (9, 1, 0.0)),
+            ("30 steps, floor 1", (30, 7, 1.0)),
+            ("drawn at random", None),
+            ("drawn at random", None),
+        )
+    )
 
     def draw(self, case, rng):
         one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
@@ -31,30 +38,48 @@ class LearningRate(Exam):
 
     def run(self, comm: Comm, yours, given, order):
         found = {t: yours(t, *given) for t in order}
-        return [x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for _, x in sorted(found.items())]
+        return [
+            x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
+            for _, x in sorted(found.items())
+        ]
 
     def judge(self, case, args, outcome):
         (given, _), got = args[0], outcome.results[0]
         want = [oracle.rate(t, *given) for t in range(given[0] + 4)]
         for t, (x, right) in enumerate(zip(got, want, strict=True)):
             if isinstance(x, bool | Other) or not isinstance(x, int | float):
-                raise Wrong(f"step {t}: it returns {x.kind if isinstance(x, Other) else x}, and should return a rate.")
+                raise Wrong(
+                    f"step {t}: it returns {x.kind if isinstance(x, Other) else x}, and should return a rate."
+                )
             if not near(x, right):
                 x = oracle.within(x)
-                looks = {text: [slip(u, *given) for u in range(given[0] + 4)] for text, slip in _fitting(given)}
-                hint = next((text for text, line in looks.items() if all(map(near, got, line))), None)
-                raise Wrong(f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
-                            f"step {t} has {x:.6g}, and should have {right:.6g}. "
-                            f"{hint or _where(t, x, right, *given[:2])}")  # fmt: skip
+                looks = {
+                    text: [slip(u, *given) for u in range(given[0] + 4)]
+                    for text, slip in _fitting(given)
+                }
+                hint = next(
+                    (text for text, line in looks.items() if all(map(near, got, line))), None
+                )
+                raise Wrong(
+                    f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
+                    f"step {t} has {x:.6g}, and should have {right:.6g}. "
+                    f"{hint or _where(t, x, right, *given[:2])}"
+                )
 
 
 def near(x, right: float) -> bool:
     """Equal but for rounding, as rates of 1e-4 are."""
-    return isinstance(x, int | float) and math.isclose(oracle.within(x), right, rel_tol=1e-9, abs_tol=1e-13)
+    return isinstance(x, int | float) and math.isclose(
+        oracle.within(x), right, rel_tol=1e-9, abs_tol=1e-13
+    )
 
 
 def _fitting(given) -> list:
-    return [(text, slip) for text, slip in oracle.rate_slips().items() if given[1] or "first step" not in text]
+    return [
+        (text, slip)
+        for text, slip in oracle.rate_slips().items()
+        if given[1] or "first step" not in text
+    ]
 
 
 def _where(t: int, x: float, right: float, steps: int, warm: int) -> str:

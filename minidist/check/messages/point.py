@@ -47,8 +47,12 @@ class TensorExam(Exam):
     """Every rank has a tensor of one shape; a case's `given` is the shape, or a bound for a secret length."""
 
     cases = tuple(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES) + tuple(
-        Case(n, f"n = {n}, a length drawn at random", most) for n in (3, 5) for most in (30, 3000))
-    processes = tuple(Case(n, f"{n} real processes, {words(s)}", s) for n, s in ((3, (7,)), (2, (5,)), (4, (3, 5))))
+        Case(n, f"n = {n}, a length drawn at random", most) for n in (3, 5) for most in (30, 3000)
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, {words(s)}", s)
+        for n, s in ((3, (7,)), (2, (5,)), (4, (3, 5)))
+    )
 
     def draw(self, case, rng):
         shape = case.given
@@ -64,14 +68,21 @@ def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], wh
     for r in range(n if n > 1 else 0):
         others = [d for d in outcome.receivers(r) if d != (r + 1) % n]
         if others:
-            raise Wrong(f"the numbers are right, but rank {r} sends to rank {others[0]}: to the right, "
-                        f"to rank {(r + 1) % n} only, is what is asked for.")  # fmt: skip
-        if outcome.messages(r) != times and (nbytes[r] or outcome.messages(r) > times):  # nothing need not be sent
-            raise Wrong(f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: {why} = {times} "
-                        "is what is asked for.")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends to rank {others[0]}: to the right, "
+                f"to rank {(r + 1) % n} only, is what is asked for."
+            )
+        # nothing need not be sent
+        if outcome.messages(r) != times and (nbytes[r] or outcome.messages(r) > times):
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: {why} = {times} "
+                "is what is asked for."
+            )
         if outcome.nbytes(r) != nbytes[r]:
-            raise Wrong(f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: {nbytes[r]} would do. "
-                        "Whole tensors where chunks are enough?")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: {nbytes[r]} would do. "
+                "Whole tensors where chunks are enough?"
+            )
 
 
 class NewExam(TensorExam):
@@ -79,7 +90,9 @@ class NewExam(TensorExam):
 
     def draw(self, case, rng):
         again = [0] * isinstance(case.given, int)
-        return [(x, [numbers(x.shape, x.dtype, rng) for _ in again]) for (x,) in super().draw(case, rng)]
+        return [
+            (x, [numbers(x.shape, x.dtype, rng) for _ in again]) for (x,) in super().draw(case, rng)
+        ]
 
     def run(self, comm: Comm, yours, x, others):
         y = yours(comm, x)
@@ -91,9 +104,13 @@ class NewExam(TensorExam):
     def apart(self, r: int, got: dict) -> None:
         """Raise Wrong if a result shares its memory with x or with the next one."""
         if not got["kept"]:
-            raise Wrong(f"rank {r}: the result changes when the function is called again: a new tensor for every call.")
+            raise Wrong(
+                f"rank {r}: the result changes when the function is called again: a new tensor for every call."
+            )
         if got["alias"]:
-            raise Wrong(f"rank {r}: the result is x itself, not a tensor of its own: who changes one changes both.")
+            raise Wrong(
+                f"rank {r}: the result is x itself, not a tensor of its own: who changes one changes both."
+            )
 
 
 class Shift(NewExam):
@@ -103,28 +120,48 @@ class Shift(NewExam):
     def judge(self, case, args, outcome):
         xs, calls = [x for x, _ in args], 1 + len(args[0][1])
         for r, got in enumerate(outcome.results):
-            candidates = {f"That is rank {r}'s own x: it came back to where it started.": xs[r],
-                          "That is the right neighbour's: it went around the wrong way.": xs[(r + 1) % case.n]}
+            candidates = {
+                f"That is rank {r}'s own x: it came back to where it started.": xs[r],
+                "That is the right neighbour's: it went around the wrong way.": xs[
+                    (r + 1) % case.n
+                ],
+            }
             for x in args[r - 1][1]:
-                candidates["That is the left neighbour's x in its next call: it did not come in a message."] = x
+                candidates[
+                    "That is the left neighbour's x in its next call: it did not come in a message."
+                ] = x
             self.apart(r, got)
-            same(r, got["y"], xs[r - 1], "the result", lambda y, c=candidates, r=r: equal_to(y, c) or who(y, xs, r))
+            same(
+                r,
+                got["y"],
+                xs[r - 1],
+                "the result",
+                lambda y, c=candidates, r=r: equal_to(y, c) or who(y, xs, r),
+            )
             unchanged(r, got["x"], xs[r], "x")
         to_the_right(case, outcome, calls, [calls * x.nbytes for x in xs], "one a call")
 
 
 def aliased(x: torch.Tensor, y) -> bool:
     """Whether a result shares its memory with an argument."""
-    return isinstance(y, torch.Tensor) and x.numel() > 0 and x.untyped_storage()._cdata == y.untyped_storage()._cdata
+    return (
+        isinstance(y, torch.Tensor)
+        and x.numel() > 0
+        and x.untyped_storage()._cdata == y.untyped_storage()._cdata
+    )
 
 
 class Broadcast(TensorExam):
     name = "broadcast"
     right = "n = 1…5, 14 shapes and secret lengths, every root, n−1 messages in all; then 2, 3 and 4 real processes."
-    cases = tuple(c._replace(what=f"{c.what}, root {i % c.n}", given=(c.given, i % c.n))
-                  for i, c in enumerate(TensorExam.cases))  # fmt: skip
-    processes = tuple(c._replace(what=f"{c.what}, root {c.n - 1}", given=(c.given, c.n - 1))
-                      for c in TensorExam.processes)  # fmt: skip
+    cases = tuple(
+        c._replace(what=f"{c.what}, root {i % c.n}", given=(c.given, i % c.n))
+        for i, c in enumerate(TensorExam.cases)
+    )
+    processes = tuple(
+        c._replace(what=f"{c.what}, root {c.n - 1}", given=(c.given, c.n - 1))
+        for c in TensorExam.processes
+    )
 
     def draw(self, case, rng):
         shape, root = case.given
@@ -140,10 +177,14 @@ class Broadcast(TensorExam):
         for r, x in enumerate(outcome.results):
             same(r, x, xs[root], "x", lambda x, r=r: who(x, xs, r))
         messages, nbytes = case.n - 1, (case.n - 1) * xs[0].nbytes
-        if (outcome.messages(), outcome.nbytes()) != (messages, nbytes) and (nbytes or outcome.messages()):
-            raise Wrong(f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
-                        f"sent. n−1 = {messages} with {nbytes} bytes are enough: one to each rank that has nothing "
-                        "yet.")  # fmt: skip
+        if (outcome.messages(), outcome.nbytes()) != (messages, nbytes) and (
+            nbytes or outcome.messages()
+        ):
+            raise Wrong(
+                f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
+                f"sent. n−1 = {messages} with {nbytes} bytes are enough: one to each rank that has nothing "
+                "yet."
+            )
 
 
 def shift(yours) -> None:

@@ -19,14 +19,20 @@ class BiasGelu(Exam):
     name = "bias_gelu"
     right = "5 shapes, float32 and float64, gradients of x and b; nothing is kept but x and b."
     forbidden = FORBIDDEN
-    cases = (Case(1, "x (6, 4)", ((6, 4), torch.float64, True)), Case(1, "x (1, 3)", ((1, 3), torch.float64, True)),
-             Case(1, "x (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
-             Case(1, "float32", ((40, 8), torch.float32, True)),
-             Case(1, "x needs no gradient", ((6, 4), torch.float64, False)))  # fmt: skip
+    cases = (
+        Case(1, "x (6, 4)", ((6, 4), torch.float64, True)),
+        Case(1, "x (1, 3)", ((1, 3), torch.float64, True)),
+        Case(1, "x (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
+        Case(1, "float32", ((40, 8), torch.float32, True)),
+        Case(1, "x needs no gradient", ((6, 4), torch.float64, False)),
+    )
 
     def draw(self, case, rng):
         shape, dtype, needs = case.given
-        drawn = [2 * torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in (shape, shape[-1:], shape)]
+        drawn = [
+            2 * torch.randn(s, generator=rng, dtype=torch.float64).to(dtype)
+            for s in (shape, shape[-1:], shape)
+        ]
         return [(*drawn, needs)]
 
     def run(self, comm: Comm, yours, x, b, dy, needs):
@@ -47,18 +53,30 @@ class BiasGelu(Exam):
             kept(after, before, name)
         told(got, "y")
         if got["grads"] is None:
-            raise Wrong("y has no backward: does bias_gelu call BiasGelu.apply, and nothing with no_grad?")
+            raise Wrong(
+                "y has no backward: does bias_gelu call BiasGelu.apply, and nothing with no_grad?"
+            )
         dx, looks = dy * oracle.slope(x + b), oracle.dx_looks(dy, x, b)
         if needs:
             close(got["grads"][0], dx, "dx", looks, OTHERWISE)
         over = tuple(range(x.dim() - 1))
-        close(got["grads"][-1], dx.sum(over), "db", {text: look.sum(over) for text, look in looks.items()} | {
-            "It is the mean over rows: the sum is asked for.": dx.mean(over),
-            "That is one row's.": dx[(0,) * len(over)],
-            "That is minus the right one.": -dx.sum(over)}, OTHERWISE)  # fmt: skip
+        close(
+            got["grads"][-1],
+            dx.sum(over),
+            "db",
+            {text: look.sum(over) for text, look in looks.items()}
+            | {
+                "It is the mean over rows: the sum is asked for.": dx.mean(over),
+                "That is one row's.": dx[(0,) * len(over)],
+                "That is minus the right one.": -dx.sum(over),
+            },
+            OTHERWISE,
+        )
         if got["held"] > b.nbytes:
-            raise Wrong(f"the numbers are right, but {got['held']} bytes are kept for backward beside x, b and y: save "
-                        "x and b, and form x + b again.")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but {got['held']} bytes are kept for backward beside x, b and y: save "
+                "x and b, and form x + b again."
+            )
 
 
 def bias_gelu(yours) -> None:

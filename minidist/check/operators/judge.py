@@ -9,8 +9,13 @@ from ..data_parallel.averages import near
 from ..plain import Other, kind_of
 from ..wrong import Wrong
 
-FORBIDDEN = ("minidist.study", "minidist.train", "minidist.parallel", "minidist.check.operators.oracle",
-             "minidist.comm.charge.charge")  # fmt: skip
+FORBIDDEN = (
+    "minidist.study",
+    "minidist.train",
+    "minidist.parallel",
+    "minidist.check.operators.oracle",
+    "minidist.comm.charge.charge",
+)
 
 
 def number(got) -> bool:
@@ -30,10 +35,15 @@ def close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str
     if got is None:
         raise Wrong(f"{name} is None. Is there a `return`?")
     if isinstance(got, Other) and got.kind.startswith("meta"):
-        raise Wrong(f"{name} came out of no operator that the meter saw: compute it with PyTorch, in the open.")
+        raise Wrong(
+            f"{name} came out of no operator that the meter saw: compute it with PyTorch, in the open."
+        )
     if not isinstance(got, Tensor):
         raise Wrong(f"{name} is of type {kind(got)}, and should be a tensor.")
-    for what, is_, should in (("shape", tuple(got.shape), tuple(want.shape)), ("dtype", got.dtype, want.dtype)):
+    for what, is_, should in (
+        ("shape", tuple(got.shape), tuple(want.shape)),
+        ("dtype", got.dtype, want.dtype),
+    ):
         if is_ != should:
             raise Wrong(f"{name} has {what} {is_}, and should have {should}.")
     if near(got, want) and got.isfinite().all():
@@ -42,13 +52,18 @@ def close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str
     if found is None and not got.isfinite().all():
         found = "There is inf or nan in it: is m subtracted before exp? And is −inf − −inf avoided?"
     at = (got - want).abs().nan_to_num(torch.inf).reshape(-1).argmax()
-    raise Wrong(f"{name} is wrong: {got.reshape(-1)[at]:.6g} where {want.reshape(-1)[at]:.6g} should be. "
-                f"{found or otherwise}")  # fmt: skip
+    raise Wrong(
+        f"{name} is wrong: {got.reshape(-1)[at]:.6g} where {want.reshape(-1)[at]:.6g} should be. "
+        f"{found or otherwise}"
+    )
 
 
 def _as(got: Tensor, look: Tensor) -> bool:
-    return got.shape == look.shape and torch.equal(got.isfinite(), look.isfinite()) and near(
-        got.nan_to_num(0, 0, 0), look.nan_to_num(0, 0, 0).to(got.dtype))  # fmt: skip
+    return (
+        got.shape == look.shape
+        and torch.equal(got.isfinite(), look.isfinite())
+        and near(got.nan_to_num(0, 0, 0), look.nan_to_num(0, 0, 0).to(got.dtype))
+    )
 
 
 def kept(after, before: Tensor, name: str) -> None:
@@ -60,5 +75,7 @@ def kept(after, before: Tensor, name: str) -> None:
 def told(seen: dict, name: str) -> None:
     """Raise Wrong where a result was made of numbers taken out of tensors."""
     if seen["left"] > seen["may_leave"]:
-        raise Wrong(f"{name} is right, but {seen['left']} numbers were taken out of tensors (item(), or an if), one by "
-                    "one: compute with whole tensors.")  # fmt: skip
+        raise Wrong(
+            f"{name} is right, but {seen['left']} numbers were taken out of tensors (item(), or an if), one by "
+            "one: compute with whole tensors."
+        )

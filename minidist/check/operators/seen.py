@@ -60,7 +60,9 @@ class Seen(TorchDispatchMode):
         except (NotImplementedError, RuntimeError, TypeError) as error:
             if not any(word in str(error) for word in NO_NUMBERS):
                 raise
-            told = "numbers leave PyTorch here: compute with its operators alone, which the meter sees"
+            told = (
+                "numbers leave PyTorch here: compute with its operators alone, which the meter sees"
+            )
             raise Unseen(told).with_traceback(error.__traceback__) from error
 
     def give(self, x: Tensor) -> Tensor:
@@ -79,12 +81,17 @@ class Seen(TorchDispatchMode):
         read = [x for x in tensors((args, *kwargs.values())) if x.is_meta]
         real = {id(x): self._real(x) for x in read}
         numbers = lambda x: real.get(id(x), x)
-        given, options = _mapped(args, numbers), {key: _mapped(value, numbers) for key, value in kwargs.items()}
+        given, options = (
+            _mapped(args, numbers),
+            {key: _mapped(value, numbers) for key, value in kwargs.items()},
+        )
         found = func(*given, **options)
         self._count(known, read, given, options, found)
         same = {id(real[id(x)]): x for x in read}  # what is changed in place is returned
         homes = {real[id(x)].untyped_storage()._cdata: x for x in read}
-        out = _mapped(found, lambda y: same[id(y)] if id(y) in same else self._meta(y, homes, made=True))
+        out = _mapped(
+            found, lambda y: same[id(y)] if id(y) in same else self._meta(y, homes, made=True)
+        )
         self.peak = max(self.peak, self.alive())
         return out
 
@@ -104,8 +111,12 @@ class Seen(TorchDispatchMode):
         numbers = y.untyped_storage()
         home = homes.get(numbers._cdata)
         if home is None:
-            home = homes[numbers._cdata] = torch.empty(numbers.nbytes(), dtype=torch.uint8, device="meta")
-            memory = Memory(StorageWeakRef(home.untyped_storage()), numbers, numbers.nbytes() * made)
+            home = homes[numbers._cdata] = torch.empty(
+                numbers.nbytes(), dtype=torch.uint8, device="meta"
+            )
+            memory = Memory(
+                StorageWeakRef(home.untyped_storage()), numbers, numbers.nbytes() * made
+            )
             self._memory[home.untyped_storage()._cdata] = memory
             self.largest = max(self.largest, memory.made)
         with torch.inference_mode(False):  # where the answer is in it, a view could not be one
@@ -114,13 +125,19 @@ class Seen(TorchDispatchMode):
 
     def _real(self, x: Tensor) -> Tensor:
         if not self.knows(x):
-            raise Unseen("a tensor came out of no operator that the meter saw: compute it with PyTorch, in the open")
+            raise Unseen(
+                "a tensor came out of no operator that the meter saw: compute it with PyTorch, in the open"
+            )
         numbers = self._memory[x.untyped_storage()._cdata].numbers
         return torch.empty(0, dtype=x.dtype).set_(numbers, x.storage_offset(), x.shape, x.stride())
 
     def knows(self, x: Any) -> bool:
         """Whether `x` is a tensor that came out of an operator it saw, or was given."""
-        memory = self._memory.get(x.untyped_storage()._cdata) if isinstance(x, Tensor) and x.is_meta else None
+        memory = (
+            self._memory.get(x.untyped_storage()._cdata)
+            if isinstance(x, Tensor) and x.is_meta
+            else None
+        )
         return memory is not None and not memory.of.expired()
 
     def alive(self, without: Any = None) -> int:
@@ -128,7 +145,9 @@ class Seen(TorchDispatchMode):
         for key in [key for key, memory in self._memory.items() if memory.of.expired()]:
             del self._memory[key]
         apart = self.knows(without) and self._memory[without.untyped_storage()._cdata].made
-        return sum(memory.made for memory in self._memory.values()) - (without.nbytes if apart else 0)
+        return sum(memory.made for memory in self._memory.values()) - (
+            without.nbytes if apart else 0
+        )
 
     def plain(self, value: Any) -> Any:
         """A copy of `value`, tensors with the numbers that they have now; what the meter does not know is left."""
@@ -156,4 +175,6 @@ def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
         return fn(value)
     if type(value) is dict:
         return {key: _mapped(one, fn) for key, one in value.items()}
-    return type(value)([_mapped(one, fn) for one in value]) if type(value) in (list, tuple) else value
+    return (
+        type(value)([_mapped(one, fn) for one in value]) if type(value) in (list, tuple) else value
+    )

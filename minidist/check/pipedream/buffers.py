@@ -36,7 +36,14 @@ class TwoVersions(Exam):
     def draw(self, case, rng):
         groups, m = case.given
         drawn = lambda: torch.randn(4, generator=rng, dtype=torch.float64)
-        return [(drawn(), [drawn() for _ in range(groups * m)], (1 + int(torch.randint(4, (), generator=rng))) / 16, m)]
+        return [
+            (
+                drawn(),
+                [drawn() for _ in range(groups * m)],
+                (1 + int(torch.randint(4, (), generator=rng))) / 16,
+                m,
+            )
+        ]
 
     def run(self, comm: Comm, yours, weight, xs, rate, m):
         asked, mine = [], weight.clone()
@@ -55,23 +62,40 @@ class TwoVersions(Exam):
         made = [buffered(weight, slope, xs[:at], rate, m) for at in range(0, len(xs) + 1, m)]
         asked, known = got["asked"], [x.tolist() for x in xs]
         if sorted(x.tolist() for _, x in asked) != sorted(known):
-            raise Wrong(f"{len(xs)} gradients are asked for, one of each micro-batch, and here are "
-                        f"{len(asked)} calls of `grad`, or other micro-batches.")  # fmt: skip
-        for i, w in sorted(((known.index(x.tolist()), w) for w, x in asked), key=lambda pair: pair[0]):
-            self._at(i, i // m, w, made, buffered(weight, slope, xs[: max(0, i // m - 1) * m], rate * m, m))
+            raise Wrong(
+                f"{len(xs)} gradients are asked for, one of each micro-batch, and here are "
+                f"{len(asked)} calls of `grad`, or other micro-batches."
+            )
+        for i, w in sorted(
+            ((known.index(x.tolist()), w) for w, x in asked), key=lambda pair: pair[0]
+        ):
+            self._at(
+                i,
+                i // m,
+                w,
+                made,
+                buffered(weight, slope, xs[: max(0, i // m - 1) * m], rate * m, m),
+            )
         alike(0, got["end"], weight, "what it returns")
         self._end(got["end"], made)
 
     def _at(self, i: int, g: int, w: Tensor, made: list[Tensor], summed: Tensor) -> None:
         if near(w, made[max(0, g - 1)]):
             return
-        looks = {"That is version g, the newest: on stage 0 of a pipeline it is not there yet.": made[g],
-                 "The gradients were added up, and not divided by m.": summed,
-                 "It is the version at the start.": made[0]}  # fmt: skip
-        text = next((text for text, x in looks.items() if near(w, x)), "Is each update made from the newest weights, "
-                    "and from the gradients of its own group alone?")  # fmt: skip
-        raise Wrong(f"micro-batch {i}, group {g}: its gradient should be taken at version {max(0, g - 1)}, and is not. "
-                    f"{text}")  # fmt: skip
+        looks = {
+            "That is version g, the newest: on stage 0 of a pipeline it is not there yet.": made[g],
+            "The gradients were added up, and not divided by m.": summed,
+            "It is the version at the start.": made[0],
+        }
+        text = next(
+            (text for text, x in looks.items() if near(w, x)),
+            "Is each update made from the newest weights, "
+            "and from the gradients of its own group alone?",
+        )
+        raise Wrong(
+            f"micro-batch {i}, group {g}: its gradient should be taken at version {max(0, g - 1)}, and is not. "
+            f"{text}"
+        )
 
     def _end(self, end: Tensor, made: list[Tensor]) -> None:
         if not near(end, made[-1]):

@@ -22,7 +22,7 @@ def updated(kind: str, stage: int, S: int, M: int, every: int) -> list[str]:
     """
     given = words("gpipe" if kind == "last in" else kind, stage, S, M)
     rows, done = [], 0
-    for word in given if kind != "last in" else given[:M] + given[:M - 1 : -1]:
+    for word in given if kind != "last in" else given[:M] + given[: M - 1 : -1]:
         rows.append(word)
         if word[0] == "B":
             done += 1
@@ -46,9 +46,17 @@ def before(row: list[str], kind: str) -> list[int]:
     return [int(found[m]) for m in sorted(found)]
 
 
-def late_weights(run: Callable, weights: list[list[Tensor]], xs: list[Tensor], ys: list[Tensor], loss_fn,
-                 late: Sequence[int], rate: float, onto_used: bool = False,
-                 adds_up: bool = False) -> list[list[Tensor]]:  # fmt: skip
+def late_weights(
+    run: Callable,
+    weights: list[list[Tensor]],
+    xs: list[Tensor],
+    ys: list[Tensor],
+    loss_fn,
+    late: Sequence[int],
+    rate: float,
+    onto_used: bool = False,
+    adds_up: bool = False,
+) -> list[list[Tensor]]:
     """The last version of each stage's weights. run(weights of a stage, x): what the stage makes of x.
 
     onto_used: WRONG, a gradient is added to the weights that made it, not to the newest.
@@ -56,7 +64,10 @@ def late_weights(run: Callable, weights: list[list[Tensor]], xs: list[Tensor], y
     """
     made, total = [[[w.clone() for w in own]] for own in weights], 0
     for m, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        used = [[w.clone().requires_grad_() for w in made[s][max(0, m - behind)]] for s, behind in enumerate(late)]
+        used = [
+            [w.clone().requires_grad_() for w in made[s][max(0, m - behind)]]
+            for s, behind in enumerate(late)
+        ]
         for own in used:
             x = run(own, x)
         grads = torch.autograd.grad(loss_fn(x, y), [w for own in used for w in own])

@@ -33,7 +33,12 @@ class NoFlush(Lists):
         for stage, actions in enumerate(lists):
             _updates(stage, actions, M)
         keeps(lists, [min(M, S - stage) for stage in range(S)], "S − stage")
-        in_time(lists, 3 * (M + S - 1), f"3(M + S − 1) = {3 * (M + S - 1)}", "F takes 1, B takes 2, and U nothing")
+        in_time(
+            lists,
+            3 * (M + S - 1),
+            f"3(M + S − 1) = {3 * (M + S - 1)}",
+            "F takes 1, B takes 2, and U nothing",
+        )
         for stage, actions in enumerate(lists):
             for kind, noun in (("F", "Forwards come"), ("B", "Backwards come")):
                 in_order(stage, actions, kind, noun)
@@ -44,18 +49,35 @@ def _updates(stage: int, actions: list[Action], M: int) -> None:
     count = sum(a.kind == "U" for a in actions)
     if count != M:
         flush = " One update at the end is a flush." if count == 1 else ""
-        raise Wrong(f"stage {stage}: updates: {count}, for {M} micro-batches. Each micro-batch has its own.{flush}")
+        raise Wrong(
+            f"stage {stage}: updates: {count}, for {M} micro-batches. Each micro-batch has its own.{flush}"
+        )
     for i, action in enumerate(actions):
         after = actions[i + 1] if i + 1 < len(actions) else None
         if action.kind == "B" and after != Action("U", action.micro):
-            raise Wrong(f"stage {stage}: after {action} comes {after}, and should come U{action.micro}: what comes "
-                        "between them meets weights that are older than they need to be.")  # fmt: skip
+            raise Wrong(
+                f"stage {stage}: after {action} comes {after}, and should come U{action.micro}: what comes "
+                "between them meets weights that are older than they need to be."
+            )
 
 
-SHAPES = (("1f1b", 4, 8, 1), ("1f1b", 2, 5, 1), ("1f1b", 1, 3, 1), ("1f1b", 4, 2, 1), ("1f1b", 3, 12, 3),
-          ("gpipe", 3, 4, 1), ("naive", 3, 4, 1), ("last in", 2, 13, 1), ("1f1b", 6, 20, 2))  # fmt: skip
-NAMES = {"1f1b": "one forward, one backward", "gpipe": "all forwards first", "naive": "one micro-batch at a time",
-         "last in": "the last forward goes back first"}  # fmt: skip
+SHAPES = (
+    ("1f1b", 4, 8, 1),
+    ("1f1b", 2, 5, 1),
+    ("1f1b", 1, 3, 1),
+    ("1f1b", 4, 2, 1),
+    ("1f1b", 3, 12, 3),
+    ("gpipe", 3, 4, 1),
+    ("naive", 3, 4, 1),
+    ("last in", 2, 13, 1),
+    ("1f1b", 6, 20, 2),
+)
+NAMES = {
+    "1f1b": "one forward, one backward",
+    "gpipe": "all forwards first",
+    "naive": "one micro-batch at a time",
+    "last in": "the last forward goes back first",
+}
 
 
 class OfLists(Exam):
@@ -63,8 +85,13 @@ class OfLists(Exam):
 
     forbidden = FORBIDDEN
     step = 2.0
-    cases = (*(Case(1, f"{said(S, M)}, {NAMES[kind]}, an update every {every}", (kind, S, M, every))
-               for kind, S, M, every in SHAPES), Case(1, "a schedule drawn at random"))  # fmt: skip
+    cases = (
+        *(
+            Case(1, f"{said(S, M)}, {NAMES[kind]}, an update every {every}", (kind, S, M, every))
+            for kind, S, M, every in SHAPES
+        ),
+        Case(1, "a schedule drawn at random"),
+    )
 
     def rows(self, case, rng) -> list[list[str]]:
         """The lists of all stages."""
@@ -87,18 +114,25 @@ class Staleness(OfLists):
         for s, (row, got) in enumerate(zip(args[0][0], outcome.results[0], strict=True)):
             first, second = before(row, "F"), before(row, "B")
             want = [b - f for f, b in zip(first, second, strict=True)]
-            looks = {"Those are the versions that the forwards meet.": first,
-                     "Those are the versions that the backwards meet.": second,
-                     "One too many: the update with the micro-batch's own gradient comes after its backward, and it is "
-                     "added to what is there then.": [n + 1 for n in want],
-                     "Those are actions between F and B: only updates count.": apart(row),
-                     "Those are places between F and B: only updates count.": [n + 1 for n in apart(row)]}  # fmt: skip
+            looks = {
+                "Those are the versions that the forwards meet.": first,
+                "Those are the versions that the backwards meet.": second,
+                "One too many: the update with the micro-batch's own gradient comes after its backward, and it is "
+                "added to what is there then.": [n + 1 for n in want],
+                "Those are actions between F and B: only updates count.": apart(row),
+                "Those are places between F and B: only updates count.": [
+                    n + 1 for n in apart(row)
+                ],
+            }
             listed(f"stage {s}", got, want, looks, " ".join(row))
 
 
 def apart(row: list[str]) -> list[int]:
     """Actions between a micro-batch's F and its B."""
-    return [row.index(f"B{m}") - row.index(f"F{m}") - 1 for m in range(sum(word[0] == "F" for word in row))]
+    return [
+        row.index(f"B{m}") - row.index(f"F{m}") - 1
+        for m in range(sum(word[0] == "F" for word in row))
+    ]
 
 
 def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
@@ -107,17 +141,28 @@ def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: s
         raise Wrong(f"{whose}: it returns None. Is there a `return`?")
     if not isinstance(got, list | tuple) or not all(type(n) is int for n in got):
         kind = kind_of(got)
-        raise Wrong(f"{whose}: here is a {kind}, and should be a list of whole numbers, one for each micro-batch.")
+        raise Wrong(
+            f"{whose}: here is a {kind}, and should be a list of whole numbers, one for each micro-batch."
+        )
     if list(got) != want:
         hint = next((text for text, some in looks.items() if some == list(got)), "")
-        raise Wrong(f"{whose}: {list(got)}, and should be {want}. {hint}".rstrip() + f"\nits list: {row}")
+        raise Wrong(
+            f"{whose}: {list(got)}, and should be {want}. {hint}".rstrip() + f"\nits list: {row}"
+        )
 
 
 class Needed(OfLists):
     name = "needed"
-    right = "with stashing and with vertical sync, 1 to 8 stages: the version that each backward needs."
-    cases = tuple(Case(1, f"{case.what}, {'vertical sync' if vertical else 'stashing'}", (case.given, vertical))
-                  for case in OfLists.cases for vertical in (False, True))  # fmt: skip
+    right = (
+        "with stashing and with vertical sync, 1 to 8 stages: the version that each backward needs."
+    )
+    cases = tuple(
+        Case(
+            1, f"{case.what}, {'vertical sync' if vertical else 'stashing'}", (case.given, vertical)
+        )
+        for case in OfLists.cases
+        for vertical in (False, True)
+    )
 
     def draw(self, case, rng):
         given, vertical = case.given
@@ -129,15 +174,28 @@ class Needed(OfLists):
     def judge(self, case, args, outcome):
         (rows, vertical), found = args[0], outcome.results[0]
         if not isinstance(found, list | tuple) or len(found) != len(rows):
-            what = "None. Is there a `return`?" if found is None else f"{found!r:.60}, and not a list for each stage."
+            what = (
+                "None. Is there a `return`?"
+                if found is None
+                else f"{found!r:.60}, and not a list for each stage."
+            )
             raise Wrong(f"it returns {what}")
         own, first = [before(row, "F") for row in rows], before(rows[0], "F")
         for s, (row, got) in enumerate(zip(rows, found, strict=True)):
-            looks = {"That is what the last stage used: stage 0's counts.": own[-1]} if vertical and s == 0 else {}
-            looks |= {"That is the newest version when the backward comes: needed is the one of the forward.":
-                     before(row, "B"), "Those are the numbers of the micro-batches.": [*range(len(first))],
-                     "That is with vertical sync.": first, "That is the stage's own newest: with vertical sync all "
-                     "stages use the one that stage 0 used.": own[s]}  # fmt: skip
+            looks = (
+                {"That is what the last stage used: stage 0's counts.": own[-1]}
+                if vertical and s == 0
+                else {}
+            )
+            looks |= {
+                "That is the newest version when the backward comes: needed is the one of the forward.": before(
+                    row, "B"
+                ),
+                "Those are the numbers of the micro-batches.": [*range(len(first))],
+                "That is with vertical sync.": first,
+                "That is the stage's own newest: with vertical sync all "
+                "stages use the one that stage 0 used.": own[s],
+            }
             listed(f"stage {s}", got, first if vertical else own[s], looks, " ".join(row))
 
 

@@ -36,11 +36,15 @@ class Product(nn.Module):
 
 class RunPipeDream(RunStage):
     name = "run_pipedream"
-    right = ("1 to 4 stages, up to 11 micro-batches: the weights of gradients S − 1 − stage updates late, or one more "
-             "where updates come later; two messages an edge and micro-batch; then 3 real processes.")  # fmt: skip
+    right = (
+        "1 to 4 stages, up to 11 micro-batches: the weights of gradients S − 1 − stage updates late, or one more "
+        "where updates come later; two messages an edge and micro-batch; then 3 real processes."
+    )
     forbidden = FORBIDDEN
-    cases = (*(Case(S, said(S, M), ("1f1b", M)) for S, M in ((2, 4), (1, 3), (2, 1), (4, 11))),
-             Case(3, f"{said(3, 6)}, each update a forward later", ("late", 6)))  # fmt: skip
+    cases = (
+        *(Case(S, said(S, M), ("1f1b", M)) for S, M in ((2, 4), (1, 3), (2, 1), (4, 11))),
+        Case(3, f"{said(3, 6)}, each update a forward later", ("late", 6)),
+    )
     processes = (Case(3, "3 real processes, 5 micro-batches", ("1f1b", 5)),)
 
     def draw(self, case, rng):
@@ -49,7 +53,10 @@ class RunPipeDream(RunStage):
         rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
         rows = [delayed(row) if kind == "late" else row for row in rows]
         rate = (1 + int(torch.randint(4, (), generator=rng))) / 16
-        return [(weights, row, xs, ys, rate) for row, (weights, _, xs, ys) in zip(rows, given, strict=True)]
+        return [
+            (weights, row, xs, ys, rate)
+            for row, (weights, _, xs, ys) in zip(rows, given, strict=True)
+        ]
 
     def part(self, weights):
         linear = nn.Linear(*weights[1].shape, bias=False)
@@ -78,33 +85,50 @@ class RunPipeDream(RunStage):
             self._memory(s, got["most"], args[s][1])
             enough = LAYERS * 2 * (2 + in_flight(parse(" ".join(args[s][1]))))
             if outcome.time is not None and got["versions"] > enough:  # in a World
-                raise Wrong(f"stage {s}: the weights are right, but {got['versions']} tensors of a weight's shape are "
-                            f"alive at once, and {enough} are plenty, with gradients. Is an old version kept after the "
-                            "backward that needed it?")  # fmt: skip
+                raise Wrong(
+                    f"stage {s}: the weights are right, but {got['versions']} tensors of a weight's shape are "
+                    f"alive at once, and {enough} are plenty, with gradients. Is an old version kept after the "
+                    "backward that needed it?"
+                )
             if got["under_way"]:
-                raise Wrong(f"stage {s}: it returns while {got['under_way']} of its sends are under way. Wait for all.")
+                raise Wrong(
+                    f"stage {s}: it returns while {got['under_way']} of its sends are under way. Wait for all."
+                )
 
     def _weights(self, args: list[tuple], found: list[list[Tensor]], more: int) -> None:
         """more: updates by which gradients are later than in PipeDream's own list."""
-        S, weights, xs, ys, rate = len(args), [own[0] for own in args], args[0][2], args[-1][3], args[0][4]
+        S, weights, xs, ys, rate = (
+            len(args),
+            [own[0] for own in args],
+            args[0][2],
+            args[-1][3],
+            args[0][4],
+        )
         want, looks = _expected(S, weights, xs, ys, rate, more)
-        for s in reversed(range(S)):  # the last stage first: what is wrong goes on to the stages before
+        # the last stage first: what is wrong goes on to the stages before
+        for s in reversed(range(S)):
             for i, (got, right) in enumerate(zip(found[s], want[s], strict=True)):
                 if near(got, right):
                     continue
                 if near(got, weights[s][i]):
                     hint = "They are as they were at the start: put the newest version into `part` at the end."
                 else:
-                    hint = next((text for text, rows in looks.items() if near(got, rows[s][i])), "Is the backward of "
-                                "each micro-batch made with the weights of its forward, and its gradient added to the "
-                                "newest weights, once?")  # fmt: skip
+                    hint = next(
+                        (text for text, rows in looks.items() if near(got, rows[s][i])),
+                        "Is the backward of "
+                        "each micro-batch made with the weights of its forward, and its gradient added to the "
+                        "newest weights, once?",
+                    )
                 late = S - 1 - s + more
-                raise Wrong(f"stage {s}: the last weights of layer {i} are not those of gradients that are {late} "
-                            f"update{'s' * (late != 1)} late. {hint}")  # fmt: skip
+                raise Wrong(
+                    f"stage {s}: the last weights of layer {i} are not those of gradients that are {late} "
+                    f"update{'s' * (late != 1)} late. {hint}"
+                )
 
 
-def _expected(S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float,
-              more: int) -> tuple[list, dict[str, list]]:  # fmt: skip
+def _expected(
+    S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float, more: int
+) -> tuple[list, dict[str, list]]:
     """The last weights of each stage, and those of some mistakes."""
     own = [S - 1 - s + more for s in range(S)]
 
@@ -115,14 +139,22 @@ def _expected(S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float,
     early = "An update was made in B: make it when its U comes, which here is a forward later."
     looks = {early: ends(range(S)[::-1])} if more else {}
     looks |= {
-        "Gradients add up over the micro-batches: each update has one micro-batch's.": ends(adds_up=True),
-        "All gradients are those of the weights at the start: update before the next forward.": ends([len(xs)] * S),
-        "Each gradient was added to the weights that made it: it goes to the newest.": ends(onto_used=True),
-        f"The loss was divided by {len(xs)}: here every micro-batch has an update of its own.":
-        ends(rate=rate / len(xs)), "The weights climb: subtract the gradient.": ends(rate=-rate),
+        "Gradients add up over the micro-batches: each update has one micro-batch's.": ends(
+            adds_up=True
+        ),
+        "All gradients are those of the weights at the start: update before the next forward.": ends(
+            [len(xs)] * S
+        ),
+        "Each gradient was added to the weights that made it: it goes to the newest.": ends(
+            onto_used=True
+        ),
+        f"The loss was divided by {len(xs)}: here every micro-batch has an update of its own.": ends(
+            rate=rate / len(xs)
+        ),
+        "The weights climb: subtract the gradient.": ends(rate=-rate),
         "They are those of vertical sync: each stage uses its own newest.": ends([S - 1] * S),
         "They are those of a pipeline that never has two micro-batches in flight.": ends([0] * S),
-    }  # fmt: skip
+    }
     return ends(), looks
 
 

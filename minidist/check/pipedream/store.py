@@ -34,7 +34,11 @@ class Made(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
-            if isinstance(x, Tensor) and x.numel() >= self.size and x.untyped_storage()._cdata not in self.given:
+            if (
+                isinstance(x, Tensor)
+                and x.numel() >= self.size
+                and x.untyped_storage()._cdata not in self.given
+            ):
                 storage = x.untyped_storage()
                 copies = storage.nbytes() // (self.size * x.itemsize)
                 self.made[storage._cdata] = StorageWeakRef(storage), copies
@@ -50,9 +54,20 @@ class Store(Exam):
     right = "lists of 1 to 6 stages: a backward has its forward's weights, no version is changed or kept too long."
     forbidden = FORBIDDEN
     step = 4.0
-    cases = (*(Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every)) for s, S, M, every in
-               ((0, 2, 4, 1), (0, 1, 3, 1), (2, 3, 4, 1), (0, 4, 9, 1), (1, 4, 8, 2), (2, 6, 14, 1))),
-             Case(1, "a list in which micro-batch 0 goes back late", None))  # fmt: skip
+    cases = (
+        *(
+            Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every))
+            for s, S, M, every in (
+                (0, 2, 4, 1),
+                (0, 1, 3, 1),
+                (2, 3, 4, 1),
+                (0, 4, 9, 1),
+                (1, 4, 8, 2),
+                (2, 6, 14, 1),
+            )
+        ),
+        Case(1, "a list in which micro-batch 0 goes back late", None),
+    )
 
     def draw(self, case, rng):
         row = updated("1f1b", *case.given) if case.given else [*LATE]
@@ -67,9 +82,14 @@ class Store(Exam):
                 seen.append(copied(found))
                 del found
                 counts.append(made.alive())
-        return {"seen": seen, "counts": counts, "weight": mine, "grads": steps,
-                "changed": changed(yours, row, weight, grads, rate),
-                "mixed": mixed(yours, row, weight, grads, rate)}  # fmt: skip
+        return {
+            "seen": seen,
+            "counts": counts,
+            "weight": mine,
+            "grads": steps,
+            "changed": changed(yours, row, weight, grads, rate),
+            "mixed": mixed(yours, row, weight, grads, rate),
+        }
 
     def judge(self, case, args, outcome):
         (row, weight, grads, rate), got = args[0], outcome.results[0]
@@ -84,21 +104,30 @@ class Store(Exam):
                 where = f"action {i}, {word}"
                 self._handed(where, found, made, used[m], now, word[0], rate)
         if not got["weight"].equal(weight):
-            raise Wrong("the tensor that was given was changed, and belongs to the caller: an update makes a new one.")
+            raise Wrong(
+                "the tensor that was given was changed, and belongs to the caller: an update makes a new one."
+            )
         if not all(map(torch.equal, got["grads"], grads)):
             raise Wrong("a gradient was changed by `update`, and belongs to the caller.")
         if got["changed"]:
-            raise Wrong(f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
-                        "Autograd holds this very tensor until then: make the next version elsewhere.")  # fmt: skip
+            raise Wrong(
+                f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
+                "Autograd holds this very tensor until then: make the next version elsewhere."
+            )
         if got["mixed"]:
-            raise Wrong(f"two stores, used in turn: {got['mixed']} of one returns other weights than its forward had. "
-                        "Each store has versions of its own.")  # fmt: skip
+            raise Wrong(
+                f"two stores, used in turn: {got['mixed']} of one returns other weights than its forward had. "
+                "Each store has versions of its own."
+            )
         self._counted(row, used, got["counts"])
 
-    def _handed(self, where: str, found, made: list[Tensor], want: int, now: int, kind: str,
-                rate: float) -> None:  # fmt: skip
+    def _handed(
+        self, where: str, found, made: list[Tensor], want: int, now: int, kind: str, rate: float
+    ) -> None:
         if isinstance(found, str):
-            raise Wrong(f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}.")
+            raise Wrong(
+                f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}."
+            )
         found = torch.tensor(found, dtype=torch.float64)
         if near(found, made[want]):
             return
@@ -107,8 +136,11 @@ class Store(Exam):
         looks["those of an update without the rate."] = made[0] - step / rate
         looks["those of an update that climbs: subtract the gradient."] = made[0] + step
         which = next((k for k, w in enumerate(made) if near(found, w)), None)
-        text = next((text for text, w in looks.items() if near(found, w)), "no version that there ever was. Is a "
-                    "tensor changed in place that others need, or a gradient not added to the newest?")  # fmt: skip
+        text = next(
+            (text for text, w in looks.items() if near(found, w)),
+            "no version that there ever was. Is a "
+            "tensor changed in place that others need, or a gradient not added to the newest?",
+        )
         late = kind == "B" and which == now
         hint = " That is the newest: backward needs the weights of its forward." if late else ""
         raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
@@ -122,10 +154,14 @@ class Store(Exam):
             need = {now} | {v for v, at in last.items() if v < now and at > i}
             text = f"after action {i}, {word}, of {' '.join(row)}, versions needed: {len(need)}, alive: {count}: "
             if count > len(need):
-                raise Wrong(f"{text}the newest, and those of backwards still to come. A version is made by an "
-                            "update, not for each micro-batch, and goes with its last backward.")  # fmt: skip
+                raise Wrong(
+                    f"{text}the newest, and those of backwards still to come. A version is made by an "
+                    "update, not for each micro-batch, and goes with its last backward."
+                )
             if count < len(need - {0}):  # version 0 is the caller's tensor
-                raise Wrong(f"{text}keep versions as the tensors they are, not as a copy in another form.")
+                raise Wrong(
+                    f"{text}keep versions as the tensors they are, not as a copy in another form."
+                )
 
 
 def walk(store, row: list[str], grads: list[Tensor], rate: float):

@@ -18,10 +18,16 @@ def words(kind: str, stage: int, S: int, M: int) -> list[str]:
 
 def any_order(S: int, M: int, rng: torch.Generator) -> list[list[str]]:
     """Lists that come to their end: again and again one of the actions that can be done, drawn at random."""
-    left, lists = {(kind, m, s) for kind in "FB" for m in range(M) for s in range(S)}, [[] for _ in range(S)]
+    left, lists = (
+        {(kind, m, s) for kind in "FB" for m in range(M) for s in range(S)},
+        [[] for _ in range(S)],
+    )
     while left:
-        ready = [(kind, m, s) for kind, m, s in sorted(left) if not left & (
-            {("F", m, s - 1)} if kind == "F" else {("F", m, s), ("B", m, s + 1)})]  # fmt: skip
+        ready = [
+            (kind, m, s)
+            for kind, m, s in sorted(left)
+            if not left & ({("F", m, s - 1)} if kind == "F" else {("F", m, s), ("B", m, s + 1)})
+        ]
         kind, m, s = ready[int(torch.randint(len(ready), (), generator=rng))]
         left.remove((kind, m, s))
         lists[s].append(f"{kind}{m}")
@@ -38,7 +44,9 @@ def time_of(lists: list[list[str]], forward: list[float], backward: list[float])
         return None
 
 
-def whole_gradient(parts: list[nn.Module], xs: list[Tensor], ys: list[Tensor], loss_fn) -> list[list[Tensor]]:
+def whole_gradient(
+    parts: list[nn.Module], xs: list[Tensor], ys: list[Tensor], loss_fn
+) -> list[list[Tensor]]:
     """Of the mean loss over the micro-batches, for the parameters of each part."""
     for x, y in zip(xs, ys, strict=True):
         (loss_fn(nn.Sequential(*parts)(x), y) / len(xs)).backward()

@@ -22,7 +22,9 @@ class OneFOneB(Lists):
 
     def judged(self, lists, S, M):
         keeps(lists, [min(M, S - stage) for stage in range(S)], "S − stage")
-        in_time(lists, 3 * (M + S - 1), f"3(M + S − 1) = {3 * (M + S - 1)}", "F takes 1 and B takes 2")
+        in_time(
+            lists, 3 * (M + S - 1), f"3(M + S − 1) = {3 * (M + S - 1)}", "F takes 1 and B takes 2"
+        )
         for stage, actions in enumerate(lists):
             for kind, noun in (("F", "Forwards come"), ("B", "Backwards come")):
                 in_order(stage, actions, kind, noun)
@@ -34,12 +36,16 @@ def keeps(lists: list[list[Action]], most: list[int], name: str) -> None:
         count = in_flight(actions)
         if count > most[stage]:
             hint = ""
-            if [a.kind for a in actions] == sorted((a.kind for a in actions), reverse=True) and count > 1:
+            if [a.kind for a in actions] == sorted(
+                (a.kind for a in actions), reverse=True
+            ) and count > 1:
                 hint = " All its forwards come first: that is GPipe."
             elif all(in_flight(some) == count for some in lists) and len(lists) > 1:
                 hint = " All stages keep alike: later stages need fewer forwards to warm up."
-            raise Wrong(f"the lists are valid, but stage {stage} keeps the activations of {count} micro-batches at "
-                        f"once, and {name} = {most[stage]} are enough.{hint}{drawn(lists)}")  # fmt: skip
+            raise Wrong(
+                f"the lists are valid, but stage {stage} keeps the activations of {count} micro-batches at "
+                f"once, and {name} = {most[stage]} are enough.{hint}{drawn(lists)}"
+            )
 
 
 def in_time(lists: list[list[Action]], most: float, words: str, units: str) -> None:
@@ -47,9 +53,15 @@ def in_time(lists: list[list[Action]], most: float, words: str, units: str) -> N
     took = simulate(lists).time
     if took > most + 1e-9:
         busy = 3 * sum(a.kind == "F" for a in lists[0])
-        naive = " It is the naive pipeline: one stage is busy at a time." if took == busy * len(lists) else ""
-        raise Wrong(f"the lists are valid, but the step takes {took:g}, and {words} is enough, where {units}.{naive}"
-                    f" Where does a stage wait that need not?{drawn(lists)}")  # fmt: skip
+        naive = (
+            " It is the naive pipeline: one stage is busy at a time."
+            if took == busy * len(lists)
+            else ""
+        )
+        raise Wrong(
+            f"the lists are valid, but the step takes {took:g}, and {words} is enough, where {units}.{naive}"
+            f" Where does a stage wait that need not?{drawn(lists)}"
+        )
 
 
 def drawn(lists: list[list[Action]]) -> str:
@@ -64,7 +76,9 @@ class ZeroBubble(Lists):
 
     def allowed(self, stage, action):
         if action.kind not in "FIW":
-            raise Wrong(f"stage {stage}: {action} is none of F, I and W. Here every backward is split.")
+            raise Wrong(
+                f"stage {stage}: {action} is none of F, I and W. Here every backward is split."
+            )
 
     def judged(self, lists, S, M):
         keeps(lists, [min(M, S)] * S, "min(M, S)")

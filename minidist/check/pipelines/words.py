@@ -12,9 +12,9 @@ from ..exam import Case, Exam
 from ..plain import kind_of
 from ..wrong import Wrong
 
-FORBIDDEN = ("minidist.parallel", "torch.distributed.pipelining",
-             "minidist.check.pipelines.oracle")  # fmt: skip
-SIZES = ((4, 8), (3, 3), (2, 5), (1, 1), (1, 4), (4, 2), (3, 1), (8, 16), (5, 12))  # (S, M), clear ones first
+FORBIDDEN = ("minidist.parallel", "torch.distributed.pipelining", "minidist.check.pipelines.oracle")
+# (S, M), clear ones first
+SIZES = ((4, 8), (3, 3), (2, 5), (1, 1), (1, 4), (4, 2), (3, 1), (8, 16), (5, 12))
 
 
 def said(S: int, M: int) -> str:
@@ -35,11 +35,14 @@ class Lists(Exam):
         return known + (Case(1, "stages and micro-batches drawn at random", None),) * self.drawn
 
     def draw(self, case, rng):
-        S, M = case.given or [int(torch.randint(low, high, (), generator=rng)) for low, high in ((2, 13), (3, 28))]
+        S, M = case.given or [
+            int(torch.randint(low, high, (), generator=rng)) for low, high in ((2, 13), (3, 28))
+        ]
         return [(S, M, torch.randperm(S, generator=rng).tolist())]
 
     def run(self, comm: Comm, yours, S, M, order):
-        lists = {stage: yours(stage, S, M) for stage in order}  # a stage knows nothing of the others
+        # a stage knows nothing of the others
+        lists = {stage: yours(stage, S, M) for stage in order}
         return [lists[stage] for stage in range(S)]
 
     def judge(self, case, args, outcome):
@@ -70,11 +73,15 @@ def actions(stage: int, words) -> list[Action]:
     if words is None:
         raise Wrong(f"stage {stage}: it returns None. Is there a `return`?")
     if not isinstance(words, list | tuple):
-        raise Wrong(f"stage {stage}: it returns {_kind(words)}, and should return a list of words, such as "
-                    '["F0", "B0"].')  # fmt: skip
+        raise Wrong(
+            f"stage {stage}: it returns {_kind(words)}, and should return a list of words, such as "
+            '["F0", "B0"].'
+        )
     for word in words:
         if not isinstance(word, str):
-            raise Wrong(f"stage {stage}: the list has {_kind(word)} in it, and should have words only, such as \"F0\".")
+            raise Wrong(
+                f'stage {stage}: the list has {_kind(word)} in it, and should have words only, such as "F0".'
+            )
     try:
         return [Action.parse(word) for word in words]
     except ValueError as error:
@@ -91,5 +98,7 @@ def in_order(stage: int, actions: list[Action], kind: str, noun: str) -> None:
     micros = [a.micro for a in actions if a.kind == kind]
     for before, after in pairwise(micros):
         if after < before:
-            raise Wrong(f"stage {stage}: {kind}{after} comes after {kind}{before}. {noun} in the order of the "
-                        "micro-batches, so that sums of gradients are added as in a serial loop.")  # fmt: skip
+            raise Wrong(
+                f"stage {stage}: {kind}{after} comes after {kind}{before}. {noun} in the order of the "
+                "micro-batches, so that sums of gradients are added as in a serial loop."
+            )

@@ -19,8 +19,19 @@ def nearest(x: float) -> float:
     return low + ((x - low, low % 2) > (0.5, 0))
 
 
-def rounded(x: float, exponent: int, fraction: int, to=nearest, flush=False, saturate=False, bias: int | None = None,
-            unbounded=False, endless=False, early=False, always_up=False) -> float:  # fmt: skip
+def rounded(
+    x: float,
+    exponent: int,
+    fraction: int,
+    to=nearest,
+    flush=False,
+    saturate=False,
+    bias: int | None = None,
+    unbounded=False,
+    endless=False,
+    early=False,
+    always_up=False,
+) -> float:
     """`x` in the format with that many bits of exponent and fraction. The flags are slips."""
     if x == 0 or math.isinf(x):
         return x
@@ -40,24 +51,39 @@ def rounded(x: float, exponent: int, fraction: int, to=nearest, flush=False, sat
 
 ROUNDING = {
     "It is cut off: take the nearest number.": dict(to=math.floor),
-    "A tie goes to the even one of its neighbours, not away from zero.": dict(to=lambda q: math.floor(q + 0.5)),
+    "A tie goes to the even one of its neighbours, not away from zero.": dict(
+        to=lambda q: math.floor(q + 0.5)
+    ),
     "It is rounded up: take the nearest number.": dict(to=math.ceil),
-    "A tie goes to the even one of its neighbours, not towards zero.": dict(to=lambda q: math.ceil(q - 0.5)),
-    "Below the smallest normal number the step stays what it is there: subnormal numbers are not 0.":
-        dict(flush=True),
-    "Below the smallest normal number the step stays what it is there: it does not get finer.": dict(endless=True),
+    "A tie goes to the even one of its neighbours, not towards zero.": dict(
+        to=lambda q: math.ceil(q - 0.5)
+    ),
+    "Below the smallest normal number the step stays what it is there: subnormal numbers are not 0.": dict(
+        flush=True
+    ),
+    "Below the smallest normal number the step stays what it is there: it does not get finer.": dict(
+        endless=True
+    ),
     "What is too large becomes inf, not the largest number.": dict(saturate=True),
-    "What is too large becomes inf: the format ends at (2 − 2^−fraction)·2^bias.": dict(unbounded=True),
-    "Round first, then see whether it is too large: what rounds down to the largest number stays.": dict(early=True),
-}  # fmt: skip
+    "What is too large becomes inf: the format ends at (2 − 2^−fraction)·2^bias.": dict(
+        unbounded=True
+    ),
+    "Round first, then see whether it is too large: what rounds down to the largest number stays.": dict(
+        early=True
+    ),
+}
 
 
 def looks_like(numbers: list[float], got: list[float], exponent: int, fraction: int) -> str | None:
     """The slip that gives exactly these numbers."""
     bias = 2 ** (exponent - 1) - 1
-    slips = ROUNDING | {f"Is the bias 2^(exponent−1) − 1 = {bias}? It looks like {b}.": dict(bias=b)
-                        for b in (bias - 1, bias + 1, 2**exponent - 1, bias - 2)}  # fmt: skip
-    slips |= {f"The fraction has {fraction} bits after the point: the 1 before it is not one of them.": None}
+    slips = ROUNDING | {
+        f"Is the bias 2^(exponent−1) − 1 = {bias}? It looks like {b}.": dict(bias=b)
+        for b in (bias - 1, bias + 1, 2**exponent - 1, bias - 2)
+    }
+    slips |= {
+        f"The fraction has {fraction} bits after the point: the 1 before it is not one of them.": None
+    }
     for text, slip in slips.items():
         for f in (fraction,) if slip is not None else (fraction - 1, fraction + 1):
             if got == [rounded(x, exponent, f, **(slip or {})) for x in numbers]:
@@ -72,9 +98,19 @@ def looks_like(numbers: list[float], got: list[float], exponent: int, fraction: 
 class Masters:
     """Weights in half, masters and momenta in fp32: `step(grads)`. slip: one of SLIPS."""
 
-    def __init__(self, weights: list[Tensor], masters: list[Tensor], momenta: list[Tensor], scale: float, lr: float,
-                 mu: float, slip: str = ""):  # fmt: skip
-        self.weights, self.masters, self.momenta = ([x.clone() for x in some] for some in (weights, masters, momenta))
+    def __init__(
+        self,
+        weights: list[Tensor],
+        masters: list[Tensor],
+        momenta: list[Tensor],
+        scale: float,
+        lr: float,
+        mu: float,
+        slip: str = "",
+    ):
+        self.weights, self.masters, self.momenta = (
+            [x.clone() for x in some] for some in (weights, masters, momenta)
+        )
         self.scale, self.lr, self.mu, self.slip = scale, lr, mu, slip
 
     def step(self, grads: list[Tensor | None]) -> bool:
@@ -103,7 +139,9 @@ class Masters:
     def _unscaled(self, g: Tensor) -> Tensor:
         if self.slip == "in half":
             return (g / self.scale).float()
-        return g.float() * (1 if self.slip == "scaled" else self.scale if self.slip == "times" else 1 / self.scale)
+        return g.float() * (
+            1 if self.slip == "scaled" else self.scale if self.slip == "times" else 1 / self.scale
+        )
 
     def _update(self, i: int) -> None:
         w, m, sign = self.weights[i], self.masters[i], -1 if self.slip == "climbs" else 1
@@ -119,16 +157,18 @@ SLIPS = {
     "times": "The gradients were multiplied by the scale: the loss was, so divide.",
     "no mu": "The momentum was not multiplied by mu before the gradient was added.",
     "from weights": "The update was added to the rounded weight, and what rounding had lost was lost again: the master "
-                    "is what is stepped.",
+    "is what is stepped.",
     "climbs": "It goes up the gradient: subtract.",
     "coasts": "A parameter without a gradient was moved by its momentum: it is left alone.",
     "momenta": "The step was skipped, but not for the momenta: nothing may change.",
     "nothing": "It is as it was before the first step: change the tensors that were given, in place.",
     "steps": "It stepped with a gradient that is inf or nan.",
-}  # fmt: skip
+}
 
 
-def scales(init: float, growth: float, backoff: float, interval: int, found: list[bool], slip: str = "") -> list[float]:
+def scales(
+    init: float, growth: float, backoff: float, interval: int, found: list[bool], slip: str = ""
+) -> list[float]:
     """The scale after each update. slip: "keeps counting", "one late", "one early", "after each", "never resets"."""
     scale, good, out = init, 0, []
     for bad in found:

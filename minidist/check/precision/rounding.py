@@ -34,22 +34,61 @@ class RoundTo(Exam):
     right = "fp16, bf16 and 6 other formats: normal and subnormal numbers, ties, 0, and what is too large."
     forbidden = FORBIDDEN
     formats = ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9), None, None, None)
-    cases = tuple(Case(1, KNOWN.get(f, f"{f[0]} bits of exponent, {f[1]} of fraction" if f else "a format drawn at "
-                                    "random"), f) for f in formats)  # fmt: skip
+    cases = tuple(
+        Case(
+            1,
+            KNOWN.get(
+                f,
+                f"{f[0]} bits of exponent, {f[1]} of fraction" if f else "a format drawn at random",
+            ),
+            f,
+        )
+        for f in formats
+    )
 
     def draw(self, case, rng):
         pick = lambda low, high: int(torch.randint(low, high, (), generator=rng))
         exponent, fraction = case.given or (pick(3, 8), pick(2, 12))
         bias = 2 ** (exponent - 1) - 1
         powers = torch.randint(1 - bias - fraction - 3, bias + 3, (120,), generator=rng).tolist()
-        numbers = [m * 2.0**p for m, p in zip(torch.randn(120, generator=rng, dtype=torch.float64).tolist(), powers)]
+        numbers = [
+            m * 2.0**p
+            for m, p in zip(torch.randn(120, generator=rng, dtype=torch.float64).tolist(), powers)
+        ]
         step, most = 2.0 ** (1 - bias - fraction), (2 - 2.0**-fraction) * 2.0**bias
-        ties = [(k + 0.5) * step * 2.0**p * s for k in (0, 1, 2, 3, 2**fraction, 2**fraction + 1) for p in (0, bias)
-                for s in (1, -1)]  # fmt: skip
-        above = [1 + 2.0 ** -(fraction + 1) + 2.0**-40, 1 + 3 * 2.0 ** -(fraction + 1) - 2.0**-40]  # ties in float32
-        edge = most + 2.0 ** (bias - fraction - 1)  # the tie between the largest number and what would come next
-        return [([1.0, -1.0, 0.0, most, -most, edge, most + 0.9 * (edge - most), 4 * most, -4 * most, math.inf,
-                  -math.inf, step, *ties, *above, *numbers], exponent, fraction)]  # fmt: skip
+        ties = [
+            (k + 0.5) * step * 2.0**p * s
+            for k in (0, 1, 2, 3, 2**fraction, 2**fraction + 1)
+            for p in (0, bias)
+            for s in (1, -1)
+        ]
+        # ties in float32
+        above = [1 + 2.0 ** -(fraction + 1) + 2.0**-40, 1 + 3 * 2.0 ** -(fraction + 1) - 2.0**-40]
+        # the tie between the largest number and what would come next
+        edge = most + 2.0 ** (bias - fraction - 1)
+        return [
+            (
+                [
+                    1.0,
+                    -1.0,
+                    0.0,
+                    most,
+                    -most,
+                    edge,
+                    most + 0.9 * (edge - most),
+                    4 * most,
+                    -4 * most,
+                    math.inf,
+                    -math.inf,
+                    step,
+                    *ties,
+                    *above,
+                    *numbers,
+                ],
+                exponent,
+                fraction,
+            )
+        ]
 
     def run(self, comm: Comm, yours, numbers, exponent, fraction):
         return [bare(yours(x, exponent, fraction)) for x in numbers]
@@ -62,11 +101,15 @@ class RoundTo(Exam):
                 raise Wrong(f"{where}it returns None. Is there a `return`?")
             if isinstance(y, bool) or not isinstance(y, int | float):
                 kind = kind_of(y)
-                raise Wrong(f"{where}it returns something of type {kind}, and should return a float.")
+                raise Wrong(
+                    f"{where}it returns something of type {kind}, and should return a float."
+                )
         for x, y in zip(numbers, got, strict=True):
             want = rounded(x, exponent, fraction)
             if y != want:
-                hint = looks_like(numbers, got, exponent, fraction) or _region(x, exponent, fraction)
+                hint = looks_like(numbers, got, exponent, fraction) or _region(
+                    x, exponent, fraction
+                )
                 raise Wrong(f"{where}{x!r} becomes {y!r}, and should become {want!r}. {hint}")
 
 

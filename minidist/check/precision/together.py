@@ -24,13 +24,31 @@ class ShardedStep(Exam):
     forbidden = FORBIDDEN
     step = 2.0
     # n, ranks that overflow (-1: the last), ranks without parameters
-    given = ((2, (), ()), (2, (1,), ()), (3, (0,), ()), (4, (2,), ()), (3, (0, 1, 2), ()), (4, (-1,), (1,)),
-             (3, (), (2,)), (1, (), ()), (1, (0,), ()))  # fmt: skip
-    cases = tuple(Case(n, f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
-                       f"{f', no parameters on {ranks(list(empty))}' if empty else ''}", (bad, empty))
-                  for n, bad, empty in given)  # fmt: skip
-    processes = (Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),
-                 Case(3, "3 real processes, no overflow", ((), ())))  # of as many: who says nothing cannot know which
+    given = (
+        (2, (), ()),
+        (2, (1,), ()),
+        (3, (0,), ()),
+        (4, (2,), ()),
+        (3, (0, 1, 2), ()),
+        (4, (-1,), (1,)),
+        (3, (), (2,)),
+        (1, (), ()),
+        (1, (0,), ()),
+    )
+    cases = tuple(
+        Case(
+            n,
+            f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
+            f"{f', no parameters on {ranks(list(empty))}' if empty else ''}",
+            (bad, empty),
+        )
+        for n, bad, empty in given
+    )
+    processes = (
+        Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),
+        # of as many: who says nothing cannot know which
+        Case(3, "3 real processes, no overflow", ((), ())),
+    )
 
     def draw(self, case, rng):
         bad, empty = case.given
@@ -45,23 +63,35 @@ class ShardedStep(Exam):
         return out
 
     def run(self, comm: Comm, yours, weights, grads, scale, lr):
-        mine = [w.detach() for w in weights]  # of the same memory: `w.data = …` does not write into it
+        # of the same memory: `w.data = …` does not write into it
+        mine = [w.detach() for w in weights]
         told = yours(comm, list(mine), grads, scale, lr)
-        after = [w if (w.shape, w.dtype) == (m.shape, m.dtype) else m for w, m in zip(weights, mine, strict=True)]
+        after = [
+            w if (w.shape, w.dtype) == (m.shape, m.dtype) else m
+            for w, m in zip(weights, mine, strict=True)
+        ]
         return {"scale": bare(told), "weights": after}
 
     def judge(self, case, args, outcome):
         bad = [b % case.n for b in case.given[0]]
-        stepped = [self._stepped(r, args[r], outcome.results[r]["weights"], bad) for r in range(case.n) if args[r][0]]
+        stepped = [
+            self._stepped(r, args[r], outcome.results[r]["weights"], bad)
+            for r in range(case.n)
+            if args[r][0]
+        ]
         holders = [r for r in range(case.n) if args[r][0]]
         moved = [r for r, s in zip(holders, stepped) if s]
         if bad and moved:
-            raise Wrong(f"{ranks(moved)} stepped, though {ranks(bad)} found an overflow: all step, or none. The model "
-                        "is now of two different steps.")  # fmt: skip
+            raise Wrong(
+                f"{ranks(moved)} stepped, though {ranks(bad)} found an overflow: all step, or none. The model "
+                "is now of two different steps."
+            )
         still = [r for r in holders if r not in moved]
         if not bad and still:
-            raise Wrong(f"{ranks(still)} skipped, and no gradient of any rank is inf or nan. (Or were new tensors "
-                        "made? `w -= …` changes the weight itself.)")  # fmt: skip
+            raise Wrong(
+                f"{ranks(still)} skipped, and no gradient of any rank is inf or nan. (Or were new tensors "
+                "made? `w -= …` changes the weight itself.)"
+            )
         for r, got in enumerate(outcome.results):
             self._scale(r, got["scale"], args[r][2] / 2 if bad else args[r][2], bad)
         self._traffic(case, outcome)
@@ -77,35 +107,51 @@ class ShardedStep(Exam):
             elif near(now, want):
                 moved.append(True)
             else:
-                looks = {"The gradient was not divided by the scale.": before - lr * g,
-                         "It goes up the gradient: subtract.": before + lr * g / scale,
-                         "The gradient is averaged: it belongs to this rank alone.":
-                         before - lr * g / scale / 3,
-                         "lr is missing.": before - g / scale}  # fmt: skip
-                text = next((t for t, w in looks.items() if near(now, w)), "Step: w ← w − lr·g/scale. Skip: nothing.")
+                looks = {
+                    "The gradient was not divided by the scale.": before - lr * g,
+                    "It goes up the gradient: subtract.": before + lr * g / scale,
+                    "The gradient is averaged: it belongs to this rank alone.": before
+                    - lr * g / scale / 3,
+                    "lr is missing.": before - g / scale,
+                }
+                text = next(
+                    (t for t, w in looks.items() if near(now, w)),
+                    "Step: w ← w − lr·g/scale. Skip: nothing.",
+                )
                 k = int((now - want).abs().nan_to_num(math.inf).argmax())
-                raise Wrong(f"rank {rank}: weights[{i}] is neither as before nor stepped: a number is "
-                            f"{now.view(-1)[k]:g}, was {before.view(-1)[k]:g}, and stepped is {want.view(-1)[k]:g}. "
-                            f"{text}")  # fmt: skip
+                raise Wrong(
+                    f"rank {rank}: weights[{i}] is neither as before nor stepped: a number is "
+                    f"{now.view(-1)[k]:g}, was {before.view(-1)[k]:g}, and stepped is {want.view(-1)[k]:g}. "
+                    f"{text}"
+                )
         if len(set(moved)) > 1:
-            raise Wrong(f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps.")
+            raise Wrong(
+                f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps."
+            )
         return bool(moved and moved[0])
 
     def _scale(self, rank: int, got, want: float, bad: list[int]) -> None:
         if got is None or isinstance(got, Other | bool) or not isinstance(got, int | float):
-            raise Wrong(f"rank {rank}: it returns {'None' if got is None else 'no number'}: return the next scale.")
+            raise Wrong(
+                f"rank {rank}: it returns {'None' if got is None else 'no number'}: return the next scale."
+            )
         if got != want:
-            hint = "The scales of the ranks would differ from now on." if bad and rank not in bad else \
-                "Half of it after an overflow on any rank, else as it was."  # fmt: skip
+            hint = (
+                "The scales of the ranks would differ from now on."
+                if bad and rank not in bad
+                else "Half of it after an overflow on any rank, else as it was."
+            )
             raise Wrong(f"rank {rank}: the next scale is {got:g}, and should be {want:g}. {hint}")
 
     def _traffic(self, case: Case, outcome: Outcome) -> None:
         for r in range(case.n):
             most, count, sent = 2 * (case.n - 1), outcome.messages(r), outcome.nbytes(r)
             if sent > most * FLAG or count > most:
-                raise Wrong(f"all is right, but rank {r} sends {count} messages, {sent} bytes: one flag is enough, at "
-                            f"most {most} messages and {most * FLAG} bytes. Is one sent for each tensor, or are "
-                            "gradients sent?")  # fmt: skip
+                raise Wrong(
+                    f"all is right, but rank {r} sends {count} messages, {sent} bytes: one flag is enough, at "
+                    f"most {most} messages and {most * FLAG} bytes. Is one sent for each tensor, or are "
+                    "gradients sent?"
+                )
 
 
 def near(a: Tensor, b: Tensor) -> bool:

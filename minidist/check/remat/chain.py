@@ -35,7 +35,9 @@ def listed(attempted: tuple, what: str, possible: bool, why: str) -> list | None
             raise Wrong(f"it can be done, and here is a {found[:80]}")
         return None
     if not possible:
-        raise Wrong(f"it cannot be done ({why}), and should be a ValueError; here is {shown(found)}.")
+        raise Wrong(
+            f"it cannot be done ({why}), and should be a ValueError; here is {shown(found)}."
+        )
     if not isinstance(found, list):
         raise Wrong(f"it returns {shown(found)}, and should return {what}. Is there a `return`?")
     return found
@@ -51,10 +53,23 @@ class Segments(Exam):
     right = "1 to 900 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(Case(1, f"{layers} layers, a budget of {budget}", (layers, budget)) for layers, budget in
-                  ((9, 9), (9, 5), (10, 4), (64, 11), (64, 15), (1, 1), (11, 4), (500, 40)))  # fmt: skip
-    cases += tuple(Case(1, f"layers drawn at random, and a budget {text}", off) for off, text in
-                   ((0, "of just enough"), (4, "of some more"), (-1, "one short")))  # fmt: skip
+    cases = tuple(
+        Case(1, f"{layers} layers, a budget of {budget}", (layers, budget))
+        for layers, budget in (
+            (9, 9),
+            (9, 5),
+            (10, 4),
+            (64, 11),
+            (64, 15),
+            (1, 1),
+            (11, 4),
+            (500, 40),
+        )
+    )
+    cases += tuple(
+        Case(1, f"layers drawn at random, and a budget {text}", off)
+        for off, text in ((0, "of just enough"), (4, "of some more"), (-1, "one short"))
+    )
 
     def draw(self, case, rng):
         if isinstance(case.given, tuple):
@@ -74,18 +89,28 @@ class Segments(Exam):
         if found is None:
             return
         if any(type(n) is not int or n < 1 for n in found):
-            raise Wrong(f"{shown(found)} is no list of lengths: a segment has 1 layer or more, in whole numbers.")
+            raise Wrong(
+                f"{shown(found)} is no list of lengths: a segment has 1 layer or more, in whole numbers."
+            )
         if sum(found) != layers:
-            ends = " Are these the places where segments end? Lengths are asked for." if found[-1:] == [layers] else ""
+            ends = (
+                " Are these the places where segments end? Lengths are asked for."
+                if found[-1:] == [layers]
+                else ""
+            )
             raise Wrong(f"{shown(found)} are {sum(found)} layers, and there are {layers}.{ends}")
         if peak_of(found) > budget:
             worst = max(range(len(found)), key=lambda i: i + found[i])
             turned = " The other way round it would fit." if peak_of(found[::-1]) <= budget else ""
-            raise Wrong(f"{shown(found)}: in segment {worst}, {worst} input{'s' * (worst != 1)} of segments before it "
-                        f"and {found[worst]} activations are alive, more than {budget}.{turned}")  # fmt: skip
+            raise Wrong(
+                f"{shown(found)}: in segment {worst}, {worst} input{'s' * (worst != 1)} of segments before it "
+                f"and {found[worst]} activations are alive, more than {budget}.{turned}"
+            )
         if len(found) > need:
-            raise Wrong(f"{shown(found)} are {len(found)} segments, and {need} {'is' if need == 1 else 'are'} enough. "
-                        "Segment j may have as many as budget − j layers.")  # fmt: skip
+            raise Wrong(
+                f"{shown(found)} are {len(found)} segments, and {need} {'is' if need == 1 else 'are'} enough. "
+                "Segment j may have as many as budget − j layers."
+            )
 
 
 class BestPlan(Exam):
@@ -93,21 +118,41 @@ class BestPlan(Exam):
     right = "1 to 40 uneven layers, 12 budgets: nothing fits that repeats less, and errors where nothing fits at all."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = (Case(1, "4 layers by hand", ([3, 1, 2, 2], [4, 2, 6, 3], 12)),
-             Case(1, "4 layers, all fit", ([3, 1, 2, 2], [4, 2, 6, 3], 15)),
-             Case(1, "10 layers by hand", ([9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9], 45)),
-             Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
-             *(Case(1, f"{n} layers drawn at random, {share:.0%} of what all need", (n, share))
-               for n, share in ((1, 1.0), (5, 0.5), (8, 0.4), (12, 0.7), (14, 0.6), (14, 0.4), (40, 0.5), (6, 0.1))))
+    cases = (
+        Case(1, "4 layers by hand", ([3, 1, 2, 2], [4, 2, 6, 3], 12)),
+        Case(1, "4 layers, all fit", ([3, 1, 2, 2], [4, 2, 6, 3], 15)),
+        Case(
+            1,
+            "10 layers by hand",
+            ([9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9], 45),
+        ),
+        Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
+        *(
+            Case(1, f"{n} layers drawn at random, {share:.0%} of what all need", (n, share))
+            for n, share in (
+                (1, 1.0),
+                (5, 0.5),
+                (8, 0.4),
+                (12, 0.7),
+                (14, 0.6),
+                (14, 0.4),
+                (40, 0.5),
+                (6, 0.1),
+            )
+        ),
+    )
 
     def draw(self, case, rng):
         if len(case.given) == 3:
             return [case.given]
         n, share = case.given
         drawn = lambda high: [1 + int(v) for v in torch.randint(high, (n,), generator=rng)]
-        memories = drawn(40 if n > 20 else 900)  # few sums are alike: exchanging two layers does not lead to the best
+        # few sums are alike: exchanging two layers does not lead to the best
+        memories = drawn(40 if n > 20 else 900)
         costs = [m + c for m, c in zip(memories, drawn(6))]  # nearly alike: rules of thumb go wrong
-        return [(costs, memories, max(int(share * sum(memories)), 1 if share < 0.2 else max(memories)))]
+        return [
+            (costs, memories, max(int(share * sum(memories)), 1 if share < 0.2 else max(memories)))
+        ]
 
     def run(self, comm: Comm, yours, costs, memories, budget):
         mine = [list(costs), list(memories)]
@@ -119,24 +164,40 @@ class BestPlan(Exam):
             raise Wrong("a list that was given was changed, and belongs to the caller.")
         want = least(costs, memories, budget)
         given = f"costs {shown(costs)}, memories {shown(memories)}, budget {budget}"
-        kept = listed(got["found"], "a list of True and False", want is not None,
-                      f"a layer alone needs {max(memories)} bytes, and there are {budget}")  # fmt: skip
+        kept = listed(
+            got["found"],
+            "a list of True and False",
+            want is not None,
+            f"a layer alone needs {max(memories)} bytes, and there are {budget}",
+        )
         if kept is None:
             return
         if len(kept) != len(costs) or any(type(k) is not bool for k in kept):
-            raise Wrong(f"{given}: a list of {len(costs)} words should come, True for a layer that is kept, False for "
-                        f"one that is repeated; here is {shown(kept)}.")  # fmt: skip
+            raise Wrong(
+                f"{given}: a list of {len(costs)} words should come, True for a layer that is kept, False for "
+                f"one that is repeated; here is {shown(kept)}."
+            )
         seen = alive(memories, kept)
         if max(seen) > budget:
             worst = seen.index(max(seen))
-            moment = "" if kept[worst] else " (It is repeated, so its bytes are there for the moment.)"
-            raise Wrong(f"{given}: {shown(kept)} has {seen[worst]} bytes alive at the backward of layer {worst}: the "
-                        f"kept ones before it, and its own.{moment}")  # fmt: skip
+            moment = (
+                "" if kept[worst] else " (It is repeated, so its bytes are there for the moment.)"
+            )
+            raise Wrong(
+                f"{given}: {shown(kept)} has {seen[worst]} bytes alive at the backward of layer {worst}: the "
+                f"kept ones before it, and its own.{moment}"
+            )
         again = sum(c for c, k in zip(costs, kept) if not k)
         if again > want:
-            last = " The last layer costs nothing to keep: its bytes are there anyway." if not kept[-1] else ""
-            raise Wrong(f"{given}: {shown(kept)} repeats {again}, and {want} is enough.{last} A rule of thumb will not "
-                        "do: compare all that differ in bytes held.")  # fmt: skip
+            last = (
+                " The last layer costs nothing to keep: its bytes are there anyway."
+                if not kept[-1]
+                else ""
+            )
+            raise Wrong(
+                f"{given}: {shown(kept)} repeats {again}, and {want} is enough.{last} A rule of thumb will not "
+                "do: compare all that differ in bytes held."
+            )
 
 
 def segments(yours) -> None:

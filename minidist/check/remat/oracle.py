@@ -9,8 +9,15 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train.remat", "minidist.train.accumulate",
-             "minidist.study", "torch.utils.checkpoint", "minidist.check.remat.oracle")  # fmt: skip
+FORBIDDEN = (
+    "minidist.collectives",
+    "minidist.parallel",
+    "minidist.train.remat",
+    "minidist.train.accumulate",
+    "minidist.study",
+    "torch.utils.checkpoint",
+    "minidist.check.remat.oracle",
+)
 
 
 def peak_of(lengths: Sequence[int]) -> int:
@@ -47,7 +54,11 @@ def least(costs: Sequence[int], memories: Sequence[int], budget: int) -> int | N
         before: list[int | None] = [None] * (budget + 1)
         for held in range(budget - nbytes + 1):
             again, kept = table[held], table[held + nbytes]
-            found = [value for value in (kept, None if again is None else again + cost) if value is not None]
+            found = [
+                value
+                for value in (kept, None if again is None else again + cost)
+                if value is not None
+            ]
             before[held] = min(found, default=None)
         table = before
     return table[0]

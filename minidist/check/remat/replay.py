@@ -13,7 +13,8 @@ from ..exam import Case, Exam, ask
 from ..wrong import Wrong
 from .oracle import FORBIDDEN
 
-FIRST, AGAIN = 2.0, 4.0  # what the runs are given beside x: what comes out of one is not what comes out of the other
+# what the runs are given beside x: what comes out of one is not what comes out of the other
+FIRST, AGAIN = 2.0, 4.0
 
 
 def drop(x: Tensor, scale: float, more: float = 1.0) -> Tensor:
@@ -38,13 +39,21 @@ class Twice(Exam):
     right = "1 to 4 runs, the last repeated first, of two functions: the same numbers, as if nothing had been."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(Case(1, what, calls) for what, calls in (
-        ("1 run", "FA"), ("2 runs", "FFAA"), ("4 runs, two of them after an `again`", "FFAFFAAA"),
-        ("two functions in turn", "FfAafFFaAA")))  # fmt: skip
+    cases = tuple(
+        Case(1, what, calls)
+        for what, calls in (
+            ("1 run", "FA"),
+            ("2 runs", "FFAA"),
+            ("4 runs, two of them after an `again`", "FFAFFAAA"),
+            ("two functions in turn", "FfAafFFaAA"),
+        )
+    )
 
     def draw(self, case, rng):
         seed = int(torch.randint(10**6, (), generator=rng))
-        xs = [torch.randn(50, generator=rng) for _ in range(sum(call in "Ff" for call in case.given))]
+        xs = [
+            torch.randn(50, generator=rng) for _ in range(sum(call in "Ff" for call in case.given))
+        ]
         return [(seed, case.given, xs)]
 
     def run(self, comm: Comm, yours, seed, plan, xs):
@@ -69,39 +78,62 @@ class Twice(Exam):
         ys: dict[int, Tensor] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for (is_first, name, i), mine, state in zip(plan, got["outs"], got["states"], strict=True):
+            for (is_first, name, i), mine, state in zip(
+                plan, got["outs"], got["states"], strict=True
+            ):
                 torch.rand(3)
                 if is_first:
                     ys[i] = drop(xs[i], FIRST, 1.0 if name else 3.0)
                 (self._first if is_first else self._again)(i, mine, ys)
                 if not isinstance(state, Tensor) or not state.equal(torch.get_rng_state()):
-                    raise Wrong(f"after `first`, run {i}, the generator is not where fn leaves it: the next run draws "
-                                "the same numbers." if is_first else f"after `again` of run {i} the generator is not "
-                                "where it was before it: what comes next draws the same numbers again. Put back the "
-                                "state of the moment.")  # fmt: skip
+                    raise Wrong(
+                        f"after `first`, run {i}, the generator is not where fn leaves it: the next run draws "
+                        "the same numbers."
+                        if is_first
+                        else f"after `again` of run {i} the generator is not "
+                        "where it was before it: what comes next draws the same numbers again. Put back the "
+                        "state of the moment."
+                    )
         if got["ran"] != [i for *_, i in plan]:
-            raise Wrong(f"`first` runs fn once, and `again` once more, on the arguments that it gets; fn ran for "
-                        f"{got['ran']}. To keep what it gave would keep the memory, too.")  # fmt: skip
+            raise Wrong(
+                f"`first` runs fn once, and `again` once more, on the arguments that it gets; fn ran for "
+                f"{got['ran']}. To keep what it gave would keep the memory, too."
+            )
 
     def _first(self, i: int, mine, ys: dict[int, Tensor]) -> None:
         if not isinstance(mine, Tensor):
             raise Wrong("`first` returns fn(*args), a tensor here.")
         if not mine.equal(ys[i]):
-            raise Wrong(f"`first`, run {i}: other random numbers than fn draws by itself. Leave the generator as "
-                        "it is, and only look at its state.")  # fmt: skip
+            raise Wrong(
+                f"`first`, run {i}: other random numbers than fn draws by itself. Leave the generator as "
+                "it is, and only look at its state."
+            )
 
     def _again(self, i: int, mine, ys: dict[int, Tensor]) -> None:
         if not isinstance(mine, Tensor) or mine.shape != ys[i].shape:
-            raise Wrong(f"`again` returns {'None' if mine is None else 'something else'}: it returns fn(*args).")
+            raise Wrong(
+                f"`again` returns {'None' if mine is None else 'something else'}: it returns fn(*args)."
+            )
         if mine.equal(ys[i]):
-            raise Wrong(f"`again` of run {i} returns what `first` gave, and should run fn on its own arguments: "
-                        f"here fn(x, {AGAIN:g}), where `first` had fn(x, {FIRST:g}). To keep what fn gave would "
-                        "keep the memory, too.")  # fmt: skip
+            raise Wrong(
+                f"`again` of run {i} returns what `first` gave, and should run fn on its own arguments: "
+                f"here fn(x, {AGAIN:g}), where `first` had fn(x, {FIRST:g}). To keep what fn gave would "
+                "keep the memory, too."
+            )
         if not mine.equal(ys[i] * (AGAIN / FIRST)):
-            other = next((f" Those are the random numbers of run {j}: the last run of this fn that was not repeated "
-                          "yet is repeated." for j, y in ys.items() if mine.ne(0).equal(y.ne(0))), "")  # fmt: skip
-            raise Wrong(f"run {i} is repeated with other random numbers than it had.{other} Which state was there "
-                        "when it began?")  # fmt: skip
+            other = next(
+                (
+                    f" Those are the random numbers of run {j}: the last run of this fn that was not repeated "
+                    "yet is repeated."
+                    for j, y in ys.items()
+                    if mine.ne(0).equal(y.ne(0))
+                ),
+                "",
+            )
+            raise Wrong(
+                f"run {i} is repeated with other random numbers than it had.{other} Which state was there "
+                "when it began?"
+            )
 
 
 def twice(yours) -> None:

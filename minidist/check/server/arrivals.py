@@ -35,14 +35,25 @@ class Asynchronous(Exam):
     """given: the pace, each worker's steps, the bound."""
 
     name = "asynchronous"
-    right = ("1 to 5 workers, even, slow and uneven: every push a step of its own, answered at once, staleness as it "
-             "is, nobody waits; then real processes.")  # fmt: skip
+    right = (
+        "1 to 5 workers, even, slow and uneven: every push a step of its own, answered at once, staleness as it "
+        "is, nobody waits; then real processes."
+    )
     forbidden = FORBIDDEN
-    cases = tuple(Case(len(steps) + 1, what, (kind, steps, math.inf)) for what, kind, steps in (
-        ("2 workers", "even", (4, 4)), ("3 workers, one slow", "slow", (3, 9, 9)), ("1 worker", "even", (5,)),
-        ("5 workers", "chance", (5, 5, 5, 5, 5)), ("3 workers with 2, 8 and 5 steps", "even", (2, 8, 5))))  # fmt: skip
-    processes = (Case(4, "3 workers in real processes", ("even", (4, 2, 5), math.inf)),
-                 Case(2, "1 worker in a real process", ("even", (3,), math.inf)))  # fmt: skip
+    cases = tuple(
+        Case(len(steps) + 1, what, (kind, steps, math.inf))
+        for what, kind, steps in (
+            ("2 workers", "even", (4, 4)),
+            ("3 workers, one slow", "slow", (3, 9, 9)),
+            ("1 worker", "even", (5,)),
+            ("5 workers", "chance", (5, 5, 5, 5, 5)),
+            ("3 workers with 2, 8 and 5 steps", "even", (2, 8, 5)),
+        )
+    )
+    processes = (
+        Case(4, "3 workers in real processes", ("even", (4, 2, 5), math.inf)),
+        Case(2, "1 worker in a real process", ("even", (3,), math.inf)),
+    )
 
     def draw(self, case, rng):
         kind, steps, bound = case.given
@@ -61,7 +72,11 @@ class Asynchronous(Exam):
     def run(self, comm: Comm, yours, w, work, *asked):
         gradient, held = Gradient(*work), w.detach()
         log = yours(comm, w, gradient, *asked)
-        return {"log": log if comm.rank == 0 else None, "w": held if comm.rank == 0 else None, "seen": gradient.seen}
+        return {
+            "log": log if comm.rank == 0 else None,
+            "w": held if comm.rank == 0 else None,
+            "seen": gradient.seen,
+        }
 
     def judge(self, case, args, outcome):
         _, steps, bound = case.given
@@ -75,8 +90,10 @@ class Asynchronous(Exam):
             pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
             for what, count, upto in (("pushes", pushed, most), ("pulls", pulled, most + 1)):
                 if count < most * SIZE * 8 or count > upto * SIZE * 8 + 32 * (most + 1):
-                    raise Wrong(f"the weights are right, but rank {k + 1} {what} {count} bytes: {most} steps of "
-                                f"{SIZE} numbers are {most * SIZE * 8}.")  # fmt: skip
+                    raise Wrong(
+                        f"the weights are right, but rank {k + 1} {what} {count} bytes: {most} steps of "
+                        f"{SIZE} numbers are {most * SIZE * 8}."
+                    )
 
     def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         if outcome.time is None:
@@ -84,26 +101,51 @@ class Asynchronous(Exam):
         _, steps, bound = case.given
         least = max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
         if outcome.time < 0.99 * least:  # a product has a whole length
-            raise Wrong(f"the World's clock shows {1e3 * outcome.time:.3g} ms, and one worker alone computes "
-                        f"{1e3 * least:.3g} ms: call gradient(w) for every gradient.")  # fmt: skip
+            raise Wrong(
+                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and one worker alone computes "
+                f"{1e3 * least:.3g} ms: call gradient(w) for every gradient."
+            )
         world = self.world(case.n, args)
-        world.run(lambda comm, some: as_they_come(comm, some[comm.rank][0], Gradient(*some[comm.rank][1]),
-                                                  list(steps), some[0][3], bound), args)  # fmt: skip
+        world.run(
+            lambda comm, some: as_they_come(
+                comm,
+                some[comm.rank][0],
+                Gradient(*some[comm.rank][1]),
+                list(steps),
+                some[0][3],
+                bound,
+            ),
+            args,
+        )
         if outcome.time > SLACK * world.time:
-            raise Wrong(f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
-                        f"{1e3 * world.time:.3g} ms are enough. Does the server wait for one worker, while another "
-                        "has pushed? irecv(g, ANY) takes whoever is first.")  # fmt: skip
+            raise Wrong(
+                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
+                f"{1e3 * world.time:.3g} ms are enough. Does the server wait for one worker, while another "
+                "has pushed? irecv(g, ANY) takes whoever is first."
+            )
 
 
 class Bounded(Asynchronous):
     name = "bounded"
-    right = ("1 to 5 workers, bounds 0 to 4: nobody begins a step more than `bound` ahead, nobody waits without "
-             "need; then real processes.")  # fmt: skip
-    cases = tuple(Case(n + 1, f"{n} worker{'s' * (n > 1)}, bound {bound}", (kind, (steps,) * n, bound))
-                  for n, bound, kind, steps in ((2, 1, "slow", 6), (3, 0, "chance", 4), (3, 2, "slow", 6),
-                                                (1, 1, "even", 4), (5, 1, "chance", 6), (4, 4, "chance", 9)))
-    processes = (Case(4, "3 workers in real processes, bound 1", ("even", (4, 4, 4), 1)),
-                 Case(3, "2 workers in real processes, bound 0", ("even", (3, 3), 0)))  # fmt: skip
+    right = (
+        "1 to 5 workers, bounds 0 to 4: nobody begins a step more than `bound` ahead, nobody waits without "
+        "need; then real processes."
+    )
+    cases = tuple(
+        Case(n + 1, f"{n} worker{'s' * (n > 1)}, bound {bound}", (kind, (steps,) * n, bound))
+        for n, bound, kind, steps in (
+            (2, 1, "slow", 6),
+            (3, 0, "chance", 4),
+            (3, 2, "slow", 6),
+            (1, 1, "even", 4),
+            (5, 1, "chance", 6),
+            (4, 4, "chance", 9),
+        )
+    )
+    processes = (
+        Case(4, "3 workers in real processes, bound 1", ("even", (4, 4, 4), 1)),
+        Case(3, "2 workers in real processes, bound 0", ("even", (3, 3), 0)),
+    )
 
     def asked(self, steps, rate, bound):
         return steps[0], rate, bound
@@ -111,14 +153,29 @@ class Bounded(Asynchronous):
 
 class Leavers(Asynchronous):
     name = "leavers"
-    right = ("workers with 1 to 9 steps, bounds 0 to 2: who has done all his steps holds nobody up, everybody else "
-             "counts; then real processes.")  # fmt: skip
-    cases = tuple(Case(len(steps) + 1, f"steps {', '.join(map(str, steps))}, bound {bound}", (kind, steps, bound))
-                  for steps, bound, kind in (((6, 2), 1, "even"), ((4, 4, 4), 1, "slow"), ((2, 9), 0, "slow"),
-                                             ((2, 8, 5), 0, "chance"), ((9, 3, 1, 6), 2, "chance"),
-                                             ((7, 1, 7), 1, "slow")))  # fmt: skip
-    processes = (Case(4, "3 workers in real processes", ("even", (6, 2, 3), 1)),
-                 Case(3, "2 workers in real processes", ("even", (1, 4), 0)))  # fmt: skip
+    right = (
+        "workers with 1 to 9 steps, bounds 0 to 2: who has done all his steps holds nobody up, everybody else "
+        "counts; then real processes."
+    )
+    cases = tuple(
+        Case(
+            len(steps) + 1,
+            f"steps {', '.join(map(str, steps))}, bound {bound}",
+            (kind, steps, bound),
+        )
+        for steps, bound, kind in (
+            ((6, 2), 1, "even"),
+            ((4, 4, 4), 1, "slow"),
+            ((2, 9), 0, "slow"),
+            ((2, 8, 5), 0, "chance"),
+            ((9, 3, 1, 6), 2, "chance"),
+            ((7, 1, 7), 1, "slow"),
+        )
+    )
+    processes = (
+        Case(4, "3 workers in real processes", ("even", (6, 2, 3), 1)),
+        Case(3, "2 workers in real processes", ("even", (1, 4), 0)),
+    )
 
     def asked(self, steps, rate, bound):
         return steps, rate, bound

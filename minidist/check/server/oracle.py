@@ -19,14 +19,18 @@ def owners(sizes: list[int], s: int) -> list[list[tuple[int, int, int]]]:
     first = 0
     for param, size in enumerate(sizes):
         mine = whose[first : first + size]
-        found_here = {server: (mine.index(server), len(mine) - mine[::-1].index(server)) for server in mine}
+        found_here = {
+            server: (mine.index(server), len(mine) - mine[::-1].index(server)) for server in mine
+        }
         for server, (a, b) in found_here.items():
             found[server].append((param, a, b))
         first += size
     return found
 
 
-def in_step(comm: Comm, servers: int, w: Tensor, gradient, steps: int, rate: float) -> Tensor | None:
+def in_step(
+    comm: Comm, servers: int, w: Tensor, gradient, steps: int, rate: float
+) -> Tensor | None:
     """All sends and receives of a step in one batch."""
     s, n = servers, comm.size - servers
     if comm.rank >= s:
@@ -45,7 +49,9 @@ def in_step(comm: Comm, servers: int, w: Tensor, gradient, steps: int, rate: flo
     return mine
 
 
-def as_they_come(comm: Comm, w: Tensor, gradient, steps: list[int], rate: float, bound: float = math.inf) -> list:
+def as_they_come(
+    comm: Comm, w: Tensor, gradient, steps: list[int], rate: float, bound: float = math.inf
+) -> list:
     """The asynchronous server, which waits for each of its answers to leave."""
     n = comm.size - 1
     if comm.rank:
@@ -53,7 +59,13 @@ def as_they_come(comm: Comm, w: Tensor, gradient, steps: list[int], rate: float,
             comm.recv(w, 0)
             comm.send(gradient(w), 0)
         return []
-    log, clock, has, waiting, g = [], [0] * n, [0] * n, [k for k in range(n) if steps[k]], torch.empty_like(w)
+    log, clock, has, waiting, g = (
+        [],
+        [0] * n,
+        [0] * n,
+        [k for k in range(n) if steps[k]],
+        torch.empty_like(w),
+    )
     for version in range(sum(steps)):
         slowest = min(c for c, most in zip(clock, steps, strict=True) if c < most)
         for k in [k for k in waiting if clock[k] - slowest <= bound]:

@@ -31,7 +31,9 @@ class Gradient:
     def __call__(self, w: Tensor) -> Tensor:
         t = len(self.seen)
         if t == len(self.seconds):
-            raise ValueError(f"gradient(w) is called for the {t + 1}th time: this worker has {t} steps")
+            raise ValueError(
+                f"gradient(w) is called for the {t + 1}th time: this worker has {t} steps"
+            )
         self.seen.append(w.clone() if isinstance(w, Tensor) else w)
         x = torch.empty(max(1, round(self.seconds[t] * FLOPS / 2)), dtype=torch.float64)
         _ = x[None] @ x[:, None]
@@ -46,7 +48,9 @@ def draw_rate(rng: torch.Generator) -> float:
     return 0.2 + 0.2 * torch.rand((), generator=rng).item()
 
 
-def draw_gradient(rng: torch.Generator, length: int, seconds: list[float]) -> tuple[float, Tensor, list[float]]:
+def draw_gradient(
+    rng: torch.Generator, length: int, seconds: list[float]
+) -> tuple[float, Tensor, list[float]]:
     """The arguments of a `Gradient`."""
     scale = 0.2 + 0.6 * torch.rand((), generator=rng).item()
     return scale, torch.randn(len(seconds), length, generator=rng, dtype=torch.float64), seconds

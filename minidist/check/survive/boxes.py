@@ -25,12 +25,30 @@ class LoadBox(Exam):
     name = "load_box"
     right = "14 pairs of grids, uneven, with replicas and with holes: right numbers, and no byte is read in vain."
     forbidden = FORBIDDEN
-    cases = tuple(Case(1, f"saved on {a} × {b}, wanted on {c} × {d}{', each part twice' * (k > 1)}"
-                  f"{', a part missing' * hole}", ((a, b), (c, d), k, hole))
-                  for a, b, c, d, k, hole in ((2, 1, 1, 1, 1, 0), (2, 1, 3, 1, 1, 0), (1, 1, 2, 2, 1, 0),
-                  (1, 3, 1, 2, 1, 0), (2, 2, 1, 1, 1, 0), (2, 2, 3, 3, 1, 0), (3, 1, 1, 3, 1, 0), (1, 2, 4, 1, 1, 0),
-                  (7, 1, 2, 1, 1, 0), (2, 2, 2, 2, 1, 0), (2, 1, 1, 2, 2, 0), (2, 2, 3, 1, 3, 0), (2, 2, 1, 1, 1, 1),
-                  (3, 2, 2, 1, 2, 1)))  # fmt: skip
+    cases = tuple(
+        Case(
+            1,
+            f"saved on {a} × {b}, wanted on {c} × {d}{', each part twice' * (k > 1)}"
+            f"{', a part missing' * hole}",
+            ((a, b), (c, d), k, hole),
+        )
+        for a, b, c, d, k, hole in (
+            (2, 1, 1, 1, 1, 0),
+            (2, 1, 3, 1, 1, 0),
+            (1, 1, 2, 2, 1, 0),
+            (1, 3, 1, 2, 1, 0),
+            (2, 2, 1, 1, 1, 0),
+            (2, 2, 3, 3, 1, 0),
+            (3, 1, 1, 3, 1, 0),
+            (1, 2, 4, 1, 1, 0),
+            (7, 1, 2, 1, 1, 0),
+            (2, 2, 2, 2, 1, 0),
+            (2, 1, 1, 2, 2, 0),
+            (2, 2, 3, 1, 3, 0),
+            (2, 2, 1, 1, 1, 1),
+            (3, 2, 2, 1, 2, 1),
+        )
+    )
 
     def draw(self, case, rng):
         saved, wanted, copies, hole = case.given
@@ -38,7 +56,12 @@ class LoadBox(Exam):
         shape = 7 + one_of(6), 10 + one_of(7)
         parts, boxes = cells(shape, *saved), cells(shape, *wanted)
         lost = one_of(len(parts)) if hole else None
-        files = [(f"rank-{k * len(parts) + i}", box) for k in range(copies) for i, box in enumerate(parts) if i != lost]
+        files = [
+            (f"rank-{k * len(parts) + i}", box)
+            for k in range(copies)
+            for i, box in enumerate(parts)
+            if i != lost
+        ]
         order = torch.randperm(len(files), generator=rng).tolist()
         return [(numbers(shape, rng), dict(files[i] for i in order), boxes)]
 
@@ -65,15 +88,20 @@ class LoadBox(Exam):
                     raise Wrong(f"{where}raised ValueError: {got['raised']}. It is all there.")
                 continue
             if not covered:
-                raise Wrong(f"{where}no file has all of it, and there is no ValueError: numbers that nobody saved "
-                            "would be trained on.")  # fmt: skip
+                raise Wrong(
+                    f"{where}no file has all of it, and there is no ValueError: numbers that nobody saved "
+                    "would be trained on."
+                )
             _values(where, got["value"], matrix[slice(*box[0]), slice(*box[1])])
             _reads(where, box, files, log)
 
 
 def numbers(shape: tuple[int, int], rng: torch.Generator) -> Tensor:
     """Random numbers, among them zeros and -1s: no value tells that something is missing."""
-    drawn, kind = torch.randn(shape, generator=rng, dtype=torch.float64), torch.randint(6, shape, generator=rng)
+    drawn, kind = (
+        torch.randn(shape, generator=rng, dtype=torch.float64),
+        torch.randint(6, shape, generator=rng),
+    )
     return drawn.where(kind > 1, 0.0 - kind.double())
 
 
@@ -117,32 +145,54 @@ def _values(where: str, got, want: Tensor) -> None:
         raise Wrong(f"{where}{str(wrong).removeprefix('rank 0: ')}") from None
     if not got.equal(want):
         bad = tuple((got != want).nonzero()[0].tolist())
-        words = equal_to(got, {"It is what float32 keeps of it.": want.float().double(),
-                               "It is what a whole number keeps of it.": want.trunc()}) or (
-            "It is zero: was nothing put there?" if got[bad] == 0 else
-            "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where "
-            "the wanted box begins.")  # fmt: skip
-        raise Wrong(f"{where}at {list(bad)} is {got[bad].item()}, and should be {want[bad].item()}. {words}")
+        words = equal_to(
+            got,
+            {
+                "It is what float32 keeps of it.": want.float().double(),
+                "It is what a whole number keeps of it.": want.trunc(),
+            },
+        ) or (
+            "It is zero: was nothing put there?"
+            if got[bad] == 0
+            else "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where "
+            "the wanted box begins."
+        )
+        raise Wrong(
+            f"{where}at {list(bad)} is {got[bad].item()}, and should be {want[bad].item()}. {words}"
+        )
 
 
 def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:
     """Raise Wrong for reads of nothing, outside of a file, or of more than is needed."""
     size = 0
     try:
-        reads = [(name, files[name], tuple(map(int, rows)), tuple(map(int, columns))) for name, rows, columns in log]
+        reads = [
+            (name, files[name], tuple(map(int, rows)), tuple(map(int, columns)))
+            for name, rows, columns in log
+        ]
     except (KeyError, TypeError, ValueError):
         raise Wrong(f"{where}the list of what was read is not what `read` wrote.") from None
     for name, ((top, bottom), (left, right)), rows, columns in reads:
-        if not (0 <= rows[0] <= rows[1] <= bottom - top and 0 <= columns[0] <= columns[1] <= right - left):
-            raise Wrong(f"{where}rows {rows} and columns {columns} of {name} were read, which has {bottom - top} × "
-                        f"{right - left}.")  # fmt: skip
+        if not (
+            0 <= rows[0] <= rows[1] <= bottom - top
+            and 0 <= columns[0] <= columns[1] <= right - left
+        ):
+            raise Wrong(
+                f"{where}rows {rows} and columns {columns} of {name} were read, which has {bottom - top} × "
+                f"{right - left}."
+            )
         if not area((rows, columns)):
             raise Wrong(f"{where}{name} was opened, and nothing of it is wanted.")
         size += area((rows, columns))
     if size != area(box):
-        more = "What several files have is read once." if len(set(files.values())) < len(files) else \
-            "Read the part that is wanted, not the whole file."  # fmt: skip
-        raise Wrong(f"{where}the numbers are right, but {size} numbers were read for {area(box)}. {more}")
+        more = (
+            "What several files have is read once."
+            if len(set(files.values())) < len(files)
+            else "Read the part that is wanted, not the whole file."
+        )
+        raise Wrong(
+            f"{where}the numbers are right, but {size} numbers were read for {area(box)}. {more}"
+        )
 
 
 def load_box(yours) -> None:

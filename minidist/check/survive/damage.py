@@ -11,7 +11,9 @@ def _edit(disk: dict, step: int, without: str = "", **changes) -> None:
     """Other entries in a manifest that stays readable."""
     name = f"{step}/manifest"
     body = json.loads(disk[name]) | changes
-    disk[name] = json.dumps({word: value for word, value in body.items() if word != without}).encode()
+    disk[name] = json.dumps(
+        {word: value for word, value in body.items() if word != without}
+    ).encode()
 
 
 def _parts(files: dict, step: int) -> list[str]:
@@ -86,11 +88,22 @@ def _wrong_all(files, step):
     _flip(files, step)
 
 
-DAMAGE = {"nothing is wrong": _nothing, "a part is cut off": _cut, "a bit of a part is flipped": _flip,
-          "a part is gone": _gone, "a save was not finished": _unfinished, "a manifest is cut off": _manifest_cut,
-          "a manifest of another step": _foreign, "a manifest that lists all ranks but one": _rank_unlisted,
-          "a manifest that lists another step's parts": _elsewhere, "a manifest that was pickled": _pickled,
-          "a manifest that is a program": _program, "a manifest that is a list": _a_list,
-          "two parts are damaged": _wrong_all}  # fmt: skip
-DAMAGE |= {f"a manifest without {word}": lambda files, step, word=word: _edit(files, step, word)
-           for word in ("step", "ranks", "files")}  # fmt: skip
+DAMAGE = {
+    "nothing is wrong": _nothing,
+    "a part is cut off": _cut,
+    "a bit of a part is flipped": _flip,
+    "a part is gone": _gone,
+    "a save was not finished": _unfinished,
+    "a manifest is cut off": _manifest_cut,
+    "a manifest of another step": _foreign,
+    "a manifest that lists all ranks but one": _rank_unlisted,
+    "a manifest that lists another step's parts": _elsewhere,
+    "a manifest that was pickled": _pickled,
+    "a manifest that is a program": _program,
+    "a manifest that is a list": _a_list,
+    "two parts are damaged": _wrong_all,
+}
+DAMAGE |= {
+    f"a manifest without {word}": lambda files, step, word=word: _edit(files, step, word)
+    for word in ("step", "ranks", "files")
+}

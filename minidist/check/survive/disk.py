@@ -25,7 +25,9 @@ class Disk:
     log: [rank, call, name, what] of each call; what: the bytes as latin-1, or the new name.
     """
 
-    def __init__(self, files: dict[str, bytes] | None = None, rank: int = 0, log: list | None = None):
+    def __init__(
+        self, files: dict[str, bytes] | None = None, rank: int = 0, log: list | None = None
+    ):
         self.files, self.rank = {} if files is None else files, rank
         self.log = [] if log is None else log
         self.begun = dict(self.files)
@@ -122,7 +124,9 @@ def crashed(begun: dict[str, bytes], log: list, kept: float) -> dict[str, bytes]
             held[what] = held.pop(name)
         elif call == "remove":
             del held[name]
-    return {name: data if safe else data[: int(kept * len(data))] for name, (data, safe) in held.items()}
+    return {
+        name: data if safe else data[: int(kept * len(data))] for name, (data, safe) in held.items()
+    }
 
 
 def said(log: list, calls: int) -> str:

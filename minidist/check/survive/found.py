@@ -18,16 +18,24 @@ class Newest(Exam):
     name = "newest"
     right = "16 kinds of damage to the newest, to the two newest, and to all: each named; nothing read twice."
     forbidden = FORBIDDEN
-    cases = (*(Case(1, what, (what,)) for what in DAMAGE), Case(1, "an empty disk"),
-             Case(1, "the two newest are damaged", ("a bit of a part is flipped",) * 2),
-             Case(1, "all are damaged", ("a part is cut off",) * 4))  # fmt: skip
+    cases = (
+        *(Case(1, what, (what,)) for what in DAMAGE),
+        Case(1, "an empty disk"),
+        Case(1, "the two newest are damaged", ("a bit of a part is flipped",) * 2),
+        Case(1, "all are damaged", ("a part is cut off",) * 4),
+    )
 
     def draw(self, case, rng):
         steps, files = _steps(rng) if case.given else [], {}
         for step in steps:
             ranks = int(torch.randint(2, 6, (), generator=rng))
-            files |= oracle.checkpoint(step, [random_bytes(int(torch.randint(40, 80, (), generator=rng)), rng)
-                                              for _ in range(ranks)])  # fmt: skip
+            files |= oracle.checkpoint(
+                step,
+                [
+                    random_bytes(int(torch.randint(40, 80, (), generator=rng)), rng)
+                    for _ in range(ranks)
+                ],
+            )
         for what, step in zip(case.given or (), steps):
             DAMAGE[what](files, step)
         return [({name: data.decode("latin-1") for name, data in files.items()},)]
@@ -44,14 +52,20 @@ class Newest(Exam):
             raise Wrong("a pair is asked for, (step or None, {file: what is wrong}).")
         step, said = got
         if type(step) not in (int, type(None)) or step != want:
-            raise Wrong(f"the newest whole checkpoint is {want}, not {step!r:.60}. {_look(step, files, refused)}")
+            raise Wrong(
+                f"the newest whole checkpoint is {want}, not {step!r:.60}. {_look(step, files, refused)}"
+            )
         for name in [*refused, *said]:
             if not isinstance(name, str):
-                raise Wrong(f"{name!r:.60} is a key of the dict: its keys are names of files, such as '50/rank-0'.")
+                raise Wrong(
+                    f"{name!r:.60} is a key of the dict: its keys are names of files, such as '50/rank-0'."
+                )
             word = said.get(name)
             if type(word) not in (str, type(None)) or word != refused.get(name):
-                raise Wrong(f"of {name:.60} it says {word!r:.60}, and should {refused.get(name)!r}. "
-                            f"{_means(name, refused.get(name), files)}")  # fmt: skip
+                raise Wrong(
+                    f"of {name:.60} it says {word!r:.60}, and should {refused.get(name)!r}. "
+                    f"{_means(name, refused.get(name), files)}"
+                )
         _cost(log, files, want, refused)
 
 
@@ -68,22 +82,34 @@ def _cost(log: list, files: dict, want: int | None, refused: dict) -> None:
     twice = next((name for name in read if read.count(name) > 1), None)
     sized = next((name for name in read if refused.get(name) == "size"), None)
     if changed:
-        raise Wrong(f"the answers are right, but {changed[0]} was changed: looking changes nothing.")
+        raise Wrong(
+            f"the answers are right, but {changed[0]} was changed: looking changes nothing."
+        )
     if twice:
-        raise Wrong(f"the answers are right, but {twice} was read {read.count(twice)} times: a checkpoint has TB.")
+        raise Wrong(
+            f"the answers are right, but {twice} was read {read.count(twice)} times: a checkpoint has TB."
+        )
     for name in files:
         step, what = name.split("/")
         if int(step) == want and name not in read:
-            raise Wrong(f"the answers are right, but {name} was never read with disk.read: {want} is whole if each "
-                        "file of it is.")  # fmt: skip
+            raise Wrong(
+                f"the answers are right, but {name} was never read with disk.read: {want} is whole if each "
+                "file of it is."
+            )
         if want is not None and int(step) < want and name in read:
-            raise Wrong(f"the answers are right, but {name} was read: the search ends at {want}, the newest that is "
-                        "whole.")  # fmt: skip
+            raise Wrong(
+                f"the answers are right, but {name} was read: the search ends at {want}, the newest that is "
+                "whole."
+            )
         if what != "manifest" and f"{step}/manifest" in refused and name in read:
-            raise Wrong(f"the answers are right, but {name} was read: the manifest is {refused[f'{step}/manifest']}, "
-                        "so that its parts are not looked at.")  # fmt: skip
+            raise Wrong(
+                f"the answers are right, but {name} was read: the manifest is {refused[f'{step}/manifest']}, "
+                "so that its parts are not looked at."
+            )
     if sized:
-        raise Wrong(f"the answers are right, but {sized} was read: disk.size tells without reading that it is cut.")
+        raise Wrong(
+            f"the answers are right, but {sized} was read: disk.size tells without reading that it is cut."
+        )
 
 
 def _look(got, files: dict, refused: dict) -> str:
@@ -102,13 +128,19 @@ def _look(got, files: dict, refused: dict) -> str:
 
 def _means(name: str, why: str | None, files: dict) -> str:
     if why is None:
-        return ("An unfinished save is no damaged one: it is not mentioned." if name.split("/")[0] + "/manifest" not in
-                files else "That file is whole, or nobody had to look at it.")  # fmt: skip
-    return {"missing": "Each rank below \"ranks\" has a part, step/rank-r: named in the manifest, and on the disk.",
-            "size": "Its size is not the manifest's.", "checksum": "Its size is right; zlib.crc32 of it is not.",
-            "foreign": "It is readable, and its \"step\" is not that of its folder.",
-            "damaged": "It is no JSON with step, ranks and files. (Whoever runs or unpickles it might not see that, "
-            "and does what it says.)"}[why]  # fmt: skip
+        return (
+            "An unfinished save is no damaged one: it is not mentioned."
+            if name.split("/")[0] + "/manifest" not in files
+            else "That file is whole, or nobody had to look at it."
+        )
+    return {
+        "missing": 'Each rank below "ranks" has a part, step/rank-r: named in the manifest, and on the disk.',
+        "size": "Its size is not the manifest's.",
+        "checksum": "Its size is right; zlib.crc32 of it is not.",
+        "foreign": 'It is readable, and its "step" is not that of its folder.',
+        "damaged": "It is no JSON with step, ranks and files. (Whoever runs or unpickles it might not see that, "
+        "and does what it says.)",
+    }[why]
 
 
 def newest(yours) -> None:

@@ -31,8 +31,16 @@ def manifest(data: bytes) -> dict | None:
     """A manifest's text, read; None for what is none."""
     try:
         body = json.loads(data)
-        sums = [(k, v) for k, v in body["files"].items() if len(v) == 2 and all(type(x) is int for x in v)]
-        whole = len(sums) == len(body["files"]) and type(body["step"]) is int and type(body["ranks"]) is int
+        sums = [
+            (k, v)
+            for k, v in body["files"].items()
+            if len(v) == 2 and all(type(x) is int for x in v)
+        ]
+        whole = (
+            len(sums) == len(body["files"])
+            and type(body["step"]) is int
+            and type(body["ranks"]) is int
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return body if whole else None
@@ -59,7 +67,9 @@ def faults(files: dict[str, bytes], step: int) -> dict[str, str]:
 
 def newest(files: dict[str, bytes]) -> tuple[int | None, dict[str, str]]:
     """The newest whole checkpoint's step, and what is wrong with those after it."""
-    steps = sorted((int(name.split("/")[0]) for name in files if name.endswith("/manifest")), reverse=True)
+    steps = sorted(
+        (int(name.split("/")[0]) for name in files if name.endswith("/manifest")), reverse=True
+    )
     refused: dict[str, str] = {}
     for step in steps:
         wrong = faults(files, step)

@@ -17,7 +17,7 @@ from .sparse import FORBIDDEN
 
 SLIPS = {
     "average": "The error is p minus the *average*: a rank keeps what *it* has not said, p minus its own c. What the "
-               "others said is no error of this rank.",
+    "others said is no error of this rank.",
     "sign": "The error has the wrong sign: what is missing is p − c.",
     "none": "Nothing is kept: write the error into `error`, in place.",
     "not added": "The error of the step before is not in it: p = g + error.",
@@ -29,15 +29,17 @@ SLIPS = {
     "whole": "The error is all of p: subtract what was sent, c.",
     "of g": "The error is g − c: what the last one left is lost. It is p − c.",
     "sum": "It is the sum of all c: divide by n.",
-}  # fmt: skip
+}
 
 
 class SignAverage(Exam):
     name = "sign_average"
     right = "n = 1…4, 1 to 5 steps: averages, each rank's own error, a byte a sign; then 3 real processes."
     forbidden = FORBIDDEN
-    cases = tuple(Case(n, f"n = {n}, {steps} step{'s' * (steps > 1)}", (steps, size)) for n, steps, size in (
-        (1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100)))  # fmt: skip
+    cases = tuple(
+        Case(n, f"n = {n}, {steps} step{'s' * (steps > 1)}", (steps, size))
+        for n, steps, size in ((1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100))
+    )
     processes = (Case(3, "3 real processes, 3 steps", (3, 12)),)
 
     def draw(self, case, rng):
@@ -68,8 +70,10 @@ class SignAverage(Exam):
         sent, n = outcome.nbytes(), case.n
         most = len(grads) * n * (n - 1) * (case.given[1] + 8)
         if sent > most:
-            raise Wrong(f"the numbers are right, but all ranks together send {sent:,} bytes, and {most:,} are enough: "
-                        "a byte a sign, and a scale of 8 bytes, to n − 1 others.")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {sent:,} bytes, and {most:,} are enough: "
+                "a byte a sign, and a scale of 8 bytes, to n − 1 others."
+            )
 
     def _said(self, name: str, t: int, r: int, got: dict, grads: list, n: int) -> None:
         what = {"mean": "the average", "error": "`error`, afterwards,"}[name]
@@ -77,8 +81,10 @@ class SignAverage(Exam):
             means, errors = oracle.signed(grads[: t + 1], slip)
             if near(got["mean"], means[t]) and near(got["error"], errors[t][r]):
                 raise Wrong(f"rank {r}, step {t + 1}: {what} is wrong. {text}")
-        raise Wrong(f"rank {r}, step {t + 1}: {what} is wrong. p = g + error, c = mean|p|·sign(p), the average of c, "
-                    "error ← p − c, in place.")  # fmt: skip
+        raise Wrong(
+            f"rank {r}, step {t + 1}: {what} is wrong. p = g + error, c = mean|p|·sign(p), the average of c, "
+            "error ← p − c, in place."
+        )
 
 
 def sign_average(yours) -> None:

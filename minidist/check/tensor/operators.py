@@ -38,9 +38,15 @@ class CopyTo(Operator):
     def looks(self, case, args, rank, name, got):
         n, x = case.n, args[rank][0][0]
         if name == "y":
-            return first(got, {f"It is {n}·x: x is whole on every rank already, forward adds up nothing.": n * x,
-                               f"It is x/{n}: forward hands x on as it is.": x / n},
-                         "Forward hands x on as it is.")  # fmt: skip
+            return first(
+                got,
+                {
+                    f"It is {n}·x: x is whole on every rank already, forward adds up nothing.": n
+                    * x,
+                    f"It is x/{n}: forward hands x on as it is.": x / n,
+                },
+                "Forward hands x on as it is.",
+            )
         grads = [dy for _, dy in args]
         if got.equal(sum(grads) + (n - 1) * OTHER):
             return HOOKED
@@ -66,13 +72,18 @@ class ReduceFrom(Operator):
         n, dy = case.n, args[rank][1]
         if name == "y":
             return who(got, [x for (x,), _ in args], rank) or "Forward is the sum of all ranks' x."
-        looks = {f"It is {n} times what came in. y = x₀ + x₁ + …, so a change of this x changes y once. Every rank has "
-                 "the gradient of y already: hand it on, do not add it up.": n * dy,
-                 f"It is 1/{n} of what came in: hand it on as it is.": dy / n, "It is zero.": 0 * dy}  # fmt: skip
+        looks = {
+            f"It is {n} times what came in. y = x₀ + x₁ + …, so a change of this x changes y once. Every rank has "
+            "the gradient of y already: hand it on, do not add it up.": n * dy,
+            f"It is 1/{n} of what came in: hand it on as it is.": dy / n,
+            "It is zero.": 0 * dy,
+        }
         return first(got, looks, "Backward hands the gradient on as it is.")
 
     def budget(self, case, args, rank):
-        return *[oracle.all_reduce_bytes(args[0][0][0], case.n)] * 2, "one all-reduce forward, nothing backward"
+        return *[
+            oracle.all_reduce_bytes(args[0][0][0], case.n)
+        ] * 2, "one all-reduce forward, nothing backward"
 
 
 def copy_to(yours) -> None:

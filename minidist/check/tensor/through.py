@@ -1,6 +1,6 @@
 """An answer run forward, and backward if asked: what it gave, and what became of what it was given.
 
-    cases come in pairs: forward alone, whose messages are forward's; then both ways
+cases come in pairs: forward alone, whose messages are forward's; then both ways
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from ..exam import Case, Exam, Outcome
 from ..wrong import Wrong
 
 OTHER = 1024.0  # what the other reader says of each number
-HOOKED = ("What another reader says of it was added up, too: a hook on a tensor sees all that is said of it, and in "
-          "x + f(x) x has two readers. Only the gradient of what f returns is to be summed.")  # fmt: skip
+HOOKED = (
+    "What another reader says of it was added up, too: a hook on a tensor sees all that is said of it, and in "
+    "x + f(x) x has two readers. Only the gradient of what f returns is to be summed."
+)
 ROUNDED = "It is right to six digits: something rounds it, to float32 perhaps. Keep the dtype of what came in."
 FORBIDDEN = ("minidist.parallel", "minidist.check.tensor.oracle")
 
@@ -38,19 +40,29 @@ def through(function, inputs: list[Tensor], dy: Tensor | None, beside: bool = Fa
     given = [x.view_as(x) for x in leaves] if beside else leaves
     y = function(*given)
     linked = isinstance(y, Tensor) and y.requires_grad
-    found = {"y": y.detach() if isinstance(y, Tensor) else y, "linked": linked, "dy": dy, "grads": None}
+    found = {
+        "y": y.detach() if isinstance(y, Tensor) else y,
+        "linked": linked,
+        "dy": dy,
+        "grads": None,
+    }
     if dy is not None and linked and y.shape == dy.shape:
         found["dy"] = dy.clone()
         others = given if beside else []
-        torch.autograd.backward([y, *others], [found["dy"], *[torch.full_like(x, OTHER) for x in others]])
+        torch.autograd.backward(
+            [y, *others], [found["dy"], *[torch.full_like(x, OTHER) for x in others]]
+        )
         found["grads"] = [x.grad - OTHER if beside else x.grad for x in leaves]
     return found | {"inputs": [x.detach() for x in leaves]}
 
 
 def ways(ns: tuple[int, ...], *given) -> tuple[Case, ...]:
     """For each n: forward alone, then both ways. Case.given: (*given, whether backward)."""
-    return tuple(Case(n, f"n = {n}, {'forward and backward' if both else 'forward'}", (*given, both))
-                 for n in ns for both in (False, True))  # fmt: skip
+    return tuple(
+        Case(n, f"n = {n}, {'forward and backward' if both else 'forward'}", (*given, both))
+        for n in ns
+        for both in (False, True)
+    )
 
 
 class Through(Exam):
@@ -83,13 +95,17 @@ class Through(Exam):
             self._handed_in(r, got, args[r])
             self._told(case, args, r, "y", got["y"], want.y)
             if not got["linked"]:
-                raise Wrong(f"rank {r}: the output is right, but autograd does not know where it comes from, so "
-                            "backward stops there. Return what Function.apply gives.")  # fmt: skip
+                raise Wrong(
+                    f"rank {r}: the output is right, but autograd does not know where it comes from, so "
+                    "backward stops there. Return what Function.apply gives."
+                )
             if args[r][1] is not None:
                 for name, grad in zip(self.names, got["grads"], strict=True):
                     if grad is None:
-                        raise Wrong(f"rank {r}: after backward {name}.grad is None: autograd does not see that {name} "
-                                    "was used.")  # fmt: skip
+                        raise Wrong(
+                            f"rank {r}: after backward {name}.grad is None: autograd does not see that {name} "
+                            "was used."
+                        )
                     self._told(case, args, r, f"d{name}", grad, want.grads[name])
         self._cheap(case, args, outcome)
 
@@ -97,8 +113,10 @@ class Through(Exam):
         for name, x, before in zip(self.names, got["inputs"], args[0], strict=True):
             unchanged(rank, x, before, name)
         if args[1] is not None and not (isinstance(got["dy"], Tensor) and got["dy"].equal(args[1])):
-            raise Wrong(f"rank {rank}: the gradient that came into backward was changed. Others read it, too (the "
-                        "other branch of x + f(x), for one): all_reduce_ works in place, so clone first.")  # fmt: skip
+            raise Wrong(
+                f"rank {rank}: the gradient that came into backward was changed. Others read it, too (the "
+                "other branch of x + f(x), for one): all_reduce_ works in place, so clone first."
+            )
 
     def _told(self, case: Case, args: list[tuple], rank: int, name: str, got, want: Tensor) -> None:
         alike(rank, got, want, "the output" if name == "y" else name)
@@ -107,8 +125,10 @@ class Through(Exam):
             rounded = bool((got - want).abs().max() <= 1e-6 * want.abs().max())
             look = ROUNDED if rounded else self.looks(case, args, rank, name, got)
             shown = "the output" if name == "y" else f"the gradient {name}"
-            raise Wrong(f"rank {rank}: {shown} is wrong: its number {k} is {number(got.reshape(-1)[k])}, and should be "
-                        f"{number(want.reshape(-1)[k])}. {look}")  # fmt: skip
+            raise Wrong(
+                f"rank {rank}: {shown} is wrong: its number {k} is {number(got.reshape(-1)[k])}, and should be "
+                f"{number(want.reshape(-1)[k])}. {look}"
+            )
 
     def _cheap(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         for r in range(case.n):
@@ -116,8 +136,10 @@ class Through(Exam):
             most = forward if args[r][1] is None else both
             if outcome.nbytes(r) > most:
                 way = "forward" if args[r][1] is None else "forward and backward together"
-                raise Wrong(f"the numbers are right, but {way} rank {r} sends {outcome.nbytes(r)} bytes, and {most} "
-                            f"are enough: {what}.")  # fmt: skip
+                raise Wrong(
+                    f"the numbers are right, but {way} rank {r} sends {outcome.nbytes(r)} bytes, and {most} "
+                    f"are enough: {what}."
+                )
 
 
 def number(x: Tensor) -> str:

@@ -21,14 +21,29 @@ SHAPES = ((8,), (16,), (), (1,), (0,), (3,), (13,), (4, 6), (1000,))
 
 class HalvingDoubling(Exam):
     name = "halving_doubling"
-    right = ("n = 1…16, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
-             "then 2 and 4 real processes.")  # fmt: skip
-    cases = (*(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES[:: 1 if n in (4, 2, 8) else 4]),
-             *(Case(n, f"n = {n}, a length drawn at random", None) for n in (4, 8)))  # fmt: skip
-    processes = tuple(Case(n, f"{n} real processes, {words(s)}", s) for n, s in ((4, (12,)), (2, (5,)), (4, (3, 3))))
+    right = (
+        "n = 1…16, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
+        "then 2 and 4 real processes."
+    )
+    cases = (
+        *(
+            Case(n, f"n = {n}, {words(s)}", s)
+            for n in RANKS
+            for s in SHAPES[:: 1 if n in (4, 2, 8) else 4]
+        ),
+        *(Case(n, f"n = {n}, a length drawn at random", None) for n in (4, 8)),
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, {words(s)}", s)
+        for n, s in ((4, (12,)), (2, (5,)), (4, (3, 3)))
+    )
 
     def draw(self, case, rng):
-        shape = (int(torch.randint(100, 3000, (), generator=rng)),) if case.given is None else case.given
+        shape = (
+            (int(torch.randint(100, 3000, (), generator=rng)),)
+            if case.given is None
+            else case.given
+        )
         dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
         return [(numbers(shape, dtype, rng),) for _ in range(case.n)]
 
@@ -52,11 +67,15 @@ class HalvingDoubling(Exam):
         for r in range(n):
             sent, nbytes = outcome.messages(r), outcome.nbytes(r)
             if nbytes > most:
-                raise Wrong(f"the numbers are right, but rank {r} sends {nbytes} bytes, and {most} are enough. "
-                            "In the first half what a rank sends should be halved in every step.")  # fmt: skip
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {nbytes} bytes, and {most} are enough. "
+                    "In the first half what a rank sends should be halved in every step."
+                )
             if sent != 2 * steps and (x.numel() or sent > 2 * steps):
-                raise Wrong(f"the numbers are right, but rank {r} sends {sent} messages: 2·log2 n = {2 * steps} is "
-                            f"what is asked for.{_ring(outcome, r, n)}")  # fmt: skip
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {sent} messages: 2·log2 n = {2 * steps} is "
+                    f"what is asked for.{_ring(outcome, r, n)}"
+                )
 
     def _guess(self, x, xs: list, total, r: int) -> str | None:
         """The parts that are wrong, at the finest cut at which one of them has a simple cause."""
@@ -64,7 +83,9 @@ class HalvingDoubling(Exam):
         if text := rounded(x, total):
             return text
         for cut in sorted({1, 2, n}):
-            parts = [[t.reshape(-1).tensor_split(cut)[i] for t in (x, total, *xs)] for i in range(cut)]
+            parts = [
+                [t.reshape(-1).tensor_split(cut)[i] for t in (x, total, *xs)] for i in range(cut)
+            ]
             wrong = [i for i in range(cut) if not parts[i][0].equal(parts[i][1])]
             mine, _, *own = parts[wrong[0]]
             if text := (who(mine, own, r) or _times(mine, own)) if n < 9 else _few(mine, own, r):
@@ -88,7 +109,9 @@ def _times(mine, own: list) -> str | None:
 
 
 def _ring(outcome: Outcome, r: int, n: int) -> str:
-    return " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
+    return (
+        " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
+    )
 
 
 def halving_doubling(yours) -> None:

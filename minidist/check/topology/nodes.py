@@ -21,13 +21,24 @@ SPLIT = 24  # bytes of a message of comm.split
 
 class Hierarchical(Exam):
     name = "hierarchical"
-    right = ("1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
-             "then 4 and 3 real processes.")  # fmt: skip
+    right = (
+        "1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
+        "then 4 and 3 real processes."
+    )
     forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
-    cases = tuple(Case(m * g, f"{m} node{'s' * (m > 1)} of {g}, {'a secret length' if s is None else words(s)}", (g, s))
-                  for m, g in NODES for s in (*SHAPES, None))  # fmt: skip
-    processes = tuple(Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))
-                      for n, g, s in ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3))))  # fmt: skip
+    cases = tuple(
+        Case(
+            m * g,
+            f"{m} node{'s' * (m > 1)} of {g}, {'a secret length' if s is None else words(s)}",
+            (g, s),
+        )
+        for m, g in NODES
+        for s in (*SHAPES, None)
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))
+        for n, g, s in ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3)))
+    )
 
     def draw(self, case, rng):
         per_node, shape = case.given
@@ -52,17 +63,29 @@ class Hierarchical(Exam):
         node = r // per_node
         mine = sum(xs[node * per_node : (node + 1) * per_node])
         place = sum(xs[r % per_node :: per_node])
-        candidates = {f"It is the sum of node {node} alone: the sums of the nodes were never added up.": mine,
-                      f"It is the sum of the ranks that are number {r % per_node} of their node: the sums in the nodes "
-                      "are missing.": place}  # fmt: skip
-        twice = {f"Node {node}'s sum counts {len(xs) // per_node} times: added up again where all hold it already?":
-                 mine * (len(xs) // per_node)}  # fmt: skip
-        return equal_to(x, candidates) or equal_to(x, twice) or who(x, xs, r) or rounded(x, sum(xs)) or \
-            self._part(x, xs, r, per_node)
+        candidates = {
+            f"It is the sum of node {node} alone: the sums of the nodes were never added up.": mine,
+            f"It is the sum of the ranks that are number {r % per_node} of their node: the sums in the nodes "
+            "are missing.": place,
+        }
+        twice = {
+            f"Node {node}'s sum counts {len(xs) // per_node} times: added up again where all hold it already?": mine
+            * (len(xs) // per_node)
+        }
+        return (
+            equal_to(x, candidates)
+            or equal_to(x, twice)
+            or who(x, xs, r)
+            or rounded(x, sum(xs))
+            or self._part(x, xs, r, per_node)
+        )
 
     def _part(self, x, xs: list, r: int, per_node: int) -> str | None:
         """Which piece of a node's cut is wrong, and how."""
-        parts = [[t.reshape(-1).tensor_split(per_node)[i] for t in (x, sum(xs), *xs)] for i in range(per_node)]
+        parts = [
+            [t.reshape(-1).tensor_split(per_node)[i] for t in (x, sum(xs), *xs)]
+            for i in range(per_node)
+        ]
         for i, (mine, want, *own) in enumerate(parts):
             if not mine.equal(want):
                 text = who(mine, own, r)
@@ -82,21 +105,27 @@ class Hierarchical(Exam):
             r = across.index(worst)
             text = f"the numbers are right, but rank {r} sends {worst} bytes to other nodes: {most} are enough."
             if len(split) >= n * (n - 1):
-                raise Wrong(f"{text} comm.split(color) asks every rank: give the list of all ranks' colors, "
-                            "which needs no message.")  # fmt: skip
+                raise Wrong(
+                    f"{text} comm.split(color) asks every rank: give the list of all ranks' colors, "
+                    "which needs no message."
+                )
             raise Wrong(f"{text} {self._why(outcome, n, g, across, inside, least)}")
         r = max(range(n), key=inside.__getitem__)
         if inside[r] > within:
-            raise Wrong(f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node: {within} are "
-                        "enough, if each rank adds up one piece of g.")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node: {within} are "
+                "enough, if each rank adds up one piece of g."
+            )
 
     def _why(self, outcome: Outcome, n: int, g: int, across: list, inside: list, least: int) -> str:
         if all(set(outcome.receivers(r)) <= {(r + 1) % n} for r in range(n)):
             return "It is one flat ring over all ranks: a step between two nodes is as large as one inside."
         if least == 0:
             idle = across.index(0)
-            return (f"Rank {idle} sends nothing there: its wire is idle. Let each rank of a node carry one piece of g "
-                    "across.")  # fmt: skip
+            return (
+                f"Rank {idle} sends nothing there: its wire is idle. Let each rank of a node carry one piece of g "
+                "across."
+            )
         if max(across) > min(across) and max(inside) == min(inside):
             return "Between the nodes one desk does more than the others: a ring shares the work."
         if g > 1 and sum(inside) < sum(across):

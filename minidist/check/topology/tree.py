@@ -16,7 +16,8 @@ from ..exam import Case, Exam, Outcome, ask
 from ..messages.point import DTYPES, numbers, words
 from ..wrong import Wrong
 
-RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)  # first what can be wrong and be drawn, then where trees go wrong
+# first what can be wrong and be drawn, then where trees go wrong
+RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
 SHAPES = ((4,), (), (0,), (13,), (2, 3))
 SET = "An answer leaves the clock alone."
 
@@ -37,20 +38,40 @@ class TreeBroadcast(ByteClock):
     name = "tree_broadcast"
     right = "n = 1…16, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
     # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
-    cases = (*(Case(n, f"n = {n}, root {root}, {words(s)}", (s, root))
-               for n, s, root in [*((n, SHAPES[0], root) for n in RANKS for root in dict.fromkeys((0, n - 1, n // 2))),
-                                  *((n, s, root) for s in SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8)))]),
-             *(Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None)) for n in (6, 11, 12)))  # fmt: skip
-    processes = tuple(Case(n, f"{n} real processes, root {root}, {words(s)}", (s, root))
-                      for n, root, s in ((3, 1, (7,)), (2, 1, (5,)), (5, 2, (3, 5))))  # fmt: skip
+    cases = (
+        *(
+            Case(n, f"n = {n}, root {root}, {words(s)}", (s, root))
+            for n, s, root in [
+                *(
+                    (n, SHAPES[0], root)
+                    for n in RANKS
+                    for root in dict.fromkeys((0, n - 1, n // 2))
+                ),
+                *((n, s, root) for s in SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8))),
+            ]
+        ),
+        *(
+            Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None))
+            for n in (6, 11, 12)
+        ),
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, root {root}, {words(s)}", (s, root))
+        for n, root, s in ((3, 1, (7,)), (2, 1, (5,)), (5, 2, (3, 5)))
+    )
 
     def draw(self, case, rng):
         shape, root = case.given
         if root is None:
             low, most = shape
-            shape, root = [int(torch.randint(*of, (), generator=rng)) for of in ((low, most), (1, case.n))]
+            shape, root = [
+                int(torch.randint(*of, (), generator=rng)) for of in ((low, most), (1, case.n))
+            ]
         dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
-        return [(numbers(shape if isinstance(shape, tuple) else (shape,), dtype, rng), root) for _ in range(case.n)]
+        return [
+            (numbers(shape if isinstance(shape, tuple) else (shape,), dtype, rng), root)
+            for _ in range(case.n)
+        ]
 
     def run(self, comm: Comm, yours, x, root):
         held = x.detach()
@@ -62,16 +83,24 @@ class TreeBroadcast(ByteClock):
         for r, x in enumerate(outcome.results):
             same(r, x, xs[root], "x", lambda x, r=r: self._guess(x, xs, r, root))
         nbytes, least = xs[0].nbytes, (n - 1).bit_length()
-        if (outcome.messages(), outcome.nbytes()) != (n - 1, (n - 1) * nbytes) and (nbytes or outcome.messages()):
-            raise Wrong(f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
-                        f"sent: n−1 = {n - 1} with {(n - 1) * nbytes} bytes are enough, one to each rank that has "
-                        "nothing yet.")  # fmt: skip
+        if (outcome.messages(), outcome.nbytes()) != (n - 1, (n - 1) * nbytes) and (
+            nbytes or outcome.messages()
+        ):
+            raise Wrong(
+                f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
+                f"sent: n−1 = {n - 1} with {(n - 1) * nbytes} bytes are enough, one to each rank that has "
+                "nothing yet."
+            )
         took = rounds(outcome, nbytes)
         if took is not None and took < least:
-            raise Wrong(f"the World's clock says {took:g} rounds, and {least} is the least there can be. {SET}")
+            raise Wrong(
+                f"the World's clock says {took:g} rounds, and {least} is the least there can be. {SET}"
+            )
         if took is not None and took > least:
-            raise Wrong(f"the numbers are right, but it takes {took:g} rounds: {least} are enough for {n} ranks. "
-                        f"{shape_of(outcome, n, root)}")  # fmt: skip
+            raise Wrong(
+                f"the numbers are right, but it takes {took:g} rounds: {least} are enough for {n} ranks. "
+                f"{shape_of(outcome, n, root)}"
+            )
 
     def _guess(self, x, xs: list, r: int, root: int) -> str | None:
         if x.equal(xs[r]):
@@ -94,16 +123,34 @@ def shape_of(outcome: Outcome, n: int, root: int) -> str:
 class Pipeline(ByteClock):
     name = "pipeline"
     right = "n = 1…8, 1 to 32 pieces, n−2+pieces steps; then 2 and 3 real processes."
-    cases = (*(Case(n, f"n = {n}, {pieces} pieces of {size} numbers", (size * pieces, pieces))
-               for n, pieces, size in ((4, 8, 2), (2, 4, 3), (1, 2, 2), (3, 1, 5), (3, 2, 4), (8, 32, 1), (5, 5, 7))),
-             *(Case(n, f"n = {n}, {pieces} pieces, {size} numbers", (size, pieces))
-               for n, pieces, size in ((3, 4, 7), (4, 3, 2), (2, 2, 0), (4, 6, 41))),
-             *(Case(n, f"n = {n}, numbers and pieces drawn at random", None) for n in (3, 6)))  # fmt: skip
-    processes = tuple(Case(n, f"{n} real processes, 4 pieces, {size} numbers", (size, 4))
-                      for n, size in ((3, 11), (2, 8)))  # fmt: skip
+    cases = (
+        *(
+            Case(n, f"n = {n}, {pieces} pieces of {size} numbers", (size * pieces, pieces))
+            for n, pieces, size in (
+                (4, 8, 2),
+                (2, 4, 3),
+                (1, 2, 2),
+                (3, 1, 5),
+                (3, 2, 4),
+                (8, 32, 1),
+                (5, 5, 7),
+            )
+        ),
+        *(
+            Case(n, f"n = {n}, {pieces} pieces, {size} numbers", (size, pieces))
+            for n, pieces, size in ((3, 4, 7), (4, 3, 2), (2, 2, 0), (4, 6, 41))
+        ),
+        *(Case(n, f"n = {n}, numbers and pieces drawn at random", None) for n in (3, 6)),
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, 4 pieces, {size} numbers", (size, 4))
+        for n, size in ((3, 11), (2, 8))
+    )
 
     def draw(self, case, rng):
-        size, pieces = case.given or [int(torch.randint(1, most, (), generator=rng)) for most in (100, 12)]
+        size, pieces = case.given or [
+            int(torch.randint(1, most, (), generator=rng)) for most in (100, 12)
+        ]
         dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
         return [(numbers((size,), dtype, rng), pieces) for _ in range(case.n)]
 
@@ -118,26 +165,36 @@ class Pipeline(ByteClock):
             same(r, x, xs[0], "x", lambda x, r=r: self._guess(x, xs, r, pieces))
         for r in range(n - 1):
             if outcome.receivers(r) not in ([r + 1], []):
-                raise Wrong(f"the numbers are right, but rank {r} sends to {outcome.receivers(r)}: in a chain it "
-                            f"sends to rank {r + 1} only.")  # fmt: skip
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends to {outcome.receivers(r)}: in a chain it "
+                    f"sends to rank {r + 1} only."
+                )
             if outcome.messages(r) != pieces or outcome.nbytes(r) != xs[0].nbytes:
-                raise Wrong(f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages with "
-                            f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {xs[0].nbytes} bytes "
-                            "together.")  # fmt: skip
-        self._in_time(n, pieces, xs[0].nbytes, -(-xs[0].numel() // pieces) * xs[0].element_size(), outcome)
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages with "
+                    f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {xs[0].nbytes} bytes "
+                    "together."
+                )
+        self._in_time(
+            n, pieces, xs[0].nbytes, -(-xs[0].numel() // pieces) * xs[0].element_size(), outcome
+        )
 
     def _in_time(self, n: int, pieces: int, whole: int, piece: int, outcome: Outcome) -> None:
         took, least = rounds(outcome, piece), n - 2 + pieces
         if took is None or n == 1:
             return
         if outcome.time < whole:
-            raise Wrong(f"the World's clock says {outcome.time:g} s, and {whole} bytes take longer. {SET}")
+            raise Wrong(
+                f"the World's clock says {outcome.time:g} s, and {whole} bytes take longer. {SET}"
+            )
         if took <= least:
             return
         text = f"the numbers are right, but it takes {took:g} steps of a piece each: n−2+pieces = {least} are enough."
         if took > (n - 1) * pieces - 1:
             raise Wrong(f"{text} Each rank waits for the last piece before it passes on the first.")
-        raise Wrong(f"{text} A rank has a wire out and a wire in: while one piece leaves, the next can arrive.")
+        raise Wrong(
+            f"{text} A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
+        )
 
     def _guess(self, x, xs: list, r: int, pieces: int) -> str | None:
         mine, right, before = (t.reshape(-1).tensor_split(pieces) for t in (x, xs[0], xs[r]))
@@ -147,8 +204,11 @@ class Pipeline(ByteClock):
                     return f"Piece {i} of {pieces} was passed on before the root's had arrived."
                 if piece.equal(before[i]):
                     return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
-                there = [f"Piece {i} is the root's piece {j}, in the wrong place." for j in range(pieces)
-                         if piece.equal(right[j])]  # fmt: skip
+                there = [
+                    f"Piece {i} is the root's piece {j}, in the wrong place."
+                    for j in range(pieces)
+                    if piece.equal(right[j])
+                ]
                 return there[0] if there else None
         return None
 

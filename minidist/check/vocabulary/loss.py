@@ -11,27 +11,49 @@ from ...comm.base import Comm
 from ..compare import unchanged
 from ..exam import Case, Outcome, ask
 from ..wrong import Wrong
-from .oracle import IGNORED, Logits, VocabularyExam, cut, drawn_tokens, few_bytes, right, silent, three_numbers
+from .oracle import (
+    IGNORED,
+    Logits,
+    VocabularyExam,
+    cut,
+    drawn_tokens,
+    few_bytes,
+    right,
+    silent,
+    three_numbers,
+)
 
 # n, V, tokens, dtype, largest logit.
-GIVEN = ((3, 40, 4, torch.float64, 3), (2, 41, 5, torch.float64, 3), (4, 61, 6, torch.float64, 10_000),
-         (3, 40, 4, torch.float16, 10_000), (2, 300, 5, torch.float16, 3), (3, 44, 400, torch.float32, 3),
-         (1, 7, 3, torch.float64, 3))  # fmt: skip
+GIVEN = (
+    (3, 40, 4, torch.float64, 3),
+    (2, 41, 5, torch.float64, 3),
+    (4, 61, 6, torch.float64, 10_000),
+    (3, 40, 4, torch.float16, 10_000),
+    (2, 300, 5, torch.float16, 3),
+    (3, 44, 400, torch.float32, 3),
+    (1, 7, 3, torch.float64, 3),
+)
 HALF = 2**-10  # float16 keeps 11 bits
 GATHERED = "Three numbers a token are enough, however large V is. Are logits gathered?"
 
 
 def cases_of(given) -> tuple[Case, ...]:
-    return tuple(Case(n, f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}", (v, t, d, most))
-                 for n, v, t, d, most in given)  # fmt: skip
+    return tuple(
+        Case(
+            n, f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}", (v, t, d, most)
+        )
+        for n, v, t, d, most in given
+    )
 
 
 def the_same(outcome: Outcome, name: str) -> None:
     """Raise Wrong unless all ranks have the same numbers, bit for bit."""
     for r, got in enumerate(outcome.results):
         if not got[name].equal(outcome.results[0][name]):
-            raise Wrong(f"{name} is right but for rounding, which differs on rank 0 and rank {r}: it should be the "
-                        "same on every rank, so add up in the same order.")  # fmt: skip
+            raise Wrong(
+                f"{name} is right but for rounding, which differs on rank 0 and rank {r}: it should be the "
+                "same on every rank, so add up in the same order."
+            )
 
 
 class LossExam(VocabularyExam):
@@ -53,11 +75,20 @@ class LossExam(VocabularyExam):
     def losses(self, case: Case, args, outcome: Outcome) -> tuple[Logits, torch.dtype, float]:
         """Judge the losses; returns the whole, the dtype of results, and how far these may be off."""
         logits, dtype = self.whole(case, args), torch.promote_types(args[0][0].dtype, torch.float32)
-        rounding = 8 * torch.finfo(dtype).eps * float(logits.whole.abs().max())  # of a difference of such numbers
+        # of a difference of such numbers
+        rounding = 8 * torch.finfo(dtype).eps * float(logits.whole.abs().max())
         slack = rounding + (1e-9 if dtype == torch.float64 else 3e-5)
         for r, got in enumerate(outcome.results):
-            right(r, got["losses"], logits.totals() - logits.hits(), dtype, "losses", logits.wrong_losses(r), slack,
-                  float(logits.whole.abs().max()) * HALF)  # fmt: skip
+            right(
+                r,
+                got["losses"],
+                logits.totals() - logits.hits(),
+                dtype,
+                "losses",
+                logits.wrong_losses(r),
+                slack,
+                float(logits.whole.abs().max()) * HALF,
+            )
             unchanged(r, got["part"], args[r][0], "part")
         the_same(outcome, "losses")
         return logits, dtype, slack
@@ -71,14 +102,24 @@ class SplitLoss(LossExam):
 
     def run(self, comm: Comm, yours, part, targets, vocab):
         pair = yours(comm, part, targets, vocab)
-        losses, log_total = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
+        losses, log_total = (
+            pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
+        )
         return {"losses": losses, "log_total": log_total, "part": part}
 
     def judge(self, case, args, outcome):
         logits, dtype, slack = self.losses(case, args, outcome)
         for r, got in enumerate(outcome.results):
-            right(r, got["log_total"], logits.totals(), dtype, "log_total", logits.wrong_totals(r), slack,
-                  float(logits.whole.abs().max()) * HALF)  # fmt: skip
+            right(
+                r,
+                got["log_total"],
+                logits.totals(),
+                dtype,
+                "log_total",
+                logits.wrong_totals(r),
+                slack,
+                float(logits.whole.abs().max()) * HALF,
+            )
         the_same(outcome, "log_total")
         few_bytes(outcome, case.n, three_numbers(logits.totals().to(dtype), case.n), GATHERED)
 
@@ -96,8 +137,10 @@ class MergedLoss(LossExam):
         logits, *_ = self.losses(case, args, outcome)
         for r in range(case.n):
             if outcome.messages(r) > case.n - 1:
-                raise Wrong(f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: n−1 = "
-                            f"{case.n - 1} are enough. One all-gather of all three numbers of all tokens.")  # fmt: skip
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: n−1 = "
+                    f"{case.n - 1} are enough. One all-gather of all three numbers of all tokens."
+                )
         few_bytes(outcome, case.n, 3 * (case.n - 1) * logits.totals().nbytes, GATHERED)
 
 
@@ -112,11 +155,25 @@ class LogitsGradient(LossExam):
         targets = args[0][1]
         ignored = [1, *([2] if case.n == 4 else [])] if case.n != 2 else []
         targets[ignored] = IGNORED
-        return [(part, targets, vocab, torch.cat([a[0] for a in args], 1).double().logsumexp(1).to(
-                 torch.promote_types(part.dtype, torch.float32))) for part, _, vocab in args]  # fmt: skip
+        return [
+            (
+                part,
+                targets,
+                vocab,
+                torch.cat([a[0] for a in args], 1)
+                .double()
+                .logsumexp(1)
+                .to(torch.promote_types(part.dtype, torch.float32)),
+            )
+            for part, _, vocab in args
+        ]
 
     def run(self, comm: Comm, yours, part, targets, vocab, log_total):
-        return {"grad": yours(comm, part, targets, vocab, log_total), "part": part, "log_total": log_total}
+        return {
+            "grad": yours(comm, part, targets, vocab, log_total),
+            "part": part,
+            "log_total": log_total,
+        }
 
     def judge(self, case, args, outcome):
         logits, part = self.whole(case, args), args[0][0].dtype
@@ -133,7 +190,9 @@ class LogitsGradient(LossExam):
         counted = (logits.targets != IGNORED)[:, None]
         soft = logits.whole.softmax(1)[:, first:end]
         own = logits.whole[:, first:end].softmax(1)
-        hot = torch.nn.functional.one_hot(logits.targets.clamp_min(0), logits.whole.shape[1])[:, first:end].double()
+        hot = torch.nn.functional.one_hot(logits.targets.clamp_min(0), logits.whole.shape[1])[
+            :, first:end
+        ].double()
         width, tokens, many = end - first, len(counted), counted.sum()
         here = ((logits.targets >= first) & (logits.targets < end)).sum()
         rough = (logits.whole - logits.totals().half().double()[:, None]).exp()[:, first:end]
@@ -145,29 +204,47 @@ class LogitsGradient(LossExam):
         mean = "the mean is over the tokens that are not ignored: divide by their number."
         return {
             "Ignored tokens have a gradient, too: theirs is zero.": (soft - hot) / many,
-            "Ignored tokens have a gradient, too: theirs is zero. (Their −100 took no logit's 1.)":
-                (soft - hot * counted) / many,
+            "Ignored tokens have a gradient, too: theirs is zero. (Their −100 took no logit's 1.)": (
+                soft - hot * counted
+            )
+            / many,
             f"It is the gradient of the sum: {mean}": right,
             f"It is divided by all tokens, ignored ones too: {mean}": right / tokens,
-            "It is divided by the number of those targets that are here: the mean is over the tokens of all ranks.":
-                right / here,
-            "log_total was rounded to float16: subtract, and take exp, in float32 at least.":
-                (rough - hot) * counted / many,
+            "It is divided by the number of those targets that are here: the mean is over the tokens of all ranks.": right
+            / here,
+            "log_total was rounded to float16: subtract, and take exp, in float32 at least.": (
+                rough - hot
+            )
+            * counted
+            / many,
             f"It is divided by V: {mean}": right / logits.whole.shape[1],
             f"It is divided by the number of ranks, too: {mean}": right / many / logits.n,
-            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": soft * counted / many,
-            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.":
-                (own - hot) * counted / many,
+            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": soft
+            * counted
+            / many,
+            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": (
+                own - hot
+            )
+            * counted
+            / many,
             "The sign is wrong: softmax − 1 at the target.": -right / many,
             "1 was added at the target: it is to be subtracted.": (soft + hot) * counted / many,
-            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)":
-                (soft - nearest) * counted / many,
-            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": (soft - modulo) * counted / many,
-            "The target's column here is target − first: the 1 was taken from another one.":
-                (soft - unshifted) * counted / many,
+            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": (
+                soft - nearest
+            )
+            * counted
+            / many,
+            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": (soft - modulo)
+            * counted
+            / many,
+            "The target's column here is target − first: the 1 was taken from another one.": (
+                soft - unshifted
+            )
+            * counted
+            / many,
             "1 was subtracted everywhere: only at the target.": (soft - 1) * counted / many,
             "It is zero.": torch.zeros_like(soft),
-        }  # fmt: skip
+        }
 
 
 def split_loss(yours) -> None:

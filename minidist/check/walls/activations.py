@@ -15,15 +15,21 @@ from ..wrong import Wrong
 from . import oracle
 from .figures import Sheet, whole
 
-SHAPES = ((3, 4), (1, 4), (2, 2), (0, 4), (5, 8), (4, 2), (0, 2), (1, 8))  # hidden layers, bytes a number
+# hidden layers, bytes a number
+SHAPES = ((3, 4), (1, 4), (2, 2), (0, 4), (5, 8), (4, 2), (0, 2), (1, 8))
 
 
 class ActivationBytes(Sheet):
     name = "activation_bytes"
     right = "16 MLPs, 0 to 5 hidden layers, relu and gelu, 2, 4 and 8 bytes a number: what autograd saves, to the byte."
-    cases = tuple(Case(1, f"{hidden} hidden layer{'s' * (hidden != 1)}, {word}, {itemsize} bytes a number",
-                       (hidden, word, itemsize))
-                  for (hidden, itemsize), word in product(SHAPES, oracle.ACTIVATIONS))  # fmt: skip
+    cases = tuple(
+        Case(
+            1,
+            f"{hidden} hidden layer{'s' * (hidden != 1)}, {word}, {itemsize} bytes a number",
+            (hidden, word, itemsize),
+        )
+        for (hidden, itemsize), word in product(SHAPES, oracle.ACTIVATIONS)
+    )
 
     def draw(self, case, rng):
         hidden, word, itemsize = case.given
@@ -54,20 +60,24 @@ def _looks(want: int, batch: int, sizes: list[int], itemsize: int, word: str) ->
         "gelu keeps its input, and the next layer keeps gelu's output: two tensors a hidden layer.": once,
         "relu keeps its output, which is the next layer's input: one tensor, not two.": twice,
         "The last layer's output is missing: mse_loss keeps it.": want - out,
-        "The last layer has no activation function behind it: its output is kept once.": want + out * (word == "gelu"),
+        "The last layer has no activation function behind it: its output is kept once.": want
+        + out * (word == "gelu"),
         "The input x is the batch itself, and not counted.": want + first,
         "x and y are the batch itself, and not counted.": want + first + out,
-        "The input x is not counted, and mse_loss keeps the last layer's output.": want + first - out,
+        "The input x is not counted, and mse_loss keeps the last layer's output.": want
+        + first
+        - out,
         "Weights are model states, not activations.": want + weights,
         "Those are numbers: multiply with their bytes.": want // itemsize,
         "That is for one sample: the batch has more.": want // batch,
         "Is it the weights? They are model states: outputs are asked for.": weights,
         "Only the largest layer? Forward keeps all layers.": row * max(sizes[1:]),
-        "Only the largest hidden layer? Forward keeps all layers.": row * max(sizes[1:-1], default=0),
+        "Only the largest hidden layer? Forward keeps all layers.": row
+        * max(sizes[1:-1], default=0),
         "Only the last layer's output? Forward keeps all layers.": out,
         "The last hidden layer is missing.": want - row * (sizes[-2] if len(sizes) > 2 else 0),
         "The gradients of outputs come in backward, one at a time, and are not kept.": 2 * want,
-    }  # fmt: skip
+    }
     return {text: value for text, value in slips.items() if value != want}
 
 

@@ -13,7 +13,8 @@ from ..wrong import Wrong
 from . import oracle
 from .figures import Sheet, kind, shown
 
-CLAIMS = {"A": 24.0, "B": 2.0, "C": 1250.0, "D": 222.5, "E": 6.0, "F": 2720.0, "G": 33.0, "H": 1.2}  # as published
+# as published
+CLAIMS = {"A": 24.0, "B": 2.0, "C": 1250.0, "D": 222.5, "E": 6.0, "F": 2720.0, "G": 33.0, "H": 1.2}
 
 
 def near(a: float, b: float) -> bool:
@@ -46,14 +47,27 @@ class FindErrors(Sheet):
             if letter not in wrong:
                 raise Wrong(f"claim {letter} holds: {shown(CLAIMS[letter])} is what comes out.")
             if isinstance(figure, bool) or not isinstance(figure, int | float):
-                raise Wrong(f"the figure of {letter} is {kind(figure)}, and should be a number, in the claim's unit.")
+                raise Wrong(
+                    f"the figure of {letter} is {kind(figure)}, and should be a number, in the claim's unit."
+                )
             if not near(figure, figures[letter]):
-                slip = next((text for value, text in oracle.claim_slips()[letter].items() if near(figure, value)), "")
+                slip = next(
+                    (
+                        text
+                        for value, text in oracle.claim_slips()[letter].items()
+                        if near(figure, value)
+                    ),
+                    "",
+                )
                 size = "large" if figure > figures[letter] else "small"
-                raise Wrong(f"claim {letter} is wrong, but {figure:g} is too {size}. {slip}".rstrip())
+                raise Wrong(
+                    f"claim {letter} is wrong, but {figure:g} is too {size}. {slip}".rstrip()
+                )
         if len(got) < len(wrong):
-            raise Wrong(f"what you say is right, but {len(wrong)} claims are wrong, and you name {len(got)}. Calculate "
-                        "each in bytes, then divide by the unit that it names.")  # fmt: skip
+            raise Wrong(
+                f"what you say is right, but {len(wrong)} claims are wrong, and you name {len(got)}. Calculate "
+                "each in bytes, then divide by the unit that it names."
+            )
 
 
 class PredictMemory(Prediction):
@@ -78,4 +92,10 @@ def predict_memory(stays, kept, forward, equal) -> None:
     forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
     """
     names = ["stays", "kept", "forward", "equal"]
-    ask(PredictMemory(names, {}, {}, "Bytes, FLOPs and the batch, within 1 %."), stays, kept, forward, equal)
+    ask(
+        PredictMemory(names, {}, {}, "Bytes, FLOPs and the batch, within 1 %."),
+        stays,
+        kept,
+        forward,
+        equal,
+    )

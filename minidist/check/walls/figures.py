@@ -30,12 +30,16 @@ def whole(got, want: int, name: str, looks: Looks) -> None:
     """Raise Wrong unless `got` is the integer `want`."""
     _number(got, name)
     if got != want:
-        unit = next((word for size, word in PREFIXES.items() if want and _alike(got * size, want)), None)
+        unit = next(
+            (word for size, word in PREFIXES.items() if want and _alike(got * size, want)), None
+        )
         said = f"Is it in {unit}? Bytes are asked for." if unit else _said(got, looks)
         raise Wrong(f"{name} is {shown(got)}, and should be {shown(want)}. {said}")
     if isinstance(got, float):
-        raise Wrong(f"{name} is the float {got!r}: it should be an integer. Floats are exact up to 2^53 only: "
-                    "calculate with integers, and divide with //.")  # fmt: skip
+        raise Wrong(
+            f"{name} is the float {got!r}: it should be an integer. Floats are exact up to 2^53 only: "
+            "calculate with integers, and divide with //."
+        )
 
 
 def close(got, want: float, name: str, looks: Looks) -> None:
@@ -58,7 +62,11 @@ def _alike(one: float, other: float) -> bool:
 
 def _said(got: float, looks: Looks) -> str:
     exact = [text for text, value in looks.items() if got == value]
-    return next((text for text, value in looks.items() if _alike(got, value)), UNKNOWN) if not exact else exact[0]
+    return (
+        next((text for text, value in looks.items() if _alike(got, value)), UNKNOWN)
+        if not exact
+        else exact[0]
+    )
 
 
 def entries(got, names: tuple[str, ...], what: str) -> None:
@@ -68,7 +76,9 @@ def entries(got, names: tuple[str, ...], what: str) -> None:
     if not isinstance(got, dict):
         raise Wrong(f"{what} is {kind(got)}, and should be a dict with {_listed(names)}.")
     if set(got) != set(names):
-        raise Wrong(f"{what} has the keys {_listed(sorted(map(str, got)))}, and should have {_listed(names)}.")
+        raise Wrong(
+            f"{what} has the keys {_listed(sorted(map(str, got)))}, and should have {_listed(names)}."
+        )
 
 
 def _listed(names) -> str:

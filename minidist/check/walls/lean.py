@@ -23,8 +23,10 @@ from ..wrong import Wrong
 from . import oracle
 from .figures import RETURN, Sheet, kind
 
-OPTIMIZERS = {"SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-              "Adam": lambda p: torch.optim.Adam(p, lr=0.01)}  # fmt: skip
+OPTIMIZERS = {
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
 CLOSE = 1e-7  # of losses and weights in float64: another order of sums, not another step
 
 
@@ -56,19 +58,30 @@ def metered(train, given: Given) -> dict:
     model.register_forward_pre_hook(forward)
     optimizer.register_step_post_hook(stepped)
     tick = lambda cost: 1.0  # the clock counts operators
-    with Watch(), Charge(clock, ledger, tick, lambda name, cost, start, end: flops.append(cost.flops)):
+    with (
+        Watch(),
+        Charge(clock, ledger, tick, lambda name, cost, start, end: flops.append(cost.flops)),
+    ):
         found = train(model, optimizer, cross_entropy, given.batches, given.test)
     line = ledger.timeline("cpu")
-    return {"found": found, "weights": nn.utils.parameters_to_vector(model.parameters()).detach(), "held": held,
-            "peak": line.peak, "flops": sum(flops), "live": [sum(line.at(time).values()) for time in after],
-            "gradients": sum(p.nbytes for p in model.parameters())}  # fmt: skip
+    return {
+        "found": found,
+        "weights": nn.utils.parameters_to_vector(model.parameters()).detach(),
+        "held": held,
+        "peak": line.peak,
+        "flops": sum(flops),
+        "live": [sum(line.at(time).values()) for time in after],
+        "gradients": sum(p.nbytes for p in model.parameters()),
+    }
 
 
 class TrainLean(Sheet):
     name = "train_lean"
     right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
-    cases = tuple(Case(1, f"{word}, {steps} batches", (word, steps))
-                  for word, steps in zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True))  # fmt: skip
+    cases = tuple(
+        Case(1, f"{word}, {steps} batches", (word, steps))
+        for word, steps in zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True)
+    )
     step = 10.0
 
     def draw(self, case, rng):
@@ -76,8 +89,13 @@ class TrainLean(Sheet):
         draw = lambda low, high: int(torch.randint(low, high, (), generator=rng))
         sizes = [draw(20, 40), *(draw(60, 80) for _ in range(7)), 10]
         batch = draw(150, 250)
-        data = [(torch.randn(n, sizes[0], generator=rng, dtype=torch.float64), torch.randint(10, (n,), generator=rng))
-                for n in [batch] * steps + [batch * 3 // 2]]  # fmt: skip
+        data = [
+            (
+                torch.randn(n, sizes[0], generator=rng, dtype=torch.float64),
+                torch.randint(10, (n,), generator=rng),
+            )
+            for n in [batch] * steps + [batch * 3 // 2]
+        ]
         return [(sizes, word, data[:-1], data[-1])]
 
     def run(self, comm: Comm, yours, *given):
@@ -89,12 +107,16 @@ class TrainLean(Sheet):
         if found is None:
             raise Wrong(f"the result is None. {RETURN}")
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise Wrong(f"the result is {kind(found)}, and should be two lists: losses, and losses of the test set.")
+            raise Wrong(
+                f"the result is {kind(found)}, and should be two lists: losses, and losses of the test set."
+            )
         for name, mine, right in zip(("losses", "tests"), found, lean["found"], strict=True):
             _numbers(name, mine, right)
         if not torch.allclose(got["weights"], lean["weights"], rtol=CLOSE, atol=CLOSE):
-            raise Wrong("the losses are right, but the weights are not those of the loop above: is a step missing, or "
-                        "one too many?")  # fmt: skip
+            raise Wrong(
+                "the losses are right, but the weights are not those of the loop above: is a step missing, or "
+                "one too many?"
+            )
         _flops(got["flops"], lean["flops"])
         _memory(got, lean)
 
@@ -103,52 +125,79 @@ def _numbers(name: str, got, want: list[float]) -> None:
     if not isinstance(got, list):
         raise Wrong(f"{name} is {kind(got)}, and should be a list.")
     if len(got) != len(want):
-        raise Wrong(f"{name} has length {len(got)}, and should have {len(want)}: a number for each batch.")
+        raise Wrong(
+            f"{name} has length {len(got)}, and should have {len(want)}: a number for each batch."
+        )
     for i, (mine, right) in enumerate(zip(got, want, strict=True)):
         if isinstance(mine, Tensor):
-            raise Wrong(f"{name}[{i}] is a tensor. As long as it lives it may hold the graph that it came from, with "
-                        "all activations: keep the number, x.item().")  # fmt: skip
+            raise Wrong(
+                f"{name}[{i}] is a tensor. As long as it lives it may hold the graph that it came from, with "
+                "all activations: keep the number, x.item()."
+            )
         if not isinstance(mine, float):
             raise Wrong(f"{name}[{i}] is {kind(mine)}, and should be a float.")
         if abs(mine - right) > CLOSE * max(1.0, abs(right)):
-            hint = {"losses": "Are gradients cleared before each backward, and is there a step for each batch?",
-                    "tests": "It is the loss of the whole test set, after the step."}[name]  # fmt: skip
-            raise Wrong(f"{name}[{i}] is {mine:.6g}, and should be {right:.6g}, as in the loop above. {hint}")
+            hint = {
+                "losses": "Are gradients cleared before each backward, and is there a step for each batch?",
+                "tests": "It is the loss of the whole test set, after the step.",
+            }[name]
+            raise Wrong(
+                f"{name}[{i}] is {mine:.6g}, and should be {right:.6g}, as in the loop above. {hint}"
+            )
 
 
 def _flops(got: int, want: int) -> None:
     if got < 0.99 * want:
-        raise Wrong(f"the numbers are right, but the meter saw {got:,} FLOPs, and {want:,} are needed: what is "
-                    "computed elsewhere takes memory elsewhere.")  # fmt: skip
+        raise Wrong(
+            f"the numbers are right, but the meter saw {got:,} FLOPs, and {want:,} are needed: what is "
+            "computed elsewhere takes memory elsewhere."
+        )
     if got > 1.01 * want:
-        raise Wrong(f"the numbers are right, but {got:,} FLOPs are executed, and {want:,} are enough: is a forward run "
-                    "more than once for the same number?")  # fmt: skip
+        raise Wrong(
+            f"the numbers are right, but {got:,} FLOPs are executed, and {want:,} are enough: is a forward run "
+            "more than once for the same number?"
+        )
 
 
 def _memory(got: dict, lean: dict) -> None:
     """The peak may be that of the lean loop; a fifth of the gradients is slack."""
     gradients = lean["gradients"]
-    if any(mine < right - gradients // 5 for mine, right in zip(got["live"], lean["live"], strict=False)):
-        raise Wrong("the numbers are right, but after a step the meter sees fewer bytes than weights, gradients and "
-                    "optimizer states have: what is hidden from it?")  # fmt: skip
+    if any(
+        mine < right - gradients // 5
+        for mine, right in zip(got["live"], lean["live"], strict=False)
+    ):
+        raise Wrong(
+            "the numbers are right, but after a step the meter sees fewer bytes than weights, gradients and "
+            "optimizer states have: what is hidden from it?"
+        )
     if got["peak"] <= lean["peak"] + gradients // 5:
         return
     said = f"the numbers are right, but the peak is {got['peak']:,} bytes, and {lean['peak']:,} are enough."
     growth = [b - a for a, b in zip(got["live"], got["live"][1:], strict=False)]
     if growth and min(growth) > gradients // 3:
-        raise Wrong(f"{said} After each step {max(growth):,} bytes more are left than after the one before: what does "
-                    "the loop hold on to? A graph keeps its activations until its backward; without one, as long as "
-                    "its loss lives. torch.no_grad() makes none.")  # fmt: skip
+        raise Wrong(
+            f"{said} After each step {max(growth):,} bytes more are left than after the one before: what does "
+            "the loop hold on to? A graph keeps its activations until its backward; without one, as long as "
+            "its loss lives. torch.no_grad() makes none."
+        )
     if max(got["held"][1:], default=0) > 0:
         if len(got["held"]) > len(lean["held"]):
-            raise Wrong(f"{said} The forward of the test set makes a graph, and keeps activations for a backward that "
-                        "never comes: torch.no_grad().")  # fmt: skip
-        raise Wrong(f"{said} When a forward begins, {max(got['held']):,} bytes of gradients of the step before are "
-                    "still there. Free them earlier: zero_grad() before the forward sets them to None.")  # fmt: skip
+            raise Wrong(
+                f"{said} The forward of the test set makes a graph, and keeps activations for a backward that "
+                "never comes: torch.no_grad()."
+            )
+        raise Wrong(
+            f"{said} When a forward begins, {max(got['held']):,} bytes of gradients of the step before are "
+            "still there. Free them earlier: zero_grad() before the forward sets them to None."
+        )
     if len(got["held"]) > len(lean["held"]):
-        raise Wrong(f"{said} A forward makes a graph, and keeps activations for a backward that never comes: "
-                    "torch.no_grad().")  # fmt: skip
-    raise Wrong(f"{said} What is alive that is not needed any more: outputs, a graph that is retained, copies?")
+        raise Wrong(
+            f"{said} A forward makes a graph, and keeps activations for a backward that never comes: "
+            "torch.no_grad()."
+        )
+    raise Wrong(
+        f"{said} What is alive that is not needed any more: outputs, a graph that is retained, copies?"
+    )
 
 
 def train_lean(yours) -> None:

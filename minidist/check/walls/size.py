@@ -17,10 +17,15 @@ from .figures import Sheet, whole
 class LargestModel(Sheet):
     name = "largest_model"
     right = "14 cards and shapes: to the byte, one byte less, the vocabulary alone too large, not one layer."
-    kinds = {"between": "some bytes to spare", "exact": "a card that is filled to the last byte",
-             "less": "one byte less than the next layer needs", "none": "a vocabulary that does not fit",
-             "empty": "not one layer fits", "many": "more layers than a float can count to the byte",
-             "long": "a long sequence"}  # fmt: skip
+    kinds = {
+        "between": "some bytes to spare",
+        "exact": "a card that is filled to the last byte",
+        "less": "one byte less than the next layer needs",
+        "none": "a vocabulary that does not fit",
+        "empty": "not one layer fits",
+        "many": "more layers than a float can count to the byte",
+        "long": "a long sequence",
+    }
     cases = tuple(Case(1, words, kind) for kind, words in (*kinds.items(), *kinds.items()))
 
     def draw(self, case, rng):
@@ -28,12 +33,22 @@ class LargestModel(Sheet):
             return int(torch.randint(low, high, (), generator=rng))
 
         heads = one(2, 17)
-        batch, seq, hidden, vocab = one(1, 9), one(64, 2049), heads * one(4, 33) * 2, one(1000, 60_000)
+        batch, seq, hidden, vocab = (
+            one(1, 9),
+            one(64, 2049),
+            heads * one(4, 33) * 2,
+            one(1000, 60_000),
+        )
         seq = seq * 8 if case.given == "long" else seq
         fixed, each = oracle.once(vocab, seq, hidden), sum(oracle.layer(seq, batch, hidden, heads))
         layers = one(*{"many": (10**9, 10**10), "between": (2000, 5000)}.get(case.given, (3, 90)))
-        spare = {"exact": 0, "less": -1, "many": -1, "none": -fixed - layers * each + one(1, fixed),
-                 "empty": -layers * each + one(0, each)}.get(case.given, one(1, each))  # fmt: skip
+        spare = {
+            "exact": 0,
+            "less": -1,
+            "many": -1,
+            "none": -fixed - layers * each + one(1, fixed),
+            "empty": -layers * each + one(0, each),
+        }.get(case.given, one(1, each))
         return [(fixed + layers * each + spare, batch, seq, hidden, heads, vocab)]
 
     def run(self, comm: Comm, yours, *given):
@@ -42,8 +57,10 @@ class LargestModel(Sheet):
     def judge(self, case, args, outcome):
         memory, batch, seq, hidden, heads, vocab = args[0]
         want = oracle.layers(*args[0])
-        name = (f"for {memory:,} bytes, batch {batch}, seq {seq}, hidden {hidden}, heads {heads}, vocab {vocab}, "
-                "the result")  # fmt: skip
+        name = (
+            f"for {memory:,} bytes, batch {batch}, seq {seq}, hidden {hidden}, heads {heads}, vocab {vocab}, "
+            "the result"
+        )
         whole(outcome.results[0], want, name, _looks(want, *args[0]))
 
 
@@ -60,26 +77,32 @@ def _looks(want: int, memory: int, b: int, s: int, h: int, a: int, v: int) -> di
         "The activations are not in it: every layer keeps them until its backward.": room // states,
         "The activations are not in it, nor the vocabulary.": memory // states,
         "The model states are not in it.": room // kept,
-        "Activations are taken for one layer only: each layer keeps its own.": (room - kept) // states,
+        "Activations are taken for one layer only: each layer keeps its own.": (room - kept)
+        // states,
         "Activations grow with the batch: b samples.": room // (states + one),
         "5as/h is not in it: it, too, is times s·b·h.": room // (states + 34 * s * b * h),
-        "5as/h is outside the bracket: it, too, is times s·b·h.": room // (states + 34 * s * b * h + 5 * a * s // h),
-        "Is 5as/h rounded? Multiply first: 34sbh + 5as²b.": room // (states + s * b * h * (34 + 5 * a * s // h)),
+        "5as/h is outside the bracket: it, too, is times s·b·h.": room
+        // (states + 34 * s * b * h + 5 * a * s // h),
+        "Is 5as/h rounded? Multiply first: 34sbh + 5as²b.": room
+        // (states + s * b * h * (34 + 5 * a * s // h)),
         "sbh(…) is in bytes already: each number's 2 are in it.": room // (states + 2 * kept),
-        "A layer has 12h² + 13h parameters: biases and norms, too.": (memory - fixed) // (16 * 12 * h * h + kept),
-        "Weights only? With gradients and Adam it is 16 bytes a parameter.":
-            (memory - fixed // 8) // (2 * parameters + kept),
-        "Weights only? With gradients and Adam it is 16 bytes a parameter: the layers', too.":
-            room // (2 * parameters + kept),
+        "A layer has 12h² + 13h parameters: biases and norms, too.": (memory - fixed)
+        // (16 * 12 * h * h + kept),
+        "Weights only? With gradients and Adam it is 16 bytes a parameter.": (memory - fixed // 8)
+        // (2 * parameters + kept),
+        "Weights only? With gradients and Adam it is 16 bytes a parameter: the layers', too.": room
+        // (2 * parameters + kept),
         "Those are parameters, not bytes: 16 bytes each.": room // (parameters + kept),
-        "12 are the optimizer's: with weights and gradients it is 16 bytes a parameter.":
-            (memory - fixed // 16 * 12) // (12 * parameters + kept),
+        "12 are the optimizer's: with weights and gradients it is 16 bytes a parameter.": (
+            memory - fixed // 16 * 12
+        )
+        // (12 * parameters + kept),
         "GB and GiB mixed? `memory` is in bytes already.": int(room / each * 2**30 / 10**9),
         "That is rounded up, or divided as floats: the last layer does not fit.": want + 1,
         "One more layer fits, to the byte.": want - 1,
         "0 is for a card on which not one layer fits.": 0,
         "It is the parameters that fit: whole layers are asked for.": want * parameters,
-    }  # fmt: skip
+    }
 
 
 def largest_model(yours) -> None:

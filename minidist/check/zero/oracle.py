@@ -25,7 +25,9 @@ def fullest(sizes: Sequence[int], n: int) -> int:
     return max(sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n))
 
 
-def stepped(values: list[Tensor], grads: list[list[Tensor]], steps: int, rates: Sequence[float]) -> list[Tensor]:
+def stepped(
+    values: list[Tensor], grads: list[list[Tensor]], steps: int, rates: Sequence[float]
+) -> list[Tensor]:
     """The values after so many serial steps; grads[k]: of step k.  rates: of each value."""
     params = [v.clone().requires_grad_() for v in values]
     optimizers = [Adam([p], rate) for p, rate in zip(params, rates, strict=True)]
@@ -53,8 +55,11 @@ def serial(weights: list[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor
 
 def order_hidden(grads: list[list[Tensor]]) -> bool:
     """Whether the ranks, each with its own squares first, might find the same norm bit for bit."""
-    ways = [[total(float(square(g)) for g in some) for some in grads]
-            for square in (lambda g: (g**2).sum(), lambda g: g.norm() ** 2) for total in (added, sum)]  # fmt: skip
+    ways = [
+        [total(float(square(g)) for g in some) for some in grads]
+        for square in (lambda g: (g**2).sum(), lambda g: g.norm() ** 2)
+        for total in (added, sum)
+    ]
     return any(len({added(way[r:] + way[:r]) ** 0.5 for r in range(len(way))}) == 1 for way in ways)
 
 

@@ -19,12 +19,22 @@ class Owners(Exam):
     name = "owners"
     right = "1 to 8 ranks, up to 60 parameters drawn at random: an owner for each, the fullest rank as full as need be."
     forbidden = FORBIDDEN
-    cases = tuple(Case(1, what, given) for what, given in {
-        "6 parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3), "the largest comes last": ([1, 1, 1, 1, 1, 5], 2),
-        "12 parameters, 4 ranks": (12, 4), "60 parameters, 8 ranks": (60, 8), "2 parameters, 4 ranks": (2, 4),
-        "30 parameters, 1 rank": (30, 1), "8 equal ones, 3 ranks": ([4] * 8, 3), "no parameter": ([], 2),
-        "a few large among small ones": ([100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1], 3),
-        "one of 0 bytes": ([0, 5, 3, 3], 2), "25 parameters, 5 ranks": (25, 5)}.items())  # fmt: skip
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in {
+            "6 parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3),
+            "the largest comes last": ([1, 1, 1, 1, 1, 5], 2),
+            "12 parameters, 4 ranks": (12, 4),
+            "60 parameters, 8 ranks": (60, 8),
+            "2 parameters, 4 ranks": (2, 4),
+            "30 parameters, 1 rank": (30, 1),
+            "8 equal ones, 3 ranks": ([4] * 8, 3),
+            "no parameter": ([], 2),
+            "a few large among small ones": ([100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1], 3),
+            "one of 0 bytes": ([0, 5, 3, 3], 2),
+            "25 parameters, 5 ranks": (25, 5),
+        }.items()
+    )
 
     def draw(self, case, rng):
         sizes, n = case.given
@@ -48,17 +58,25 @@ class Owners(Exam):
             raise Wrong("the result is None. Is there a `return`?")
         if not isinstance(owner, list | tuple):
             kind = kind_of(owner)
-            raise Wrong(f"the result is of type {kind}, and should be a list: the rank that owns each parameter.")
+            raise Wrong(
+                f"the result is of type {kind}, and should be a list: the rank that owns each parameter."
+            )
         self._ranks(list(owner), sizes, n)
         if list(owner) != list(got["again"]):
-            raise Wrong("asked again later, it gives another answer. All ranks call it, and must find the same owners.")
+            raise Wrong(
+                "asked again later, it gives another answer. All ranks call it, and must find the same owners."
+            )
         self._full(list(owner), sizes, n)
 
     def _ranks(self, owner: list, sizes: list[int], n: int) -> None:
         if any(isinstance(o, list | tuple) for o in owner):
-            raise Wrong("the result has lists in it, and should have one rank for each parameter, in their order.")
+            raise Wrong(
+                "the result has lists in it, and should have one rank for each parameter, in their order."
+            )
         if len(owner) != len(sizes):
-            raise Wrong(f"the result has length {len(owner)}, for {len(sizes)} parameters: a rank for each of them.")
+            raise Wrong(
+                f"the result has length {len(owner)}, for {len(sizes)} parameters: a rank for each of them."
+            )
         strange = [o for o in owner if type(o) is not int or not 0 <= o < n]
         if strange:
             raise Wrong(f"{strange[0]} is no rank: with {n} ranks they are 0 to {n - 1}.")
@@ -72,18 +90,24 @@ class Owners(Exam):
         said = f"{shown}the fullest rank owns {max(loads):,} bytes, and {best:,} are possible by the rule."
         counts = [owner.count(r) for r in range(n)]
         for text, looks in {
-            "Each goes to the rank whose turn it is: look at the bytes.": [i % n for i in range(len(sizes))],
-            "Small ones go first, and a large one at the end finds no room: begin with the largest.":
-                oracle.greedy(sizes, n, sorted(range(len(sizes)), key=lambda i: sizes[i])),
-            "They go in the order of the model: begin with the largest, which are hardest to place.":
-                oracle.greedy(sizes, n, range(len(sizes))),
-        }.items():  # fmt: skip
+            "Each goes to the rank whose turn it is: look at the bytes.": [
+                i % n for i in range(len(sizes))
+            ],
+            "Small ones go first, and a large one at the end finds no room: begin with the largest.": oracle.greedy(
+                sizes, n, sorted(range(len(sizes)), key=lambda i: sizes[i])
+            ),
+            "They go in the order of the model: begin with the largest, which are hardest to place.": oracle.greedy(
+                sizes, n, range(len(sizes))
+            ),
+        }.items():
             if owner == looks:
                 raise Wrong(f"{said} {text}")
         if len(set(owner)) == 1 and n > 1:
             raise Wrong(f"{said} One rank owns all: is its load counted?")
         if max(counts) - min(counts) <= 1:
-            raise Wrong(f"{said} Every rank owns as many parameters as the others: balance their bytes.")
+            raise Wrong(
+                f"{said} Every rank owns as many parameters as the others: balance their bytes."
+            )
         raise Wrong(f"{said} Largest first, each to the rank that has the fewest bytes by then.")
 
 

@@ -71,13 +71,17 @@ def sent_at_most(outcome: Outcome, psi: float, what: str, hint: str) -> None:
     """Raise Wrong if all ranks together send more than `psi` bytes, but for what rounds up."""
     sent = outcome.nbytes()
     if sent > psi * 1.02 + 64:
-        raise Wrong(f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
-                    f"are enough. {hint}")  # fmt: skip
+        raise Wrong(
+            f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
+            f"are enough. {hint}"
+        )
 
 
 def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
     """Raise Wrong if less is sent than must be."""
     sent = outcome.nbytes()
     if sent < 0.98 * psi - 64:
-        raise Wrong(f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
-                    "are the least: do numbers go another way than through messages?")  # fmt: skip
+        raise Wrong(
+            f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
+            "are the least: do numbers go another way than through messages?"
+        )

@@ -45,12 +45,26 @@ class Charge(TorchDispatchMode):
     beside(cost, copied): seconds of an operator of the host, or of a copy to or from it; None: they are free.
     """
 
-    def __init__(self, clock, ledger: Ledger, seconds: Callable[[Cost], float] | None, note: Callable,
-                 where: str | None = None, beside: Callable[[Cost, bool], float] | None = None):  # fmt: skip
+    def __init__(
+        self,
+        clock,
+        ledger: Ledger,
+        seconds: Callable[[Cost], float] | None,
+        note: Callable,
+        where: str | None = None,
+        beside: Callable[[Cost, bool], float] | None = None,
+    ):
         super().__init__()
-        self.clock, self.ledger, self.seconds, self.note, self.where = clock, ledger, seconds, note, where
+        self.clock, self.ledger, self.seconds, self.note, self.where = (
+            clock,
+            ledger,
+            seconds,
+            note,
+            where,
+        )
         self.beside, self.host = beside, 0  # how deep in `with comm.host`
-        self.stepping, self.copying = False, ""  # within an optimizer's step; which way over the host's link
+        # within an optimizer's step; which way over the host's link
+        self.stepping, self.copying = False, ""
 
     @property
     def phase(self) -> str:
@@ -74,13 +88,19 @@ class Charge(TorchDispatchMode):
         out = called(known, func, args, kwargs)
         read, written = known.operands(args, kwargs, out)
         ledger = self.ledger
-        places, there = self._places(known, read, written) if self.host or ledger.hosted else ((), False)
+        places, there = (
+            self._places(known, read, written) if self.host or ledger.hosted else ((), False)
+        )
         if not known.free:
             if True in places:
-                self._charge_beside(known, known.cost_of(args, kwargs, out, read, written), start, places, written)
+                self._charge_beside(
+                    known, known.cost_of(args, kwargs, out, read, written), start, places, written
+                )
             elif self._charged(read, written):
                 self._charge(known, known.cost_of(args, kwargs, out, read, written), start)
-        ledger.saw(read, written, start, known.name, there, known.view or (bool(args) and out is args[0]))
+        ledger.saw(
+            read, written, start, known.name, there, known.view or (bool(args) and out is args[0])
+        )
         return out
 
     def _places(self, known: Operator, read: list, written: list) -> tuple[set[bool], bool]:
@@ -91,11 +111,15 @@ class Charge(TorchDispatchMode):
         places = sources | {on_host(x, there) for x in written if x.dim()}
         return places or {on_host(x, there) for x in written or read}, there
 
-    def _charge_beside(self, known: Operator, cost: Cost, start: float, places: set[bool], written: list) -> None:
+    def _charge_beside(
+        self, known: Operator, cost: Cost, start: float, places: set[bool], written: list
+    ) -> None:
         copied = len(places) > 1
         if copied:
             if known.name not in COPIES:
-                raise RuntimeError(f"{known.name} has operands on the host and on the device: copy one side first")
+                raise RuntimeError(
+                    f"{known.name} has operands on the host and on the device: copy one side first"
+                )
             down = self.ledger.on_host(written[0], self.host > 0)
             cost = Cost(0, stored(written), cost.dtype)
             self.ledger.copied[not down] += cost.nbytes

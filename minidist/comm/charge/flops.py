@@ -24,7 +24,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import bmm_flop, flop_registry, mm_flop, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import (
+    bmm_flop,
+    flop_registry,
+    mm_flop,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 
 class Cost(NamedTuple):
@@ -43,7 +49,9 @@ def _attention_backward(grad, q, k, v, *_):
     return sdpa_backward_flop_count(grad.shape, q.shape, k.shape, v.shape)
 
 
-def _convolution_backward(grad, x, w, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask):
+def _convolution_backward(
+    grad, x, w, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask
+):
     """As much as forward for each of the two gradients. (PyTorch's own counts that of the weights `groups` times.)"""
     places = prod((x if transposed else grad).shape[2:])
     return (mask[0] + mask[1]) * 2 * x.shape[0] * places * w.numel()
@@ -57,7 +65,9 @@ def _rnn(x, *weights):
 def _multi_head(q, k, v, embed, heads, qkv_weight, qkv_bias, out_weight, *_):
     """Inference in one kernel, of q, k, v (B, T, H): the four projections and the attention between."""
     shape = (q.shape[0], heads, q.shape[1], embed // heads)
-    return 2 * q.shape[:2].numel() * (qkv_weight.numel() + out_weight.numel()) + sdpa_flop_count(shape, shape, shape)
+    return 2 * q.shape[:2].numel() * (qkv_weight.numel() + out_weight.numel()) + sdpa_flop_count(
+        shape, shape, shape
+    )
 
 
 def _encoder_layer(x, embed, heads, *weights):
@@ -85,9 +95,21 @@ LACKING: dict[str, Callable[..., int]] = {
 }
 """Products that PyTorch's counter does not know, or counts wrongly: the positional arguments -> FLOPs."""
 
-FREE = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "record_stream"}  # views without saying so
-OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_",
-             "cauchy_", "geometric_"}  # fmt: skip
+# views without saying so
+FREE = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "record_stream"}
+OVERWRITE = {
+    "copy_",
+    "fill_",
+    "zero_",
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "random_",
+    "exponential_",
+    "log_normal_",
+    "cauchy_",
+    "geometric_",
+}
 GATHER = {"embedding", "gather", "index", "index_select", "take"}
 
 SEQUENCES = (list, tuple)
@@ -97,23 +119,47 @@ class Operator:
     """What is known of an operator before it is called. `free`: it moves nothing; `view`: what it gives
     lies where its operand lies; `composite`: it is made of others."""
 
-    __slots__ = ("changed", "composite", "formula", "free", "gathers", "moved", "name", "outs", "overwrites", "view")
+    __slots__ = (
+        "changed",
+        "composite",
+        "formula",
+        "free",
+        "gathers",
+        "moved",
+        "name",
+        "outs",
+        "overwrites",
+        "view",
+    )
 
     def __init__(self, func):
         schema = func._schema
         self.name = name = schema.name.partition("::")[2]
-        self.composite = func.has_kernel_for_dispatch_key(torch.DispatchKey.CompositeImplicitAutograd)
+        self.composite = func.has_kernel_for_dispatch_key(
+            torch.DispatchKey.CompositeImplicitAutograd
+        )
         self.view = func.is_view
-        self.free = (self.view or torch.Tag.inplace_view in func.tags or name in FREE
-                     or name.removeprefix("new_").startswith("empty"))  # fmt: skip
+        self.free = (
+            self.view
+            or torch.Tag.inplace_view in func.tags
+            or name in FREE
+            or name.removeprefix("new_").startswith("empty")
+        )
         self.overwrites, self.gathers = name.removeprefix("_foreach_") in OVERWRITE, name in GATHER
-        written = [(i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        written = [
+            (i, a)
+            for i, a in enumerate(schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
         self.outs = {a.name for _, a in written if a.kwarg_only}  # out=: written, not read
-        self.changed = [] if schema.returns else [i for i, _ in written]  # in place, and not returned
+        # in place, and not returned
+        self.changed = [] if schema.returns else [i for i, _ in written]
         self.formula = _formula(func.overloadpacket, name)
         self.moved = getattr(func, "bytes_moved", None)
 
-    def operands(self, args: tuple, kwargs: Mapping[str, Any], out: Any) -> tuple[list[Tensor], list[Tensor]]:
+    def operands(
+        self, args: tuple, kwargs: Mapping[str, Any], out: Any
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """What a call that returned `out` read, and what it wrote or gave."""
         read, written = tensors(args), tensors((out,))
         if kwargs:

@@ -17,9 +17,30 @@ from torch import Tensor
 from .flops import Operator
 
 IN_PLACE = {"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_"}
-ALIKE = {"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp", "sqrt", "rsqrt", "reciprocal", "neg", "exp", "log",
-         "abs", "sigmoid", "tanh", "relu", "silu", "sigmoid_backward", "tanh_backward", "threshold_backward",
-         "silu_backward"}  # fmt: skip
+ALIKE = {
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "neg",
+    "exp",
+    "log",
+    "abs",
+    "sigmoid",
+    "tanh",
+    "relu",
+    "silu",
+    "sigmoid_backward",
+    "tanh_backward",
+    "threshold_backward",
+    "silu_backward",
+}
 
 
 def called(known: Operator, func, args: tuple, kwargs: Mapping[str, Any]) -> Any:
@@ -57,8 +78,11 @@ def _fit(x: Tensor, *others) -> bool:
 def _plain(*xs) -> bool:
     """Whether all tensors among `xs` are contiguous ones on meta, of one floating dtype."""
     tensors = [x for x in xs if isinstance(x, Tensor)]
-    return bool(tensors) and tensors[0].dtype.is_floating_point and all(
-        x.is_meta and x.is_contiguous() and x.dtype == tensors[0].dtype for x in tensors)  # fmt: skip
+    return (
+        bool(tensors)
+        and tensors[0].dtype.is_floating_point
+        and all(x.is_meta and x.is_contiguous() and x.dtype == tensors[0].dtype for x in tensors)
+    )
 
 
 def _alike(*args) -> Tensor | None:
@@ -69,7 +93,9 @@ def _gelu(*args, approximate: str = "none"):
     return _alike(*args) if approximate in ("none", "tanh") else None
 
 
-def _layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float):
+def _layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+):
     k, shape = len(shape), tuple(shape)
     if not _plain(x, weight, bias) or x.shape[-k:] != shape or not _sized(shape, weight, bias):
         return None
@@ -78,13 +104,28 @@ def _layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor
     return torch.empty_like(x), x.new_empty(rows, dtype=wide), x.new_empty(rows, dtype=wide)
 
 
-def _layer_norm_backward(grad: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, weight: Tensor | None,
-                         bias: Tensor | None, mask: list[bool]):  # fmt: skip
-    if not _plain(grad, x, weight, bias) or grad.shape != x.shape or not _sized(tuple(shape), weight, bias):
+def _layer_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    shape: list[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mask: list[bool],
+):
+    if (
+        not _plain(grad, x, weight, bias)
+        or grad.shape != x.shape
+        or not _sized(tuple(shape), weight, bias)
+    ):
         return None
     if (mask[1] and weight is None) or (mask[2] and bias is None):
         return None
-    return tuple(torch.empty_like(y) if wanted else None for y, wanted in zip((x, weight, bias), mask, strict=True))
+    return tuple(
+        torch.empty_like(y) if wanted else None
+        for y, wanted in zip((x, weight, bias), mask, strict=True)
+    )
 
 
 def _sized(shape: tuple[int, ...], *xs: Tensor | None) -> bool:
@@ -92,7 +133,13 @@ def _sized(shape: tuple[int, ...], *xs: Tensor | None) -> bool:
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1):
-    if not (bias.dtype == a.dtype == b.dtype and a.is_meta and b.is_meta and bias.is_meta and bias.is_contiguous()):
+    if not (
+        bias.dtype == a.dtype == b.dtype
+        and a.is_meta
+        and b.is_meta
+        and bias.is_meta
+        and bias.is_contiguous()
+    ):
         return None
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or bias.shape != b.shape[1:]:
         return None
@@ -109,5 +156,11 @@ def _sum(x: Tensor, dim: list[int] | None = None, keepdim: bool = False, *, dtyp
     return x.new_empty(sizes)
 
 
-RULES = {"gelu": _gelu, "gelu_backward": _gelu, "native_layer_norm": _layer_norm,
-         "native_layer_norm_backward": _layer_norm_backward, "addmm": _addmm, "sum": _sum}  # fmt: skip
+RULES = {
+    "gelu": _gelu,
+    "gelu_backward": _gelu,
+    "native_layer_norm": _layer_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "addmm": _addmm,
+    "sum": _sum,
+}

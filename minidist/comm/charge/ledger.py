@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from ..trace.timeline import CATEGORIES, Timeline
 
 PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, BUFFERS, OTHER = range(len(CATEGORIES))
-STRENGTH = (5, 4, 3, 1, 2, 0)  # the strongest claim to a storage holds: a buffer that backward reads is a buffer
+# the strongest claim to a storage holds: a buffer that backward reads is a buffer
+STRENGTH = (5, 4, 3, 1, 2, 0)
 HOST = "host"  # the name of its memory, beside the types of torch's devices
 AT_START = -math.inf  # of what is first seen as an operand: before all that is known
 
@@ -46,7 +47,8 @@ class Ledger:
         self._live: dict[int, _Held] = {}
         self._category, self._device = bytearray(), bytearray()  # of each storage
         self._devices: dict[str, int] = {}
-        self._times, self._which, self._change = array("d"), array("q"), array("q")  # of each change
+        # of each change
+        self._times, self._which, self._change = array("d"), array("q"), array("q")
         self._accumulated: tuple | None = None
         self._open = True
         self.hosted = False  # whether anything has lain in the host's memory
@@ -80,8 +82,15 @@ class Ledger:
         held = self._live.get(x.untyped_storage()._cdata)
         return new if held is None else self._device[held.index] == self._devices.get(HOST)
 
-    def saw(self, read: list[Tensor], written: list[Tensor], start: float, name: str = "", host: bool = False,
-            nothing_new: bool = False) -> None:  # fmt: skip
+    def saw(
+        self,
+        read: list[Tensor],
+        written: list[Tensor],
+        start: float,
+        name: str = "",
+        host: bool = False,
+        nothing_new: bool = False,
+    ) -> None:
         """An operator that began at `start` has read and written, or given, these dense tensors.
 
         host: what it gave is in the host's memory.  nothing_new: it gave no memory that it had not read."""
@@ -115,7 +124,8 @@ class Ledger:
             if isinstance(value, Tensor):
                 self.claim(value, STATES, since)
         for p in [p for group in optimizer.param_groups for p in group["params"]]:
-            self.claim(p, PARAMETERS if p.requires_grad else STATES, since)  # an fp32 copy of the weights is a state
+            # an fp32 copy of the weights is a state
+            self.claim(p, PARAMETERS if p.requires_grad else STATES, since)
             self._gradient(p)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
@@ -139,8 +149,14 @@ class Ledger:
         highest peak."""
         columns = self._times, self._change, self._which, self._category, self._device
         wanted = [device] if device else self._devices.keys() - {HOST}
-        found = [Timeline.of(*columns, name, code) for name, code in self._devices.items() if name in wanted]
-        return max(found, key=lambda timeline: timeline.peak, default=Timeline([], [], [], device or "cpu"))
+        found = [
+            Timeline.of(*columns, name, code)
+            for name, code in self._devices.items()
+            if name in wanted
+        ]
+        return max(
+            found, key=lambda timeline: timeline.peak, default=Timeline([], [], [], device or "cpu")
+        )
 
     def _hold(self, x: Tensor, born: float, forward: bool, host: bool = False) -> _Held:
         storage = x.untyped_storage()

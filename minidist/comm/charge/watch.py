@@ -10,7 +10,10 @@ import functools
 
 import torch
 from torch.nn.modules import module as modules
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from .charge import charges
 from .ledger import BUFFERS, PARAMETERS
@@ -21,13 +24,19 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._handles = [
-            modules.register_module_parameter_registration_hook(functools.partial(_registered, PARAMETERS)),
-            modules.register_module_buffer_registration_hook(functools.partial(_registered, BUFFERS)),
+            modules.register_module_parameter_registration_hook(
+                functools.partial(_registered, PARAMETERS)
+            ),
+            modules.register_module_buffer_registration_hook(
+                functools.partial(_registered, BUFFERS)
+            ),
             register_optimizer_step_pre_hook(functools.partial(_stepping, True)),
             register_optimizer_step_post_hook(functools.partial(_stepping, False)),
         ]
         self._resize = resize = torch.UntypedStorage.resize_
-        torch.UntypedStorage.resize_ = lambda storage, nbytes: _resized(storage, resize(storage, nbytes))
+        torch.UntypedStorage.resize_ = lambda storage, nbytes: _resized(
+            storage, resize(storage, nbytes)
+        )
         return self
 
     def __exit__(self, *exception) -> None:

@@ -59,19 +59,25 @@ class Cluster(Presets):
         needed = {("device",): self.ranks, ("nvlink", "pcie"): self.devices, ("nic",): self.nodes}
         for names, count in needed.items():
             if count > 1 and not any(name in self.links for name in names):
-                raise ValueError(f"the cluster has {self.size} ranks but no link {' or '.join(map(repr, names))}, "
-                                 f"only {list(self.links)}")  # fmt: skip
+                raise ValueError(
+                    f"the cluster has {self.size} ranks but no link {' or '.join(map(repr, names))}, "
+                    f"only {list(self.links)}"
+                )
         if self.host is not None and "pcie" not in self.links:
-            raise ValueError(f"the cluster has a host, {self.host.name}, but no link 'pcie' to it, "
-                             f"only {list(self.links)}")  # fmt: skip
+            raise ValueError(
+                f"the cluster has a host, {self.host.name}, but no link 'pcie' to it, "
+                f"only {list(self.links)}"
+            )
         per_node = self.ranks * self.devices
         units = {"device": self.ranks, "spine": per_node * (self.rack or self.nodes)}
         for name, level in self.links.items():
             if name not in LEVELS:
                 raise ValueError(f"the levels are {', '.join(LEVELS)}, not {name!r}")
             if units.get(name, per_node) % level.share:
-                raise ValueError(f"{level.share} ranks cannot share a wire of level {name!r}, which has "
-                                 f"{units.get(name, per_node)} ranks in one place")  # fmt: skip
+                raise ValueError(
+                    f"{level.share} ranks cannot share a wire of level {name!r}, which has "
+                    f"{units.get(name, per_node)} ranks in one place"
+                )
 
     @property
     def size(self) -> int:
@@ -81,7 +87,9 @@ class Cluster(Presets):
     def _check(self, *ranks: int) -> None:
         for rank in ranks:
             if not 0 <= rank < self.size:
-                raise ValueError(f"rank {rank} is not in this cluster of {self.size} ranks, 0 to {self.size - 1}")
+                raise ValueError(
+                    f"rank {rank} is not in this cluster of {self.size} ranks, 0 to {self.size - 1}"
+                )
 
     def place(self, rank: int) -> Place:
         """(rack, node, device) of a rank; ValueError for a rank that does not exist."""
@@ -97,9 +105,13 @@ class Cluster(Presets):
     def _paths(self) -> list[_Path | None]:
         """The way within a device, a node, a rack, and between racks; None where no two ranks are so far apart."""
         inside = "nvlink" if "nvlink" in self.links else "pcie"
-        ways = [[name for name in names if name in self.links]
-                for names in (("device",), (inside,), ("nic", "tor"), ("nic", "tor", "spine"))]  # fmt: skip
-        return [_Path(names, [self.links[name] for name in names]) if names else None for names in ways]
+        ways = [
+            [name for name in names if name in self.links]
+            for names in (("device",), (inside,), ("nic", "tor"), ("nic", "tor", "spine"))
+        ]
+        return [
+            _Path(names, [self.links[name] for name in names]) if names else None for names in ways
+        ]
 
     def _path(self, src: int, dst: int) -> _Path:
         self._check(src, dst)
@@ -119,13 +131,18 @@ class Cluster(Presets):
             slow = max(self.slow_ranks.get(src, 1.0), self.slow_ranks.get(dst, 1.0))
         whole = self.slow_links.get((src, dst), 1.0)
         port = path.levels[0]
-        return Link(whole * (port.alpha * slow + path.alpha), whole * max(port.beta * slow, path.beta))
+        return Link(
+            whole * (port.alpha * slow + path.alpha), whole * max(port.beta * slow, path.beta)
+        )
 
     def route(self, src: int, dst: int) -> Route:
         """What a message from `src` to `dst` takes and occupies."""
         path, (alpha, beta) = self._path(src, dst), self.link(src, dst)
         port, both = path.names[0], not path.levels[0].duplex
-        wires = [((port, src, "both" if both else "out"), beta), ((port, dst, "both" if both else "in"), beta)]
+        wires = [
+            ((port, src, "both" if both else "out"), beta),
+            ((port, dst, "both" if both else "in"), beta),
+        ]
         if path.shares:  # behind the ports
             wires += self._shared(path, src, dst)
         return Route(alpha, beta, tuple(wires))
@@ -153,7 +170,9 @@ class Cluster(Presets):
         node, pcie = self.place(rank).node, self.links["pcie"]
         per_node = self.ranks * self.devices
         beside = min(n - node * per_node, per_node)
-        return HostPart(self.host.part(beside), Link(pcie.alpha, pcie.beta * min(pcie.share, beside)))
+        return HostPart(
+            self.host.part(beside), Link(pcie.alpha, pcie.beta * min(pcie.share, beside))
+        )
 
     def noise(self, kind: str, rank: int, k: int) -> float:
         """The factor on the time of the k-th "message" or "operation" of a rank; 1 without `jitter`."""
@@ -168,7 +187,9 @@ class Cluster(Presets):
     def slow_link(self, src: int, dst: int, factor: float) -> Cluster:
         """The same, but messages from `src` to `dst` (this way only) take `factor` times as long, α and β."""
         self.link(src, dst)
-        slower = _longer(factor, f"slow link from {src} to {dst}") * self.slow_links.get((src, dst), 1.0)
+        slower = _longer(factor, f"slow link from {src} to {dst}") * self.slow_links.get(
+            (src, dst), 1.0
+        )
         return replace(self, slow_links=self.slow_links | {(src, dst): slower})
 
     def jitter(self, sigma: float, seed: int = 0) -> Cluster:
@@ -199,11 +220,15 @@ class Cluster(Presets):
 
     def __str__(self) -> str:
         table = [("level", "α µs", "GB/s", "wires"), *self.rows()]
-        return "\n".join([self.summary(), *(f"  {a:<16} {b:>6} {c:>9}  {d}" for a, b, c, d in table)])
+        return "\n".join(
+            [self.summary(), *(f"  {a:<16} {b:>6} {c:>9}  {d}" for a, b, c, d in table)]
+        )
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("level", "α µs", "GB/s", "wires"))
-        rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self.rows())
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self.rows()
+        )
         return f"<p>{escape(self.summary())}</p><table><tr>{head}</tr>{rows}</table>"
 
 

@@ -14,8 +14,14 @@ from ...arguments import number, whole
 from ..base import Link
 
 # From near to far; each with the name that tables show.
-LEVELS = {"device": "same device", "nvlink": "NVLink/NVSwitch", "pcie": "PCIe",
-          "nic": "NIC", "tor": "top-of-rack", "spine": "spine"}  # fmt: skip
+LEVELS = {
+    "device": "same device",
+    "nvlink": "NVLink/NVSwitch",
+    "pcie": "PCIe",
+    "nic": "NIC",
+    "tor": "top-of-rack",
+    "spine": "spine",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,9 @@ class Device:
         """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
         if dtype not in self.flops:
             known = ", ".join(str(d).removeprefix("torch.") for d in self.flops)
-            raise ValueError(f"{self.name} has a peak for {known}, not for {str(dtype).removeprefix('torch.')}")
+            raise ValueError(
+                f"{self.name} has a peak for {known}, not for {str(dtype).removeprefix('torch.')}"
+            )
         return self.flops[dtype]
 
     def part(self, of: int) -> Device:
@@ -97,7 +105,9 @@ def ends(comm, dst: int, src: int | None) -> tuple[int, int]:
     src = comm.rank if src is None else src
     for rank in (src, dst):
         if not 0 <= whole(rank, "a link goes from a rank to a rank, a whole number") < comm.size:
-            raise ValueError(f"no link goes to rank {rank}: there are {comm.size} ranks, 0 to {comm.size - 1}")
+            raise ValueError(
+                f"no link goes to rank {rank}: there are {comm.size} ranks, 0 to {comm.size - 1}"
+            )
     if src == dst:
         raise ValueError(f"no link goes from rank {src} to rank {dst}, itself")
     return src, dst

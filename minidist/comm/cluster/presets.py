@@ -32,16 +32,28 @@ def nic(gigabits: float, share: int = 1) -> Level:
     return Level(NET_ALPHA, 1 / (gigabits / 100 * NET_100), share=share)
 
 
-def gpu(name: str, tensor: float, single: float, double: float, memory: float, bandwidth: float) -> Device:
+def gpu(
+    name: str, tensor: float, single: float, double: float, memory: float, bandwidth: float
+) -> Device:
     """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB; TB/s."""
-    flops = {bfloat16: tensor * TERA, float16: tensor * TERA, float32: single * TERA, float64: double * TERA}
+    flops = {
+        bfloat16: tensor * TERA,
+        float16: tensor * TERA,
+        float32: single * TERA,
+        float64: double * TERA,
+    }
     return Device(name, flops, int(memory * GIGA), bandwidth * TERA, LAUNCH)
 
 
 # hardware.csv, V100 SXM: fp16, fp32, fp64. Assumptions: bf16 at the speed of fp32 (a V100 has no tensor cores
 # for it: the row's note); 32 GB at 0.9 TB/s, the larger of the two that were sold.
-V100 = Device("V100 SXM", {float16: 125.0 * TERA, bfloat16: 15.7 * TERA, float32: 15.7 * TERA, float64: 7.8 * TERA},
-              int(32 * GIGA), 0.9 * TERA, LAUNCH)  # fmt: skip
+V100 = Device(
+    "V100 SXM",
+    {float16: 125.0 * TERA, bfloat16: 15.7 * TERA, float32: 15.7 * TERA, float64: 7.8 * TERA},
+    int(32 * GIGA),
+    0.9 * TERA,
+    LAUNCH,
+)
 # hardware.csv, by device: fp16_dense = bf16_dense, fp32, HBM_capacity, HBM_bandwidth. fp64 is an assumption
 # (the makers' data sheets, without tensor cores).
 A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0)
@@ -50,7 +62,9 @@ H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8)
 B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0)
 
 
-def cpus(name: str, cores: int, gigahertz: float, each: int, channels: int, transfers: float, memory: int) -> Device:
+def cpus(
+    name: str, cores: int, gigahertz: float, each: int, channels: int, transfers: float, memory: int
+) -> Device:
     """The CPUs of a node: `each` FLOP a clock and core in fp32, half as many in fp64 (16 bits gain nothing); memory
     channels of 8 bytes, in all sockets together, at `transfers` GT/s; GB."""
     flops = cores * gigahertz * GIGA * each
@@ -66,8 +80,13 @@ XEON_8480 = cpus("2 × Xeon Platinum 8480C", 112, 2.0, 64, 16, 4.8, 2000)
 XEON_8570 = cpus("2 × Xeon Platinum 8570", 112, 2.1, 64, 16, 5.6, 2000)
 
 # Assumptions, by order of magnitude: 8 cores of 100 GFLOP/s in fp32, 16 GB of memory, 2 µs an operation.
-LAPTOP = Device("laptop", {float32: 0.8 * TERA, float64: 0.4 * TERA, bfloat16: 0.4 * TERA, float16: 0.4 * TERA},
-                int(16 * GIGA), 50 * GIGA, 2e-6)  # fmt: skip
+LAPTOP = Device(
+    "laptop",
+    {float32: 0.8 * TERA, float64: 0.4 * TERA, bfloat16: 0.4 * TERA, float16: 0.4 * TERA},
+    int(16 * GIGA),
+    50 * GIGA,
+    2e-6,
+)
 # Assumption: what `launch` takes between two processes. One core copies in or out, not both: half duplex.
 SHARED_MEMORY = Level(20e-6, 1 / (4 * GIGA), duplex=False)
 
@@ -86,8 +105,15 @@ class Presets:
     """
 
     @classmethod
-    def uniform(cls, n: int, alpha: float, beta: float, device: Device | None = None, host: Device | None = None,
-                pcie: Level | None = None):  # fmt: skip
+    def uniform(
+        cls,
+        n: int,
+        alpha: float,
+        beta: float,
+        device: Device | None = None,
+        host: Device | None = None,
+        pcie: Level | None = None,
+    ):
         """`n` ranks and between any two the same link: alpha seconds a message, beta seconds a byte. Each may have a
         `host` of its own, behind `pcie`."""
         links = {"nic": Level(alpha, beta)} | ({} if pcie is None else {"pcie": pcie})
@@ -103,34 +129,97 @@ class Presets:
         """8 V100 a node. Its NVLinks are a cube mesh, in which some pairs have two links, some one, some none; here
         any pair has all six, as a switch would give: right for rings along the mesh, too good for the rest."""
         card = nic(100, share=2)
-        return cls(**_dgx("DGX-1 V100", V100, XEON_V4, nvlink(6, 20.0), 12.0, card, nodes, oversubscription))
+        return cls(
+            **_dgx(
+                "DGX-1 V100", V100, XEON_V4, nvlink(6, 20.0), 12.0, card, nodes, oversubscription
+            )
+        )
 
     @classmethod
     def dgx_a100(cls, nodes: int = 1, oversubscription: int = 1):
         """8 A100 (80 GB) a node behind NVSwitch, a NIC of 200 Gbit/s each."""
-        return cls(**_dgx("DGX A100", A100, EPYC, nvlink(12, 20.0), 31.0, nic(200), nodes, oversubscription))
+        return cls(
+            **_dgx(
+                "DGX A100", A100, EPYC, nvlink(12, 20.0), 31.0, nic(200), nodes, oversubscription
+            )
+        )
 
     @classmethod
     def dgx_h100(cls, nodes: int = 1, oversubscription: int = 1):
         """8 H100 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
-        return cls(**_dgx("DGX H100", H100, XEON_8480, nvlink(18, 20.6), 63.0, nic(400), nodes, oversubscription))
+        return cls(
+            **_dgx(
+                "DGX H100",
+                H100,
+                XEON_8480,
+                nvlink(18, 20.6),
+                63.0,
+                nic(400),
+                nodes,
+                oversubscription,
+            )
+        )
 
     @classmethod
     def dgx_h200(cls, nodes: int = 1, oversubscription: int = 1):
         """8 H200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
-        return cls(**_dgx("DGX H200", H200, XEON_8480, nvlink(18, 20.6), 63.0, nic(400), nodes, oversubscription))
+        return cls(
+            **_dgx(
+                "DGX H200",
+                H200,
+                XEON_8480,
+                nvlink(18, 20.6),
+                63.0,
+                nic(400),
+                nodes,
+                oversubscription,
+            )
+        )
 
     @classmethod
     def dgx_b200(cls, nodes: int = 1, oversubscription: int = 1):
         """8 B200 a node behind NVSwitch, a NIC of 400 Gbit/s each."""
-        return cls(**_dgx("DGX B200", B200, XEON_8570, nvlink(18, 40.1), 63.0, nic(400), nodes, oversubscription))
+        return cls(
+            **_dgx(
+                "DGX B200",
+                B200,
+                XEON_8570,
+                nvlink(18, 40.1),
+                63.0,
+                nic(400),
+                nodes,
+                oversubscription,
+            )
+        )
 
 
-def _dgx(name: str, device: Device, host: Device, inside: Level, pcie: float, card: Level, nodes: int,
-         oversubscription: int) -> dict:  # fmt: skip
+def _dgx(
+    name: str,
+    device: Device,
+    host: Device,
+    inside: Level,
+    pcie: float,
+    card: Level,
+    nodes: int,
+    oversubscription: int,
+) -> dict:
     if oversubscription < 1:
         raise ValueError(f"at least 1 NIC has an uplink to itself, not {oversubscription}")
     tor = Level(0.0, card.beta)  # its time is in NCCL's 14 µs
     spine = Level(SPINE_ALPHA, card.beta, share=card.share * oversubscription)
-    links = {"nvlink": inside, "pcie": Level(PCIE_ALPHA, 1 / (pcie * GIGA)), "nic": card, "tor": tor, "spine": spine}
-    return dict(name=name, device=device, host=host, devices=8, nodes=nodes, rack=NODES_PER_RACK, links=links)
+    links = {
+        "nvlink": inside,
+        "pcie": Level(PCIE_ALPHA, 1 / (pcie * GIGA)),
+        "nic": card,
+        "tor": tor,
+        "spine": spine,
+    }
+    return dict(
+        name=name,
+        device=device,
+        host=host,
+        devices=8,
+        nodes=nodes,
+        rack=NODES_PER_RACK,
+        links=links,
+    )

@@ -35,7 +35,13 @@ class Endpoint:
     """Sends and receives of one process. `close()` before it ends."""
 
     def __init__(self, rings: Rings, rank: int, timeout: float, checked: bool, trace: Trace):
-        self.rings, self.rank, self.timeout, self.checked, self.trace = rings, rank, timeout, checked, trace
+        self.rings, self.rank, self.timeout, self.checked, self.trace = (
+            rings,
+            rank,
+            timeout,
+            checked,
+            trace,
+        )
         others = [r for r in range(rings.n) if r != rank]
         wire = None if rings.rate is None else Wire(rings.rate)
         ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
@@ -45,7 +51,8 @@ class Endpoint:
         self._wanted: dict[int, int] = defaultdict(int)  # how many of them, by src or ANY
         self._aside: dict[tuple, deque[Aside]] = defaultdict(deque)  # (src, channel)
         self._coming: dict[int, Message | Aside] = {}  # what the ring from src is filling
-        self._told: set[tuple[str, int]] = set()  # deaths that a wildcard receive on this channel has heard of
+        # deaths that a wildcard receive on this channel has heard of
+        self._told: set[tuple[str, int]] = set()
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
         self._posted = count()  # receives
@@ -77,7 +84,9 @@ class Endpoint:
                     if queue[0].complete:
                         queue.popleft().finish()
             for src, ring in self._in.items():
-                while (self._wanted[src] or self._wanted[ANY] or src in self._coming) and self._pull(src, ring):
+                while (
+                    self._wanted[src] or self._wanted[ANY] or src in self._coming
+                ) and self._pull(src, ring):
                     pass
 
     def _due(self) -> float:
@@ -133,7 +142,9 @@ class Endpoint:
             self._wanted[receive.peer] -= 1
             receive.peer = src
             receive.work.source = receive.comm.local(src)
-            error = receive.mismatch(header) if self.checked or receive.nbytes != header[1] else None
+            error = (
+                receive.mismatch(header) if self.checked or receive.nbytes != header[1] else None
+            )
             if error is not None:
                 receive.finish(error)
                 receive.nbytes = -1
@@ -221,9 +232,16 @@ class Endpoint:
                 torn = self._coming.pop(r, None)  # its sender died in the midst of it
                 torn = [torn] if isinstance(torn, Message) and not torn.over else []
                 failed |= self._forsake(deque(torn), r) | self._forsake(self._out[r][1], r)
-            silent = {r for r in gone if not self._in[r].header()}  # of the others something has still to be read
+            # of the others something has still to be read
+            silent = {r for r in gone if not self._in[r].header()}
             for (src, channel), queue in self._receives.items():
-                peers = [src] if src != ANY else [r for r in queue[0].comm.ranks if r != self.rank] if queue else []
+                peers = (
+                    [src]
+                    if src != ANY
+                    else [r for r in queue[0].comm.ranks if r != self.rank]
+                    if queue
+                    else []
+                )
                 news = self._unheard(silent.intersection(peers), channel) if src == ANY else None
                 if news is not None:
                     failed |= self._forsake(deque([queue.popleft()]), news)
@@ -233,7 +251,9 @@ class Endpoint:
 
     def _unheard(self, gone: set[int], channel: str) -> int | None:
         """One of the dead of whom no wildcard receive on this channel has heard; it has heard now."""
-        news = sorted(r for r in gone if self.rings.flags[r] == 2 and (channel, r) not in self._told)
+        news = sorted(
+            r for r in gone if self.rings.flags[r] == 2 and (channel, r) not in self._told
+        )
         self._told.update((channel, r) for r in news[:1])
         return news[0] if news else None
 
@@ -253,5 +273,7 @@ class Endpoint:
             next(iter(self.open)).wait()
         left = [src for (src, _), queue in self._aside.items() if queue]
         if left:
-            raise Deadlock(f"rank {self.rank} returned, but a message from rank {left[0]} was never received")
+            raise Deadlock(
+                f"rank {self.rank} returned, but a message from rank {left[0]} was never received"
+            )
         self.rings.flag(self.rank, 1)

@@ -17,10 +17,18 @@ from .rings import packed
 def says(op: Send | Recv, checked: bool, call: tuple | None = None) -> tuple:
     """What the header of a message says of this side, in types that marshal knows. call: see `Comm.call`."""
     if op.x.is_meta:
-        raise ValueError(f"a meta tensor, {describe(op.x)}, has no values to pass between processes: use a World")
+        raise ValueError(
+            f"a meta tensor, {describe(op.x)}, has no values to pass between processes: use a World"
+        )
     found = caller() if checked else None
     where = (_at_most(200, found[0].co_filename[::-1])[::-1], found[1]) if found else ("", 0)
-    return tuple(op.x.shape), str(op.x.dtype).removeprefix("torch."), op.label and _at_most(120, op.label), call, *where
+    return (
+        tuple(op.x.shape),
+        str(op.x.dtype).removeprefix("torch."),
+        op.label and _at_most(120, op.label),
+        call,
+        *where,
+    )
 
 
 def _at_most(nbytes: int, text: str) -> str:
@@ -31,7 +39,9 @@ def _at_most(nbytes: int, text: str) -> str:
 def side(rank: int, said: tuple) -> Side:
     """The same for people: `rank` is that side's rank."""
     shape, dtype, label, call, filename, line = said
-    return Side(rank, shape, getattr(torch, dtype), label, call, located(filename, line) if filename else "")
+    return Side(
+        rank, shape, getattr(torch, dtype), label, call, located(filename, line) if filename else ""
+    )
 
 
 def plain(x: torch.Tensor) -> bool:
@@ -58,17 +68,29 @@ class Message:
         if x.device.type == "cpu" and plain(x):
             self.flat = x
         else:  # staged: values of a send, room for a receive
-            self.flat = settled(x.to("cpu")) if self.sending else torch.empty(x.shape, dtype=x.dtype)
-        self.nbytes, self.pointer = self.flat.numel() * self.flat.element_size(), self.flat.data_ptr()
+            self.flat = (
+                settled(x.to("cpu")) if self.sending else torch.empty(x.shape, dtype=x.dtype)
+            )
+        self.nbytes, self.pointer = (
+            self.flat.numel() * self.flat.element_size(),
+            self.flat.data_ptr(),
+        )
         self.posted = time.monotonic()
-        self.header = packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
+        self.header = (
+            packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
+        )
 
     @property
     def complete(self) -> bool:
         return self.begun and self.moved >= self.nbytes
 
     def finish(self, error: BaseException | None = None) -> None:
-        if error is None and not self.sending and not self.over and self.pointer != self.op.x.data_ptr():
+        if (
+            error is None
+            and not self.sending
+            and not self.over
+            and self.pointer != self.op.x.data_ptr()
+        ):
             self.op.x.detach().copy_(self.flat)
         self.over = True
         self.work.error = self.work.error or error
@@ -84,7 +106,9 @@ class Message:
         sent, expected = header[3], self.said
         if sent[:4] == expected[:4]:
             return None
-        return Mismatch(mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected)))
+        return Mismatch(
+            mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected))
+        )
 
     def __str__(self) -> str:
         verb, to = ("send", "to") if self.sending else ("receive", "from")

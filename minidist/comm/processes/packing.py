@@ -24,19 +24,28 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj):
         if isinstance(obj, torch.storage.TypedStorage):  # made anew for each tensor that is pickled
             return _typed, (obj._untyped_storage, obj.dtype)
-        if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":  # one object for each memory
+        # one object for each memory
+        if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
             return _storage, (torch.empty(0, dtype=torch.uint8).set_(obj).numpy().tobytes(),)
         return super().reducer_override(obj)
 
 
 def _typed(storage: torch.storage.TypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    return torch.storage.TypedStorage(wrap_storage=storage._untyped_storage, dtype=dtype, _internal=True)
+    return torch.storage.TypedStorage(
+        wrap_storage=storage._untyped_storage, dtype=dtype, _internal=True
+    )
 
 
 def _storage(data: bytes) -> torch.storage.TypedStorage:
     """Typed, as torch itself unpickles an untyped one: tensors of the newer dtypes count on it."""
-    values = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return torch.storage.TypedStorage(wrap_storage=values.untyped_storage(), dtype=torch.uint8, _internal=True)
+    values = (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data
+        else torch.empty(0, dtype=torch.uint8)
+    )
+    return torch.storage.TypedStorage(
+        wrap_storage=values.untyped_storage(), dtype=torch.uint8, _internal=True
+    )
 
 
 def dumps(value) -> bytes:
@@ -48,10 +57,18 @@ def dumps(value) -> bytes:
 
 def dumps_program(program: Callable, args: tuple, kwargs: dict) -> bytes:
     """The program and its arguments, with what the modules of the user's define that they come from."""
-    found = {sys.modules.get(getattr(x, "__module__", None)) for x in (program, *args, *kwargs.values()) if users(x)}
+    found = {
+        sys.modules.get(getattr(x, "__module__", None))
+        for x in (program, *args, *kwargs.values())
+        if users(x)
+    }
     with _REGISTERING:
         known = cloudpickle.list_registry_pickle_by_value()
-        modules = [m for m in found if m is not None and m.__name__ != "__main__" and m.__name__ not in known]
+        modules = [
+            m
+            for m in found
+            if m is not None and m.__name__ != "__main__" and m.__name__ not in known
+        ]
         try:
             for module in modules:
                 cloudpickle.register_pickle_by_value(module)

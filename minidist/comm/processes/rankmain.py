@@ -73,8 +73,10 @@ def _prepare(rank: int, request: dict) -> None:
     linecache.cache.update(request["cells"])
     if os.path.isdir(request["cwd"]):
         os.chdir(request["cwd"])
-    sys.stdout, sys.stderr = [os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-                              for fd in (1, 2)]  # fmt: skip  # what the server opened were other files
+    sys.stdout, sys.stderr = [
+        os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+        for fd in (1, 2)
+    ]  # what the server opened were other files
     keep_freed_memory()
     torch.set_num_threads(1)  # first: a forked child's OpenMP threads hang if its parent had some
     torch.set_default_dtype(request["dtype"])
@@ -93,8 +95,13 @@ def _run(rank: int, request: dict, rings, store: str) -> dict:
         value = program(comm, *args, **kwargs)
         flush()
         end = time.monotonic()
-        return {"ok": True, "value": _result(value), "trace": trace, "span": (start, end),
-                "changed": reached.changed()}  # fmt: skip
+        return {
+            "ok": True,
+            "value": _result(value),
+            "trace": trace,
+            "span": (start, end),
+            "changed": reached.changed(),
+        }
     except BaseException as error:
         return _failure(error, trace)
 
@@ -113,8 +120,13 @@ def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple
     # A rank whose program ends at once must not be missed by those who are still connecting.
     os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     # Forming the group takes a while however short the program's own waits may be.
-    dist.init_process_group("gloo", store=dist.FileStore(f"{store}/ranks", n), rank=rank, world_size=n,
-                            timeout=timedelta(seconds=max(timeout, 30)))  # fmt: skip
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(f"{store}/ranks", n),
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(seconds=max(timeout, 30)),
+    )
     comm = TorchComm(checked=checked, timeout=timeout, trace=trace)
     return comm, comm.flush
 
@@ -123,7 +135,9 @@ def _result(value) -> bytes:
     try:
         return dumps(value)
     except Exception as error:
-        error.add_note(f"the program's result, a {type(value).__name__}, cannot be sent to the notebook")
+        error.add_note(
+            f"the program's result, a {type(value).__name__}, cannot be sent to the notebook"
+        )
         raise
 
 
@@ -135,7 +149,15 @@ def _failure(error: BaseException, trace: Trace) -> dict:
         packed = dumps(error.with_traceback(None))
         pickle.loads(packed)
     except Exception:
-        text = "".join(traceback.format_exception_only(error)).strip()  # never fails, whatever the exception
+        # never fails, whatever the exception
+        text = "".join(traceback.format_exception_only(error)).strip()
         packed = dumps(RuntimeError(text))
     gc.collect()
-    return {"ok": False, "error": packed, "frames": frames, "missing": missing, "lost": lost, "trace": trace}
+    return {
+        "ok": False,
+        "error": packed,
+        "frames": frames,
+        "missing": missing,
+        "lost": lost,
+        "trace": trace,
+    }

@@ -36,11 +36,14 @@ class Rings:
         self.n, self.rate, self.slot = n, rate, mmap.PAGESIZE * max(1, min(pages, 64, slow))
         self._memory = mmap.mmap(-1, max(1, len(pairs)) * SLOTS * self.slot + mmap.PAGESIZE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self.flags = memoryview(self._memory)[: mmap.PAGESIZE]  # a byte for each rank: 0 running, 1 returned, 2 dead
+        # a byte for each rank: 0 running, 1 returned, 2 dead
+        self.flags = memoryview(self._memory)[: mmap.PAGESIZE]
         self.bells = [context.Semaphore(0) for _ in range(n)]
         self.items = {pair: context.Semaphore(0) for pair in pairs}
         self.spaces = {pair: context.Semaphore(SLOTS) for pair in pairs}
-        self.address = {pair: base + mmap.PAGESIZE + i * SLOTS * self.slot for i, pair in enumerate(pairs)}
+        self.address = {
+            pair: base + mmap.PAGESIZE + i * SLOTS * self.slot for i, pair in enumerate(pairs)
+        }
 
     def flag(self, rank: int, value: int) -> None:
         """Tell every rank that `rank` has returned (1) or died (2)."""
@@ -60,7 +63,9 @@ def packed(header: tuple) -> bytes:
     """A header as it travels. Raises ValueError if it does not fit (some 50 dimensions, or groups within groups)."""
     data = marshal.dumps(header)
     if len(data) > HEADER:
-        raise ValueError(f"the header of a message has room for {HEADER} bytes, and this takes {len(data)}: {header}")
+        raise ValueError(
+            f"the header of a message has room for {HEADER} bytes, and this takes {len(data)}: {header}"
+        )
     return data
 
 
@@ -69,7 +74,11 @@ class Outgoing:
 
     def __init__(self, rings: Rings, src: int, dst: int):
         self.slot, self.address = rings.slot, rings.address[src, dst]
-        self.items, self.spaces, self.bell = rings.items[src, dst], rings.spaces[src, dst], rings.bells[dst]
+        self.items, self.spaces, self.bell = (
+            rings.items[src, dst],
+            rings.spaces[src, dst],
+            rings.bells[dst],
+        )
         self.count = 0  # segments written
 
     def room(self, message) -> bool:
@@ -99,7 +108,11 @@ class Incoming:
 
     def __init__(self, rings: Rings, src: int, dst: int):
         self.slot, self.address = rings.slot, rings.address[src, dst]
-        self.items, self.spaces, self.bell = rings.items[src, dst], rings.spaces[src, dst], rings.bells[src]
+        self.items, self.spaces, self.bell = (
+            rings.items[src, dst],
+            rings.spaces[src, dst],
+            rings.bells[src],
+        )
         self.count = 0  # segments read
         self._held = False  # a filled slot whose header has been looked at
 
@@ -108,7 +121,9 @@ class Incoming:
         if not self._held and not self.items.acquire(False):
             return None
         self._held = True
-        return marshal.loads(ctypes.string_at(self.address + self.count % SLOTS * self.slot, HEADER))
+        return marshal.loads(
+            ctypes.string_at(self.address + self.count % SLOTS * self.slot, HEADER)
+        )
 
     def pull(self, message) -> bool:
         """Read segments into `message` (pointer, nbytes, moved) while there are any; True if any."""

@@ -20,7 +20,12 @@ class ShmComm(Comm):
     """
 
     def __init__(self, endpoint: Endpoint, ranks: list[int], rank: int, channel: str = "main"):
-        self.endpoint, self.ranks, self.channel, self.members = endpoint, ranks, channel, tuple(ranks)
+        self.endpoint, self.ranks, self.channel, self.members = (
+            endpoint,
+            ranks,
+            channel,
+            tuple(ranks),
+        )
         self.rank, self.size, self.device = rank, len(ranks), torch.device("cpu")
         self._lanes: dict[int, ThreadLane] = {}
 
@@ -32,7 +37,12 @@ class ShmComm(Comm):
         return self.endpoint.post(self, ops)
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
-        return ShmComm(self.endpoint, [self.ranks[r] for r in ranks], ranks.index(self.rank), f"{self.channel}/{name}")
+        return ShmComm(
+            self.endpoint,
+            [self.ranks[r] for r in ranks],
+            ranks.index(self.rank),
+            f"{self.channel}/{name}",
+        )
 
     def _agree(self) -> None:
         if self.endpoint.checked:

@@ -42,7 +42,15 @@ class _Rank:
                 os.close(fd)
             os.dup2(out, 1)
             os.dup2(out, 2)
-            rank_main(rank, supervisor.request, supervisor.rings, supervisor.store, report, held, self.stack)
+            rank_main(
+                rank,
+                supervisor.request,
+                supervisor.rings,
+                supervisor.store,
+                report,
+                held,
+                self.stack,
+            )
         for fd in (report, out, held):
             os.close(fd)
         self.results = Connection(results, writable=False)
@@ -71,7 +79,8 @@ class _Rank:
 
     def reap(self) -> str:
         """Wait for the end of a dead process, and end what it has started; says how it died."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: nobody is left in its group
+        # macOS: nobody is left in its group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         if os.WIFSIGNALED(status):
@@ -85,8 +94,12 @@ class Supervisor:
     def __init__(self, fd: int):
         self.notebook = Connection(fd)
         self.request = pickle.loads(self.notebook.recv_bytes())
-        self.store = tempfile.mkdtemp(prefix="minidist-") if self.request["transport"] == "gloo" else ""
-        self.rings = Rings(self.request["n"] if self.request["transport"] == "shm" else 1, self.request["rate"])
+        self.store = (
+            tempfile.mkdtemp(prefix="minidist-") if self.request["transport"] == "gloo" else ""
+        )
+        self.rings = Rings(
+            self.request["n"] if self.request["transport"] == "shm" else 1, self.request["rate"]
+        )
         self.ranks: list[_Rank] = []
         self.dead: set[int] = set()
         self.heard = 0  # outcomes, in the order in which they came
@@ -108,13 +121,19 @@ class Supervisor:
                 self.ranks.append(_Rank(r, self))
             self.selector.register(self.notebook, selectors.EVENT_READ, self._gone)
             for rank in self.ranks:
-                self.selector.register(rank.results, selectors.EVENT_READ, lambda rank=rank: self._hear(rank))
-                self.selector.register(rank.prints, selectors.EVENT_READ, lambda rank=rank: self._print(rank))
+                self.selector.register(
+                    rank.results, selectors.EVENT_READ, lambda rank=rank: self._hear(rank)
+                )
+                self.selector.register(
+                    rank.prints, selectors.EVENT_READ, lambda rank=rank: self._print(rank)
+                )
             going = True
             while going and any(rank.outcome is None for rank in self.ranks):
                 left = None if self.until is None else self.until - time.monotonic()
                 going = left is None or left > 0
-                going &= not [True for key, _ in self.selector.select(left and max(left, 0)) if not key.data()]
+                going &= not [
+                    True for key, _ in self.selector.select(left and max(left, 0)) if not key.data()
+                ]
             self._end(going)
             unread = self.rings.unread() if going else []
             self.notebook.send(("end", [rank.outcome for rank in self.ranks], unread))
@@ -163,7 +182,10 @@ class Supervisor:
     def _explained(self) -> bool:
         """Whether a rank has ended in another way than by losing a connection. When a wait over gloo times out, gloo
         closes that rank's connections: its neighbours may be heard before it is."""
-        return any(r.outcome is not None and not r.outcome["ok"] and not r.outcome.get("lost") for r in self.ranks)
+        return any(
+            r.outcome is not None and not r.outcome["ok"] and not r.outcome.get("lost")
+            for r in self.ranks
+        )
 
     def _where(self) -> dict[int, str]:
         """Where each rank stands that has neither ended nor failed."""
@@ -174,7 +196,11 @@ class Supervisor:
         while time.monotonic() < until and not all(rank.answered() for rank in alive):
             time.sleep(0.01)
         time.sleep(0.1)  # an answer is written line by line
-        ended = {r.rank: "its end: its program has returned" for r in self.ranks if r.outcome and r.outcome["ok"]}
+        ended = {
+            r.rank: "its end: its program has returned"
+            for r in self.ranks
+            if r.outcome and r.outcome["ok"]
+        }
         return ended | {rank.rank: rank.where() for rank in alive}
 
     def _end(self, gently: bool) -> None:
@@ -185,7 +211,10 @@ class Supervisor:
                 os.write(rank.go, b"g") if gently else os.kill(rank.pid, signal.SIGKILL)
         until = time.monotonic() + 3
         for rank in alive:
-            while gently and os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            while (
+                gently
+                and os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            ):
                 if time.monotonic() > until:
                     os.kill(rank.pid, signal.SIGKILL)
                 time.sleep(0.001)
@@ -202,5 +231,6 @@ class Supervisor:
 def supervise(fd: int) -> None:
     """Serve the one launch whose notebook is at the other end of the socket `fd`."""
     os.setsid()  # a Ctrl-C in the terminal is the notebook's to handle
-    with contextlib.suppress(EOFError, ConnectionError):  # the notebook has gone, or thought better of it
+    # the notebook has gone, or thought better of it
+    with contextlib.suppress(EOFError, ConnectionError):
         Supervisor(fd).run()

@@ -28,7 +28,9 @@ class _Options(NamedTuple):
     own: dict[str, Callable]
 
 
-def process_group(comm: Comm, verbs: Any = None, overlap: bool = True, **own: Callable) -> dist.ProcessGroup:
+def process_group(
+    comm: Comm, verbs: Any = None, overlap: bool = True, **own: Callable
+) -> dist.ProcessGroup:
     """`comm`'s ranks as a process group; verbs, overlap, own: see CommGroup. To be called by every rank.
 
         group = process_group(comm, minidist.collectives, all_reduce_=mine)
@@ -40,17 +42,23 @@ def process_group(comm: Comm, verbs: Any = None, overlap: bool = True, **own: Ca
     World, whose ranks share a process.
     """
     if isinstance(comm, WorldComm):
-        raise ValueError("torch.distributed has one rank a process, and a World has them all in one: for DDP a "
-                         "CommGroup is enough; for FSDP2, launch(program, n)")  # fmt: skip
+        raise ValueError(
+            "torch.distributed has one rank a process, and a World has them all in one: for DDP a "
+            "CommGroup is enough; for FSDP2, launch(program, n)"
+        )
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
     options = _Options(comm, verbs, overlap, own)
     if not dist.is_initialized():
-        dist.init_process_group(NAME, store=dist.HashStore(), rank=comm.rank, world_size=comm.size, pg_options=options)
+        dist.init_process_group(
+            NAME, store=dist.HashStore(), rank=comm.rank, world_size=comm.size, pg_options=options
+        )
         return dist.group.WORLD
     if (comm.rank, comm.size) != (dist.get_rank(), dist.get_world_size()):
-        raise ValueError(f"the Comm is rank {comm.rank} of {comm.size}, and torch.distributed is rank "
-                         f"{dist.get_rank()} of {dist.get_world_size()}")  # fmt: skip
+        raise ValueError(
+            f"the Comm is rank {comm.rank} of {comm.size}, and torch.distributed is rank "
+            f"{dist.get_rank()} of {dist.get_world_size()}"
+        )
     return dist.new_group(backend=NAME, pg_options=options)
 
 

@@ -25,10 +25,24 @@ from ..base import Comm, describe
 from ..world.world import WorldComm
 from .groupwork import GroupWork, begin
 
-VERBS = ("all_gather_", "all_reduce_", "all_to_all", "barrier", "broadcast_", "gather", "reduce_", "reduce_scatter_",
-         "scatter")  # fmt: skip
-_OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "mean", dist.ReduceOp.MIN: "min", dist.ReduceOp.MAX: "max",
-        dist.ReduceOp.PRODUCT: "prod"}  # fmt: skip
+VERBS = (
+    "all_gather_",
+    "all_reduce_",
+    "all_to_all",
+    "barrier",
+    "broadcast_",
+    "gather",
+    "reduce_",
+    "reduce_scatter_",
+    "scatter",
+)
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "mean",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.PRODUCT: "prod",
+}
 
 
 class CommGroup(dist.ProcessGroup):
@@ -42,9 +56,13 @@ class CommGroup(dist.ProcessGroup):
     def __init__(self, comm: Comm, verbs: Any = None, overlap: bool = True, **own: Callable):
         super().__init__(comm.rank, comm.size)
         if unknown := [name for name in own if name not in VERBS]:
-            raise ValueError(f"a group has no function {unknown[0]!r}: there are {', '.join(VERBS)}")
+            raise ValueError(
+                f"a group has no function {unknown[0]!r}: there are {', '.join(VERBS)}"
+            )
         if overlap and isinstance(comm, WorldComm):
-            raise ValueError("a World's ranks share one clock, and PyTorch waits without it: overlap=False")
+            raise ValueError(
+                "a World's ranks share one clock, and PyTorch waits without it: overlap=False"
+            )
         self.comm, self.verbs, self.overlap, self.own, self._name = comm, verbs, overlap, own, ""
 
     def getBackendName(self) -> str:
@@ -60,14 +78,20 @@ class CommGroup(dist.ProcessGroup):
     def _verb(self, name: str) -> Callable:
         found = self.own.get(name) or getattr(self.verbs, name, None)
         if found is None:
-            raise NotImplementedError(f"{name} is called, and this group has none: process_group(…, {name}=…)")
+            raise NotImplementedError(
+                f"{name} is called, and this group has none: process_group(…, {name}=…)"
+            )
         return found
 
-    def _start(self, result: list, tensors: Sequence[Tensor], job: Callable[[Comm], None]) -> GroupWork:
+    def _start(
+        self, result: list, tensors: Sequence[Tensor], job: Callable[[Comm], None]
+    ) -> GroupWork:
         """Do `job`, in the lane or here. `result`: what its future will hold.  tensors: all that it touches."""
         for x in tensors:
             if x.device.type not in ("cpu", "meta") or x.layout is not torch.strided:
-                raise ValueError(f"this group sends dense CPU tensors, not {describe(x)} {x.layout} on {x.device}")
+                raise ValueError(
+                    f"this group sends dense CPU tensors, not {describe(x)} {x.layout} on {x.device}"
+                )
         return begin(self.comm, job, result, self.overlap)
 
     def allreduce(self, tensors, opts=None) -> GroupWork:
@@ -134,7 +158,10 @@ class CommGroup(dist.ProcessGroup):
             _fits(output, self.comm.size * x.numel(), "all-gather", x, self.comm.size)
         return self.allgather([_chunks(output, self.comm.size) for output in outputs], inputs)
 
-    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
+    _allgather_base, allgather_into_tensor_coalesced = (
+        all_gather_single,
+        all_gather_single_coalesced,
+    )
 
     def reduce_scatter(self, outputs, inputs, opts=None) -> GroupWork:
         """`outputs[i]` becomes `inputs[i][rank]`, combined over the ranks. The inputs stay as they are: this copies."""
@@ -158,7 +185,10 @@ class CommGroup(dist.ProcessGroup):
             _fits(x, self.comm.size * output.numel(), "reduce-scatter", output, self.comm.size)
         return self.reduce_scatter(outputs, [_chunks(x, self.comm.size) for x in inputs], opts)
 
-    _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+    _reduce_scatter_base, reduce_scatter_tensor_coalesced = (
+        reduce_scatter_single,
+        reduce_scatter_single_coalesced,
+    )
 
     def gather(self, outputs, inputs, opts) -> GroupWork:
         root, run = opts.rootRank, self._verb("gather")
@@ -175,7 +205,10 @@ class CommGroup(dist.ProcessGroup):
 
         def job(comm: Comm) -> None:
             given = torch.stack([x.reshape(-1) for x in inputs[0]]) if comm.rank == root else None
-            _put(run(comm, given, root, out=outputs[0].new_empty(1, outputs[0].numel())).reshape(-1), outputs)
+            _put(
+                run(comm, given, root, out=outputs[0].new_empty(1, outputs[0].numel())).reshape(-1),
+                outputs,
+            )
 
         return self._start(outputs, [*outputs, *(x for xs in inputs for x in xs)], job)
 
@@ -189,10 +222,14 @@ class CommGroup(dist.ProcessGroup):
 
         return self._start(outputs, [*outputs, *inputs], job)
 
-    def all_to_all_single(self, output: Tensor, input: Tensor, out_sizes=(), sizes=(), opts=None) -> GroupWork:
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, out_sizes=(), sizes=(), opts=None
+    ) -> GroupWork:
         """Rows; `sizes[r]` of them go to rank r, `out_sizes[r]` come from it. None given: even."""
-        parts = [x.split(list(s)) if s else _chunks(x, self.comm.size)
-                 for x, s in ((output, out_sizes), (input, sizes))]  # fmt: skip
+        parts = [
+            x.split(list(s)) if s else _chunks(x, self.comm.size)
+            for x, s in ((output, out_sizes), (input, sizes))
+        ]
         return self.alltoall(*map(list, parts))
 
     alltoall_base = all_to_all_single
@@ -220,7 +257,10 @@ def _listed(tensors) -> list[Tensor]:
 
 
 def _by_dtype(tensors: list[Tensor]) -> list[list[Tensor]]:
-    return [[x for x in tensors if x.dtype == dtype] for dtype in dict.fromkeys(x.dtype for x in tensors)]
+    return [
+        [x for x in tensors if x.dtype == dtype]
+        for dtype in dict.fromkeys(x.dtype for x in tensors)
+    ]
 
 
 def _flat(tensors: list[Tensor], copy: bool = False) -> Tensor:
@@ -244,7 +284,11 @@ def _chunks(x: Tensor, n: int) -> list[Tensor]:
 
 def _fits(whole: Tensor, numbers: int, what: str, part: Tensor, n: int) -> None:
     if whole.numel() != numbers:
-        raise ValueError(f"the whole of this {what} is {describe(whole)}, and {n} parts of {describe(part)} "
-                         f"are {numbers} numbers")  # fmt: skip
+        raise ValueError(
+            f"the whole of this {what} is {describe(whole)}, and {n} parts of {describe(part)} "
+            f"are {numbers} numbers"
+        )
     if not whole.is_contiguous():
-        raise ValueError(f"the whole of this {what} has strides {whole.stride()}: it must be contiguous")
+        raise ValueError(
+            f"the whole of this {what} has strides {whole.stride()}: it must be contiguous"
+        )

@@ -22,21 +22,43 @@ from ..processes.rings import HEADER
 from .torchwork import naming, packed_header, unpacked_header
 
 # What NCCL knows (ncclDataType_t); other dtypes travel as bytes.
-KNOWN = {torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64}
+KNOWN = {
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
 
 
 class GroupedWork(Work):
     """Sends and receives of one Comm. Nothing has started before `start_together`."""
 
-    __slots__ = ("_comm", "_error", "_headers", "_over", "_running", "_said", "_stage", "call", "ops", "source")
+    __slots__ = (
+        "_comm",
+        "_error",
+        "_headers",
+        "_over",
+        "_running",
+        "_said",
+        "_stage",
+        "call",
+        "ops",
+        "source",
+    )
 
     def __init__(self, comm, ops):
         self._comm, self.ops, self.source, self.call = comm, ops, None, comm.call
         self._over, self._error = False, None
         self._said = [says(op, comm.checked, comm.call) for op in ops]
-        self._headers: list[tuple] = []  # (work of torch, op, the header's bytes, what this side says)
+        # (work of torch, op, the header's bytes, what this side says)
+        self._headers: list[tuple] = []
         self._running: list[dist.Work] = []
-        self._stage: list[tuple] = []  # (target, staged): received values on their way to a strided tensor
+        # (target, staged): received values on their way to a strided tensor
+        self._stage: list[tuple] = []
         comm.unwaited[self] = None
 
     def done(self) -> bool:
@@ -139,5 +161,7 @@ def _nbytes(said: tuple) -> int:
 
 def lost(error: Mismatch) -> CommError:
     """What to say to whoever goes on with a communicator whose two sides differ in bytes."""
-    return CommError("this Comm's communicator was given up after a mismatch, which NCCL does not survive: end the "
-                     f"run, and start it again.\n{error}")  # fmt: skip
+    return CommError(
+        "this Comm's communicator was given up after a mismatch, which NCCL does not survive: end the "
+        f"run, and start it again.\n{error}"
+    )

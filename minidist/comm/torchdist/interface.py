@@ -14,7 +14,8 @@ import struct
 import sys
 
 ADDRESS_OF = 0x8915  # Linux's SIOCGIFADDR
-ANYWHERE = "192.0.2.1"  # an address of documentation, to which nothing is sent: only the route there is asked for
+# an address of documentation, to which nothing is sent: only the route there is asked for
+ANYWHERE = "192.0.2.1"
 
 
 def name_interface(master: str) -> None:
@@ -30,11 +31,15 @@ def name_interface(master: str) -> None:
     if not is_loopback(own := address_of(name)):
         return
     found = interfaces()
-    routes = [found[address] for address in map(address_towards, (master, ANYWHERE)) if address in found]
+    routes = [
+        found[address] for address in map(address_towards, (master, ANYWHERE)) if address in found
+    ]
     if not routes and len(found) > 1:
-        raise RuntimeError(f"this host's name, {name}, stands for {own}, where no other host can connect, and it has "
-                           f"{len(found)} network interfaces: set GLOO_SOCKET_IFNAME to the one through which the "
-                           f"hosts reach each other ({', '.join(found.values())})")  # fmt: skip
+        raise RuntimeError(
+            f"this host's name, {name}, stands for {own}, where no other host can connect, and it has "
+            f"{len(found)} network interfaces: set GLOO_SOCKET_IFNAME to the one through which the "
+            f"hosts reach each other ({', '.join(found.values())})"
+        )
     for interface in [*routes, *found.values()][:1]:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
 

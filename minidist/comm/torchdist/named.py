@@ -16,15 +16,22 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 
-def named_group(parent: dist.ProcessGroup, ranks: Sequence[int], channel: str, timeout: float,
-                backend: str | None = None) -> dist.ProcessGroup:  # fmt: skip
+def named_group(
+    parent: dist.ProcessGroup,
+    ranks: Sequence[int],
+    channel: str,
+    timeout: float,
+    backend: str | None = None,
+) -> dist.ProcessGroup:
     """A group of these ranks of `parent`, this one among them, in this order. All of them call it; each waits for all.
 
     channel: what its members know it by; used once for each parent.  timeout: seconds that its operations may take.
     backend: such as "gloo"; None: what the parent has.
     """
     everyone = [dist.get_global_rank(parent, rank) for rank in ranks]
-    name = f"minidist/{c10d._get_process_group_name(parent)}/{channel}/{','.join(map(str, everyone))}"
+    name = (
+        f"minidist/{c10d._get_process_group_name(parent)}/{channel}/{','.join(map(str, everyone))}"
+    )
     whole, place = c10d._get_default_group(), everyone.index(dist.get_rank())
     # Over a connection of its own: who waits for a key holds up whoever shares the connection, such as another lane.
     store = c10d._get_default_store().clone()
@@ -32,8 +39,16 @@ def named_group(parent: dist.ProcessGroup, ranks: Sequence[int], channel: str, t
     bound, whole.bound_device_id = whole.bound_device_id, None
     try:
         group, _ = c10d._new_process_group_helper(
-            len(everyone), place, everyone, dist.Backend(backend or dist.get_backend_config(parent)), store,
-            c10d.GroupName(name), timeout=timedelta(seconds=timeout), device_id=bound, group_desc=channel)  # fmt: skip
+            len(everyone),
+            place,
+            everyone,
+            dist.Backend(backend or dist.get_backend_config(parent)),
+            store,
+            c10d.GroupName(name),
+            timeout=timedelta(seconds=timeout),
+            device_id=bound,
+            group_desc=channel,
+        )
     finally:
         whole.bound_device_id = bound
     c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(everyone)}

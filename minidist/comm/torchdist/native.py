@@ -14,8 +14,13 @@ from torch import Tensor
 
 from .named import named_group
 
-_OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX,
-        "prod": dist.ReduceOp.PRODUCT}  # fmt: skip
+_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.SUM,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "prod": dist.ReduceOp.PRODUCT,
+}
 
 # Their names since PyTorch 2.13, where the older ones warn.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -85,7 +90,8 @@ class Native:
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
         self._begin()
-        longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)  # the root knows
+        # the root knows
+        longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)
         dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
         padded = _padded(chunks, int(longest))
         out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
@@ -96,7 +102,9 @@ class Native:
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         self._begin()
         out, into = torch.cat(outputs), torch.cat(inputs)
-        dist.all_to_all_single(out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group)
+        dist.all_to_all_single(
+            out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group
+        )
         for chunk, values in zip(outputs, out.split([o.numel() for o in outputs]), strict=True):
             chunk.copy_(values)
 
@@ -119,7 +127,10 @@ def _unpad(chunks: Sequence[Tensor], padded: Sequence[Tensor]) -> None:
 def _joined(chunks: list[Tensor]) -> Tensor:
     """All chunks in one tensor, each as long as the longest: their own memory where they lie so already."""
     first, step = chunks[0], chunks[0].nbytes
-    if all(c.numel() == first.numel() and c.data_ptr() == first.data_ptr() + i * step for i, c in enumerate(chunks)):
+    if all(
+        c.numel() == first.numel() and c.data_ptr() == first.data_ptr() + i * step
+        for i, c in enumerate(chunks)
+    ):
         if first.untyped_storage().data_ptr() == chunks[-1].untyped_storage().data_ptr():
             return first.as_strided((first.numel() * len(chunks),), (1,))
     return torch.cat(_padded(chunks))

@@ -138,9 +138,13 @@ class Progress:
                 needed = any(r.work is work or not r.work.waited for r in source.unread)
                 if source is not own and not source.driven and needed:
                     source.driven = True
-                    threading.Thread(target=self._read, args=(source,), name="headers", daemon=True).start()
+                    threading.Thread(
+                        target=self._read, args=(source,), name="headers", daemon=True
+                    ).start()
 
-    def _read(self, source: Source | None, until: Receive | None = None, patient: bool = True) -> None:
+    def _read(
+        self, source: Source | None, until: Receive | None = None, patient: bool = True
+    ) -> None:
         """Read headers until that of `until` has been read; None: until no more are expected."""
         limit = None if patient else time.monotonic() + until.work._comm.timeout
         while True:

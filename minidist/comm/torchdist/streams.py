@@ -68,7 +68,8 @@ class StreamLane:
         with self._gpu.stream(self._stream):
             try:
                 work._result = fn(self.comm, *args)
-                self.comm.start()  # here, on the lane's stream, which knows that the values are there
+                # here, on the lane's stream, which knows that the values are there
+                self.comm.start()
             except BaseException as error:
                 work._error = error
             work._event = self._stream.record_event()
@@ -105,9 +106,13 @@ def tensors(values: Any) -> Iterator[Tensor]:
             stack.append(value.__self__)
         elif getattr(value, "__closure__", None):
             stack += [cell.cell_contents for cell in value.__closure__ if cell != _EMPTY]
-        elif type(value).__module__.startswith("minidist.") and not isinstance(value, Comm | Work | nn.Module):
+        elif type(value).__module__.startswith("minidist.") and not isinstance(
+            value, Comm | Work | nn.Module
+        ):
             stack += getattr(value, "__dict__", {}).values()
-            slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+            slots = [
+                name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())
+            ]
             stack += [getattr(value, name, None) for name in slots]
 
 

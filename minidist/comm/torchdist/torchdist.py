@@ -57,24 +57,36 @@ class TorchComm(Comm):
     a death but by torchrun, which ends the other ranks, or by NCCL's watchdog, which ends the process after `timeout`.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, checked: bool | None = None,
-                 timeout: float = DEFAULT_TIMEOUT, trace: Trace | None = None):  # fmt: skip
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        checked: bool | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        trace: Trace | None = None,
+    ):
         check_timeout(timeout)
         if checked not in (None, True, False):
             raise ValueError(f"checked is True, False or None, not {checked!r}")
         if group is None and not dist.is_initialized():
-            raise RuntimeError("torch.distributed has no group yet: from_env() makes one under torchrun, "
-                               "dist.init_process_group(…) elsewhere")  # fmt: skip
+            raise RuntimeError(
+                "torch.distributed has no group yet: from_env() makes one under torchrun, "
+                "dist.init_process_group(…) elsewhere"
+            )
         if not isinstance(group, dist.ProcessGroup | None):
-            raise TypeError(f"a TorchComm is made of a process group of torch.distributed, not of {group!r}")
+            raise TypeError(
+                f"a TorchComm is made of a process group of torch.distributed, not of {group!r}"
+            )
         self.group = dist.group.WORLD if group is None else group
         backends = dist.get_backend_config(self.group)
         self.nccl, cpu = "nccl" in backends, "cpu:" in backends
         if checked and not cpu:
-            raise ValueError(f"a checked TorchComm sends its headers over gloo, and this group has {backends}")
+            raise ValueError(
+                f"a checked TorchComm sends its headers over gloo, and this group has {backends}"
+            )
         self.checked, self.timeout, self.trace = cpu if checked is None else checked, timeout, trace
         self.unwaited: dict[Work, None] = {}  # of this Comm and all made from it, for `flush`
-        self.posting: dict[TorchComm, None] = {}  # likewise: those with operations that have not started
+        # likewise: those with operations that have not started
+        self.posting: dict[TorchComm, None] = {}
         self.tracing, self.progress = threading.Lock(), progress()
         size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.counts = _get_process_group_store(self.group)
@@ -85,7 +97,9 @@ class TorchComm(Comm):
         if self.nccl:
             self._host = self._over_gloo(self.group, everyone, rank, channel) if cpu else None
             if self.number > 1:
-                self.group = named_group(self.group, everyone, channel, timeout, _of_gpus(self.group))
+                self.group = named_group(
+                    self.group, everyone, channel, timeout, _of_gpus(self.group)
+                )
             warm(self.group, self.device)
         self._open(everyone, rank, channel)
 
@@ -94,7 +108,9 @@ class TorchComm(Comm):
         tests, brings what it has in place of `torch.cuda` along, as `group.gpu`."""
         self.gpu = getattr(self.group, "gpu", torch.cuda) if self.nccl else None
         kind = getattr(self.group, "device_type", "cuda")
-        self.device = torch.device(kind, self.gpu.current_device()) if self.nccl else torch.device("cpu")
+        self.device = (
+            torch.device(kind, self.gpu.current_device()) if self.nccl else torch.device("cpu")
+        )
         self.algorithm = "native" if self.nccl else "ring"
         self.any_source = not self.nccl
 
@@ -114,8 +130,23 @@ class TorchComm(Comm):
     def _another(self) -> TorchComm:
         """Another Comm with what all share that are made from one another, not opened yet."""
         other = object.__new__(TorchComm)
-        for attribute in ("group", "nccl", "checked", "timeout", "trace", "device", "algorithm", "unwaited", "posting",
-                          "tracing", "progress", "counts", "number", "gpu", "any_source"):  # fmt: skip
+        for attribute in (
+            "group",
+            "nccl",
+            "checked",
+            "timeout",
+            "trace",
+            "device",
+            "algorithm",
+            "unwaited",
+            "posting",
+            "tracing",
+            "progress",
+            "counts",
+            "number",
+            "gpu",
+            "any_source",
+        ):
             setattr(other, attribute, getattr(self, attribute))
         other._host = None
         return other
@@ -126,12 +157,16 @@ class TorchComm(Comm):
         if self.nccl:
             if self._host is not None:
                 other._host = self._host._beside([self._host.ranks[r] for r in ranks], rank, name)
-            other.group = named_group(self.group, ranks, channel, self.timeout, _of_gpus(self.group))
+            other.group = named_group(
+                self.group, ranks, channel, self.timeout, _of_gpus(self.group)
+            )
             warm(other.group, self.device)
             ranks = list(range(len(ranks)))
         return other._open(ranks, rank, channel)
 
-    def _over_gloo(self, group: dist.ProcessGroup, ranks: list[int], rank: int, channel: str) -> TorchComm:
+    def _over_gloo(
+        self, group: dist.ProcessGroup, ranks: list[int], rank: int, channel: str
+    ) -> TorchComm:
         """The Comm of these ranks of a group for CPU tensors."""
         other = self._another()
         other.group, other.nccl, other.gpu, other.any_source = group, False, None, True
@@ -142,7 +177,9 @@ class TorchComm(Comm):
         if not self.nccl:
             return self
         if self._host is None:  # a group for GPUs alone
-            group = named_group(self.group, self.ranks, f"{self.channel}/host", self.timeout, "gloo")
+            group = named_group(
+                self.group, self.ranks, f"{self.channel}/host", self.timeout, "gloo"
+            )
             self._host = self._over_gloo(group, list(range(self.size)), self.rank, self.channel)
         return self._host
 
@@ -184,7 +221,9 @@ class TorchComm(Comm):
         """Over NCCL: send the header of a message, or have room for it, over gloo."""
         host = self._host
         if isinstance(op, Send):
-            return dist.isend(header, group=host.group, group_dst=host.ranks[op.dst], tag=2 * self.tag)
+            return dist.isend(
+                header, group=host.group, group_dst=host.ranks[op.dst], tag=2 * self.tag
+            )
         return dist.irecv(header, group=host.group, group_src=host.ranks[op.src], tag=2 * self.tag)
 
     def lose(self, error: Mismatch) -> None:
@@ -201,9 +240,15 @@ class TorchComm(Comm):
     def record(self, op: Send, start: float | None = None) -> None:
         """Note a message in the trace. start: None: when is not known, as the device does it."""
         now = time.monotonic()
-        src, dst, nbytes = self.members[self.rank], self.members[op.dst], op.x.numel() * op.x.element_size()
+        src, dst, nbytes = (
+            self.members[self.rank],
+            self.members[op.dst],
+            op.x.numel() * op.x.element_size(),
+        )
         with self.tracing:  # lanes record, too
-            self.trace.add(src, dst, nbytes, start or now, now, now, op.label, lane_of(self.channel))
+            self.trace.add(
+                src, dst, nbytes, start or now, now, now, op.label, lane_of(self.channel)
+            )
 
     def _agree(self) -> None:
         if self.checked and not self.nccl:
@@ -211,17 +256,25 @@ class TorchComm(Comm):
 
     def _abandon(self, call: tuple) -> None:
         for work in list(self.unwaited):
-            if isinstance(work, TorchWork | GroupedWork) and work.call == call and work._comm is self:
+            if (
+                isinstance(work, TorchWork | GroupedWork)
+                and work.call == call
+                and work._comm is self
+            ):
                 work.abandon()
 
     def made_elsewhere(self, peer: int) -> str:
         """For a timeout: that the other side has made fewer Comms of this group than this rank, if it has."""
         key = f"minidist/comms/{self.ranks[peer]}"
-        made = int(self.counts.get(key)) if peer != ANY and self.counts.check([key]) else self.number
+        made = (
+            int(self.counts.get(key)) if peer != ANY and self.counts.check([key]) else self.number
+        )
         if made >= self.number:
             return ""
-        return (f"; this is Comm number {self.number} of its group, and that rank has made {made}: "
-                "all ranks make them, in the same order")  # fmt: skip
+        return (
+            f"; this is Comm number {self.number} of its group, and that rank has made {made}: "
+            "all ranks make them, in the same order"
+        )
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
         return self._beside([self.ranks[r] for r in ranks], ranks.index(self.rank), name)
@@ -256,11 +309,17 @@ class TorchComm(Comm):
 
 def _of_gpus(group: dist.ProcessGroup) -> str:
     """The backend of a group that carries GPUs' tensors, such as "nccl"."""
-    return BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map()["cuda"]
+    return BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map()[
+        "cuda"
+    ]
 
 
-def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = None,
-             timeout: float = DEFAULT_TIMEOUT) -> Comm:  # fmt: skip
+def from_env(
+    backend: str | None = None,
+    seed: int = 0,
+    checked: bool | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Comm:
     """The Comm of a process that torchrun started: NCCL where there are GPUs, else gloo.
 
     backend: "nccl" or "gloo" to insist, or one that was registered with PyTorch.  seed: of each rank's random numbers,
@@ -275,10 +334,15 @@ def from_env(backend: str | None = None, seed: int = 0, checked: bool | None = N
     if backend not in (None, "gloo", "nccl") and str(backend).upper() not in dist.Backend._plugins:
         raise ValueError(f'a backend is "gloo" or "nccl", not {backend!r}')
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        raise RuntimeError("RANK and WORLD_SIZE are not set: start with `torchrun --nproc-per-node 4 …`, "
-                           "or use World(4).run(program) or launch(program, 4)")  # fmt: skip
+        raise RuntimeError(
+            "RANK and WORLD_SIZE are not set: start with `torchrun --nproc-per-node 4 …`, "
+            "or use World(4).run(program) or launch(program, 4)"
+        )
     _refuse_stale_store()
-    local, ranks_here = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    local, ranks_here = (
+        int(os.environ.get("LOCAL_RANK", 0)),
+        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+    )
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     backend = backend or ("nccl" if gpus else "gloo")
     device = None
@@ -329,8 +393,10 @@ def _refuse_stale_store() -> None:
     asked = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if asked and shared and os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1":
-        raise RuntimeError(f"--max-restarts {asked}: restarted ranks would wait for the addresses of dead ones; "
-                           "start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment")  # fmt: skip
+        raise RuntimeError(
+            f"--max-restarts {asked}: restarted ranks would wait for the addresses of dead ones; "
+            "start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
+        )
 
 
 def close() -> None:

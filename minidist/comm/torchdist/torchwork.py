@@ -17,22 +17,49 @@ from ..processes.message import says, settled, side
 from ..processes.rings import HEADER, packed
 from .progress import Receive
 
-_LOST = ("closed by peer", "reset by peer", "Broken pipe", "closed connection", "Connection refused")
+_LOST = (
+    "closed by peer",
+    "reset by peer",
+    "Broken pipe",
+    "closed connection",
+    "Connection refused",
+)
 _NEVER = timedelta(days=365)
 
 
 class TorchWork(Work):
     """Headers have even tags, values odd ones, so a receive's header can be read before its values."""
 
-    __slots__ = ("_comm", "_error", "_lock", "_over", "_receives", "_running", "_said", "_stage", "_start", "_thread",
-                 "call", "ops", "source", "waited")  # fmt: skip
+    __slots__ = (
+        "_comm",
+        "_error",
+        "_lock",
+        "_over",
+        "_receives",
+        "_running",
+        "_said",
+        "_stage",
+        "_start",
+        "_thread",
+        "call",
+        "ops",
+        "source",
+        "waited",
+    )
 
     def __init__(self, comm, ops, waited: bool):
-        self._comm, self.ops, self.source, self.call, self.waited = comm, ops, None, comm.call, waited
+        self._comm, self.ops, self.source, self.call, self.waited = (
+            comm,
+            ops,
+            None,
+            comm.call,
+            waited,
+        )
         self._start, self._error, self._over, self._thread = time.monotonic(), None, False, None
         self._lock = threading.RLock()
         self._running: list[tuple] = []  # (work of torch, op, what must stay alive)
-        self._stage: list[tuple] = []  # (target, staged): received values on their way to a strided tensor
+        # (target, staged): received values on their way to a strided tensor
+        self._stage: list[tuple] = []
         self._receives: list[Receive] = []
         self._said = [says(op, comm.checked, comm.call) for op in ops]
         self._post()
@@ -43,12 +70,19 @@ class TorchWork(Work):
 
     def _send(self, x: torch.Tensor, op, tag: int) -> None:
         with naming(self._comm, op):
-            work = dist.isend(x, group=self._comm.group, group_dst=self._peer(op.dst), tag=2 * self._comm.tag + tag)
+            work = dist.isend(
+                x,
+                group=self._comm.group,
+                group_dst=self._peer(op.dst),
+                tag=2 * self._comm.tag + tag,
+            )
         self._running.append((work, op, x))
 
     def _receive(self, x: torch.Tensor, op, src: int | None, tag: int):
         with naming(self._comm, op):
-            return dist.irecv(x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag)
+            return dist.irecv(
+                x, group=self._comm.group, group_src=src, tag=2 * self._comm.tag + tag
+            )
 
     def _post(self) -> None:
         both = list(zip(self.ops, self._said, strict=True))
@@ -93,7 +127,9 @@ class TorchWork(Work):
             self.take(receive.op, self._comm.ranks[src])
             return "both"
         ranks = self._comm.ranks
-        self._error = self._error or Mismatch(mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said)))
+        self._error = self._error or Mismatch(
+            mismatch(side(ranks[src], sent), side(ranks[self._comm.rank], said))
+        )
         if later > 0:
             return "keep"
         self._swallow(receive.op, src, sent)
@@ -136,7 +172,8 @@ class TorchWork(Work):
         return missing(self._comm, op)
 
     def done(self) -> bool:
-        if self._thread is None and not self._over:  # gloo finishes nothing that no thread waits for
+        # gloo finishes nothing that no thread waits for
+        if self._thread is None and not self._over:
             self._thread = threading.Thread(target=self._settle, args=(True,), daemon=True)
             self._thread.start()
         if self._thread is not None:
@@ -178,7 +215,10 @@ class TorchWork(Work):
             if not self._over:
                 self._comm.progress.withdraw(self._receives)
                 self._leave()
-                self._error, self._over = self._error or Mismatch("its collective was given up"), True
+                self._error, self._over = (
+                    self._error or Mismatch("its collective was given up"),
+                    True,
+                )
 
     def _leave(self) -> None:
         """After a failure: what is on its way to us comes, before its memory is used again; our sends stay alive until
@@ -204,7 +244,9 @@ def naming(comm, op):
         yield
     except RuntimeError as error:
         if any(words in str(error) for words in _LOST):
-            raise PeerLost(op.dst if isinstance(op, Send) else op.src, str(error).splitlines()[0]) from None
+            raise PeerLost(
+                op.dst if isinstance(op, Send) else op.src, str(error).splitlines()[0]
+            ) from None
         if "imed out" in str(error) or "imeout" in str(error):
             raise missing(comm, op) from None
         raise
@@ -214,8 +256,10 @@ def missing(comm, op) -> RankMissing:
     """What to raise when an operation has not been met within the timeout."""
     verb, to, peer = ("send", "to", op.dst) if isinstance(op, Send) else ("receive", "from", op.src)
     whom = "any rank" if peer == ANY else f"rank {comm.ranks[peer]}"
-    return RankMissing(f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for {verb} of {describe(op.x)} "
-                       f"{to} {whom}{comm.made_elsewhere(peer)}")  # fmt: skip
+    return RankMissing(
+        f"rank {comm.ranks[comm.rank]} waited {comm.timeout:g} s for {verb} of {describe(op.x)} "
+        f"{to} {whom}{comm.made_elsewhere(peer)}"
+    )
 
 
 def packed_header(said: tuple) -> torch.Tensor:

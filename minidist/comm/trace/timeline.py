@@ -28,7 +28,9 @@ class Timeline:
     @classmethod
     def of(cls, times, changes, which, category, device, name: str, code: int) -> Timeline:
         """From a ledger's columns, the storages on device `name`, number `code`; what was there before comes first."""
-        times, changes, which, category, device = map(np.array, (times, changes, which, category, device))
+        times, changes, which, category, device = map(
+            np.array, (times, changes, which, category, device)
+        )
         kept = np.flatnonzero(device[which] == code)
         kept = kept[np.argsort(times[kept], kind="stable")]
         return cls(np.maximum(times[kept], 0.0), changes[kept], category[which[kept]], name)
@@ -36,7 +38,10 @@ class Timeline:
     @cached_property
     def live(self) -> dict[str, np.ndarray]:
         """Bytes of each category, int64, one for each of `times`."""
-        return {name: np.cumsum(np.where(self._categories == c, self._changes, 0)) for c, name in enumerate(CATEGORIES)}
+        return {
+            name: np.cumsum(np.where(self._categories == c, self._changes, 0))
+            for c, name in enumerate(CATEGORIES)
+        }
 
     @cached_property
     def total(self) -> np.ndarray:
@@ -75,7 +80,9 @@ class Timeline:
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {nbytes:,}" for name, nbytes in self.at_peak.items() if nbytes)
-        return f"Timeline({len(self):,} changes, peak {self.peak:,} bytes" + (f": {parts})" if parts else ")")
+        return f"Timeline({len(self):,} changes, peak {self.peak:,} bytes" + (
+            f": {parts})" if parts else ")"
+        )
 
 
 class OnHost(NamedTuple):

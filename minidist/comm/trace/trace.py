@@ -44,7 +44,9 @@ class Message(NamedTuple):
 
 _TYPES = "iiqiddd"  # of a packed row's numbers: struct and numpy use the same letters
 _ROW = Struct(f"={_TYPES}")
-_COLUMNS = np.dtype(list(zip(("src", "dst", "nbytes", "word", "start", "sent", "arrived"), _TYPES, strict=True)))
+_COLUMNS = np.dtype(
+    list(zip(("src", "dst", "nbytes", "word", "start", "sent", "arrived"), _TYPES, strict=True))
+)
 
 
 class Trace:
@@ -81,7 +83,8 @@ class Trace:
             self._sorted = True
             rows = self._columns()
             order = np.lexsort((rows["dst"], rows["src"], rows["start"]))
-            self._rows = bytearray(rows.view(f"V{_ROW.size}")[order])  # as bytes, a tenth of the time
+            # as bytes, a tenth of the time
+            self._rows = bytearray(rows.view(f"V{_ROW.size}")[order])
         return self._rows
 
     def since(self, origin: float) -> None:
@@ -94,11 +97,15 @@ class Trace:
         spans = [s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans]
         self.spans = Spans(sorted(spans, key=lambda s: (s.start, s.rank)))
         self.memory = {rank: timeline.since(origin) for rank, timeline in self.memory.items()}
-        self.host = {rank: there._replace(memory=there.memory.since(origin)) for rank, there in self.host.items()}
+        self.host = {
+            rank: there._replace(memory=there.memory.since(origin))
+            for rank, there in self.host.items()
+        }
 
     def _columns(self) -> np.ndarray:
         """The messages so far, a column for each number."""
-        return np.frombuffer(bytearray(self._rows), _COLUMNS)  # a copy: a bytearray that is looked at cannot grow
+        # a copy: a bytearray that is looked at cannot grow
+        return np.frombuffer(bytearray(self._rows), _COLUMNS)
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -125,7 +132,9 @@ class Trace:
         """The messages that count."""
         for r in ([] if rank is None else [rank]) + list(link or []):
             if not 0 <= r < self.n:
-                raise ValueError(f"rank {r} is not in this trace of {self.n} ranks, 0 to {self.n - 1}")
+                raise ValueError(
+                    f"rank {r} is not in this trace of {self.n} ranks, 0 to {self.n - 1}"
+                )
         rows = self._columns()
         if rank is not None:
             rows = rows[rows["src"] == rank]
@@ -159,7 +168,9 @@ class Trace:
             f"<td>{m.nbytes:,}</td><td>{escape(m.label or '')}</td></tr>"
             for m, _ in zip(self, range(20), strict=False)
         )
-        head = "".join(f"<th>{name}</th>" for name in ("start µs", "arrived µs", "from → to", "bytes", "label"))
+        head = "".join(
+            f"<th>{name}</th>" for name in ("start µs", "arrived µs", "from → to", "bytes", "label")
+        )
         more = f"<p>… and {len(self) - 20:,} more</p>" if len(self) > 20 else ""
         return f"<table><tr>{head}</tr>{cells}</table>{more}"
 

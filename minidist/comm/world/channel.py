@@ -72,7 +72,8 @@ class Channel:
         self.lane, self._routes = lane_of(name), routes
         self.streams: dict[int, Stream] = {}
         self.pairs: dict[tuple[int, int], Pair] = {}  # by (src, dst)
-        self.anys: dict[int, Fifo] = defaultdict(Fifo)  # by dst: wildcard receives, and named ones behind a wildcard
+        # by dst: wildcard receives, and named ones behind a wildcard
+        self.anys: dict[int, Fifo] = defaultdict(Fifo)
 
     def stream(self, rank: int, ranks: Sequence[int]) -> Stream:
         """That of `rank`, in the group `ranks`."""
@@ -86,7 +87,11 @@ class Channel:
 
     def offers(self, dst: int) -> list[Op]:
         """The oldest send of each rank to `dst`, in the order of their times."""
-        heads = [offer for pair in self.pairs.values() if pair.dst == dst and (offer := pair.offer()) is not None]
+        heads = [
+            offer
+            for pair in self.pairs.values()
+            if pair.dst == dst and (offer := pair.offer()) is not None
+        ]
         return sorted(heads, key=lambda op: (op.time, op.pair.src))
 
     def queues(self) -> list[Fifo]:
@@ -105,7 +110,12 @@ class Stream(Fifo):
 
     def __init__(self, channel: Channel, rank: int, ranks: Sequence[int]):
         super().__init__()
-        self.channel, self.rank, self.ranks, self.pairs = channel, rank, ranks, _Pairs(channel, rank, ranks)
+        self.channel, self.rank, self.ranks, self.pairs = (
+            channel,
+            rank,
+            ranks,
+            _Pairs(channel, rank, ranks),
+        )
         self.turn = 0  # how many batches the rank has posted
 
 

@@ -69,9 +69,11 @@ class Clock:
         self.ending = False
         self.error: BaseException | None = None
         self._moments: dict[float, Moment] = {}
-        self._times: list[float] = []  # theirs, a heap. Ranks in step share them: it stays small however many they are
+        # theirs, a heap. Ranks in step share them: it stays small however many they are
+        self._times: list[float] = []
         self._now = Moment()  # the one that the run has reached
-        self._acting = False  # whether its events are being acted upon: some of them may be still to come
+        # whether its events are being acted upon: some of them may be still to come
+        self._acting = False
         self._thread = threading.current_thread()  # which waits for the run
         self._depth = getattr(self._thread, "depth", 0)  # how many runs it stands inside of
         self._finished = threading.Lock()
@@ -79,12 +81,15 @@ class Clock:
         self._generators = Generators(device, map(seed_of, range(n)))
         self._core = core() if device.type == "meta" else None
         self._polling: dict[Fiber, float | None] = {}  # and when each looks again in any case
-        self.moved, self.reached = False, 0.0  # whether anything has finished since they looked; the time of the run
+        # whether anything has finished since they looked; the time of the run
+        self.moved, self.reached = False, 0.0
 
     def spawn(self, rank: int, name: str, body: Callable[[], None], time: float = 0.0) -> Fiber:
         """A new fiber, runnable at `time`."""
         fiber = Fiber(rank, name, time)
-        fiber.thread = threading.Thread(target=self._run, args=(fiber, body), name=f"rank {rank} {name}", daemon=True)
+        fiber.thread = threading.Thread(
+            target=self._run, args=(fiber, body), name=f"rank {rank} {name}", daemon=True
+        )
         fiber.thread.depth, fiber.thread.closing = self._depth + 1, False
         self.fibers.append(fiber)
         self.wake(fiber, time)
@@ -190,14 +195,18 @@ class Clock:
     def _end(self, fiber: Fiber, patience: float) -> float:
         """End a fiber; the seconds that may still be spent on fibers that do not end at once."""
         thread = fiber.thread
-        if not thread._started.wait(0.1):  # the interrupt came before it was started; while that goes on, join raises
+        # the interrupt came before it was started; while that goes on, join raises
+        if not thread._started.wait(0.1):
             return patience
         if thread.is_alive() and fiber.baton.locked():
             fiber.baton.release()
         thread.join(0.05)
-        while thread.is_alive() and patience > 0:  # it is computing (Ctrl-C): stop it at its next line
+        # it is computing (Ctrl-C): stop it at its next line
+        while thread.is_alive() and patience > 0:
             if not thread.closing:  # else it is ending a run of its own, and must not be disturbed
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread.ident), ctypes.py_object(Ended)
+                )
             start = monotonic()
             thread.join(0.05)
             patience -= monotonic() - start
@@ -249,7 +258,8 @@ class Clock:
                 try:
                     for _, act, args in events:
                         act(time, *args)
-                except Exception as error:  # of no rank: not to be raised where the baton happens to be
+                # of no rank: not to be raised where the baton happens to be
+                except Exception as error:
                     self.fail(error)
                     return None
                 self._acting = False
@@ -264,12 +274,22 @@ class Clock:
         return None
 
     def _report(self, stuck: list[Fiber]) -> str:
-        ended = sorted({f.rank for f in self.fibers if f.over and f.name == "main"} - {f.rank for f in stuck})
-        rows = [f"no rank can go on ({len(stuck)} wait for each other):" if len(stuck) > 1 else "one rank cannot end:"]
+        ended = sorted(
+            {f.rank for f in self.fibers if f.over and f.name == "main"} - {f.rank for f in stuck}
+        )
+        rows = [
+            f"no rank can go on ({len(stuck)} wait for each other):"
+            if len(stuck) > 1
+            else "one rank cannot end:"
+        ]
         for f in sorted(stuck, key=lambda f: (f.rank, f.name)):
             who = f"rank {f.rank}" + ("" if f.name == "main" else f", {f.name},")
             call = getattr(f.waits, "call", None)
-            rows += [f"  rank {f.rank} is in {call[1]}, collective {call[0]} of its Comm:"] if call else []
+            rows += (
+                [f"  rank {f.rank} is in {call[1]}, collective {call[0]} of its Comm:"]
+                if call
+                else []
+            )
             place = line_of(f.thread) or "the end of its program" + f.waits.posted_at()
             rows.append(f"  {who} waits for {f.waits}\n    at {place}")
             rows += [f"    {line}" for line in f.waits.queued()]

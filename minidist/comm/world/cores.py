@@ -22,7 +22,9 @@ def stay(there: set[int] | None) -> None:
         return
     if there is not None:
         os.sched_setaffinity(0, there)
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:  # chosen by the user; threads of one real-time class wait, too
+    # chosen by the user; threads of one real-time class wait, too
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
-    with contextlib.suppress(PermissionError):  # a container may forbid it: then hand-overs are only slower
+    # a container may forbid it: then hand-overs are only slower
+    with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

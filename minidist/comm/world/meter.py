@@ -18,7 +18,8 @@ from ..cluster.hardware import HostPart
 from ..trace import OnHost, Trace
 from .clock import Clock, Fiber
 
-KINDS = {"forward": "compute", "backward": "backward", "step": "update"}  # of spans, by phase; else "copy"
+# of spans, by phase; else "copy"
+KINDS = {"forward": "compute", "backward": "backward", "step": "update"}
 
 
 class _Outermost(TorchDispatchMode):
@@ -72,14 +73,25 @@ class Meter:
 
     def _charge(self, fiber: Fiber) -> Charge:
         device, rank, add = self.cluster.device, fiber.rank, self.trace.spans.add
-        seconds = None if device is None else functools.partial(self._seconds, rank, 1 / self.cluster.speed(rank))
+        seconds = (
+            None
+            if device is None
+            else functools.partial(self._seconds, rank, 1 / self.cluster.speed(rank))
+        )
         host = None if self.cluster.host is None else self.cluster.part_of_host(rank, self.trace.n)
         beside = None if host is None else functools.partial(self._beside, rank, host)
 
         def note(known: Operator, cost: Cost, start: float, end: float) -> None:
             if end > start:
                 phase = charge.phase
-                add(rank, fiber.name, KINDS.get(phase, "copy"), start, end, phase if charge.copying else known.name)
+                add(
+                    rank,
+                    fiber.name,
+                    KINDS.get(phase, "copy"),
+                    start,
+                    end,
+                    phase if charge.copying else known.name,
+                )
 
         charge = Charge(fiber, self.ledgers[rank], seconds, note, self.where, beside)
         return charge
@@ -88,7 +100,11 @@ class Meter:
         return roofline(self.cluster.device, cost) * slowness * self._noise(rank)
 
     def _beside(self, rank: int, host: HostPart, cost: Cost, copied: bool) -> float:
-        alone = host.link.alpha + cost.nbytes * host.link.beta if copied else roofline(host.device, cost)
+        alone = (
+            host.link.alpha + cost.nbytes * host.link.beta
+            if copied
+            else roofline(host.device, cost)
+        )
         return alone * self.cluster.slow_ranks.get(rank, 1.0) * self._noise(rank)
 
     def _noise(self, rank: int) -> float:

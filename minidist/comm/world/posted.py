@@ -15,13 +15,31 @@ class WorldWork(Work):
     the smaller they are, the flatter the cost of a message.
     """
 
-    __slots__ = ("call", "clock", "error", "fiber", "following", "heard", "ops", "parts", "posted", "stream", "time",
-                 "turn", "unwaited", "waiting", "where")  # fmt: skip
+    __slots__ = (
+        "call",
+        "clock",
+        "error",
+        "fiber",
+        "following",
+        "heard",
+        "ops",
+        "parts",
+        "posted",
+        "stream",
+        "time",
+        "turn",
+        "unwaited",
+        "waiting",
+        "where",
+    )
     what, result = "", None
 
-    def __init__(self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None):
+    def __init__(
+        self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None
+    ):
         self.clock, self.parts, self.unwaited, self.stream = clock, parts, unwaited, stream
-        if unwaited is not None:  # it need not be waited for at once: keep it. None: its fiber does nothing else
+        # it need not be waited for at once: keep it. None: its fiber does nothing else
+        if unwaited is not None:
             unwaited[self] = None
         self.ops = self.waiting = ()
         self.fiber = fiber = clock.current
@@ -79,12 +97,19 @@ class WorldWork(Work):
 
     def place(self) -> str:
         """The line of the program that posted it."""
-        return located(self.where[0].co_filename, self.where[1]) if self.where else line_of(self.fiber.thread)
+        return (
+            located(self.where[0].co_filename, self.where[1])
+            if self.where
+            else line_of(self.fiber.thread)
+        )
 
     def queued(self) -> list[str]:
         """What this rank has posted on the same stream of an ordered World, and why it has not started."""
         batches = list(self.stream or ())
-        return [f"posted, but not started before the {batches[0]} is over: {work}" for work in batches[1:]]
+        return [
+            f"posted, but not started before the {batches[0]} is over: {work}"
+            for work in batches[1:]
+        ]
 
     def __str__(self) -> str:
         return " and ".join(str(op) for op in self.ops if not op.done) or self.what
@@ -113,7 +138,9 @@ class Op:
     def __str__(self) -> str:
         peer = "any rank" if self.pair is None else f"rank {self.peer}"
         verb, to = ("send", "to") if self.sending else ("receive", "from")
-        return f"{verb} of {describe(self.x)} {to} {peer}" + (f" [{self.label}]" if self.label else "")
+        return f"{verb} of {describe(self.x)} {to} {peer}" + (
+            f" [{self.label}]" if self.label else ""
+        )
 
     @property
     def owner(self) -> int:
@@ -126,7 +153,14 @@ class Op:
 
     def says(self) -> Side:
         """What the header of a message would say of this side."""
-        return Side(self.owner, tuple(self.x.shape), self.x.dtype, self.label, self.work.call, self.work.place())
+        return Side(
+            self.owner,
+            tuple(self.x.shape),
+            self.x.dtype,
+            self.label,
+            self.work.call,
+            self.work.place(),
+        )
 
     def lost(self, rank: int, why: str) -> PeerLost:
         return PeerLost(self.work.stream.ranks.index(rank), why)

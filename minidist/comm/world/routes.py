@@ -32,7 +32,8 @@ class Routes:
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
         self.wires: dict[tuple, Wire] = {}
-        self._equal: dict[float, float] = {}  # equal times are one object: fewer to fetch for each message
+        # equal times are one object: fewer to fetch for each message
+        self._equal: dict[float, float] = {}
 
     def __call__(self, src: int, dst: int) -> Way:
         alpha, beta, wires = self.cluster.route(src, dst)

@@ -37,12 +37,27 @@ from .routes import Routes, occupy, starts
 class Wires:
     """All messages of a run. Ranks here are ranks of the World."""
 
-    def __init__(self, clock: Clock, trace: Trace, n: int, cluster: Cluster, rendezvous: bool, ordered: bool,
-                 unwaited: Sequence[dict[WorldWork, None]]):  # fmt: skip
-        self.clock, self.trace, self.cluster, self.rendezvous, self.ordered = clock, trace, cluster, rendezvous, ordered
+    def __init__(
+        self,
+        clock: Clock,
+        trace: Trace,
+        n: int,
+        cluster: Cluster,
+        rendezvous: bool,
+        ordered: bool,
+        unwaited: Sequence[dict[WorldWork, None]],
+    ):
+        self.clock, self.trace, self.cluster, self.rendezvous, self.ordered = (
+            clock,
+            trace,
+            cluster,
+            rendezvous,
+            ordered,
+        )
         self._unwaited = unwaited  # by rank: what it has posted and has not waited for
         self._routes = Routes(cluster)
-        self._sent = [0] * n if cluster.sigma else None  # messages of each rank, which jitter counts
+        # messages of each rank, which jitter counts
+        self._sent = [0] * n if cluster.sigma else None
         self._channels: dict[str, Channel] = {}
         self._streams = [0] * n  # how many each rank has
         self._dead: dict[int, str] = {}
@@ -54,14 +69,18 @@ class Wires:
         self._streams[rank] += rank not in channel.streams
         return channel.stream(rank, ranks)
 
-    def post(self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork, after: WorldWork | None) -> None:
+    def post(
+        self, stream: Stream, ops: Sequence[Send | Recv], work: WorldWork, after: WorldWork | None
+    ) -> None:
         """Post `ops` of a stream's rank; they start when `after` has."""
         posted, pairs = [], stream.pairs
         for op in ops:
             if isinstance(op, Send):
                 posted.append(Op(work, op.x, op.label, True, pairs[op.dst]))
             else:
-                posted.append(Op(work, op.x, op.label, False, None if op.src == ANY else pairs[~op.src]))
+                posted.append(
+                    Op(work, op.x, op.label, False, None if op.src == ANY else pairs[~op.src])
+                )
         work.ops = posted
         if not posted:
             return
@@ -98,7 +117,10 @@ class Wires:
         elif op.pair is None:
             stream.channel.anys[stream.rank].put(op)
             self._listen(stream.rank, stream.channel)
-        elif stream.rank in stream.channel.anys and stream.channel.anys[stream.rank].first is not None:
+        elif (
+            stream.rank in stream.channel.anys
+            and stream.channel.anys[stream.rank].first is not None
+        ):
             stream.channel.anys[stream.rank].put(op)  # a wildcard receive comes first
         else:
             self._meet(op)
@@ -160,8 +182,13 @@ class Wires:
         receive.work.heard = send.pair.src
         x, y = send.x, receive.x
         time = send.time if send.time > receive.time else receive.time
-        if (x.dtype is not y.dtype or x.shape != y.shape or send.label != receive.label or x.is_meta is not y.is_meta
-                or send.work.call != receive.work.call):  # fmt: skip
+        if (
+            x.dtype is not y.dtype
+            or x.shape != y.shape
+            or send.label != receive.label
+            or x.is_meta is not y.is_meta
+            or send.work.call != receive.work.call
+        ):
             error = self._unlike(send, receive)
             self._over(send, time, time, error)
             self._over(receive, time, time, error)
@@ -177,8 +204,8 @@ class Wires:
         return Mismatch(
             mismatch(send.says(), receive.says())
             or f"rank {send.owner} sends a {send.x.device} tensor, "
-               f"but rank {receive.owner} receives into a {receive.x.device} one"
-        )  # fmt: skip
+            f"but rank {receive.owner} receives into a {receive.x.device} one"
+        )
 
     def _ready(self, send: Op, receive: Op | None, ready: float) -> None:
         """Both sides are there at time `ready`. What nothing can come before is done at once, else the clock calls."""
@@ -216,7 +243,9 @@ class Wires:
             self._sent[src] += 1
         sent = occupy(pair, nbytes, start, factor)
         arrived = sent + pair.alpha * factor
-        self.trace.add(src, pair.dst, nbytes, start, sent, arrived, send.label, send.work.stream.channel.lane)
+        self.trace.add(
+            src, pair.dst, nbytes, start, sent, arrived, send.label, send.work.stream.channel.lane
+        )
         if receive is None:
             with _unseen():
                 send.payload, send.time = send.x.detach().clone(), arrived
@@ -228,7 +257,9 @@ class Wires:
             self._over(send, start, sent)
             self._over(receive, start, arrived)
 
-    def _over(self, op: Op, started: float, ended: float, error: BaseException | None = None) -> None:
+    def _over(
+        self, op: Op, started: float, ended: float, error: BaseException | None = None
+    ) -> None:
         """What follows a batch may start once all operations of it have: with `ordered`, the next of its stream."""
         if op.done:
             return
@@ -257,7 +288,9 @@ class Wires:
 
     def unread(self) -> list[tuple[int, int]]:
         """(src, dst) of messages that left (eager) and that nobody has received."""
-        return sorted({key for c in self._channels.values() for key, pair in c.pairs.items() if pair.offer()})
+        return sorted(
+            {key for c in self._channels.values() for key, pair in c.pairs.items() if pair.offer()}
+        )
 
     def _forsaken(self, op: Op) -> PeerLost | None:
         """What to raise if the other end is dead and has left no message. A wildcard receive hears of each death once,
@@ -289,7 +322,8 @@ class Wires:
                 self._release(now, dst, channel)
 
 
-_unseen = torch._C._DisableTorchDispatch  # no meter charges what wires do to the rank in whose thread it happens
+# no meter charges what wires do to the rank in whose thread it happens
+_unseen = torch._C._DisableTorchDispatch
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -61,9 +61,19 @@ class World:
     for what is of another kind than said here.
     """
 
-    def __init__(self, n: int, alpha: float | None = None, beta: float | None = None, rendezvous: bool = True,
-                 seed: int = 0, device: str = "cpu", on_failure: str = "end",
-                 cluster: Cluster | None = None, meter: bool | None = None, ordered: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        n: int,
+        alpha: float | None = None,
+        beta: float | None = None,
+        rendezvous: bool = True,
+        seed: int = 0,
+        device: str = "cpu",
+        on_failure: str = "end",
+        cluster: Cluster | None = None,
+        meter: bool | None = None,
+        ordered: bool = False,
+    ):
         n = check_runner(n, on_failure)
         arguments.flags(rendezvous=rendezvous, ordered=ordered)
         if meter is not None:
@@ -72,12 +82,24 @@ class World:
             alpha, beta = 5e-6 if alpha is None else alpha, 1 / 50e9 if beta is None else beta
             cluster = Cluster.uniform(n, alpha, beta)
         elif alpha is not None or beta is not None:
-            raise ValueError(f"a cluster has links of its own, and alpha={alpha}, beta={beta} were given, too")
+            raise ValueError(
+                f"a cluster has links of its own, and alpha={alpha}, beta={beta} were given, too"
+            )
         if not isinstance(cluster, Cluster):
-            raise ValueError(f"a cluster is a Cluster, such as Cluster.dgx_h100(nodes=2), not {cluster!r}")
+            raise ValueError(
+                f"a cluster is a Cluster, such as Cluster.dgx_h100(nodes=2), not {cluster!r}"
+            )
         if n > cluster.size:
-            raise ValueError(f"{n} ranks do not fit on the cluster {cluster.name!r}, which has room for {cluster.size}")
-        self.n, self.alpha, self.beta, self.cluster, self.rendezvous = n, alpha, beta, cluster, rendezvous
+            raise ValueError(
+                f"{n} ranks do not fit on the cluster {cluster.name!r}, which has room for {cluster.size}"
+            )
+        self.n, self.alpha, self.beta, self.cluster, self.rendezvous = (
+            n,
+            alpha,
+            beta,
+            cluster,
+            rendezvous,
+        )
         self.ordered, self.on_failure = ordered, on_failure
         self.seed, self.device = check_seed(seed), arguments.device(device)
         self.meter = cluster.device is not None if meter is None else meter
@@ -118,24 +140,41 @@ class _Run:
         self.world, self.n = world, world.n
         self.clock = Clock(world.n, lambda rank: seed_of(world.seed, rank), world.device)
         self.trace = Trace(world.n)
-        self.open: list[dict[WorldWork, None]] = [{} for _ in range(world.n)]  # posted, not yet waited for
-        self.wires = Wires(self.clock, self.trace, world.n, world.cluster, world.rendezvous, world.ordered, self.open)
-        self.meter = (Meter if world.meter else NoMeter)(self.clock, self.trace, world.cluster, world.device.type)
+        # posted, not yet waited for
+        self.open: list[dict[WorldWork, None]] = [{} for _ in range(world.n)]
+        self.wires = Wires(
+            self.clock,
+            self.trace,
+            world.n,
+            world.cluster,
+            world.rendezvous,
+            world.ordered,
+            self.open,
+        )
+        self.meter = (Meter if world.meter else NoMeter)(
+            self.clock, self.trace, world.cluster, world.device.type
+        )
         self.steady = _Steady(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
         self.failed = False  # whether a rank has raised
-        self.alike: dict[str, dict] = {}  # by channel: what ranks keep that is the same for all of them
+        # by channel: what ranks keep that is the same for all of them
+        self.alike: dict[str, dict] = {}
 
     def start(self, rank: int, program: Callable, args: tuple, kwargs: dict) -> None:
         comm = WorldComm(self, range(self.n), rank, "main")
         self.meter.given(rank, args, kwargs)
         self.clock.spawn(rank, "main", lambda: self._rank(rank, comm, program, args, kwargs))
 
-    def _rank(self, rank: int, comm: WorldComm, program: Callable, args: tuple, kwargs: dict) -> None:
+    def _rank(
+        self, rank: int, comm: WorldComm, program: Callable, args: tuple, kwargs: dict
+    ) -> None:
         try:
             # Ranks on one GPU: backward must run in the rank's own thread for its hooks to communicate.
-            with self.meter.charged(), torch.autograd.set_multithreading_enabled(self.world.device.type != "cuda"):
+            with (
+                self.meter.charged(),
+                torch.autograd.set_multithreading_enabled(self.world.device.type != "cuda"),
+            ):
                 self.results[rank] = program(comm, *args, **kwargs)
                 while self.open[rank]:  # nothing that was posted is lost
                     next(iter(self.open[rank])).wait()
@@ -167,7 +206,10 @@ class WorldComm(Comm):
     def __init__(self, run: _Run, ranks: Sequence[int], rank: int, channel: str):
         self._run, self._ranks, self._name, self.members = run, ranks, channel, tuple(ranks)
         self.rank, self.size, self.device, self.host = rank, len(ranks), run.world.device, run.host
-        self._stream, self._open = run.wires.stream(channel, ranks, ranks[rank]), run.open[ranks[rank]]
+        self._stream, self._open = (
+            run.wires.stream(channel, ranks, ranks[rank]),
+            run.open[ranks[rank]],
+        )
         self._lanes: dict[int, _Lane] = {}
         self._alike = run.alike.setdefault(channel, {})
         self.steady = run.steady
@@ -175,7 +217,9 @@ class WorldComm(Comm):
     def _post_after(self, ops: Sequence[Send | Recv], after: Work) -> Work:
         return self._post(ops, after=after)
 
-    def _post(self, ops: Sequence[Send | Recv], waited: bool = False, after: WorldWork | None = None) -> Work:
+    def _post(
+        self, ops: Sequence[Send | Recv], waited: bool = False, after: WorldWork | None = None
+    ) -> Work:
         run, stream = self._run, self._stream
         clock = run.clock
         if clock.ending:
@@ -190,7 +234,12 @@ class WorldComm(Comm):
         return work
 
     def _subgroup(self, ranks: list[int], name: str) -> Comm:
-        return WorldComm(self._run, [self._ranks[r] for r in ranks], ranks.index(self.rank), f"{self._name}/{name}")
+        return WorldComm(
+            self._run,
+            [self._ranks[r] for r in ranks],
+            ranks.index(self.rank),
+            f"{self._name}/{name}",
+        )
 
     def _abandon(self, call: tuple[int, str]) -> None:
         for work in list(self._open):
@@ -238,7 +287,11 @@ class _Lane:
         self.fiber.idle = False
 
     def put(self, fn: Callable, args: tuple) -> WorldWork:
-        work = Job(self.run.clock, self.run.open[self.rank], f"a stream job, {getattr(fn, '__name__', 'job')}")
+        work = Job(
+            self.run.clock,
+            self.run.open[self.rank],
+            f"a stream job, {getattr(fn, '__name__', 'job')}",
+        )
         self.jobs.append((fn, args, work))
         if self.fiber.idle:
             self.fiber.idle = False
@@ -251,7 +304,8 @@ class _Lane:
                 self.fiber.idle = True
                 self.run.clock.block("its next job")
             fn, args, work = self.jobs.popleft()
-            self.fiber.time = max(self.fiber.time, work.posted)  # its rank may have computed on, and put it later
+            # its rank may have computed on, and put it later
+            self.fiber.time = max(self.fiber.time, work.posted)
             error = None
             try:
                 with self.run.meter.charged():

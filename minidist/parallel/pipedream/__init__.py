@@ -1,8 +1,8 @@
 """PipeDream: asynchronous pipelines, whose stages update without waiting for each other.
 
-    PipeDream      one update a micro-batch; weight stashing, vertical sync
-    PipeDream2BW   one update for m micro-batches, two versions of the weights
-    formulas       most_versions, most_stale, version_bytes
+PipeDream      one update a micro-batch; weight stashing, vertical sync
+PipeDream2BW   one update for m micro-batches, two versions of the weights
+formulas       most_versions, most_stale, version_bytes
 """
 
 from .engine import PipeDream, PipeDream2BW

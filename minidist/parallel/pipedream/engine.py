@@ -29,7 +29,15 @@ from torch.optim import Optimizer
 
 from ...comm.base import Comm
 from ..pipeline import Pipeline
-from ..schedules import Action, ScheduleError, forward_versions, lists, pipedream, pipedream_2bw, validate
+from ..schedules import (
+    Action,
+    ScheduleError,
+    forward_versions,
+    lists,
+    pipedream,
+    pipedream_2bw,
+    validate,
+)
 from ..schedules.action import Schedule
 from ..schedules.flow import Shape
 from .versions import Overwritten, Versions
@@ -53,11 +61,22 @@ class PipeDream(Pipeline):
     Raises ValueError for vertical sync without stashing.
     """
 
-    def __init__(self, module: nn.Module, comm: Comm, optimizer: Factory, loss_fn: Callable | None = None,
-                 vertical: bool = False, schedule: Schedule = pipedream, recompute: bool = False, ahead: int = 1,
-                 wrong_no_stash: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: Comm,
+        optimizer: Factory,
+        loss_fn: Callable | None = None,
+        vertical: bool = False,
+        schedule: Schedule = pipedream,
+        recompute: bool = False,
+        ahead: int = 1,
+        wrong_no_stash: bool = False,
+    ):
         if vertical and wrong_no_stash:
-            raise ValueError("vertical sync means old versions, and wrong_no_stash keeps none: choose one of them")
+            raise ValueError(
+                "vertical sync means old versions, and wrong_no_stash keeps none: choose one of them"
+            )
         super().__init__(module, comm, schedule, loss_fn, recompute, ahead=ahead)
         self.rule, self.group = "first" if vertical else "newest", None
         self.versions = (Overwritten if wrong_no_stash else Versions)(module)
@@ -115,13 +134,16 @@ class PipeDream(Pipeline):
 
     def check(self, all_lists: list[list[Action]], shape: Shape) -> None:
         """Raise ScheduleError unless these lists are a schedule, in which every gradient is used."""
-        key = "pipedream", self.rule, self.group, tuple(map(tuple, all_lists))  # long: a World's ranks check it once
+        # long: a World's ranks check it once
+        key = "pipedream", self.rule, self.group, tuple(map(tuple, all_lists))
         self.comm.keep(key, lambda: _check(all_lists, shape, self.rule, self.group), alike=True)
 
     def _begin(self, todo, M: int, inputs, targets) -> None:
         super()._begin(todo, M, inputs, targets)
         rows = forward_versions(lists(self.schedule, self.comm.size, M), self.rule, self.group)
-        self._used = {micro: self.versions.newest + version for micro, version in rows[self.stage].items()}
+        self._used = {
+            micro: self.versions.newest + version for micro, version in rows[self.stage].items()
+        }
         self.versions.begin(Counter(self._used[a.micro] for a in todo.actions if a.kind in "FBIW"))
         self.staleness, self._waiting = [0] * M, []
 
@@ -151,12 +173,22 @@ class PipeDream2BW(PipeDream):
     Raises ValueError for m < S, and `run` for a stream whose length m does not divide.
     """
 
-    def __init__(self, module: nn.Module, comm: Comm, optimizer: Factory, loss_fn: Callable | None = None,
-                 m: int | None = None, recompute: bool = False, ahead: int = 1):  # fmt: skip
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: Comm,
+        optimizer: Factory,
+        loss_fn: Callable | None = None,
+        m: int | None = None,
+        recompute: bool = False,
+        ahead: int = 1,
+    ):
         m = comm.size if m is None else m
         pipedream_2bw(comm.rank, comm.size, m, m)  # m ≥ S
         schedule = partial(pipedream_2bw, m=m)
-        super().__init__(module, comm, optimizer, loss_fn, schedule=schedule, recompute=recompute, ahead=ahead)
+        super().__init__(
+            module, comm, optimizer, loss_fn, schedule=schedule, recompute=recompute, ahead=ahead
+        )
         self.rule, self.group = "2bw", m
 
     def share(self, micro: int) -> float:
@@ -170,4 +202,6 @@ def _check(all_lists: list[list[Action]], shape: Shape, rule: str, group: int | 
         last = max(i for i, a in enumerate(actions) if a.kind in "BW")
         if not any(a.kind == "U" for a in actions[last:]):
             missing = Action("U", actions[last].micro)
-            raise ScheduleError(stage, len(actions), missing, "the list ends without an update with this gradient")
+            raise ScheduleError(
+                stage, len(actions), missing, "the list ends without an update with this gradient"
+            )

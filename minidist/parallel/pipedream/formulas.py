@@ -43,7 +43,12 @@ def version_bytes(rule: str, stage: int, S: int, nbytes: int) -> int:
 def _row(rule: str, stage: int, S: int) -> tuple[int, int]:
     if not 0 <= stage < S:
         raise ValueError(f"there is no stage {stage} in a pipeline of {S} stages, 0 to {S - 1}")
-    rows = {"stash": (S - stage, S - 1 - stage), "vertical": (S, S - 1), "2bw": (2, 1), "no stash": (1, S - 1 - stage)}
+    rows = {
+        "stash": (S - stage, S - 1 - stage),
+        "vertical": (S, S - 1),
+        "2bw": (2, 1),
+        "no stash": (1, S - 1 - stage),
+    }
     if rule not in rows:
         raise ValueError(f"there is a formula for {', '.join(rows)}, not for {rule!r}")
     return rows[rule]

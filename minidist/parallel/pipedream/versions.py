@@ -53,7 +53,11 @@ class Versions:
     @property
     def nbytes(self) -> int:
         """Memory of all versions held, the module's own among them; shared memory counts once."""
-        found = {t.untyped_storage()._cdata: t.nbytes for tensors in self._tensors.values() for t in tensors.values()}
+        found = {
+            t.untyped_storage()._cdata: t.nbytes
+            for tensors in self._tensors.values()
+            for t in tensors.values()
+        }
         return sum(found.values())
 
     def done(self, version: int) -> None:
@@ -87,7 +91,10 @@ class Versions:
                 del self._tensors[version]
 
     def _count(self) -> None:
-        self.most, self.most_bytes = max(self.most, len(self._tensors)), max(self.most_bytes, self.nbytes)
+        self.most, self.most_bytes = (
+            max(self.most, len(self._tensors)),
+            max(self.most_bytes, self.nbytes),
+        )
 
 
 class Overwritten(Versions):

@@ -29,15 +29,24 @@ def micro_batches(batch: Batch | list[Batch], M: int, what: str) -> list[tuple[T
     """
     if isinstance(batch, list):
         if len(batch) != M:
-            raise ValueError(f"{what}: a list of {len(batch)} micro-batches was given, and {M} are wanted")
+            raise ValueError(
+                f"{what}: a list of {len(batch)} micro-batches was given, and {M} are wanted"
+            )
         return [several(one) for one in batch]
     tensors = several(batch)
     heights = {rows(x, what) for x in tensors}
     if len(heights) != 1:
-        raise ValueError(f"{what}: tensors of {' and '.join(map(str, sorted(heights)))} samples are no batch")
+        raise ValueError(
+            f"{what}: tensors of {' and '.join(map(str, sorted(heights)))} samples are no batch"
+        )
     if min(heights) < M:
-        raise ValueError(f"{what}: a batch of {min(heights)} samples does not make {M} micro-batches")
-    return [tuple(x[first:end].detach() for x in tensors) for first, end in bounds(uneven(heights.pop(), M))]
+        raise ValueError(
+            f"{what}: a batch of {min(heights)} samples does not make {M} micro-batches"
+        )
+    return [
+        tuple(x[first:end].detach() for x in tensors)
+        for first, end in bounds(uneven(heights.pop(), M))
+    ]
 
 
 def rows(x: Tensor, what: str) -> int:

@@ -51,9 +51,17 @@ class Pipeline:
     Raises ValueError for chunks of another number than on other ranks, for ties that do not match, and for ahead < 0.
     """
 
-    def __init__(self, chunks: nn.Module | Sequence[nn.Module], comm: Comm, schedule: Schedule = one_f_one_b,
-                 loss_fn: Callable | None = None, recompute: bool = False,
-                 tied: Mapping[str, Tensor] | None = None, place: str = "loop", ahead: int = 1):  # fmt: skip
+    def __init__(
+        self,
+        chunks: nn.Module | Sequence[nn.Module],
+        comm: Comm,
+        schedule: Schedule = one_f_one_b,
+        loss_fn: Callable | None = None,
+        recompute: bool = False,
+        tied: Mapping[str, Tensor] | None = None,
+        place: str = "loop",
+        ahead: int = 1,
+    ):
         self.chunks = [chunks] if isinstance(chunks, nn.Module) else list(chunks)
         self.comm, self.schedule, self.loss_fn, self.recompute = comm, schedule, loss_fn, recompute
         self.stage, self.v, self.place, self.peak = comm.rank, len(self.chunks), place, 0
@@ -61,13 +69,17 @@ class Pipeline:
         everyone = told(comm, [self.v, looks(tied or {})])
         for rank, (v, _) in enumerate(everyone):
             if v != everyone[0][0]:
-                raise ValueError(f"rank 0 has {everyone[0][0]} chunks of the model, rank {rank} has {v}")
+                raise ValueError(
+                    f"rank 0 has {everyone[0][0]} chunks of the model, rank {rank} has {v}"
+                )
         self.ties = Ties(comm, tied or {}, [names for _, names in everyone])
         self._shape = Shape(comm.size, 1, self.v, place).checked()
         ahead = whole(ahead, "at least 0 receives are posted ahead", 0)
         self._post, self._plans = Post(comm, self._shape, ahead), {}
         self.last = comm.size * self.v - 1  # part of the model
-        self.first_stage, self.last_stage = (self._shape.stage(part) == self.stage for part in (0, self.last))
+        self.first_stage, self.last_stage = (
+            self._shape.stage(part) == self.stage for part in (0, self.last)
+        )
 
     def step(self, M: int, inputs: Batch | list | None = None, targets: Batch | list | None = None):
         """One batch through the pipeline and back. Returns the M losses on the stage of the last part, else None.
@@ -89,7 +101,11 @@ class Pipeline:
     def forward(self, action: Action) -> None:
         """F: receive, compute, send."""
         part = self._shape.part(self.stage, action.chunk)
-        inputs = self.inputs[action.micro] if part == 0 else self._take(Item("a", action.micro, part - 1))
+        inputs = (
+            self.inputs[action.micro]
+            if part == 0
+            else self._take(Item("a", action.micro, part - 1))
+        )
         start = self.comm.now()
         kept = self.kept[action[1:]] = self._run(action, part, inputs)
         self.peak = max(self.peak, len(self.kept))
@@ -139,7 +155,10 @@ class Pipeline:
     def _plan(self, M: int) -> Plan:
         """This stage's list and messages for M micro-batches, checked the first time."""
         if M not in self._plans:
-            shape, every = self._shape._replace(M=M).checked(), lists(self.schedule, self.comm.size, M)
+            shape, every = (
+                self._shape._replace(M=M).checked(),
+                lists(self.schedule, self.comm.size, M),
+            )
             self.check(every, shape)
             self._plans[M] = plan(every, shape, self.stage)
         return self._plans[M]
@@ -153,21 +172,28 @@ class Pipeline:
         number, samples = self._post.announce(self.inputs, M)
         if self.last_stage:
             if self.loss_fn is None:
-                raise ValueError(f"stage {self.stage} has the last part of the model: it needs a loss_fn")
+                raise ValueError(
+                    f"stage {self.stage} has the last part of the model: it needs a loss_fn"
+                )
             self._shares, here = shares(self.targets), sum(len(part[0]) for part in self.targets)
             if here != samples:
-                raise ValueError(f"the first stage was given {samples} samples, the last {here} targets")
+                raise ValueError(
+                    f"the first stage was given {samples} samples, the last {here} targets"
+                )
         self.ties.begin()
         self._post.begin(todo, self._shape._replace(M=M), number)
 
     @staticmethod
     def _cut(batch, M: int, what: str, mine: bool):
         if mine and batch is None:
-            raise ValueError(f"{what} are missing: the {'first' if what == 'inputs' else 'last'} stage needs them")
+            raise ValueError(
+                f"{what} are missing: the {'first' if what == 'inputs' else 'last'} stage needs them"
+            )
         return micro_batches(batch, M, what) if mine else None
 
     def _run(self, action: Action, part: int, inputs: Sequence[Tensor]) -> Kept:
         """The forward of one part, with its loss behind the last one."""
+
         def run(module: Callable, *xs: Tensor) -> tuple[Tensor, ...]:
             y = module(*xs)
             if part < self.last:
@@ -175,7 +201,9 @@ class Pipeline:
             target = self.targets[action.micro]
             loss = self.loss_fn(y, target[0] if len(target) == 1 else target)
             if loss.dim():
-                raise ValueError(f"loss_fn gave {describe(loss)}: it must be the mean of a micro-batch, one number")
+                raise ValueError(
+                    f"loss_fn gave {describe(loss)}: it must be the mean of a micro-batch, one number"
+                )
             return (loss,)
 
         module = self.module(action)

@@ -52,7 +52,9 @@ class Graph:
         while stack:
             node, left = stack.pop()
             if left:
-                self.below[node] = functools.reduce(int.__or__, (self.below[n] for n, _ in after(node)), 0)
+                self.below[node] = functools.reduce(
+                    int.__or__, (self.below[n] for n, _ in after(node)), 0
+                )
             elif node not in self.below and hasattr(node, "variable"):
                 self.below[node] = 1 << len(self.leaves)
                 self.leaves.append(node.variable)
@@ -78,9 +80,18 @@ class Halves:
         self.ends, self.inputs, graph = list(ends), list(inputs), Graph(ends)
         mine = sum(1 << i for i, leaf in enumerate(graph.leaves) if any(leaf is x for x in inputs))
         spine = {node: None for node, below in graph.below.items() if _on_spine(below, mine)}
-        aside = {node: _union(graph.below[n] for n, _ in after(node) if n not in spine) & ~mine for node in spine}
-        self._joints = [Joint(graph.edges(node), leaves) for node, leaves in aside.items() if leaves]
-        self._direct = {i: Joint([end], graph.below[end.node]) for i, end in enumerate(ends) if end.node not in spine}
+        aside = {
+            node: _union(graph.below[n] for n, _ in after(node) if n not in spine) & ~mine
+            for node in spine
+        }
+        self._joints = [
+            Joint(graph.edges(node), leaves) for node, leaves in aside.items() if leaves
+        ]
+        self._direct = {
+            i: Joint([end], graph.below[end.node])
+            for i, end in enumerate(ends)
+            if end.node not in spine
+        }
         once = twice = 0
         for joint in (*self._joints, *self._direct.values()):
             once, twice = once | joint.leaves, twice | once & joint.leaves
@@ -91,8 +102,16 @@ class Halves:
 
     def input(self, grads: Sequence[Tensor]) -> list[Tensor | None]:
         """I. The gradients of the inputs; None of one that the ends do not depend on."""
-        targets = [*self.inputs, *self._shared, *(edge for joint in self._joints for edge in joint.edges)]
-        found = torch.autograd.grad(self.ends, targets, grads, retain_graph=True, allow_unused=True) if targets else ()
+        targets = [
+            *self.inputs,
+            *self._shared,
+            *(edge for joint in self._joints for edge in joint.edges),
+        ]
+        found = (
+            torch.autograd.grad(self.ends, targets, grads, retain_graph=True, allow_unused=True)
+            if targets
+            else ()
+        )
         rest = iter(found)
         mine, self._early = ([next(rest) for _ in some] for some in (self.inputs, self._shared))
         for joint in self._joints:
@@ -109,7 +128,11 @@ class Halves:
         for leaf, grad in zip(self._shared, self._early, strict=True):
             torch.autograd.backward(leaf, grad)
         for joint in (*self._direct.values(), *reversed(self._joints)):
-            asked = [(edge, grad) for edge, grad in zip(joint.edges, joint.grads, strict=True) if grad is not None]
+            asked = [
+                (edge, grad)
+                for edge, grad in zip(joint.edges, joint.grads, strict=True)
+                if grad is not None
+            ]
             if asked and joint.parameters:
                 edges, grads = zip(*asked, strict=True)
                 torch.autograd.backward(edges, grads, inputs=joint.parameters)
@@ -126,7 +149,9 @@ def _union(bits: Iterator[int]) -> int:
 
 def after(node: Node) -> list[tuple[Node, int]]:
     """The nodes that a node passes gradients to, each with the number of its output."""
-    return [(successor, number) for successor, number in node.next_functions if successor is not None]
+    return [
+        (successor, number) for successor, number in node.next_functions if successor is not None
+    ]
 
 
 @functools.cache
@@ -140,4 +165,5 @@ def release(node: Node) -> None:
         found = getattr(node, name)
         for saved in found if isinstance(found, list | tuple) else [found]:
             with suppress(RuntimeError):  # an optional argument that was not given
-                saved.register_hooks(lambda _: None, lambda _: None)  # the value goes to a hook, which drops it
+                # the value goes to a hook, which drops it
+                saved.register_hooks(lambda _: None, lambda _: None)

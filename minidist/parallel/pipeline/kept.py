@@ -41,14 +41,20 @@ class Kept:
     def _ends(self, outputs: Sequence[Tensor]) -> None:
         """Where the graph ends, for each output that wants a gradient."""
         pairs = zip(outputs, self.wanted, strict=True)
-        self.ends = [get_gradient_edge(y) if y.requires_grad else None for y, wanted in pairs if wanted]
+        self.ends = [
+            get_gradient_edge(y) if y.requires_grad else None for y, wanted in pairs if wanted
+        ]
 
     def backward(self, grads: Sequence[Tensor]) -> list[Tensor]:
         """Whole: gradients of the outputs that want one, to those of the inputs that do; parameters' accumulate."""
         ends, grads = self._matched(grads)
         if ends:
             torch.autograd.backward(ends, grads)
-        return [torch.zeros_like(x) if x.grad is None else x.grad for x in self.inputs if x.requires_grad]
+        return [
+            torch.zeros_like(x) if x.grad is None else x.grad
+            for x in self.inputs
+            if x.requires_grad
+        ]
 
     def input(self, grads: Sequence[Tensor]) -> list[Tensor]:
         """The inputs' gradients only."""

@@ -17,8 +17,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-          torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128)  # fmt: skip
+DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
 
 
 class Layout(NamedTuple):
@@ -33,7 +45,9 @@ class Layout(NamedTuple):
         return torch.empty(self.shape, dtype=self.dtype, device=device, requires_grad=self.wanted)
 
     def __str__(self) -> str:
-        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{' with gradient' * self.wanted}"
+        return (
+            f"{self.shape} {str(self.dtype).removeprefix('torch.')}{' with gradient' * self.wanted}"
+        )
 
 
 def layout(x: Tensor, wanted: bool | None = None) -> Layout:

@@ -45,12 +45,16 @@ class Outbox:
         """known: the layouts of this step's messages by micro-batch, None if the receiver must be told."""
         self.new, self.known = known is None, known or {}
 
-    def put(self, micro: int, tensors: Sequence[Tensor], wanted: Sequence[bool], label: str) -> None:
+    def put(
+        self, micro: int, tensors: Sequence[Tensor], wanted: Sequence[bool], label: str
+    ) -> None:
         """Start sending. A new layout goes first, unless the receiver can know it: that of a gradient."""
         here = [layout(x, w) for x, w in zip(tensors, wanted, strict=True)]
         if here != self.known.setdefault(micro, here):
-            raise ValueError(f"{label} gave {words(here)}, but {words(self.known[micro])} when a batch of these shapes"
-                             " came first: call forget() on every rank if the model has changed")  # fmt: skip
+            raise ValueError(
+                f"{label} gave {words(here)}, but {words(self.known[micro])} when a batch of these shapes"
+                " came first: call forget() on every rank if the model has changed"
+            )
         works = self.pending[micro] = []
         if self.new and self.what == "a":
             row = numbers(here)
@@ -95,8 +99,10 @@ class Inbox:
     def expect(self, micro: int, looks: list[Layout]) -> None:
         """This is what a message will look like."""
         if looks != self.known.setdefault(micro, looks):
-            raise ValueError(f"{self.labels[micro]} will be {words(looks)}, but was {words(self.known[micro])} when a"
-                             " batch of these shapes came first: call forget() on every rank")  # fmt: skip
+            raise ValueError(
+                f"{self.labels[micro]} will be {words(looks)}, but was {words(self.known[micro])} when a"
+                " batch of these shapes came first: call forget() on every rank"
+            )
         self._look_ahead()
 
     def take(self, micro: int) -> list[Tensor]:
@@ -113,7 +119,11 @@ class Inbox:
         pass
 
     def _look_ahead(self) -> None:
-        while self.next < len(self.order) and len(self.posted) < self.ahead and self.order[self.next] in self.known:
+        while (
+            self.next < len(self.order)
+            and len(self.posted) < self.ahead
+            and self.order[self.next] in self.known
+        ):
             self._post()
 
     def _post(self) -> None:
@@ -122,8 +132,10 @@ class Inbox:
         self.next += 1
         if micro not in self.known:
             device, name = host(self.words), f"layout {self.labels[micro]}"
-            length, = self.hear(torch.zeros(1, dtype=torch.int64, device=device), name)
-            self.known[micro] = layouts(self.hear(torch.zeros(length, dtype=torch.int64, device=device), name))
+            (length,) = self.hear(torch.zeros(1, dtype=torch.int64, device=device), name)
+            self.known[micro] = layouts(
+                self.hear(torch.zeros(length, dtype=torch.int64, device=device), name)
+            )
         tensors = [one.empty(self.comm.device) for one in self.known[micro]]
         ops = [Recv(x.detach(), self.peer, self.labels[micro]) for x in tensors]
         self.posted[micro] = tensors, self.comm.batch(ops) if ops else None
@@ -138,8 +150,12 @@ class Local:
     def begin(self, known: Known | None) -> None:
         self.held: dict[int, list[Tensor]] = {}
 
-    def put(self, micro: int, tensors: Sequence[Tensor], wanted: Sequence[bool], label: str) -> None:
-        self.held[micro] = [x.detach().requires_grad_(w) for x, w in zip(tensors, wanted, strict=True)]
+    def put(
+        self, micro: int, tensors: Sequence[Tensor], wanted: Sequence[bool], label: str
+    ) -> None:
+        self.held[micro] = [
+            x.detach().requires_grad_(w) for x, w in zip(tensors, wanted, strict=True)
+        ]
 
     def expect(self, micro: int, looks: list[Layout]) -> None:
         pass

@@ -74,7 +74,9 @@ def plan(lists: Sequence[Sequence[Action]], shape: Shape, stage: int) -> Plan:
     return Plan(list(lists[stage]), order, over)
 
 
-def _messages(actions: Sequence[Action], shape: Shape, stage: int, known: dict) -> tuple[dict, dict]:
+def _messages(
+    actions: Sequence[Action], shape: Shape, stage: int, known: dict
+) -> tuple[dict, dict]:
     """{(edge, micro): position in the list} of the messages that a stage sends, and of those that it uses."""
     out, into = {}, {}
     for position, action in enumerate(actions):

@@ -25,15 +25,21 @@ class Post:
     def __init__(self, comm: Comm, shape: Shape, ahead: int):
         self.comm, self.stage, self.boxes = comm, comm.rank, {}
         self._kinds: dict[tuple, int] = {}  # on the first stage: kinds of batches, by number
-        self._seen: dict[int, dict[Edge, dict[int, list[Layout]]]] = {}  # by number, after its first step
+        # by number, after its first step
+        self._seen: dict[int, dict[Edge, dict[int, list[Layout]]]] = {}
         self._edges = {(e.what, e.part): e for e in edges(shape)}
         for edge in self._edges.values():
             color = [0 if rank in edge[2:] else None for rank in range(comm.size)]
             both = comm.split(color)
             if both is not None:
                 both.one_way = True
-                self.boxes[edge] = Local() if both.size == 1 else \
-                    Outbox(both, edge.what) if edge.src == comm.rank else Inbox(both, edge.what, ahead)  # fmt: skip
+                self.boxes[edge] = (
+                    Local()
+                    if both.size == 1
+                    else Outbox(both, edge.what)
+                    if edge.src == comm.rank
+                    else Inbox(both, edge.what, ahead)
+                )
 
     def forget(self) -> None:
         """Layouts are told again, at the next batch of each kind."""
@@ -46,12 +52,17 @@ class Post:
         """
         if parts is not None:
             kind = tuple(tuple(layout(x) for x in part) for part in parts)
-            number, samples = self._kinds.setdefault(kind, len(self._kinds)), sum(part[0].shape[0] for part in parts)
+            number, samples = (
+                self._kinds.setdefault(kind, len(self._kinds)),
+                sum(part[0].shape[0] for part in parts),
+            )
         else:
             said = torch.zeros(3, dtype=torch.int64, device=host(self.comm.on_host()))
             number, first, samples = self._next("a", self.stage - 1).hear(said, "a step")
             if first != M:
-                raise ValueError(f"stage {self.stage} was given M = {M}, but stage {self.stage - 1} M = {first}")
+                raise ValueError(
+                    f"stage {self.stage} was given M = {M}, but stage {self.stage - 1} M = {first}"
+                )
         if self.stage < self.comm.size - 1:
             said = torch.tensor([number, M, samples], device=host(self.comm.on_host()))
             self._next("a", self.stage).say(said, "a step")

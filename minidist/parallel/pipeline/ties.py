@@ -47,8 +47,10 @@ class Ties:
             holders = [rank for rank, names in enumerate(everyone) if name in names]
             for rank in holders:
                 if everyone[rank][name] != everyone[holders[0]][name]:
-                    raise ValueError(f"{name} is tied, but {everyone[holders[0]][name]} on rank {holders[0]}"
-                                     f" and {everyone[rank][name]} on rank {rank}")  # fmt: skip
+                    raise ValueError(
+                        f"{name} is tied, but {everyone[holders[0]][name]} on rank {holders[0]}"
+                        f" and {everyone[rank][name]} on rank {rank}"
+                    )
             group = comm.split([0 if rank in holders else None for rank in range(comm.size)])
             if group is not None:
                 self._groups.append((tied[name], group))

@@ -43,8 +43,10 @@ class Action(NamedTuple):
         """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action."""
         found = WORD.fullmatch(word)
         if not found:
-            raise ValueError(f"{word!r} is no action: write one of {', '.join(KINDS)}, then the micro-batch, as in F3,"
-                             " or F3.1 with its chunk")  # fmt: skip
+            raise ValueError(
+                f"{word!r} is no action: write one of {', '.join(KINDS)}, then the micro-batch, as in F3,"
+                " or F3.1 with its chunk"
+            )
         return cls(found[1], int(found[2]), int(found[3] or 0))
 
 

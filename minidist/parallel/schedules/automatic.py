@@ -24,17 +24,32 @@ from .simulate import simulate
 from .zero_bubble import zb_h1, zb_h2
 
 
-def zb_auto(stage: int, S: int, M: int, forward: float | Sequence[float] = 1.0, input: float | Sequence[float] = 1.0,
-            weight: float | Sequence[float] = 1.0, comm: float = 0.0, limit: float | None = None,
-            rest: float = 1.0) -> list[Action]:  # fmt: skip
+def zb_auto(
+    stage: int,
+    S: int,
+    M: int,
+    forward: float | Sequence[float] = 1.0,
+    input: float | Sequence[float] = 1.0,
+    weight: float | Sequence[float] = 1.0,
+    comm: float = 0.0,
+    limit: float | None = None,
+    rest: float = 1.0,
+) -> list[Action]:
     """The list of one stage of the schedule that the search finds; see `search`."""
     check(stage, S, M)
     return search(S, M, forward, input, weight, comm, limit, rest)[stage]
 
 
-def search(S: int, M: int, forward: float | Sequence[float] = 1.0, input: float | Sequence[float] = 1.0,
-           weight: float | Sequence[float] = 1.0, comm: float = 0.0, limit: float | None = None,
-           rest: float = 1.0) -> list[list[Action]]:  # fmt: skip
+def search(
+    S: int,
+    M: int,
+    forward: float | Sequence[float] = 1.0,
+    input: float | Sequence[float] = 1.0,
+    weight: float | Sequence[float] = 1.0,
+    comm: float = 0.0,
+    limit: float | None = None,
+    rest: float = 1.0,
+) -> list[list[Action]]:
     """The lists of all stages.
 
     forward, input, weight: the time of an F, I, W, one or one for each stage.  comm: of a message.
@@ -45,21 +60,52 @@ def search(S: int, M: int, forward: float | Sequence[float] = 1.0, input: float 
     check(0, S, M)
     limit = 2 * S if limit is None else limit
     if limit < 1 or not 0 <= rest <= 1:
-        raise ValueError(f"a stage keeps at least 1 micro-batch, not {limit}, and of it a share of 0 to 1 until its W, "
-                         f"not {rest}")  # fmt: skip
-    times = {kind: [t] * S if isinstance(t, int | float) else list(t)
-             for kind, t in (("F", forward), ("I", input), ("W", weight))}  # fmt: skip
-    found = [_Plan(S, M, times, comm, limit, rest, *choices).lists for choices in product((True, False), repeat=2)]
+        raise ValueError(
+            f"a stage keeps at least 1 micro-batch, not {limit}, and of it a share of 0 to 1 until its W, "
+            f"not {rest}"
+        )
+    times = {
+        kind: [t] * S if isinstance(t, int | float) else list(t)
+        for kind, t in (("F", forward), ("I", input), ("W", weight))
+    }
+    found = [
+        _Plan(S, M, times, comm, limit, rest, *choices).lists
+        for choices in product((True, False), repeat=2)
+    ]
     by_hand = [lists(schedule, S, M) for schedule in (zb_h1, zb_h2)]
-    found += [every for every in by_hand if all(max(kept(actions, 1.0, rest)) <= limit for actions in every)]
-    return min(found, key=lambda every: simulate(every, times["F"], None, times["I"], times["W"], comm).cost)
+    found += [
+        every
+        for every in by_hand
+        if all(max(kept(actions, 1.0, rest)) <= limit for actions in every)
+    ]
+    return min(
+        found,
+        key=lambda every: simulate(every, times["F"], None, times["I"], times["W"], comm).cost,
+    )
 
 
 class _Plan:
     """One try. done: of each stage, how many of each kind; came: when what an F or I needs is there, once known."""
 
-    def __init__(self, S: int, M: int, times: dict, comm: float, limit: float, rest: float, patient: bool, eager: bool):
-        self.S, self.M, self.times, self.comm, self.limit, self.rest = S, M, times, comm, limit, rest
+    def __init__(
+        self,
+        S: int,
+        M: int,
+        times: dict,
+        comm: float,
+        limit: float,
+        rest: float,
+        patient: bool,
+        eager: bool,
+    ):
+        self.S, self.M, self.times, self.comm, self.limit, self.rest = (
+            S,
+            M,
+            times,
+            comm,
+            limit,
+            rest,
+        )
         self.patient, self.eager = patient, eager
         self.lists: list[list[Action]] = [[] for _ in range(S)]
         self.done = [dict.fromkeys("FIW", 0) for _ in range(S)]
@@ -80,7 +126,11 @@ class _Plan:
         filling = self.patient and not done["I"] and gradient is not None
         if gradient is not None and gradient <= now:
             return self._start(stage, "I", now)
-        if activation is not None and activation <= now and not (filling and gradient - now < self.times["F"][stage]):
+        if (
+            activation is not None
+            and activation <= now
+            and not (filling and gradient - now < self.times["F"][stage])
+        ):
             return self._start(stage, "F", now)
         coming = min((t for t in (gradient, activation) if t is not None and t > now), default=None)
         if done["W"] < done["I"] and self._fills(stage, coming, now):

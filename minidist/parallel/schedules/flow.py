@@ -44,7 +44,9 @@ class Shape(NamedTuple):
         M = whole(M, "a step has at least 1 micro-batch", 1)
         v = whole(v, "a stage has at least 1 chunk", 1)
         if place not in PLACES or (place == "V" and v != 2):
-            raise ValueError(f'parts are placed as a "loop", or as a "V" of 2 chunks, not as {place!r} of {v}')
+            raise ValueError(
+                f'parts are placed as a "loop", or as a "V" of 2 chunks, not as {place!r} of {v}'
+            )
         return Shape(S, M, v, place)
 
     def part(self, stage: int, chunk: int) -> int:
@@ -66,7 +68,9 @@ class Shape(NamedTuple):
         if kind == "F":
             return [Item("a", micro, part - 1)] if part else []
         if kind in "BI":
-            return [Item("a", micro, part)] + [Item("g", micro, part + 1)] * (part < self.S * self.v - 1)
+            return [Item("a", micro, part)] + [Item("g", micro, part + 1)] * (
+                part < self.S * self.v - 1
+            )
         return [Item("g", micro, part)]
 
     def far(self, stage: int, action: Action) -> list[Item]:

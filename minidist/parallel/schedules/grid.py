@@ -21,19 +21,28 @@ def grid(lists: Sequence[Sequence[Action]] | Simulation, slot: float = 1.0, **ti
     hangs is drawn as far as it comes, with the action that each stage waits for: `B0?`.
     Raises ValueError for a slot that is too long to show an action.
     """
-    run = lists if isinstance(lists, Simulation) else simulate(lists, **{"update": 1.0} | times, partly=True)
+    run = (
+        lists
+        if isinstance(lists, Simulation)
+        else simulate(lists, **{"update": 1.0} | times, partly=True)
+    )
     words = [[(round(s.start / slot), round(s.end / slot), s) for s in row] for row in run.spans]
     for begin, end, span in (word for row in words for word in row):
         if begin == end:
-            raise ValueError(f"{span.action} of stage {span.stage} takes {span.end - span.start:g}, too little to show"
-                             f" in slots of {slot:g}")  # fmt: skip
+            raise ValueError(
+                f"{span.action} of stage {span.stage} takes {span.end - span.start:g}, too little to show"
+                f" in slots of {slot:g}"
+            )
     columns = max((row[-1][1] for row in words if row), default=0)
     table = [_row(row, columns) for row in words]
     for row, action in zip(table, run.stuck):
         row += [] if action is None else [f"{action}?"]
     width = max(len(word) for row in table for word in row)
     name = len(f"stage {len(table) - 1}")
-    lines = (f"{f'stage {i}':<{name}}  " + " ".join(_fill(w, width) for w in row) for i, row in enumerate(table))
+    lines = (
+        f"{f'stage {i}':<{name}}  " + " ".join(_fill(w, width) for w in row)
+        for i, row in enumerate(table)
+    )
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -25,7 +25,9 @@ def interleaved(stage: int, S: int, M: int, v: int = 2) -> list[Action]:
     if v < 1:
         raise ValueError(f"a stage holds at least 1 chunk, not {v}")
     if M % S:
-        raise ValueError(f"interleaving sends micro-batches in groups of S: {S} stages do not divide {M} micro-batches")
+        raise ValueError(
+            f"interleaving sends micro-batches in groups of S: {S} stages do not divide {M} micro-batches"
+        )
     forwards = [_nth("F", k, S, v) for k in range(M * v)]
     backwards = [_nth("B", k, S, v) for k in range(M * v)]
     warm = min(M * v, 2 * (S - 1 - stage) + (v - 1) * S)

@@ -26,12 +26,16 @@ def pipedream_2bw(stage: int, S: int, M: int, m: int) -> list[Action]:
     """1F1B with an update after every m-th backward. ValueError for m < S, and if m does not divide M."""
     actions = one_f_one_b(stage, S, M)
     if m < S:
-        raise ValueError(f"with an update every {m} micro-batches, two versions do not do for {S} stages: m ≥ S")
+        raise ValueError(
+            f"with an update every {m} micro-batches, two versions do not do for {S} stages: m ≥ S"
+        )
     if M % m:
         raise ValueError(f"{M} micro-batches are not a multiple of the {m} between two updates")
     return _updated(actions, m)
 
 
 def _updated(actions: list[Action], m: int) -> list[Action]:
-    updates = {a: [Action("U", a.micro)] for a in actions if a.kind == "B" and (a.micro + 1) % m == 0}
+    updates = {
+        a: [Action("U", a.micro)] for a in actions if a.kind == "B" and (a.micro + 1) % m == 0
+    }
     return [step for a in actions for step in [a, *updates.get(a, [])]]

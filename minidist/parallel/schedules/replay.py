@@ -40,7 +40,9 @@ class Replay:
 
     def __init__(self, lists: Sequence[Sequence[Action]], shape: Shape, comm: str = "mailbox"):
         if comm not in MODELS:
-            raise ValueError(f"communication is modelled as one of {', '.join(MODELS)}, not as {comm!r}")
+            raise ValueError(
+                f"communication is modelled as one of {', '.join(MODELS)}, not as {comm!r}"
+            )
         self.lists, self.shape, self.comm = lists, shape, comm
         self.position, self.waits = [0] * shape.S, [None] * shape.S
         self.queues: list[dict[tuple, deque[Op]]] = [{} for _ in lists]
@@ -52,7 +54,9 @@ class Replay:
 
     def _queue(self, stage: int, verb: str, item: Item, peer: int) -> deque[Op]:
         """The queue of a stage in which an operation stands."""
-        key = {"mailbox": (verb, item), "channels": (verb, item.what, peer), "stream": ()}[self.comm]
+        key = {"mailbox": (verb, item), "channels": (verb, item.what, peer), "stream": ()}[
+            self.comm
+        ]
         return self.queues[stage].setdefault(key, deque())
 
     def _post(self, stage: int, op: Op) -> Op:
@@ -67,7 +71,9 @@ class Replay:
         while self.position[stage] < len(actions):
             action, position = actions[self.position[stage]], self.position[stage]
             for item in shape.far(stage, action):
-                self.waits[stage] = self._post(stage, Op("receive", item, shape.stage(item.part), position))
+                self.waits[stage] = self._post(
+                    stage, Op("receive", item, shape.stage(item.part), position)
+                )
                 return
             self._finish(stage, action)
 
@@ -95,8 +101,10 @@ class Replay:
         """A message has come: the action that waited for it runs, and the list goes on."""
         action = self._action(receiver, receive)
         if send.item != receive.item:
-            why = (f"the next {NOUN[send.item.what]} that comes from stage {sender} is that of its "
-                   f"{self._action(sender, send)}: messages arrive in the order they were sent")  # fmt: skip
+            why = (
+                f"the next {NOUN[send.item.what]} that comes from stage {sender} is that of its "
+                f"{self._action(sender, send)}: messages arrive in the order they were sent"
+            )
             raise ScheduleError(receiver, receive.position, action, why)
         self.waits[receiver] = None
         self._finish(receiver, action)
@@ -105,7 +113,9 @@ class Replay:
     def _stands(self, stage: int) -> Op | None:
         """The operation that holds a stage up: the receive that it waits for, or what stands before it in its queue."""
         op = self.waits[stage]
-        queue = self._queue(stage, op.verb, op.item, op.peer) if op else self.queues[stage].get((), ())
+        queue = (
+            self._queue(stage, op.verb, op.item, op.peer) if op else self.queues[stage].get((), ())
+        )
         return queue[0] if queue else None
 
     def check(self) -> None:
@@ -122,7 +132,9 @@ class Replay:
         turn = circle.index(first)
         waits = "; ".join(self._waiting(s) for s in circle[turn:] + circle[:turn])
         op = self._stands(first)
-        raise ScheduleError(first, op.position, self._action(first, op), f"deadlock in a circle: {waits}")
+        raise ScheduleError(
+            first, op.position, self._action(first, op), f"deadlock in a circle: {waits}"
+        )
 
     def _waiting(self, stage: int) -> str:
         op = self._stands(stage)

@@ -45,7 +45,9 @@ class Simulation(NamedTuple):
     @property
     def time(self) -> float:
         """From the first action of all to the last."""
-        return max(row[-1].end for row in self.spans if row) - min(row[0].start for row in self.spans if row)
+        return max(row[-1].end for row in self.spans if row) - min(
+            row[0].start for row in self.spans if row
+        )
 
     @property
     def cost(self) -> float:
@@ -68,9 +70,18 @@ class Simulation(NamedTuple):
         return 1 - sum(self.busy) / len(self.spans) / self.cost
 
 
-def simulate(lists: Sequence[Sequence[Action]], forward: Times = 1.0, backward: Times | None = None,
-             input: Times = 1.0, weight: Times = 1.0, comm: float = 0.0, update: Times = 0.0,
-             place: str = "loop", waits: Waits | None = None, partly: bool = False) -> Simulation:  # fmt: skip
+def simulate(
+    lists: Sequence[Sequence[Action]],
+    forward: Times = 1.0,
+    backward: Times | None = None,
+    input: Times = 1.0,
+    weight: Times = 1.0,
+    comm: float = 0.0,
+    update: Times = 0.0,
+    place: str = "loop",
+    waits: Waits | None = None,
+    partly: bool = False,
+) -> Simulation:
     """Run the lists of all stages on paper.
 
     forward, input, weight, update: the time of one F, I, W, U (of one chunk, if a stage has several); backward: of
@@ -83,14 +94,23 @@ def simulate(lists: Sequence[Sequence[Action]], forward: Times = 1.0, backward: 
     shape = shape_of([list(actions) for actions in lists], place)
     input, weight = (_table(t, shape, n) for t, n in ((input, "input"), (weight, "weight")))
     both = [[i + w for i, w in zip(*pair)] for pair in zip(input, weight)]
-    times = {"F": _table(forward, shape, "forward"), "I": input, "W": weight, "U": _table(update, shape, "update"),
-             "B": both if backward is None else _table(backward, shape, "backward")}  # fmt: skip
+    times = {
+        "F": _table(forward, shape, "forward"),
+        "I": input,
+        "W": weight,
+        "U": _table(update, shape, "update"),
+        "B": both if backward is None else _table(backward, shape, "backward"),
+    }
     spans = _run(lists, shape, times, comm, waits or (lambda stage, action: True))
-    stuck = [actions[len(row)] if len(row) < len(actions) else None for row, actions in zip(spans, lists)]
+    stuck = [
+        actions[len(row)] if len(row) < len(actions) else None for row, actions in zip(spans, lists)
+    ]
     for stage, action in enumerate([] if partly else stuck):
         if action:
-            raise ValueError(f"stage {stage} never comes to {action}, its action {len(spans[stage])} of "
-                             f"{len(lists[stage])}: validate says what it misses")  # fmt: skip
+            raise ValueError(
+                f"stage {stage} never comes to {action}, its action {len(spans[stage])} of "
+                f"{len(lists[stage])}: validate says what it misses"
+            )
     return Simulation(spans, stuck)
 
 
@@ -136,7 +156,11 @@ def _table(times: Times, shape: Shape, name: str) -> list[list[float]]:
     table = [[row] * shape.v if isinstance(row, int | float) else list(row) for row in rows]
     for stage, row in enumerate(table):
         if len(row) != shape.v:
-            raise ValueError(f"{len(row)} {name} times were given for the {shape.v} chunks of stage {stage}")
+            raise ValueError(
+                f"{len(row)} {name} times were given for the {shape.v} chunks of stage {stage}"
+            )
         if min(row) < 0:
-            raise ValueError(f"a {name} takes no time less than 0, and stage {stage} was given {min(row)}")
+            raise ValueError(
+                f"a {name} takes no time less than 0, and stage {stage} was given {min(row)}"
+            )
     return table

@@ -1,9 +1,9 @@
 """Is this list a schedule? Checked before it runs, with the first wrong action named.
 
-    1  all work is there, once, in an order that a stage can follow      `work`
-    2  it ends: nobody waits for each other in a circle                  `replay`
-    3  what is kept stays within a limit                                 `memory`
-    4  each backward uses the weights that its forward used              `versions`
+1  all work is there, once, in an order that a stage can follow      `work`
+2  it ends: nobody waits for each other in a circle                  `replay`
+3  what is kept stays within a limit                                 `memory`
+4  each backward uses the weights that its forward used              `versions`
 """
 
 from __future__ import annotations
@@ -19,10 +19,22 @@ from .versions import check_versions
 from .work import check_work
 
 
-def validate(lists: Sequence[Sequence[Action]], S: int | None = None, M: int | None = None, v: int = 1, *,
-             place: str = "loop", comm: str = "mailbox", limit: float | Sequence[float] | None = None,
-             each: float = 1.0, rest: float | None = None, stash: bool = True, rule: str = "newest",
-             group: int | None = None, most: int | None = None) -> None:  # fmt: skip
+def validate(
+    lists: Sequence[Sequence[Action]],
+    S: int | None = None,
+    M: int | None = None,
+    v: int = 1,
+    *,
+    place: str = "loop",
+    comm: str = "mailbox",
+    limit: float | Sequence[float] | None = None,
+    each: float = 1.0,
+    rest: float | None = None,
+    stash: bool = True,
+    rule: str = "newest",
+    group: int | None = None,
+    most: int | None = None,
+) -> None:
     """Return if the lists of all stages are a schedule; raise ScheduleError, naming the first wrong action, if not.
 
     S, M: stages and micro-batches; by default the lists', and their highest.  v: chunks a stage.
@@ -49,8 +61,12 @@ def _check_memory(lists, limit: float | Sequence[float], each: float, rest: floa
     if len(limits) != len(lists):
         raise ValueError(f"{len(limits)} limits were given for {len(lists)} stages")
     rows = [kept(actions, each, rest) for actions in lists]
-    over = [(position, stage) for stage, row in enumerate(rows)
-            for position, now in enumerate(row) if now > limits[stage] * (1 + 1e-9)]  # fmt: skip
+    over = [
+        (position, stage)
+        for stage, row in enumerate(rows)
+        for position, now in enumerate(row)
+        if now > limits[stage] * (1 + 1e-9)
+    ]
     if over:
         position, stage = min(over)
         why = f"with it {rows[stage][position]:g} are kept for backwards to come, and the limit is {limits[stage]:g}"

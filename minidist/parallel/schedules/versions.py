@@ -33,22 +33,34 @@ def updates_before(actions: Sequence[Action]) -> list[int]:
     return counts
 
 
-def forward_versions(lists: Lists, rule: str = "newest", group: int | None = None) -> list[dict[int, int]]:
+def forward_versions(
+    lists: Lists, rule: str = "newest", group: int | None = None
+) -> list[dict[int, int]]:
     """For each stage and micro-batch, the version of the weights that its forward uses."""
     if rule not in RULES:
         raise ValueError(f"a version is chosen by one of {', '.join(RULES)}, not by {rule!r}")
     if rule == "2bw" and (group is None or group < 1):
-        raise ValueError(f"2bw updates every `group` micro-batches, at least 1, and group is {group}")
-    newest = [{a.micro: now for a, now in zip(actions, updates_before(actions)) if a.kind == "F"} for actions in lists]
+        raise ValueError(
+            f"2bw updates every `group` micro-batches, at least 1, and group is {group}"
+        )
+    newest = [
+        {a.micro: now for a, now in zip(actions, updates_before(actions)) if a.kind == "F"}
+        for actions in lists
+    ]
     if rule == "newest":
         return newest
-    return [{m: newest[0][m] if rule == "first" else max(0, m // group - 1) for m in row} for row in newest]
+    return [
+        {m: newest[0][m] if rule == "first" else max(0, m // group - 1) for m in row}
+        for row in newest
+    ]
 
 
 def staleness(lists: Lists, rule: str = "newest", group: int | None = None) -> list[dict[int, int]]:
     """For each stage and micro-batch, the updates between the version it used and the one its gradient is added to."""
-    return [{m: _applied(actions)[m] - version for m, version in used.items()}
-            for actions, used in zip(lists, forward_versions(lists, rule, group))]  # fmt: skip
+    return [
+        {m: _applied(actions)[m] - version for m, version in used.items()}
+        for actions, used in zip(lists, forward_versions(lists, rule, group))
+    ]
 
 
 def _applied(actions: Sequence[Action]) -> dict[int, int]:
@@ -56,13 +68,18 @@ def _applied(actions: Sequence[Action]) -> dict[int, int]:
     return {a.micro: now for a, now in zip(actions, updates_before(actions)) if a.kind in "BW"}
 
 
-def held(lists: Lists, rule: str = "newest", group: int | None = None, stash: bool = True) -> list[list[int]]:
+def held(
+    lists: Lists, rule: str = "newest", group: int | None = None, stash: bool = True
+) -> list[list[int]]:
     """For each stage and after each of its actions, how many versions it must hold.
 
     The newest, which the next update changes, and every version made that a forward or (with stashing) a backward
     still to come will use.
     """
-    return [_held(actions, used, stash) for actions, used in zip(lists, forward_versions(lists, rule, group))]
+    return [
+        _held(actions, used, stash)
+        for actions, used in zip(lists, forward_versions(lists, rule, group))
+    ]
 
 
 def _held(actions: Sequence[Action], used: dict[int, int], stash: bool) -> list[int]:
@@ -72,13 +89,22 @@ def _held(actions: Sequence[Action], used: dict[int, int], stash: bool) -> list[
             last[used[action.micro]] = position
     live, sizes = {0}, []
     for position, now in enumerate(counts[1:]):
-        live = {version for version in live | {now} if version == now or last.get(version, -1) > position}
+        live = {
+            version
+            for version in live | {now}
+            if version == now or last.get(version, -1) > position
+        }
         sizes.append(len(live))
     return sizes
 
 
-def check_versions(lists: Lists, stash: bool = True, rule: str = "newest", group: int | None = None,
-                   most: int | None = None) -> None:  # fmt: skip
+def check_versions(
+    lists: Lists,
+    stash: bool = True,
+    rule: str = "newest",
+    group: int | None = None,
+    most: int | None = None,
+) -> None:
     """Raise ScheduleError for the first action that misses its version of the weights; lists without updates pass.
 
     stash: whether old versions are kept. Without, a backward meets the newest version, and is wrong if its forward

@@ -12,12 +12,20 @@ from .action import KINDS, Action
 from .error import ScheduleError
 from .flow import Shape
 
-NAMES = {"F": "forward", "B": "backward", "I": "backward for the input", "W": "backward for the weights", "U": "update"}
+NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward for the input",
+    "W": "backward for the weights",
+    "U": "update",
+}
 
 
 def check_work(lists: Sequence[Sequence[Action]], shape: Shape) -> None:
     """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return."""
-    found = [wrong for stage, actions in enumerate(lists) for wrong in _wrong(stage, actions, shape)]
+    found = [
+        wrong for stage, actions in enumerate(lists) for wrong in _wrong(stage, actions, shape)
+    ]
     if found:
         raise min(found, key=lambda e: (e.position, e.stage))
 
@@ -65,4 +73,6 @@ def _early(action: Action, done: set[Action], there: set[Action]) -> str | None:
     if not before or any(a in done for a in before):
         return None
     first = next((a for a in before if a in there), before[0])
-    return f"it needs {first}, which " + ("comes later in the list" if first in there else "is missing from the list")
+    return f"it needs {first}, which " + (
+        "comes later in the list" if first in there else "is missing from the list"
+    )

@@ -23,7 +23,8 @@ from .action import Action, check
 def zb_v(stage: int, S: int, M: int) -> list[Action]:
     """ZB-V, for two chunks a stage placed as a "V". Keeps at most 2S chunks' activations on every stage."""
     check(stage, S, M)
-    full = max(M, 2 * S - 1)  # micro-batches that fill the pipeline; of fewer, the order of a full one
+    # micro-batches that fill the pipeline; of fewer, the order of a full one
+    full = max(M, 2 * S - 1)
     down, up = S - stage, stage
     order = ["F0"] * (2 * down - 1) + ["F1", "F0"] * up + ["F1", "I1", "W1"] * down
     order += ["F0", "I0", "W0", "F1", "I1", "W1"] * (full - 2 * S + stage + 1)

@@ -36,7 +36,9 @@ def zero_bubble(stage: int, S: int, M: int, ahead: int = 1) -> list[Action]:
     """
     check(stage, S, M)
     if ahead < 1:
-        raise ValueError(f"the first stage is at least 1 forward ahead for every stage after it, not {ahead}")
+        raise ValueError(
+            f"the first stage is at least 1 forward ahead for every stage after it, not {ahead}"
+        )
     warm, late = min(M, ahead * (S - 1 - stage)), ahead * stage
     actions = [Action("F", m) for m in range(warm)]
     for i in range(M):

@@ -24,8 +24,16 @@ def push_header(pieces: int) -> int:
     return 8 * (2 + pieces)
 
 
-def sync_seconds(n: int, s: int, nbytes: float, alpha: float, beta: float, compute: float = 0.0, pieces: int = 0,
-                 alone: bool = False) -> float:  # fmt: skip
+def sync_seconds(
+    n: int,
+    s: int,
+    nbytes: float,
+    alpha: float,
+    beta: float,
+    compute: float = 0.0,
+    pieces: int = 0,
+    alone: bool = False,
+) -> float:
     """From one synchronous step to the next, in a long run; alone: of a step that all workers begin together.
 
     pieces: of each server, for the bytes of headers; 0 counts none.
@@ -37,7 +45,9 @@ def sync_seconds(n: int, s: int, nbytes: float, alpha: float, beta: float, compu
     return compute + 2 * alpha + both * beta
 
 
-def async_seconds(n: int, nbytes: float, alpha: float, beta: float, compute: float = 0.0, pieces: int = 0) -> float:
+def async_seconds(
+    n: int, nbytes: float, alpha: float, beta: float, compute: float = 0.0, pieces: int = 0
+) -> float:
     """Between two updates by n like workers, once they take turns at one server. Its own step takes no time here.
 
     Arguments and errors: as above.
@@ -48,7 +58,9 @@ def async_seconds(n: int, nbytes: float, alpha: float, beta: float, compute: flo
     return max(turn, (turn + compute + alpha + out * beta) / n)
 
 
-def wire_bytes(n: int, s: int, nbytes: float, steps: int = 1, pieces: int = 0) -> tuple[float, float]:
+def wire_bytes(
+    n: int, s: int, nbytes: float, steps: int = 1, pieces: int = 0
+) -> tuple[float, float]:
     """What passes the wire of each server in `steps` steps of n workers: (bytes in, bytes out). Errors: as above."""
     _check(n, s)
     into, out = _bytes(nbytes / s, pieces)
@@ -62,4 +74,6 @@ def _bytes(part: float, pieces: int) -> tuple[float, float]:
 
 def _check(n: int, s: int) -> None:
     if not 1 <= s <= n:
-        raise ValueError(f"the formulas are for 1 server or more, and as many workers at least: not {n} for {s}")
+        raise ValueError(
+            f"the formulas are for 1 server or more, and as many workers at least: not {n} for {s}"
+        )

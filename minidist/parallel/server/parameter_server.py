@@ -65,10 +65,24 @@ class ParameterServer:
     and for a module on another device than the Comm's.
     """
 
-    def __init__(self, module: nn.Module, comm: Comm, optimizer: Factory, servers: int = 1, mode: str = "sync",
-                 bound: int | None = None, whole: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: Comm,
+        optimizer: Factory,
+        servers: int = 1,
+        mode: str = "sync",
+        bound: int | None = None,
+        whole: bool = False,
+    ):
         _check(module, comm, servers, mode, bound)
-        self.module, self.comm, self.servers, self.workers, self.mode = module, comm, servers, comm.size - servers, mode
+        self.module, self.comm, self.servers, self.workers, self.mode = (
+            module,
+            comm,
+            servers,
+            comm.size - servers,
+            mode,
+        )
         self.server = comm.rank if comm.rank < servers else None
         self.worker = None if comm.rank < servers else comm.rank - servers
         self.weight: float | None = None
@@ -101,17 +115,23 @@ class ParameterServer:
             self.module.zero_grad()
             values.append(step(batch))
             if self.weight is not None and self.mode != "sync":
-                raise ValueError(f"a weight of {self.weight} has no meaning in mode {self.mode!r}: nothing is averaged")
+                raise ValueError(
+                    f"a weight of {self.weight} has no meaning in mode {self.mode!r}: nothing is averaged"
+                )
             self._worker.push(self.weight, last)
         if not values:
-            raise ValueError(f"worker {self.worker} of {self.workers} has 0 batches: it needs at least 1")
+            raise ValueError(
+                f"worker {self.worker} of {self.workers} has 0 batches: it needs at least 1"
+            )
         self._worker.pull()
         return Report(values, [], {})
 
     def _serve(self) -> None:
         self._server.run(self.mode == "sync")
         flats = self.partition.flatten(self.params)
-        for mine, buffer in zip(self.partition.chunks(flats, self.server), self.shard.buffers, strict=True):
+        for mine, buffer in zip(
+            self.partition.chunks(flats, self.server), self.shard.buffers, strict=True
+        ):
             mine.copy_(buffer)
         try:
             for chunks in self.partition.by_server(flats):
@@ -135,14 +155,22 @@ def with_last(batches: Iterable) -> Iterator[tuple[Any, bool]]:
 
 def _check(module: nn.Module, comm: Comm, servers: int, mode: str, bound: int | None) -> None:
     if not 1 <= servers < comm.size:
-        raise ValueError(f"{servers} servers among {comm.size} ranks: at least 1 is a server and 1 a worker")
+        raise ValueError(
+            f"{servers} servers among {comm.size} ranks: at least 1 is a server and 1 a worker"
+        )
     if not comm.any_source:
-        raise ValueError("a server receives from whichever worker is first, which NCCL cannot: run it over gloo, with "
-                         'from_env("gloo") and the module on the CPU, or --backend gloo')  # fmt: skip
+        raise ValueError(
+            "a server receives from whichever worker is first, which NCCL cannot: run it over gloo, with "
+            'from_env("gloo") and the module on the CPU, or --backend gloo'
+        )
     if mode not in ("sync", "async", "ssp"):
         raise ValueError(f'mode is "sync", "async" or "ssp", not {mode!r}')
     if (bound is None) is (mode == "ssp"):
-        raise ValueError(f'a bound belongs to mode="ssp", which needs one: mode is {mode!r} and bound {bound}')
+        raise ValueError(
+            f'a bound belongs to mode="ssp", which needs one: mode is {mode!r} and bound {bound}'
+        )
     for name, p in module.named_parameters():
         if p.device.type != comm.device.type:
-            raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module")
+            raise ValueError(
+                f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module"
+            )

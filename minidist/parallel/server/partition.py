@@ -64,7 +64,10 @@ class Partition:
         else:
             owners = self._owners
             numbers.sort(key=lambda i: owners[i])
-            lengths = [sum(size(i) for i in numbers if owners[i] == server) for server in range(self.servers)]
+            lengths = [
+                sum(size(i) for i in numbers if owners[i] == server)
+                for server in range(self.servers)
+            ]
         return _Kind(numbers, bounds([size(i) for i in numbers]), bounds(lengths))
 
     def _pieces(self, server: int) -> list[Piece]:
@@ -82,11 +85,17 @@ class Partition:
     def nbytes(self) -> list[int]:
         """Bytes that each server holds."""
         sizes = [p.element_size() for p in self.params]
-        return [sum((piece.end - piece.first) * sizes[piece.param] for piece in pieces) for pieces in self.pieces]
+        return [
+            sum((piece.end - piece.first) * sizes[piece.param] for piece in pieces)
+            for pieces in self.pieces
+        ]
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> list[Tensor]:
         """One flat tensor for each dtype, of tensors shaped as the parameters; None: zeros."""
-        filled = [torch.zeros_like(p) if t is None else t.detach() for t, p in zip(tensors, self.params, strict=True)]
+        filled = [
+            torch.zeros_like(p) if t is None else t.detach()
+            for t, p in zip(tensors, self.params, strict=True)
+        ]
         return [torch.cat([filled[i].reshape(-1) for i in kind.params]) for kind in self._kinds]
 
     def spread(self, flats: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
@@ -97,7 +106,10 @@ class Partition:
 
     def by_server(self, flats: Sequence[Tensor]) -> list[list[Tensor]]:
         """For each flat tensor the servers' parts of it, as views; some may be empty."""
-        return [[flat[first:end] for first, end in kind.chunks] for kind, flat in zip(self._kinds, flats, strict=True)]
+        return [
+            [flat[first:end] for first, end in kind.chunks]
+            for kind, flat in zip(self._kinds, flats, strict=True)
+        ]
 
     def chunks(self, flats: Sequence[Tensor], server: int) -> list[Tensor]:
         """One server's parts: one for each dtype of which it has any."""

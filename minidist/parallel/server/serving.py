@@ -51,7 +51,13 @@ class Server:
     """
 
     def __init__(self, shard: Shard, channel: Channel, clocks: Clocks, first: int, number: int):
-        self.shard, self.channel, self.clocks, self.first, self.number = shard, channel, clocks, first, number
+        self.shard, self.channel, self.clocks, self.first, self.number = (
+            shard,
+            channel,
+            clocks,
+            first,
+            number,
+        )
         self.workers = channel.pushes.size - 1
         self.updates: list[Update] = []
         self.lost: dict[int, str] = {}
@@ -71,21 +77,30 @@ class Server:
     def _round(self) -> None:
         """A synchronous step: the mean of all workers' gradients, added in rank order; all are answered."""
         rooms = [(self._header(), self.shard.room()) for _ in range(self.workers)]
-        receives = [op for worker, (said, gradients) in enumerate(rooms)
-                    for op in (Recv(said, worker + 1, "push"), *_into(gradients, worker))]  # fmt: skip
+        receives = [
+            op
+            for worker, (said, gradients) in enumerate(rooms)
+            for op in (Recv(said, worker + 1, "push"), *_into(gradients, worker))
+        ]
         try:
             self.channel.pushes.batch(receives).wait()
         except PeerLost as lost:
             raise self._broken(lost) from lost
         self._settle()  # who pushes has the last answer
         pushes, version = [_read(said, gradients) for said, gradients in rooms], self.shard.version
-        self.shard.step(_mean(pushes), [max(there) for there in zip(*(push.there for push in pushes), strict=True)])
+        self.shard.step(
+            _mean(pushes),
+            [max(there) for there in zip(*(push.there for push in pushes), strict=True)],
+        )
         for worker, push in enumerate(pushes):
             self._note(worker, version, push.last)
         if self._ended and self._waiting:
-            raise ValueError(f"worker {self._ended[0]} ends after {self.shard.version} steps, worker "
-                             f"{self._waiting[0]} goes on: synchronous workers take equally many")  # fmt: skip
-        for worker in sorted(self._waiting, key=lambda w: (w - self.number) % self.workers):  # servers begin apart
+            raise ValueError(
+                f"worker {self._ended[0]} ends after {self.shard.version} steps, worker "
+                f"{self._waiting[0]} goes on: synchronous workers take equally many"
+            )
+        # servers begin apart
+        for worker in sorted(self._waiting, key=lambda w: (w - self.number) % self.workers):
             self._answer(worker, self.shard.buffers)
 
     def _turn(self) -> None:
@@ -103,7 +118,8 @@ class Server:
             self.shard.step(push.gradients, push.there)
             self._note(worker, version, push.last)
         for worker in [worker for worker in self._waiting if self.clocks.may_go(worker)]:
-            self._answer(worker, [buffer.clone() for buffer in self.shard.buffers])  # the next step waits for no answer
+            # the next step waits for no answer
+            self._answer(worker, [buffer.clone() for buffer in self.shard.buffers])
 
     def close(self) -> None:
         """Answer the last pushes with what the buffers hold."""
@@ -124,8 +140,15 @@ class Server:
     def _note(self, worker: int, version: int, last: bool) -> None:
         """A push of `worker` has been added to that version."""
         ahead = self.clocks.ahead(worker)
-        self.updates.append(Update(self.channel.pushes.now(), self.first + worker, self.clocks.tick(worker),
-                                   version - self._has[worker], ahead))  # fmt: skip
+        self.updates.append(
+            Update(
+                self.channel.pushes.now(),
+                self.first + worker,
+                self.clocks.tick(worker),
+                version - self._has[worker],
+                ahead,
+            )
+        )
         (self._ended if last else self._waiting).append(worker)
         if last:
             self.clocks.stop(worker)
@@ -136,7 +159,10 @@ class Server:
         self._drop(worker)
         self._has[worker] = self.shard.version
         said = header(self.channel.answers, [-1, self.shard.version])
-        sends = [Send(said, worker + 1, "answer"), *(Send(x, worker + 1, "parameters") for x in buffers)]
+        sends = [
+            Send(said, worker + 1, "answer"),
+            *(Send(x, worker + 1, "parameters") for x in buffers),
+        ]
         self._sending[worker] = self.channel.answers.batch(sends)
 
     def _drop(self, worker: int) -> None:
@@ -166,8 +192,11 @@ class Server:
         worker = lost.rank - 1
         self._waiting = [other for other in range(self.workers) if other != worker]
         self.refuse(self.first + worker)
-        return PeerLost(self.first + worker, f"it was worker {worker} of {self.workers}, and a synchronous step waits "
-                                             f"for every worker ({lost.why})")  # fmt: skip
+        return PeerLost(
+            self.first + worker,
+            f"it was worker {worker} of {self.workers}, and a synchronous step waits "
+            f"for every worker ({lost.why})",
+        )
 
 
 def _into(gradients: list[Tensor], worker: int) -> list[Recv]:
@@ -183,7 +212,9 @@ def _mean(pushes: list[_Push]) -> list[Tensor]:
     """(g1 + g2 + … + gn)/Σw of gradients that come multiplied with their weights w, in the memory of the first."""
     total, weight = pushes[0].gradients, sum(push.weight for push in pushes)
     if not weight > 0:
-        raise ValueError(f"the weights of {len(pushes)} workers add up to {weight}: nobody has any samples")
+        raise ValueError(
+            f"the weights of {len(pushes)} workers add up to {weight}: nobody has any samples"
+        )
     for push in pushes[1:]:
         for sum_, gradient in zip(total, push.gradients, strict=True):
             sum_.add_(gradient)

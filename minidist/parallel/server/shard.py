@@ -22,7 +22,9 @@ class Shard:
 
     def __init__(self, partition: Partition, server: int, optimizer: Factory):
         self._places, self._shapes = partition.pieces[server], [p.shape for p in partition.params]
-        self.buffers = [chunk.clone() for chunk in partition.chunks(partition.flatten(partition.params), server)]
+        self.buffers = [
+            chunk.clone() for chunk in partition.chunks(partition.flatten(partition.params), server)
+        ]
         self.pieces = [nn.Parameter(view) for view in self.views(self.buffers)]
         self.optimizer = optimizer(self.pieces) if self.pieces else None
         self.version = 0
@@ -48,6 +50,7 @@ class Shard:
             self.optimizer.step()
         for piece, view in zip(self.pieces, self.views(self.buffers), strict=True):
             piece.grad = None
-            if piece.data_ptr() != view.data_ptr():  # an optimizer may move them to a buffer of its own
+            # an optimizer may move them to a buffer of its own
+            if piece.data_ptr() != view.data_ptr():
                 view.copy_(piece.detach())
         self.version += 1

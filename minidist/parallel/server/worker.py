@@ -25,7 +25,9 @@ SERVER = 0  # its rank on its own channel; worker w is rank w + 1 there
 
 def header(comm: Comm, numbers) -> Tensor:
     """float64 numbers that a program reads: on the CPU where the device has no values."""
-    return torch.tensor(numbers, dtype=torch.float64, device="cpu" if comm.device.type == "meta" else comm.device)
+    return torch.tensor(
+        numbers, dtype=torch.float64, device="cpu" if comm.device.type == "meta" else comm.device
+    )
 
 
 def dead_server(server: int, servers: int, lost: PeerLost) -> PeerLost:
@@ -83,18 +85,24 @@ class Worker:
         Raises PeerLost naming a server that is dead, ValueError if the last push's answer has not been pulled.
         """
         if self._answers:
-            raise ValueError(f"worker {self.index} pushes before it has pulled {len(self._answers)} servers' answers")
+            raise ValueError(
+                f"worker {self.index} pushes before it has pulled {len(self._answers)} servers' answers"
+            )
         params = self.partition.params
         flats = self.partition.flatten([p.grad for p in params])
         for flat in flats if weight is not None else ():
             flat.mul_(weight) if weight else flat.zero_()  # the mean loss of no samples is nan
         for server in self._order:
             channel = self.channels[server]
-            there = [params[piece.param].grad is not None for piece in self.partition.pieces[server]]
+            there = [
+                params[piece.param].grad is not None for piece in self.partition.pieces[server]
+            ]
             said = header(channel.pushes, [last, 1 if weight is None else weight, *there])
             parts = self.partition.chunks(flats, server)
             self._answers[server] = self._ask(channel.answers, server)
-            leaving = channel.pushes.batch([Send(said, SERVER, "push"), *(Send(g, SERVER, "gradients") for g in parts)])
+            leaving = channel.pushes.batch(
+                [Send(said, SERVER, "push"), *(Send(g, SERVER, "gradients") for g in parts)]
+            )
             try:
                 leaving.wait()
             except PeerLost as lost:
@@ -103,8 +111,11 @@ class Worker:
     def _ask(self, answers: Comm, server: int) -> _Answer:
         """Make room for a server's answer."""
         said, room = header(answers, [0, 0]), self.partition.chunks(self._room, server)
-        return _Answer(said, answers.irecv(said, SERVER, "answer"),
-                       answers.batch([Recv(part, SERVER, "parameters") for part in room]))  # fmt: skip
+        return _Answer(
+            said,
+            answers.irecv(said, SERVER, "answer"),
+            answers.batch([Recv(part, SERVER, "parameters") for part in room]),
+        )
 
     def pull(self) -> None:
         """Wait for the answers to the last push, and put the parameters into the model. Without a push: nothing.
@@ -121,7 +132,9 @@ class Worker:
                     answer.parameters.wait()
                     self.versions[server] = version
                 else:
-                    refused = PeerLost(lost, f"it is dead, and server {server} cannot go on without it")
+                    refused = PeerLost(
+                        lost, f"it is dead, and server {server} cannot go on without it"
+                    )
             except PeerLost as lost:
                 raise dead_server(server, len(self.channels), lost) from lost
         if refused is not None:

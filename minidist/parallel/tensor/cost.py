@@ -31,8 +31,15 @@ class Traffic(NamedTuple):
         return self.forward + self.backward
 
 
-def block_bytes(n: int, batch: int, tokens: int, hidden: int, itemsize: int, sequence: bool = False,
-                regather: bool = False) -> Traffic:  # fmt: skip
+def block_bytes(
+    n: int,
+    batch: int,
+    tokens: int,
+    hidden: int,
+    itemsize: int,
+    sequence: bool = False,
+    regather: bool = False,
+) -> Traffic:
     """An MLP or an attention block on n ranks, with numbers of `itemsize` bytes."""
     whole = batch * tokens * hidden * itemsize
     backward = 2 * whole + sequence * 2 * hidden * itemsize + regather * whole
@@ -45,8 +52,15 @@ def row_first_bytes(n: int, batch: int, tokens: int, hidden: int, itemsize: int)
     return Traffic((n - 1) * 10 * whole, (n - 1) * 5 * whole)
 
 
-def layer_bytes(n: int, batch: int, tokens: int, hidden: int, itemsize: int, sequence: bool = False,
-                regather: bool = False) -> Traffic:  # fmt: skip
+def layer_bytes(
+    n: int,
+    batch: int,
+    tokens: int,
+    hidden: int,
+    itemsize: int,
+    sequence: bool = False,
+    regather: bool = False,
+) -> Traffic:
     """A transformer layer: two blocks, and two norms."""
     block = block_bytes(n, batch, tokens, hidden, itemsize, sequence, regather)
     norms = sequence * 2 * 4 * hidden * itemsize

@@ -31,15 +31,33 @@ class TensorMLP(MLP):
     The F features are split as evenly as can be, also where n does not divide them. Arguments as for `TensorLayer`.
     """
 
-    def __init__(self, hidden: int, comm: Comm, dropout: float = 0.0, gelu: str = "tanh", sequence: bool = False,
-                 seed: int = 0, name: str = "", regather: bool = False, ffn: int | None = None, gated: bool = False,
-                 **like):  # fmt: skip
+    def __init__(
+        self,
+        hidden: int,
+        comm: Comm,
+        dropout: float = 0.0,
+        gelu: str = "tanh",
+        sequence: bool = False,
+        seed: int = 0,
+        name: str = "",
+        regather: bool = False,
+        ffn: int | None = None,
+        gated: bool = False,
+        **like,
+    ):
         nn.Module.__init__(self)  # not the serial layer's weights, only its forward
         self.widen(hidden, gelu, ffn, gated)
         dealt = uneven(self.ffn, comm.size)  # features of each rank
         split = dict(sequence=sequence, seed=seed, **like)
-        self.fc = ColumnLinear(hidden, self.rows * self.ffn, comm, sizes=[self.rows * k for k in dealt],
-                               name=join(name, "fc"), regather=regather, **split)  # fmt: skip
+        self.fc = ColumnLinear(
+            hidden,
+            self.rows * self.ffn,
+            comm,
+            sizes=[self.rows * k for k in dealt],
+            name=join(name, "fc"),
+            regather=regather,
+            **split,
+        )
         self.proj = RowLinear(self.ffn, hidden, comm, sizes=dealt, name=join(name, "proj"), **split)
         self.dropout = TensorDropout(dropout, comm, split=sequence)
 
@@ -51,8 +69,16 @@ class RowFirstMLP(MLP):
     TensorMLP. GELU is done on all 4H features by every rank.
     """
 
-    def __init__(self, hidden: int, comm: Comm, dropout: float = 0.0, gelu: str = "tanh", seed: int = 0,
-                 name: str = "", **like):  # fmt: skip
+    def __init__(
+        self,
+        hidden: int,
+        comm: Comm,
+        dropout: float = 0.0,
+        gelu: str = "tanh",
+        seed: int = 0,
+        name: str = "",
+        **like,
+    ):
         nn.Module.__init__(self)
         self.widen(hidden, gelu, None, False)
         split = dict(input_is_split=False, seed=seed, **like)
@@ -69,17 +95,42 @@ class TensorAttention(Attention):
     as can be; a rank beyond the last has none, and adds zeros. Arguments as for `TensorLayer`.
     """
 
-    def __init__(self, hidden: int, heads: int, comm: Comm, kv_heads: int | None = None, dropout: float = 0.0,
-                 attention: str = "sdpa", sequence: bool = False, seed: int = 0, name: str = "",
-                 regather: bool = False, rotary: bool = False, **like):  # fmt: skip
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        comm: Comm,
+        kv_heads: int | None = None,
+        dropout: float = 0.0,
+        attention: str = "sdpa",
+        sequence: bool = False,
+        seed: int = 0,
+        name: str = "",
+        regather: bool = False,
+        rotary: bool = False,
+        **like,
+    ):
         nn.Module.__init__(self)
         self.deal(hidden, heads, attention, kv_heads, rotary)
         dealt = uneven(self.groups, comm.size)  # groups of each rank
         split = dict(sequence=sequence, seed=seed, **like)
-        self.qkv = ColumnLinear(hidden, self.groups * self.rows, comm, sizes=[k * self.rows for k in dealt],
-                                name=join(name, "qkv"), regather=regather, **split)  # fmt: skip
-        self.proj = RowLinear(hidden, hidden, comm, sizes=[k * self.queries * self.size for k in dealt],
-                              name=join(name, "proj"), **split)  # fmt: skip
+        self.qkv = ColumnLinear(
+            hidden,
+            self.groups * self.rows,
+            comm,
+            sizes=[k * self.rows for k in dealt],
+            name=join(name, "qkv"),
+            regather=regather,
+            **split,
+        )
+        self.proj = RowLinear(
+            hidden,
+            hidden,
+            comm,
+            sizes=[k * self.queries * self.size for k in dealt],
+            name=join(name, "proj"),
+            **split,
+        )
         self.groups = dealt[comm.rank]
         self.weights_dropout = TensorDropout(dropout, comm, split=True)
         self.dropout = TensorDropout(dropout, comm, split=sequence)
@@ -102,16 +153,45 @@ class TensorLayer(TransformerLayer):
     With dropout call `seed_group_(comm, seed)` first. Raises ValueError as TransformerLayer does.
     """
 
-    def __init__(self, hidden: int, heads: int, comm: Comm, kv_heads: int | None = None, dropout: float = 0.0,
-                 attention: str = "sdpa", gelu: str = "tanh", sequence: bool = False, seed: int = 0, name: str = "",
-                 regather: bool = False, dtype: torch.dtype | None = None, device: str | None = None,
-                 ffn: int | None = None, gated: bool = False, rotary: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        comm: Comm,
+        kv_heads: int | None = None,
+        dropout: float = 0.0,
+        attention: str = "sdpa",
+        gelu: str = "tanh",
+        sequence: bool = False,
+        seed: int = 0,
+        name: str = "",
+        regather: bool = False,
+        dtype: torch.dtype | None = None,
+        device: str | None = None,
+        ffn: int | None = None,
+        gated: bool = False,
+        rotary: bool = False,
+    ):
         nn.Module.__init__(self)
         like = dict(dtype=dtype, device=comm.device if device is None else device)
         split = dict(sequence=sequence, seed=seed, regather=regather, **like)
-        norms = [SequenceNorm(hidden, comm, **like) if sequence else LayerNorm(hidden, **like) for _ in range(2)]
+        norms = [
+            SequenceNorm(hidden, comm, **like) if sequence else LayerNorm(hidden, **like)
+            for _ in range(2)
+        ]
         self.norm_1 = norms[0]
-        self.attention = TensorAttention(hidden, heads, comm, kv_heads, dropout, attention,
-                                         name=join(name, "attention"), rotary=rotary, **split)  # fmt: skip
+        self.attention = TensorAttention(
+            hidden,
+            heads,
+            comm,
+            kv_heads,
+            dropout,
+            attention,
+            name=join(name, "attention"),
+            rotary=rotary,
+            **split,
+        )
         self.norm_2 = norms[1]
-        self.mlp = TensorMLP(hidden, comm, dropout, gelu, name=join(name, "mlp"), ffn=ffn, gated=gated, **split)
+        self.mlp = TensorMLP(
+            hidden, comm, dropout, gelu, name=join(name, "mlp"), ffn=ffn, gated=gated, **split
+        )

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from ...comm.base import Comm
 from ...split import given, uneven
-from .operators import copy_to, gather_from, gather_sequence, reduce_from, reduce_scatter_sequence, scatter_to
+from .operators import (
+    copy_to,
+    gather_from,
+    gather_sequence,
+    reduce_from,
+    reduce_scatter_sequence,
+    scatter_to,
+)
 from .parts import Cut, join, parameter
 from .regather import linear_on_gathered
 
@@ -36,25 +43,45 @@ class ColumnLinear(nn.Module):
     Raises ValueError for sizes that do not add up to `outputs`, and for regather without sequence.
     """
 
-    def __init__(self, inputs: int, outputs: int, comm: Comm, bias: bool = True, gather_output: bool = False,
-                 sequence: bool = False, sizes: list[int] | None = None, seed: int = 0, name: str = "",
-                 dtype: torch.dtype | None = None, device=None, regather: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        comm: Comm,
+        bias: bool = True,
+        gather_output: bool = False,
+        sequence: bool = False,
+        sizes: list[int] | None = None,
+        seed: int = 0,
+        name: str = "",
+        dtype: torch.dtype | None = None,
+        device=None,
+        regather: bool = False,
+    ):
         super().__init__()
         if regather and not sequence:
-            raise ValueError(f"what is not split is not gathered: sequence={sequence}, regather={regather}")
+            raise ValueError(
+                f"what is not split is not gathered: sequence={sequence}, regather={regather}"
+            )
         cut = Cut(0, given(sizes or uneven(outputs, comm.size), outputs, comm.size))
         whole = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if bias else {})
         self.bias, self.cuts = None, dict.fromkeys(whole, cut)
         for key, shape in whole.items():
             setattr(self, key, parameter(shape, cut, comm, seed, join(name, key), dtype, device))
-        self.comm, self.gather_output, self.sequence, self.sizes = comm, gather_output, sequence, cut.sizes
+        self.comm, self.gather_output, self.sequence, self.sizes = (
+            comm,
+            gather_output,
+            sequence,
+            cut.sizes,
+        )
         self.regather = regather
 
     def forward(self, x: Tensor) -> Tensor:
         if self.regather:
             y = linear_on_gathered(x, self.weight, self.bias, self.comm)  # (…, T, outputs/n)
         else:
-            x = gather_sequence(x, self.comm) if self.sequence else copy_to(x, self.comm)  # (…, inputs)
+            # (…, inputs)
+            x = gather_sequence(x, self.comm) if self.sequence else copy_to(x, self.comm)
             y = F.linear(x, self.weight, self.bias)  # (…, outputs/n)
         return gather_from(y, self.comm, -1, self.sizes) if self.gather_output else y
 
@@ -69,21 +96,43 @@ class RowLinear(nn.Module):
     (outputs) whole on every rank, the same, and added once.
     """
 
-    def __init__(self, inputs: int, outputs: int, comm: Comm, bias: bool = True, input_is_split: bool = True,
-                 sequence: bool = False, sizes: list[int] | None = None, seed: int = 0, name: str = "",
-                 dtype: torch.dtype | None = None, device=None):  # fmt: skip
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        comm: Comm,
+        bias: bool = True,
+        input_is_split: bool = True,
+        sequence: bool = False,
+        sizes: list[int] | None = None,
+        seed: int = 0,
+        name: str = "",
+        dtype: torch.dtype | None = None,
+        device=None,
+    ):
         super().__init__()
         cut = Cut(1, given(sizes or uneven(inputs, comm.size), inputs, comm.size))
-        self.weight = parameter((outputs, inputs), cut, comm, seed, join(name, "weight"), dtype, device)
-        self.bias = parameter((outputs,), None, comm, seed, join(name, "bias"), dtype, device) if bias else None
+        self.weight = parameter(
+            (outputs, inputs), cut, comm, seed, join(name, "weight"), dtype, device
+        )
+        self.bias = (
+            parameter((outputs,), None, comm, seed, join(name, "bias"), dtype, device)
+            if bias
+            else None
+        )
         self.comm, self.input_is_split, self.sequence = comm, input_is_split, sequence
         self.cuts, self.sizes = {"weight": cut}, cut.sizes
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.input_is_split else scatter_to(x, self.comm, -1, self.sizes)  # (…, inputs/n)
         partial = F.linear(x, self.weight)  # (…, outputs)
-        y = reduce_scatter_sequence(partial, self.comm) if self.sequence else reduce_from(partial, self.comm)
-        return y if self.bias is None else y + self._bias().to(y.dtype)  # autocast may have lowered y
+        y = (
+            reduce_scatter_sequence(partial, self.comm)
+            if self.sequence
+            else reduce_from(partial, self.comm)
+        )
+        # autocast may have lowered y
+        return y if self.bias is None else y + self._bias().to(y.dtype)
 
     def _bias(self) -> Tensor:
         # With a part of the sequence here, its gradient is a part, too.

@@ -42,7 +42,9 @@ class _Reduce(Function):
     def forward(ctx, comm: Comm, *xs: Tensor):
         ctx.comm = comm
         # Copies: what others hold must not change under them, and an incoming gradient may have several readers.
-        return tuple(all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs]))
+        return tuple(
+            all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs])
+        )
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
@@ -55,7 +57,8 @@ class _Scatter(Function):
         sizes = _sizes(x, comm, dim, sizes)
         ctx.call = comm, dim, sizes
         first, end = bounds(sizes)[comm.rank]
-        return x.narrow(dim, first, end - first).clone(memory_format=torch.contiguous_format)  # the whole can be freed
+        # the whole can be freed
+        return x.narrow(dim, first, end - first).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -103,7 +106,11 @@ def gather_rows(comm: Comm, x: Tensor, dim: int, sizes: list[int] | None = None)
 
 def reduce_scatter_rows(comm: Comm, x: Tensor, dim: int, sizes: list[int] | None = None) -> Tensor:
     """This rank's part along `dim` of the sum over the ranks; no autograd."""
-    return reduce_scatter(comm, x.movedim(dim, 0).contiguous(), sizes=sizes).movedim(0, dim).contiguous()
+    return (
+        reduce_scatter(comm, x.movedim(dim, 0).contiguous(), sizes=sizes)
+        .movedim(0, dim)
+        .contiguous()
+    )
 
 
 def copy_to(x: Tensor | list[Tensor], comm: Comm):
@@ -121,7 +128,9 @@ def reduce_from(x: Tensor | list[Tensor], comm: Comm):
 
     Backward hands the gradient on, without a message: every rank's summand has the gradient of the sum.
     """
-    return list(_Reduce.apply(comm, *x)) if isinstance(x, list | tuple) else _Reduce.apply(comm, x)[0]
+    return (
+        list(_Reduce.apply(comm, *x)) if isinstance(x, list | tuple) else _Reduce.apply(comm, x)[0]
+    )
 
 
 def scatter_to(x: Tensor, comm: Comm, dim: int = -1, sizes: list[int] | None = None) -> Tensor:
@@ -149,7 +158,9 @@ def gather_sequence(x: Tensor, comm: Comm, dim: int = -2, sizes: list[int] | Non
     return _GatherPartial.apply(x, comm, dim, sizes)
 
 
-def reduce_scatter_sequence(x: Tensor, comm: Comm, dim: int = -2, sizes: list[int] | None = None) -> Tensor:
+def reduce_scatter_sequence(
+    x: Tensor, comm: Comm, dim: int = -2, sizes: list[int] | None = None
+) -> Tensor:
     """After a split layer whose results are partial: of their sum this rank's part, (B, T, H) → (B, T/n, H).
 
     Backward all-gathers. Raises ValueError where n does not divide T and `sizes` does not say who gets what.

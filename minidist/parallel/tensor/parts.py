@@ -40,8 +40,15 @@ class Cut(NamedTuple):
         return (*whole[: self.dim], size, *whole[self.dim + 1 :])
 
 
-def parameter(shape: tuple[int, ...], cut: Cut | None, comm: Comm, seed: int, name: str,
-              dtype: torch.dtype | None = None, device=None) -> nn.Parameter:  # fmt: skip
+def parameter(
+    shape: tuple[int, ...],
+    cut: Cut | None,
+    comm: Comm,
+    seed: int,
+    name: str,
+    dtype: torch.dtype | None = None,
+    device=None,
+) -> nn.Parameter:
     """This rank's part of a parameter whose whole has this shape, with its initial value. `cut` None: all of it."""
     mine = shape if cut is None else cut.shape(shape, cut.sizes[comm.rank])
     made = torch.empty(mine, dtype=dtype, device=comm.device if device is None else device)
@@ -58,11 +65,16 @@ def join(*names: str) -> str:
 
 def cuts(module: nn.Module) -> dict[str, Cut]:
     """How each split parameter of `module` is cut, by its full name."""
-    return {join(prefix, name): cut for prefix, child in module.named_modules()
-            for name, cut in getattr(child, "cuts", {}).items()}  # fmt: skip
+    return {
+        join(prefix, name): cut
+        for prefix, child in module.named_modules()
+        for name, cut in getattr(child, "cuts", {}).items()
+    }
 
 
-def shard(state: Mapping[str, Tensor] | nn.Module, like: nn.Module, comm: Comm) -> dict[str, Tensor]:
+def shard(
+    state: Mapping[str, Tensor] | nn.Module, like: nn.Module, comm: Comm
+) -> dict[str, Tensor]:
     """This rank's part of a serial model's state dict (or of the model), for `like.load_state_dict`. No message.
 
     Raises ValueError for a name that is missing or too much, and for a shape that is not that of the whole.
@@ -74,10 +86,17 @@ def shard(state: Mapping[str, Tensor] | nn.Module, like: nn.Module, comm: Comm) 
         raise ValueError(f"the two models differ: missing {missing}, unknown {unknown}")
     for name, part in mine.items():
         cut = how.get(name)
-        expected = tuple(part.shape) if cut is None else cut.shape(tuple(part.shape), sum(cut.sizes))
+        expected = (
+            tuple(part.shape) if cut is None else cut.shape(tuple(part.shape), sum(cut.sizes))
+        )
         if tuple(whole[name].shape) != expected:
-            raise ValueError(f"the whole of {name} has shape {expected} here, but {describe(whole[name])} was given")
-    return {name: (how[name].part(x, comm.rank) if name in how else x).clone() for name, x in whole.items()}
+            raise ValueError(
+                f"the whole of {name} has shape {expected} here, but {describe(whole[name])} was given"
+            )
+    return {
+        name: (how[name].part(x, comm.rank) if name in how else x).clone()
+        for name, x in whole.items()
+    }
 
 
 @torch.no_grad()
@@ -87,5 +106,7 @@ def unshard(module: nn.Module, comm: Comm) -> dict[str, Tensor]:
     What is whole on every rank is this rank's own. All ranks must call it.
     """
     how = cuts(module)
-    return {name: gather_from(x, comm, *how[name]) if name in how else x.clone()
-            for name, x in module.state_dict().items()}  # fmt: skip
+    return {
+        name: gather_from(x, comm, *how[name]) if name in how else x.clone()
+        for name, x in module.state_dict().items()
+    }

@@ -42,8 +42,10 @@ def same_random(comm: Comm) -> None:
 
 
 def _not_seeded():
-    raise ValueError("dropout on the ranks of a tensor-parallel group needs random numbers that are the same on all of "
-                     "them: call seed_group_(comm, seed) first, with the Comm of the layer")  # fmt: skip
+    raise ValueError(
+        "dropout on the ranks of a tensor-parallel group needs random numbers that are the same on all of "
+        "them: call seed_group_(comm, seed) first, with the Comm of the layer"
+    )
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class _Linear(Function):
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias, _ = ctx.needs_input_grad
         again = ctx.comm.stream(all_gather, x.movedim(-2, 0).contiguous()) if of_weight else None
-        mine = reduce_scatter_rows(ctx.comm, grad @ weight.to(grad.dtype), -2) if of_x else None  # (…, T/n, inputs)
+        # (…, T/n, inputs)
+        mine = reduce_scatter_rows(ctx.comm, grad @ weight.to(grad.dtype), -2) if of_x else None
         flat = grad.flatten(0, -2)  # (B·T, outputs/n)
         for_weight = flat.t() @ _flat(again.wait()).to(grad.dtype) if of_weight else None
         return mine, for_weight, flat.sum(0) if of_bias else None, None

@@ -32,8 +32,15 @@ CACHED, LARGE = 1 << 17, 1 << 23
 """Logits that are worked on together, in float32 at least: on a CPU what fits in its cache, elsewhere few launches."""
 
 
-def vocab_cross_entropy(logits_part: Tensor, targets: Tensor, comm: Comm, vocab: int, reduction: str = "mean",
-                        label_smoothing: float = 0.0, ignore_index: int = -100) -> Tensor:  # fmt: skip
+def vocab_cross_entropy(
+    logits_part: Tensor,
+    targets: Tensor,
+    comm: Comm,
+    vocab: int,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Tensor:
     """`F.cross_entropy` of the whole logits, where each rank holds its part: the same loss on every rank.
 
     logits_part: (…, V_r), V_r = `uneven(vocab, n)[rank]`; the vocabulary is the last dimension.
@@ -53,8 +60,15 @@ def vocab_cross_entropy(logits_part: Tensor, targets: Tensor, comm: Comm, vocab:
     return _reduced(losses.view(targets.shape), counted, reduction)
 
 
-def gathered_cross_entropy(logits_part: Tensor, targets: Tensor, comm: Comm, vocab: int, reduction: str = "mean",
-                           label_smoothing: float = 0.0, ignore_index: int = -100) -> Tensor:  # fmt: skip
+def gathered_cross_entropy(
+    logits_part: Tensor,
+    targets: Tensor,
+    comm: Comm,
+    vocab: int,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Tensor:
     """The naive way, same arguments: every rank gathers all logits, (tokens, V) of them, and computes the same loss.
 
     A ring sends (V − V_next)·bytes of a logit for a token from every rank, about (n−1)/n·V. Backward sends nothing.
@@ -62,21 +76,39 @@ def gathered_cross_entropy(logits_part: Tensor, targets: Tensor, comm: Comm, voc
     _check(logits_part, targets, comm, vocab, reduction, label_smoothing, ignore_index)
     whole = gather_from(logits_part, comm, -1, uneven(vocab, comm.size)).reshape(-1, vocab)
     exact = whole.to(torch.promote_types(whole.dtype, torch.float32))
-    loss = F.cross_entropy(exact, targets.reshape(-1).long(), reduction=reduction, label_smoothing=label_smoothing,
-                           ignore_index=ignore_index)  # fmt: skip
+    loss = F.cross_entropy(
+        exact,
+        targets.reshape(-1).long(),
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
+    )
     return loss.view(targets.shape) if reduction == "none" else loss
 
 
-def _check(part: Tensor, targets: Tensor, comm: Comm, vocab: int, reduction: str, smoothing: float,
-           ignore_index: int) -> None:  # fmt: skip
+def _check(
+    part: Tensor,
+    targets: Tensor,
+    comm: Comm,
+    vocab: int,
+    reduction: str,
+    smoothing: float,
+    ignore_index: int,
+) -> None:
     own = uneven(vocab, comm.size)[comm.rank]
     if part.dim() < 1 or part.shape[-1] != own:
-        raise ValueError(f"rank {comm.rank} of {comm.size} holds {own} of {vocab} logits a token, "
-                         f"and its part is {describe(part)}")  # fmt: skip
+        raise ValueError(
+            f"rank {comm.rank} of {comm.size} holds {own} of {vocab} logits a token, "
+            f"and its part is {describe(part)}"
+        )
     if part.shape[:-1] != targets.shape or not part.is_floating_point():
-        raise ValueError(f"logits (…, V/n) belong to targets (…): these are {describe(part)} and {describe(targets)}")
+        raise ValueError(
+            f"logits (…, V/n) belong to targets (…): these are {describe(part)} and {describe(targets)}"
+        )
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is one of {', '.join(map(repr, REDUCTIONS))}, not {reduction!r}")
+        raise ValueError(
+            f"reduction is one of {', '.join(map(repr, REDUCTIONS))}, not {reduction!r}"
+        )
     if not 0 <= smoothing <= 1:
         raise ValueError(f"label_smoothing is between 0 and 1, not {smoothing}")
     check_tokens(targets, vocab, "target", ignore_index)
@@ -92,11 +124,20 @@ class _Split(torch.autograd.Function):
     """Losses (tokens,) of parts (tokens, V_r); all that crosses ranks is one all-gather in forward."""
 
     @staticmethod
-    def forward(ctx, part: Tensor, targets: Tensor, counted: Tensor, comm: Comm, sizes: list[int], smoothing: float):
+    def forward(
+        ctx,
+        part: Tensor,
+        targets: Tensor,
+        counted: Tensor,
+        comm: Comm,
+        sizes: list[int],
+        smoothing: float,
+    ):
         first, end = bounds(sizes)[comm.rank]
         here = (targets >= first) & (targets < end)
         place = (targets - first).where(here, 0)[:, None]
-        every = all_gather(comm, _numbers(part, place, here, smoothing > 0)[None])  # (n, 3 or 4, tokens)
+        # (n, 3 or 4, tokens)
+        every = all_gather(comm, _numbers(part, place, here, smoothing > 0)[None])
         hits, peaks, totals, *sums = every.unbind(1)  # each (n, tokens)
         peak = peaks.amax(0)
         total = (totals * (peaks - peak).exp()).sum(0)
@@ -144,7 +185,9 @@ def _numbers(part: Tensor, place: Tensor, here: Tensor, spread: bool) -> Tensor:
     tokens, width = part.shape
     lowest = torch.finfo(exact).min
     if not width:
-        return part.new_tensor([0, lowest, *[0] * (1 + spread)], dtype=exact)[:, None].expand(-1, tokens)
+        return part.new_tensor([0, lowest, *[0] * (1 + spread)], dtype=exact)[:, None].expand(
+            -1, tokens
+        )
     found = []
     for (x,) in _blocks(part):
         peak = x.amax(1).to(exact).clamp_min(lowest)

@@ -36,15 +36,27 @@ class VocabEmbedding(nn.Module):
     Raises ValueError for fewer than 1 row or column, and in `forward` for what is no token.
     """
 
-    def __init__(self, vocab: int, hidden: int, comm: Comm, seed: int = 0, name: str = "tokens",
-                 dtype: torch.dtype | None = None, device: str | torch.device | None = None):  # fmt: skip
+    def __init__(
+        self,
+        vocab: int,
+        hidden: int,
+        comm: Comm,
+        seed: int = 0,
+        name: str = "tokens",
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+    ):
         super().__init__()
         if vocab < 1 or hidden < 1:
-            raise ValueError(f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}")
+            raise ValueError(
+                f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}"
+            )
         self.vocab, self.hidden, self.comm = vocab, hidden, comm
         cut = Cut(0, uneven(vocab, comm.size))
         self.first, self.end = bounds(cut.sizes)[comm.rank]
-        self.weight = parameter((vocab, hidden), cut, comm, seed, join(name, "weight"), dtype, device)
+        self.weight = parameter(
+            (vocab, hidden), cut, comm, seed, join(name, "weight"), dtype, device
+        )
         self.cuts = {"weight": cut}
 
     def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)

@@ -42,7 +42,9 @@ class _Piece(NamedTuple):
     def unpack(self, chunk: Tensor) -> None:
         """Copy what was packed back to where it came from."""
         if len(self.parts) > 1:
-            for part, got in zip(self.parts, chunk.split([part.numel() for part in self.parts]), strict=True):
+            for part, got in zip(
+                self.parts, chunk.split([part.numel() for part in self.parts]), strict=True
+            ):
                 part.copy_(got)
 
     @property
@@ -56,7 +58,9 @@ class OwnedBucket:
     In a backward, as `Reducer` has it: `put` each gradient, `seal` once all are there, `reduce`, `hand_out`.
     """
 
-    def __init__(self, params: Sequence[Tensor], owners: Sequence[int], comm: Comm, averages: Averages):
+    def __init__(
+        self, params: Sequence[Tensor], owners: Sequence[int], comm: Comm, averages: Averages
+    ):
         self.params, self.owners = list(params), list(owners)
         self.missing: set[Tensor] = set()  # of this backward
         self._rank, self._averages, self._factor = comm.rank, averages, 1.0
@@ -72,7 +76,8 @@ class OwnedBucket:
         grad, p.grad = p.grad, None
         if grad is not None:
             self._has.add(p)
-        if grad is None or factor == 0 or grad.stride() != p.stride():  # flat, it would be in another order
+        # flat, it would be in another order
+        if grad is None or factor == 0 or grad.stride() != p.stride():
             like = torch.empty_strided(p.shape, p.stride(), dtype=p.dtype, device=p.device)
             grad = like.zero_() if grad is None or factor == 0 else like.copy_(grad.detach())
         self._grads[p], self._factor = grad.detach(), factor
@@ -81,7 +86,9 @@ class OwnedBucket:
     def seal(self) -> None:
         """All gradients are there: say which of them this rank really has."""
         like = self.params[0]
-        self._flags = [like.new_tensor([p in self._has for p in self._params(r)]) for r in range(len(self._of))]
+        self._flags = [
+            like.new_tensor([p in self._has for p in self._params(r)]) for r in range(len(self._of))
+        ]
 
     def _params(self, owner: int) -> list[Tensor]:
         return [self.params[i] for i in self._of[owner]]

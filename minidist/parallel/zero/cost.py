@@ -16,7 +16,9 @@ there are, with a number for each tensor. Stage 3: `fully.formulas`. Source: Raj
 from __future__ import annotations
 
 
-def kept(params: int, owned: int, stage: int, low: int = 2, wide: int = 4, moments: int = 2) -> dict[str, int]:
+def kept(
+    params: int, owned: int, stage: int, low: int = 2, wide: int = 4, moments: int = 2
+) -> dict[str, int]:
     """Bytes by category on a rank that owns `owned` of `params` parameters, when backward has ended.
 
     low: bytes of a parameter and of its gradient.  wide: of its master, if that is another dtype, and of each moment.
@@ -25,8 +27,11 @@ def kept(params: int, owned: int, stage: int, low: int = 2, wide: int = 4, momen
     if stage not in (1, 2):
         raise ValueError(f"these are the stages 1 and 2 of ZeRO, not {stage}")
     states = wide * (moments + (wide != low))
-    return {"parameters": low * params, "gradients": low * (params if stage == 1 else owned),
-            "optimizer states": states * owned}  # fmt: skip
+    return {
+        "parameters": low * params,
+        "gradients": low * (params if stage == 1 else owned),
+        "optimizer states": states * owned,
+    }
 
 
 def step_bytes(params: int, tensors: int, n: int, itemsize: int) -> int:

@@ -50,7 +50,13 @@ class FlatParameters:
     params: ordered.  buffer: flat.  chunks[r]: what rank r owns of it.  views[p]: p's place.
     """
 
-    def __init__(self, params: Sequence[Tensor], owners: Sequence[int], comm: Comm, algorithm: str | None = None):
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        owners: Sequence[int],
+        comm: Comm,
+        algorithm: str | None = None,
+    ):
         order = sorted(range(len(params)), key=lambda i: (owners[i], -params[i].numel()))
         self.comm, self.algorithm = comm, algorithm
         self.params = [params[i] for i in order]
@@ -61,7 +67,10 @@ class FlatParameters:
         for i, size in zip(order, sizes, strict=True):
             lengths[owners[i]] += size
         self.chunks = list(self.buffer.split(lengths))
-        self.views = {p: self.place(p, self.buffer, first) for p, first in zip(self.params, firsts, strict=False)}
+        self.views = {
+            p: self.place(p, self.buffer, first)
+            for p, first in zip(self.params, firsts, strict=False)
+        }
         for p, view in self.views.items():
             view.copy_(p.detach())
             p.data = view
@@ -77,8 +86,11 @@ class FlatParameters:
         mine = self.chunks[self.comm.rank]
         flat, start = mine.to(dtype, copy=True), mine.storage_offset()
         inside = range(start, start + mine.numel())
-        return flat, {p: self.place(p, flat, view.storage_offset() - start) for p, view in self.views.items()
-                      if p.numel() and view.storage_offset() in inside}  # fmt: skip
+        return flat, {
+            p: self.place(p, flat, view.storage_offset() - start)
+            for p, view in self.views.items()
+            if p.numel() and view.storage_offset() in inside
+        }
 
     def gather(self) -> None:
         """Every rank's chunk as its owner has it, on all ranks. (n−1)/n of the buffer in and out."""

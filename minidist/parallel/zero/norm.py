@@ -21,8 +21,9 @@ def own_norm(x: Tensor, norm_type: float = 2.0) -> Tensor:
 
 
 @torch.no_grad()
-def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0,
-                dtype: torch.dtype = torch.float64) -> Tensor:  # fmt: skip
+def global_norm(
+    comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0, dtype: torch.dtype = torch.float64
+) -> Tensor:
     """The norm of the gradients of all ranks together: a number of `dtype`, in which it is also summed.
 
     grads: this rank's, each gradient on one rank.  norm_type: p > 0, or infinity.
@@ -38,8 +39,13 @@ def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0,
     return all_reduce_(comm, (each**norm_type).sum()) ** (1 / norm_type)
 
 
-def clip_(comm: Comm, grads: Sequence[Tensor], max_norm: float, norm_type: float = 2.0,
-          counted: Sequence[Tensor] | None = None) -> Tensor:  # fmt: skip
+def clip_(
+    comm: Comm,
+    grads: Sequence[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    counted: Sequence[Tensor] | None = None,
+) -> Tensor:
     """Scale the gradients, in place, so that their norm over all ranks is at most `max_norm`; returns what it was.
 
     As `torch.nn.utils.clip_grad_norm_`: times max_norm/(norm + 1e-6), where that is below 1.  counted: those of this
@@ -50,7 +56,8 @@ def clip_(comm: Comm, grads: Sequence[Tensor], max_norm: float, norm_type: float
     norm = global_norm(comm, grads if counted is None else counted, norm_type)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for g in grads:
-        factor = scale.to(g.device, torch.promote_types(g.dtype, torch.float32))  # 16 bits of it would change them all
+        # 16 bits of it would change them all
+        factor = scale.to(g.device, torch.promote_types(g.dtype, torch.float32))
         if g.dtype == factor.dtype:
             g.mul_(factor)
         else:

@@ -52,9 +52,18 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     without fractions, a sparse gradient.
     """
 
-    def __init__(self, params: Iterable, optimizer_class: Callable, comm: Comm, mode: str = "exact", warmup: int = 40,
-                 master_dtype: torch.dtype | None = None, in_backward: bool = False, lane: int = 1,
-                 **kwargs):  # fmt: skip
+    def __init__(
+        self,
+        params: Iterable,
+        optimizer_class: Callable,
+        comm: Comm,
+        mode: str = "exact",
+        warmup: int = 40,
+        master_dtype: torch.dtype | None = None,
+        in_backward: bool = False,
+        lane: int = 1,
+        **kwargs,
+    ):
         if mode not in MODES:
             raise ValueError(f"the modes are {' and '.join(map(repr, MODES))}, not {mode!r}")
         if warmup < 0:
@@ -64,11 +73,21 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().__init__(params, {})
         for p in self._params():
             if p.device.type != comm.device.type:
-                raise ValueError(f"a parameter of shape {tuple(p.shape)} is on {p.device}, this Comm's device is "
-                                 f"{comm.device}: move it there first")  # fmt: skip
-        self._claim = Claim(self, "OffloadedOptimizer", None, self._unwatch, " with in_backward=True" * in_backward)
+                raise ValueError(
+                    f"a parameter of shape {tuple(p.shape)} is on {p.device}, this Comm's device is "
+                    f"{comm.device}: move it there first"
+                )
+        self._claim = Claim(
+            self, "OffloadedOptimizer", None, self._unwatch, " with in_backward=True" * in_backward
+        )
         self._claim.take(self._params())
-        self.comm, self.mode, self.warmup, self.lane, self.in_backward = comm, mode, warmup, lane, in_backward
+        self.comm, self.mode, self.warmup, self.lane, self.in_backward = (
+            comm,
+            mode,
+            warmup,
+            lane,
+            in_backward,
+        )
         self.steps, self._update, self._copies, self._watched = 0, None, [], {}
         self._versions: dict[Tensor, int] = {}
         self.hosted = Hosted(self.param_groups, optimizer_class, comm.host, master_dtype, **kwargs)
@@ -77,7 +96,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.defaults = self.hosted.optimizer.defaults
         self._sent = [{} for _ in self.param_groups]
         self._pull()
-        comm.on_host().stream(_open, lane=lane).wait()  # on every rank, also one that will have no gradient
+        # on every rank, also one that will have no gradient
+        comm.on_host().stream(_open, lane=lane).wait()
         if in_backward:
             comm.stream(_open, lane=lane + 1).wait()
         self._watch()
@@ -114,7 +134,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         while len(self._copies) >= IN_FLIGHT:  # a slow link must not let them pile up
             self._copies.pop(0).wait()
         gradient, p.grad = [p.grad], None
-        self._copies.append(self.comm.stream(lambda lane: self.hosted.take(p, gradient.pop()), lane=self.lane + 1))
+        self._copies.append(
+            self.comm.stream(lambda lane: self.hosted.take(p, gradient.pop()), lane=self.lane + 1)
+        )
 
     def add_param_group(self, param_group: dict) -> None:
         """One more group. Between steps; what the host still computes is waited for."""
@@ -144,7 +166,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.finish()
         self._join()
         gradients, self._sent = self._gradients(), [options(group) for group in self.param_groups]
-        self._update = self.comm.on_host().stream(self.hosted.update, *gradients, self._sent, lane=self.lane)
+        self._update = self.comm.on_host().stream(
+            self.hosted.update, *gradients, self._sent, lane=self.lane
+        )
         self.steps += 1
         if self.mode == "exact" or self.steps <= self.warmup:
             self.finish()
@@ -186,7 +210,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def _pull(self) -> None:
         """Options that the host's optimizer has changed, and its states, show here."""
         hosted = self.hosted.optimizer
-        for group, there, sent in zip(self.param_groups, hosted.param_groups, self._sent, strict=True):
+        for group, there, sent in zip(
+            self.param_groups, hosted.param_groups, self._sent, strict=True
+        ):
             missing = object()
             group.update({k: v for k, v in options(there).items() if sent.get(k, missing) is not v})
         for p, master in self.hosted.masters.items():

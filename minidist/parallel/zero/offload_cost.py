@@ -20,7 +20,11 @@ def memory(parameters: int, low: int = 2, wide: int = 4, moments: int = 2) -> di
 
     low, wide: bytes of a number on the device and on the host.  moments: numbers a parameter that the optimizer keeps.
     """
-    return {"parameters": low * parameters, "gradients": low * parameters, "host": wide * (1 + moments) * parameters}
+    return {
+        "parameters": low * parameters,
+        "gradients": low * parameters,
+        "host": wide * (1 + moments) * parameters,
+    }
 
 
 def traffic(parameters: int, low: int = 2) -> dict[str, int]:
@@ -28,7 +32,9 @@ def traffic(parameters: int, low: int = 2) -> dict[str, int]:
     return {"down": low * parameters, "up": low * parameters}
 
 
-def update_seconds(parameters: int, moved: float, bandwidth: float, low: int = 2, wide: int = 4) -> float:
+def update_seconds(
+    parameters: int, moved: float, bandwidth: float, low: int = 2, wide: int = 4
+) -> float:
     """Seconds of the host's part: it is bound by its memory, of `bandwidth` bytes/s.
 
     moved: bytes a parameter that the optimizer itself reads and writes (28 for Adam in one pass: four numbers read,
@@ -37,8 +43,17 @@ def update_seconds(parameters: int, moved: float, bandwidth: float, low: int = 2
     return parameters * (moved + 2 * (low + wide)) / bandwidth
 
 
-def step_time(forward: float, backward: float, update: float, nbytes: int, tensors: int, alpha: float, beta: float,
-              mode: str = "exact", in_backward: bool = False) -> float:  # fmt: skip
+def step_time(
+    forward: float,
+    backward: float,
+    update: float,
+    nbytes: int,
+    tensors: int,
+    alpha: float,
+    beta: float,
+    mode: str = "exact",
+    in_backward: bool = False,
+) -> float:
     """Seconds of a step, one of many alike (of a delayed one: after the warm-up).
 
     forward, backward: of the device.  update: of the host.  nbytes: of all gradients, in `tensors` of equal size, which
@@ -46,13 +61,16 @@ def step_time(forward: float, backward: float, update: float, nbytes: int, tenso
     `OffloadedOptimizer`. ValueError for an unknown mode or no tensor.
     """
     if mode not in MODES or tensors < 1:
-        raise ValueError(f"the modes are {' and '.join(map(repr, MODES))} and there is at least 1 tensor: "
-                         f"{mode!r} and {tensors} were given")  # fmt: skip
+        raise ValueError(
+            f"the modes are {' and '.join(map(repr, MODES))} and there is at least 1 tensor: "
+            f"{mode!r} and {tensors} were given"
+        )
     up = down = tensors * alpha + nbytes * beta
     computed, arrived = forward + backward, forward + backward + down
     if in_backward:
         arrived = forward + max(backward + down / tensors, backward / tensors + down)
-        computed = max(computed, arrived - IN_FLIGHT * down / tensors)  # backward waits for a slow link
+        # backward waits for a slow link
+        computed = max(computed, arrived - IN_FLIGHT * down / tensors)
     if mode == "exact":
         return arrived + update + up
     free = max(computed, update)  # the device and the host both

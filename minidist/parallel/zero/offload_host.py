@@ -23,8 +23,14 @@ class Hosted:
     host; None once all are on the device.
     """
 
-    def __init__(self, groups: list[dict], optimizer_class: Callable, host: Host, dtype: torch.dtype | None,
-                 **kwargs):  # fmt: skip
+    def __init__(
+        self,
+        groups: list[dict],
+        optimizer_class: Callable,
+        host: Host,
+        dtype: torch.dtype | None,
+        **kwargs,
+    ):
         self.host, self.dtype = host, dtype
         self.masters: dict[Tensor, Tensor] = {}
         self.gradients: dict[Tensor, Tensor] = {}
@@ -57,7 +63,9 @@ class Hosted:
         """A copy in the host's memory. From a GPU it is on its way, on the current stream, into pinned memory, which
         the GPU can write by itself; the host reads it after `_arrive`."""
         with self.host:
-            there = torch.empty_like(x, device=self.host.device, pin_memory=x.is_cuda).copy_(x, non_blocking=x.is_cuda)
+            there = torch.empty_like(x, device=self.host.device, pin_memory=x.is_cuda).copy_(
+                x, non_blocking=x.is_cuda
+            )
         if x.is_cuda:
             stream = torch.cuda.current_stream(x.device)
             x.record_stream(stream)
@@ -79,8 +87,10 @@ class Hosted:
     def take(self, p: Tensor, grad: Tensor) -> None:
         """The gradient of `p` comes down, and is added to one that is here already, in the masters' dtype."""
         if grad.layout is not torch.strided:
-            raise ValueError(f"the gradient of a parameter of shape {tuple(p.shape)} is {grad.layout}: "
-                             "only dense ones are offloaded")  # fmt: skip
+            raise ValueError(
+                f"the gradient of a parameter of shape {tuple(p.shape)} is {grad.layout}: "
+                "only dense ones are offloaded"
+            )
         there, before = self._coming(grad), self.gradients.get(p)
         if before is not None:
             self._arrive()
@@ -94,7 +104,9 @@ class Hosted:
         return found
 
     @torch.no_grad()
-    def update(self, lane: Comm, gradients: dict[Tensor, Tensor], arriving: list, options: list[dict]) -> None:
+    def update(
+        self, lane: Comm, gradients: dict[Tensor, Tensor], arriving: list, options: list[dict]
+    ) -> None:
         """A step of the optimizer with these gradients (taken out of the dict) and these options of its groups."""
         for event in arriving:
             event.synchronize()

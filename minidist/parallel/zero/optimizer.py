@@ -59,19 +59,38 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
     Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start.
     """
 
-    def __init__(self, params: Iterable, optimizer_class: Callable[..., torch.optim.Optimizer], comm: Comm,
-                 stage: int = 1, master_dtype: torch.dtype | None = None, *, bucket_bytes: int = 25 << 20,
-                 first_bucket_bytes: int = 1 << 20, overlap: bool = True, algorithm: str | None = None,
-                 tied: Collection[Tensor] = (), **kwargs):  # fmt: skip
+    def __init__(
+        self,
+        params: Iterable,
+        optimizer_class: Callable[..., torch.optim.Optimizer],
+        comm: Comm,
+        stage: int = 1,
+        master_dtype: torch.dtype | None = None,
+        *,
+        bucket_bytes: int = 25 << 20,
+        first_bucket_bytes: int = 1 << 20,
+        overlap: bool = True,
+        algorithm: str | None = None,
+        tied: Collection[Tensor] = (),
+        **kwargs,
+    ):
         if stage not in (1, 2):
-            raise ValueError(f"a sharded optimizer has the stages 1 and 2 of ZeRO, not {stage}: 3 is FullySharded")
+            raise ValueError(
+                f"a sharded optimizer has the stages 1 and 2 of ZeRO, not {stage}: 3 is FullySharded"
+            )
         if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.LBFGS):
-            raise ValueError("L-BFGS looks at all parameters at once: its step cannot be cut into those of n owners")
+            raise ValueError(
+                "L-BFGS looks at all parameters at once: its step cannot be cut into those of n owners"
+            )
         self.comm, self.stage, self.weight, self._inner = comm, stage, None, None
         self._shards, self._averaged = Shards(comm, master_dtype, algorithm), Averages()
-        self._at_owners = self._converted = False  # the gradients are averaged; and in the dtype of the step
+        # the gradients are averaged; and in the dtype of the step
+        self._at_owners = self._converted = False
         sizes = (bucket_bytes, first_bucket_bytes) if stage == 2 else (EVERYTHING, EVERYTHING)
-        self._follow(Reducer(comm, *sizes, overlap and stage == 2, algorithm, self._bucket, in_flight=1), stage == 2)
+        self._follow(
+            Reducer(comm, *sizes, overlap and stage == 2, algorithm, self._bucket, in_flight=1),
+            stage == 2,
+        )
         self._claim = Claim(self, "ShardedOptimizer", comm, self._let_go)
         super().__init__(params, {})
         self._shards.check_device(self.names())
@@ -81,8 +100,10 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         self._claim.making = True
         self._inner = optimizer_class([self._mine(group) for group in self.param_groups], **kwargs)
         if master_dtype is not None and "masters" in self._inner.state_dict():
-            raise ValueError(f"masters of masters: the {type(self._inner).__name__} inside keeps its own, so give it "
-                             f"{master_dtype} as its master_dtype, and the ShardedOptimizer none")  # fmt: skip
+            raise ValueError(
+                f"masters of masters: the {type(self._inner).__name__} inside keeps its own, so give it "
+                f"{master_dtype} as its master_dtype, and the ShardedOptimizer none"
+            )
         self.defaults, self.state = self._inner.defaults, self._inner.state
         self._claim.making = False
         self._pull()
@@ -109,8 +130,13 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
 
     def names(self) -> dict[Tensor, str]:
         """The name of each parameter: as it was given, or its place in the groups."""
-        return {p: (group["param_names"][i] if "param_names" in group else f"parameter {i} of group {g}")
-                for g, group in enumerate(self.param_groups) for i, p in enumerate(group["params"])}  # fmt: skip
+        return {
+            p: (
+                group["param_names"][i] if "param_names" in group else f"parameter {i} of group {g}"
+            )
+            for g, group in enumerate(self.param_groups)
+            for i, p in enumerate(group["params"])
+        }
 
     @property
     def owners(self) -> dict[str, int]:
@@ -124,11 +150,15 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         return state.options(group) | {"params": [self._shards.masters.stepped(p) for p in mine]}
 
     def _bucket(self, params: list[Tensor]) -> OwnedBucket:
-        return OwnedBucket(params, [self._shards.owner[p] for p in params], self.comm, self._averaged)
+        return OwnedBucket(
+            params, [self._shards.owner[p] for p in params], self.comm, self._averaged
+        )
 
     def _begin(self) -> None:
         names = self.names()
-        self._reducer.begin({p: names[p] for p in self._shards.owner if p.requires_grad}, self.weight)
+        self._reducer.begin(
+            {p: names[p] for p in self._shards.owner if p.requires_grad}, self.weight
+        )
 
     def _before(self, p: Tensor, increment: Tensor) -> None:
         super()._before(p, increment)
@@ -151,10 +181,20 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         if not self._converted:
             self._shards.masters.take_gradients()
             self._converted = True
-        return [p.grad for group in self._inner.param_groups for p in group["params"] if p.grad is not None]
+        return [
+            p.grad
+            for group in self._inner.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, comm: Comm | None = None,
-                        counted: Iterable[Tensor] | None = None) -> Tensor:  # fmt: skip
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        comm: Comm | None = None,
+        counted: Iterable[Tensor] | None = None,
+    ) -> Tensor:
         """Scale all ranks' gradients so that their norm is at most `max_norm`; returns what it was, before `step()`.
 
         comm: where the model itself lies on several ranks, these and the optimizer's own together.  counted: then, the
@@ -213,7 +253,9 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         """Place parameters that were frozen until now, and those in `also`, on all ranks alike."""
         placed, wanted = self._shards.owner, set(also)
         for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            new = [p for p in group["params"] if p not in placed and (p.requires_grad or p in wanted)]
+            new = [
+                p for p in group["params"] if p not in placed and (p.requires_grad or p in wanted)
+            ]
             if new:
                 self._shards.place(new)
                 inner["params"] = self._mine(group)["params"]
@@ -237,9 +279,15 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         sharded: without messages, only what this rank owns, and {"shard": {"rank", "size"}} more.
         """
         mine = state.pack(self._index(), self._shards, self._inner)
-        whole = mine | {"shard": {"rank": self.comm.rank, "size": self.comm.size}} if sharded else \
-            state.gathered(self.comm, mine)  # fmt: skip
-        return {"state": whole.pop("state"), "param_groups": state.groups(self.param_groups)} | whole
+        whole = (
+            mine | {"shard": {"rank": self.comm.rank, "size": self.comm.size}}
+            if sharded
+            else state.gathered(self.comm, mine)
+        )
+        return {
+            "state": whole.pop("state"),
+            "param_groups": state.groups(self.param_groups),
+        } | whole
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -258,4 +306,6 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
 
     def _index(self) -> dict[Tensor, int]:
         """The number of each parameter in a state_dict."""
-        return {p: i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        return {
+            p: i for i, p in enumerate(p for group in self.param_groups for p in group["params"])
+        }

@@ -30,8 +30,10 @@ class Shards:
         """ValueError for a parameter on another device than the Comm's."""
         for p, name in names.items():
             if p.device.type != self.comm.device.type:
-                raise ValueError(f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
-                                 "move the model first")  # fmt: skip
+                raise ValueError(
+                    f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
+                    "move the model first"
+                )
 
     def start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
         """Rank 0's values for all of these parameters; a place for those that require a gradient, `first` first."""
@@ -66,5 +68,7 @@ class Shards:
         """ValueError for a parameter whose data are no longer in its flat buffer."""
         for flat in self._flats:
             for p in flat.moved():
-                raise ValueError(f"the data of {names[p]} were replaced since the start: move or convert the model "
-                                 "before its optimizer is made, and change values in place")  # fmt: skip
+                raise ValueError(
+                    f"the data of {names[p]} were replaced since the start: move or convert the model "
+                    "before its optimizer is made, and change values in place"
+                )

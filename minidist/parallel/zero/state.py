@@ -55,11 +55,15 @@ def pack(index: dict[Tensor, int], shards: Shards, inner: torch.optim.Optimizer)
     for key, parts in ({"state": found["state"]} | more(found)).items():
         parts = dict(enumerate(parts)) if isinstance(parts, list) else parts
         if not isinstance(parts, dict):
-            raise ValueError(f"{key!r} in the state_dict of {type(inner).__name__} is a {type(parts).__name__}: what "
-                             "is not by parameter or by name cannot be put together from several ranks")  # fmt: skip
+            raise ValueError(
+                f"{key!r} in the state_dict of {type(inner).__name__} is a {type(parts).__name__}: what "
+                "is not by parameter or by name cannot be put together from several ranks"
+            )
         mine[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in parts.items()}
     if shards.masters.dtype is not None:
-        mine["masters"] = {i: shards.masters.of[p] for p, i in index.items() if p in shards.masters.of}
+        mine["masters"] = {
+            i: shards.masters.of[p] for p, i in index.items() if p in shards.masters.of
+        }
     return mine
 
 
@@ -72,7 +76,8 @@ def gathered(comm: Comm, mine: dict[str, Any]) -> dict[str, Any]:
         owned = _rebuild(json.loads(note), tensors if rank == comm.rank else None, comm, rank)
         for name, parts in owned.items():
             whole[name].update(parts)
-    return {name: dict(sorted(parts.items())) for name, parts in whole.items()}  # by number, or by name
+    # by number, or by name
+    return {name: dict(sorted(parts.items())) for name, parts in whole.items()}
 
 
 def _words(comm: Comm, text: str) -> list[bytes]:
@@ -88,15 +93,22 @@ def _describe(value: Any, tensors: list[Tensor]) -> Any:
     """`value` as JSON. Its tensors are appended to `tensors`."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride()),
-                value.device.type]  # fmt: skip
+        return [
+            "tensor",
+            str(value.dtype).removeprefix("torch."),
+            list(value.shape),
+            list(value.stride()),
+            value.device.type,
+        ]
     if isinstance(value, dict):
         return ["dict", [[_describe(k, tensors), _describe(v, tensors)] for k, v in value.items()]]
     if type(value).__name__ in CONTAINERS:
         return [type(value).__name__, [_describe(v, tensors) for v in value]]
     if isinstance(value, PLAIN):
         return value
-    raise ValueError(f"a state holds tensors, numbers, words, lists and dicts, not {type(value).__name__}: {value!r}")
+    raise ValueError(
+        f"a state holds tensors, numbers, words, lists and dicts, not {type(value).__name__}: {value!r}"
+    )
 
 
 def _rebuild(note: Any, own: list[Tensor] | None, comm: Comm, root: int) -> Any:
@@ -106,9 +118,12 @@ def _rebuild(note: Any, own: list[Tensor] | None, comm: Comm, root: int) -> Any:
     if own is not None:
         for fill, source in zip(tensors, own, strict=True):
             fill.copy_(source)
-    passed = [t if t.device.type == comm.device.type or comm.device.type == "meta" else t.to(comm.device)
-              for t in tensors]  # fmt: skip
-    for device in dict.fromkeys(t.device.type for t in passed):  # beside meta tensors, step counts on the CPU
+    passed = [
+        t if t.device.type == comm.device.type or comm.device.type == "meta" else t.to(comm.device)
+        for t in tensors
+    ]
+    # beside meta tensors, step counts on the CPU
+    for device in dict.fromkeys(t.device.type for t in passed):
         broadcast_(comm, [t for t in passed if t.device.type == device], root)
     for fill, got in zip(tensors, passed, strict=True):
         fill.copy_(got)
@@ -122,7 +137,9 @@ def _read(note: Any, tensors: list[Tensor], comm: Comm) -> Any:
     if kind == "tensor":
         dtype, shape, strides, device = rest
         place = comm.device if device == comm.device.type else device
-        tensors.append(torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=place))
+        tensors.append(
+            torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=place)
+        )
         return tensors[-1]
     if kind == "dict":
         return {_read(k, tensors, comm): _read(v, tensors, comm) for k, v in rest[0]}
@@ -131,22 +148,35 @@ def _read(note: Any, tensors: list[Tensor], comm: Comm) -> Any:
 
 def check(state_dict: dict[str, Any], param_groups: list[dict[str, Any]], comm: Comm) -> None:
     """ValueError unless the state_dict has these groups, and is whole or this rank's shard."""
-    theirs, ours = ([len(g["params"]) for g in some] for some in (state_dict["param_groups"], param_groups))
+    theirs, ours = (
+        [len(g["params"]) for g in some] for some in (state_dict["param_groups"], param_groups)
+    )
     if theirs != ours:
-        raise ValueError(f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}")
+        raise ValueError(
+            f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}"
+        )
     shard, here = state_dict.get("shard"), {"rank": comm.rank, "size": comm.size}
     if shard is not None and shard != here:
-        raise ValueError(f"this is the shard of rank {shard['rank']} of {shard['size']}, loaded on rank "
-                         f"{comm.rank} of {comm.size}: save the whole state_dict to change ranks")  # fmt: skip
+        raise ValueError(
+            f"this is the shard of rank {shard['rank']} of {shard['size']}, loaded on rank "
+            f"{comm.rank} of {comm.size}: save the whole state_dict to change ranks"
+        )
 
 
-def load(state_dict: dict[str, Any], index: dict[int, Tensor], shards: Shards, inner: torch.optim.Optimizer) -> None:
+def load(
+    state_dict: dict[str, Any],
+    index: dict[int, Tensor],
+    shards: Shards,
+    inner: torch.optim.Optimizer,
+) -> None:
     """This rank's part of a checked state_dict into the optimizer of what it owns, and its masters."""
     numbers = _numbers({p: i for i, p in index.items()}, shards, inner)
     lost = set(state_dict["state"]) - set(numbers)
     if "shard" in state_dict and lost:
-        raise ValueError(f"this shard has the states of parameters {sorted(lost)}, of which rank {shards.comm.rank} "
-                         f"owns none: it owns {sorted(numbers)}")  # fmt: skip
+        raise ValueError(
+            f"this shard has the states of parameters {sorted(lost)}, of which rank {shards.comm.rank} "
+            f"owns none: it owns {sorted(numbers)}"
+        )
     inner.load_state_dict(_unpack(state_dict, numbers, inner))
     shards.masters.refresh()
     for i, master in state_dict.get("masters", {}).items():
@@ -154,14 +184,24 @@ def load(state_dict: dict[str, Any], index: dict[int, Tensor], shards: Shards, i
             shards.masters.of[index[i]].copy_(master)
 
 
-def _unpack(state_dict: dict[str, Any], numbers: list[int], inner: torch.optim.Optimizer) -> dict[str, Any]:
+def _unpack(
+    state_dict: dict[str, Any], numbers: list[int], inner: torch.optim.Optimizer
+) -> dict[str, Any]:
     """Of a state_dict of all parameters, what the inner optimizer has of its own: those of `numbers`, in that order."""
     places, own, found = {i: k for k, i in enumerate(numbers)}, inner.state_dict(), {}
     for key, like in more(own).items():
         if key in state_dict:
-            mine = {places.get(i, i): x for i, x in state_dict[key].items() if not isinstance(i, int) or i in places}
+            mine = {
+                places.get(i, i): x
+                for i, x in state_dict[key].items()
+                if not isinstance(i, int) or i in places
+            }
             found[key] = [mine[k] for k in range(len(numbers))] if isinstance(like, list) else mine
-    groups = [options(saved) | {"params": group["params"]}
-              for saved, group in zip(state_dict["param_groups"], own["param_groups"], strict=True)]  # fmt: skip
-    return {"state": {places[i]: s for i, s in state_dict["state"].items() if i in places}, "param_groups": groups} | \
-        found  # fmt: skip
+    groups = [
+        options(saved) | {"params": group["params"]}
+        for saved, group in zip(state_dict["param_groups"], own["param_groups"], strict=True)
+    ]
+    return {
+        "state": {places[i]: s for i, s in state_dict["state"].items() if i in places},
+        "param_groups": groups,
+    } | found

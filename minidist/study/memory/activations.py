@@ -19,8 +19,15 @@ from minidist.study.memory.items import divided
 from minidist.study.memory.transformer import RECOMPUTE, Transformer
 
 
-def activations(model: Transformer, batch: int, tokens: int | None = None, tensor: int = 1, sequence: bool = False,
-                recompute: str = "none", dropout: bool = True) -> int:  # fmt: skip
+def activations(
+    model: Transformer,
+    batch: int,
+    tokens: int | None = None,
+    tensor: int = 1,
+    sequence: bool = False,
+    recompute: str = "none",
+    dropout: bool = True,
+) -> int:
     """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
 
     sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False and a gated model
@@ -39,7 +46,11 @@ def activations(model: Transformer, batch: int, tokens: int | None = None, tenso
     whole = (8 + 2 * dropout) * x
     split = 4 * x + 4 * batch * t * model.kv + (8 if model.gated else 4) * batch * t * model.width
     core = 0 if recompute == "selective" else scores(model, batch, t, dropout)
-    return divided(whole, along, "bytes") + divided(split, tensor, "bytes") + divided(core, tensor, "bytes")
+    return (
+        divided(whole, along, "bytes")
+        + divided(split, tensor, "bytes")
+        + divided(core, tensor, "bytes")
+    )
 
 
 def scores(model: Transformer, batch: int, tokens: int | None = None, dropout: bool = True) -> int:
@@ -56,7 +67,9 @@ def selective_saving(model: Transformer) -> float:
     return 1 - activations(model, 1, recompute="selective") / activations(model, 1)
 
 
-def embedding_activations(model: Transformer, batch: int, tensor: int = 1, micro_batches: int = 1) -> int:
+def embedding_activations(
+    model: Transformer, batch: int, tensor: int = 1, micro_batches: int = 1
+) -> int:
     """The mask of the embedding's dropout, of all micro-batches in flight, sequence parallel: s·b·h·p/t."""
     return divided(batch * model.context * model.hidden * micro_batches, tensor, "bytes")
 
@@ -76,10 +89,14 @@ def logits(tokens: int, vocab: int, tensor: int = 1, bytes_each: int = 4) -> int
 
 def rough(model: Transformer, batch: int, tokens: int | None = None) -> int:
     """All layers after ZeRO's footnote 3: about 12·hidden·batch·tokens·layers elements in fp16."""
-    return 2 * 12 * model.hidden * batch * (model.context if tokens is None else tokens) * model.layers
+    return (
+        2 * 12 * model.hidden * batch * (model.context if tokens is None else tokens) * model.layers
+    )
 
 
-def in_flight(stages: int, micro_batches: int, stage: int = 0, schedule: str = "1f1b", interleave: int = 1) -> int:
+def in_flight(
+    stages: int, micro_batches: int, stage: int = 0, schedule: str = "1f1b", interleave: int = 1
+) -> int:
     """How many micro-batches' activations a stage of a pipeline keeps at once, at most.
 
     "naive" 1, "gpipe" M, "1f1b" the stages from here to the last, at most M. interleave: the stage has that many
@@ -92,10 +109,16 @@ def in_flight(stages: int, micro_batches: int, stage: int = 0, schedule: str = "
     if schedule not in ("naive", "gpipe", "1f1b"):
         raise ValueError(f"a schedule is naive, gpipe or 1f1b, not {schedule!r}")
     if interleave > 1 and schedule != "1f1b":
-        raise ValueError(f"only 1f1b is interleaved here, not {schedule} with {interleave} chunks a stage")
+        raise ValueError(
+            f"only 1f1b is interleaved here, not {schedule} with {interleave} chunks a stage"
+        )
     if schedule == "naive":
         return 1
     if schedule == "gpipe":
         return micro_batches
-    ahead = stages - stage if interleave == 1 else 2 * (stages - stage - 1) + (interleave - 1) * stages + 1
+    ahead = (
+        stages - stage
+        if interleave == 1
+        else 2 * (stages - stage - 1) + (interleave - 1) * stages + 1
+    )
     return min(ahead, micro_batches * interleave)

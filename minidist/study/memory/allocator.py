@@ -31,7 +31,9 @@ class OutOfMemory(RuntimeError):
 
     def __init__(self, asked: int, free: int, largest: int, capacity: int):
         self.asked, self.free, self.largest, self.capacity = asked, free, largest, capacity
-        want, left, piece, whole = (sized(nbytes, capacity) for nbytes in (asked, free, largest, capacity))
+        want, left, piece, whole = (
+            sized(nbytes, capacity) for nbytes in (asked, free, largest, capacity)
+        )
         super().__init__(
             f"out of memory: {want} asked for, and {left} of {whole} ({free / capacity:.0%}) are free, but the largest "
             f"piece of that has {piece}"
@@ -78,7 +80,8 @@ class Segment:
         """The block becomes several, that begin at its start and at each of the addresses `at` within it."""
         ends = [a for a in at if block.start < a < block.end]
         parts = [
-            Block(a, b - a, self, block.state) for a, b in zip([block.start, *ends], [*ends, block.end], strict=True)
+            Block(a, b - a, self, block.state)
+            for a, b in zip([block.start, *ends], [*ends, block.end], strict=True)
         ]
         i = self.blocks.index(block)
         self.blocks[i : i + 1] = parts
@@ -158,7 +161,9 @@ class Allocator:
             self.empty_cache()
             block = self._grow(size)
         if block is None:
-            raise OutOfMemory(nbytes, self.available, self._largest(self._kind(size)), self.capacity)
+            raise OutOfMemory(
+                nbytes, self.available, self._largest(self._kind(size)), self.capacity
+            )
         rest = block.size - size
         if rest >= (GRAIN if block.segment.small or self.expandable else SMALL + 1):
             block = block.segment.cut_(block, block.start + size)[0]
@@ -168,7 +173,9 @@ class Allocator:
     def free(self, block: Block) -> None:
         """The block is free, and one with its free neighbours. Raises ValueError if it is not in use."""
         if block.state != "used":
-            raise ValueError(f"the block of {block.size} bytes at {block.start} is {block.state}, not in use")
+            raise ValueError(
+                f"the block of {block.size} bytes at {block.start} is {block.state}, not in use"
+            )
         block.state, block.label, block.asked = "free", "", 0
         block.segment.join_()
 
@@ -204,7 +211,11 @@ class Allocator:
         if self.expandable:
             return self._grow_by_pages(size)
         new = segment_size(size)
-        return self._segment(size <= SMALL, new).blocks[0] if self.reserved + new <= self.capacity else None
+        return (
+            self._segment(size <= SMALL, new).blocks[0]
+            if self.reserved + new <= self.capacity
+            else None
+        )
 
     def _segment(self, small: bool, size: int, state: str = "free") -> Segment:
         segment = Segment(small)
@@ -221,7 +232,9 @@ class Allocator:
         chain = self._room(size)
         needed, have = [], 0
         for block in chain:
-            needed.append(min(up(size - have, page), block.size) if block.state == "unmapped" else 0)
+            needed.append(
+                min(up(size - have, page), block.size) if block.state == "unmapped" else 0
+            )
             have += needed[-1] or block.size
         if not chain or self.reserved + sum(needed) > self.capacity:
             return None

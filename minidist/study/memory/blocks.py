@@ -10,7 +10,8 @@ from minidist.study.memory.allocator import Allocator, Block
 from minidist.study.memory.items import sized
 from minidist.study.picture import Picture, inches, sheet
 
-LINES, TALL, BETWEEN = 16, 0.2, 0.07  # lines of a picture, if not said; inches of one, and between two
+# lines of a picture, if not said; inches of one, and between two
+LINES, TALL, BETWEEN = 16, 0.2, 0.07
 HOLE, REST = "free, in a segment", "free, with the driver"
 HUES = (line.BLUE, line.GREEN, line.PURPLE, line.YELLOW, line.SKY, line.ORANGE)
 
@@ -64,9 +65,19 @@ def _sums(parts: list[tuple[str, int, bool]]) -> dict[str, int]:
 
 def _colors(sums: dict[str, int]) -> dict[str, dict]:
     used = [word for word in sums if word not in (HOLE, REST)]
-    faces = {word: dict(facecolor=line.mix(HUES[i % len(HUES)], 0.75), edgecolor="none") for i, word in enumerate(used)}
-    hole = dict(facecolor=line.mix(line.VERMILION, 0.14), edgecolor=line.mix(line.VERMILION, 0.75), hatch="//////")
-    return faces | {HOLE: hole | dict(linewidth=0.5), REST: dict(facecolor=line.FAINT, edgecolor="none")}
+    faces = {
+        word: dict(facecolor=line.mix(HUES[i % len(HUES)], 0.75), edgecolor="none")
+        for i, word in enumerate(used)
+    }
+    hole = dict(
+        facecolor=line.mix(line.VERMILION, 0.14),
+        edgecolor=line.mix(line.VERMILION, 0.75),
+        hatch="//////",
+    )
+    return faces | {
+        HOLE: hole | dict(linewidth=0.5),
+        REST: dict(facecolor=line.FAINT, edgecolor="none"),
+    }
 
 
 def _pieces(at: int, size: int, capacity: int, lines: int):
@@ -80,7 +91,9 @@ def _pieces(at: int, size: int, capacity: int, lines: int):
 
 def _box(fig: Figure, top: float, x: float, width: float, style: dict) -> None:
     y = fig.get_figheight() - top - TALL
-    fig.add_artist(Rectangle((line.MARGIN + x, y), width, TALL, transform=fig.dpi_scale_trans, **style))
+    fig.add_artist(
+        Rectangle((line.MARGIN + x, y), width, TALL, transform=fig.dpi_scale_trans, **style)
+    )
 
 
 def _mark(fig: Figure, top: float, x: float) -> None:
@@ -94,7 +107,9 @@ def _legend(fig: Figure, sums: dict[str, int], colors: dict[str, dict], capacity
     for word, size in sums.items():
         _box(fig, fig.get_figheight() - 0.38, x, 0.24, colors[word])
         text = f"{word} {sized(size, capacity)}"
-        where = dict(transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL, color=line.MUTED)
+        where = dict(
+            transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL, color=line.MUTED
+        )
         fig.text(line.MARGIN + x + 0.31, 0.28, text, **where)
         x += inches(text, line.SMALL) + 0.6
 
@@ -102,8 +117,12 @@ def _legend(fig: Figure, sums: dict[str, int], colors: dict[str, dict], capacity
 def _text(title: str, memory: Allocator, sums: dict[str, int]) -> str:
     holes = sorted((b.size for b in memory.blocks if b.state == "free"), reverse=True)
     out = [title] * bool(title)
-    out.append(f"{memory.capacity:,} B, {memory.reserved:,} B of it in {len(memory.segments)} segments")
+    out.append(
+        f"{memory.capacity:,} B, {memory.reserved:,} B of it in {len(memory.segments)} segments"
+    )
     out += [f"  {word}: {size:,} B" for word, size in sums.items()]
     if holes:
-        out.append(f"  {len(holes)} holes, the largest {holes[0]:,} B; largest piece {memory.largest:,} B")
+        out.append(
+            f"  {len(holes)} holes, the largest {holes[0]:,} B; largest piece {memory.largest:,} B"
+        )
     return "\n".join(out)

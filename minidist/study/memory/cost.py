@@ -28,17 +28,28 @@ def flops_per_token(params: int, layers: int, width: int, tokens: int) -> int:
 def utilization(flops: int, seconds: float, gpus: int, peak: float) -> float:
     """The part of `gpus` GPUs' `peak` FLOP/s that `flops` in `seconds` make use of."""
     if seconds <= 0 or peak <= 0 or gpus < 1:
-        raise ValueError(f"a run takes time, on GPUs with a speed: not {seconds} s on {gpus} at {peak} FLOP/s")
+        raise ValueError(
+            f"a run takes time, on GPUs with a speed: not {seconds} s on {gpus} at {peak} FLOP/s"
+        )
     return flops / (seconds * gpus * peak)
 
 
-def mfu(model: Transformer, batch: int, seconds: float, gpus: int = 1, peak: float = 312e12) -> float:
+def mfu(
+    model: Transformer, batch: int, seconds: float, gpus: int = 1, peak: float = 312e12
+) -> float:
     """Model FLOPs utilization of a step over `batch` sequences in all. peak: FLOP/s of one GPU, here an A100's."""
     return utilization(flops(model, batch), seconds, gpus, peak)
 
 
-def hfu(model: Transformer, batch: int, seconds: float, gpus: int = 1, peak: float = 312e12,
-        recompute: str = "full", fused_attention: bool = False) -> float:  # fmt: skip
+def hfu(
+    model: Transformer,
+    batch: int,
+    seconds: float,
+    gpus: int = 1,
+    peak: float = 312e12,
+    recompute: str = "full",
+    fused_attention: bool = False,
+) -> float:
     """Hardware FLOPs utilization: what was computed again counts too."""
     done = flops(model, batch, recompute=recompute, fused_attention=fused_attention)
     return utilization(done, seconds, gpus, peak)
@@ -54,8 +65,15 @@ class RunCost:
     megawatt_hours: float
 
 
-def run_cost(params: int, tokens: int, gpus: int, mfu: float = 0.45, peak: float = 312e12,
-             watts: float = 400.0, overhead: float = 1.1) -> RunCost:  # fmt: skip
+def run_cost(
+    params: int,
+    tokens: int,
+    gpus: int,
+    mfu: float = 0.45,
+    peak: float = 312e12,
+    watts: float = 400.0,
+    overhead: float = 1.1,
+) -> RunCost:
     """The cost of training `params` parameters on `tokens` tokens with `gpus` GPUs.
 
     peak: FLOP/s of one GPU. watts: of one GPU; overhead: energy of the building over that of the GPUs (PUE).

@@ -22,8 +22,16 @@ from minidist.study.memory.record import Recording, record
 CARD = 8 * GiB - 256 * MiB  # a card of 8 GiB, of which the driver and the kernels take a part
 
 
-def backward_in_pieces(layers: int = 24, hidden: int = 2048, heads: int = 16, batch: int = 4, tokens: int = 2752, *,
-                       first: bool = False, bucket: int | None = None) -> Recording:  # fmt: skip
+def backward_in_pieces(
+    layers: int = 24,
+    hidden: int = 2048,
+    heads: int = 16,
+    batch: int = 4,
+    tokens: int = 2752,
+    *,
+    first: bool = False,
+    bucket: int | None = None,
+) -> Recording:
     """The allocations of a training step of transformer layers, fp16, every layer recomputed; run on meta tensors.
 
     The default is 1.2 B parameters: `replay` it into an `Allocator(CARD)`. first: all gradients are views of one
@@ -36,7 +44,9 @@ def backward_in_pieces(layers: int = 24, hidden: int = 2048, heads: int = 16, ba
 
     def step() -> torch.Tensor:
         flat = torch.empty(size if first else 0, **like)
-        for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True) if first else ():
+        for p, part in (
+            zip(params, flat.split([p.numel() for p in params]), strict=True) if first else ()
+        ):
             p.grad = part.view_as(p)
         x = torch.empty(batch, tokens, hidden, requires_grad=True, **like)
         for layer in model:

@@ -15,7 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minidist.split import even, uneven
-from minidist.study.memory.activations import activations, embedding_activations, in_flight, output_activations, scores
+from minidist.study.memory.activations import (
+    activations,
+    embedding_activations,
+    in_flight,
+    output_activations,
+    scores,
+)
 from minidist.study.memory.items import Totals, divided
 from minidist.study.memory.states import PRECISIONS, fused_gradients, states
 from minidist.study.memory.transformer import Transformer
@@ -77,7 +83,9 @@ def per_rank(model: Transformer, grid: Grid | None = None, stage: int | None = N
     """
     grid = Grid() if grid is None else grid
     if stage is None:
-        return max((per_rank(model, grid, s) for s in range(grid.pipeline)), key=lambda rank: rank.total)
+        return max(
+            (per_rank(model, grid, s) for s in range(grid.pipeline)), key=lambda rank: rank.total
+        )
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
     kept = states(params, grid.optimizer, grid.precision, grid.zero, grid.data)
     buffer = fused_gradients(params) if grid.fused else 0
@@ -85,7 +93,8 @@ def per_rank(model: Transformer, grid: Grid | None = None, stage: int | None = N
         kept.parameters,
         kept.gradients,
         kept.optimizer_states,
-        activations_of_layers=_layers_held(model, grid, stage) * _activations(model, grid, grid.recompute),
+        activations_of_layers=_layers_held(model, grid, stage)
+        * _activations(model, grid, grid.recompute),
         layer_being_recomputed=_recomputed(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 else 0,
         output_and_logits=_output(model, grid) if stage == grid.pipeline - 1 else 0,
@@ -125,9 +134,14 @@ def stage_layers(layers: int, stages: int) -> list[int]:
 
 def _layer(model: Transformer, tensor: int) -> int:
     """One rank's parameters of one layer: norms, and biases that are added after a sum, are not split."""
-    h, columns = model.hidden, model.hidden + 2 * model.kv + model.width * (1 + model.gated)  # split by columns
+    # split by columns
+    h, columns = model.hidden, model.hidden + 2 * model.kv + model.width * (1 + model.gated)
     rows = h + model.width  # split by rows
-    return (h * (columns + rows) + columns * model.bias) // tensor + 2 * h * model.bias + 2 * h * (1 + model.bias)
+    return (
+        (h * (columns + rows) + columns * model.bias) // tensor
+        + 2 * h * model.bias
+        + 2 * h * (1 + model.bias)
+    )
 
 
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
@@ -139,7 +153,9 @@ def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
 
 
 def _activations(model: Transformer, grid: Grid, recompute: str) -> int:
-    return activations(model, grid.micro_batch, None, grid.tensor, grid.sequence, recompute, grid.dropout)
+    return activations(
+        model, grid.micro_batch, None, grid.tensor, grid.sequence, recompute, grid.dropout
+    )
 
 
 def _recomputed(model: Transformer, grid: Grid) -> int:
@@ -154,7 +170,9 @@ def _mask(model: Transformer, grid: Grid) -> int:
     """Of all micro-batches in flight; an interleaved first stage runs up to two rounds ahead."""
     ahead = in_flight(grid.pipeline, grid.micro_batches, 0, grid.schedule)
     batches = ahead if grid.interleave == 1 else min(grid.micro_batches, 2 * grid.pipeline)
-    return embedding_activations(model, grid.micro_batch, grid.along, batches) if grid.dropout else 0
+    return (
+        embedding_activations(model, grid.micro_batch, grid.along, batches) if grid.dropout else 0
+    )
 
 
 def _output(model: Transformer, grid: Grid) -> int:
@@ -167,4 +185,8 @@ def _output(model: Transformer, grid: Grid) -> int:
 
 def _gathered(model: Transformer, grid: Grid) -> int:
     """ZeRO's stage 3 brings a layer's parameters together when they are needed, and the next layer's meanwhile."""
-    return 2 * _layer(model, grid.tensor) * PRECISIONS[grid.precision].parameter if grid.zero == 3 else 0
+    return (
+        2 * _layer(model, grid.tensor) * PRECISIONS[grid.precision].parameter
+        if grid.zero == 3
+        else 0
+    )

@@ -22,13 +22,17 @@ def sized(nbytes: int, whole: int) -> str:
 def divided(total: int, by: int, what: str) -> int:
     """`total / by`, which must come out even: ValueError with both numbers if not."""
     if by < 1 or total % by:
-        raise ValueError(f"{total} {what} do not split over {by} ranks: {total} is not a multiple of {by}")
+        raise ValueError(
+            f"{total} {what} do not split over {by} ranks: {total} is not a multiple of {by}"
+        )
     return total // by
 
 
 def listing(items: Mapping[str, int], title: str = "") -> Table:
     """Items with their bytes, in GB and in GiB, and their sum."""
-    rows = [[name, b, b / GB, b / GiB] for name, b in [*items.items(), ("total", sum(items.values()))]]
+    rows = [
+        [name, b, b / GB, b / GiB] for name, b in [*items.items(), ("total", sum(items.values()))]
+    ]
     return table(rows, ["", "bytes", "GB", "GiB"], title=title)
 
 
@@ -73,7 +77,9 @@ class Item:
 
     def over(self, n: int) -> Item:
         """One rank's part; ValueError where `n` does not divide it."""
-        return replace(self, ours=divided(self.ours, n, self.name), paper=divided(self.paper, n, self.name))
+        return replace(
+            self, ours=divided(self.ours, n, self.name), paper=divided(self.paper, n, self.name)
+        )
 
 
 class Items:
@@ -96,9 +102,16 @@ class Items:
     def table(self) -> Table:
         if not self.paper:
             return listing({i.name: i.ours for i in self.items}, self.title)
-        rows = [[i.name, i.ours, i.paper, i.ours - i.paper, i.why * (i.ours != i.paper)] for i in self.items]
+        rows = [
+            [i.name, i.ours, i.paper, i.ours - i.paper, i.why * (i.ours != i.paper)]
+            for i in self.items
+        ]
         rows.append(["total", self.total, self.paper, self.total - self.paper, ""])
-        return table(rows, ["kept for backward", "ours, bytes", "paper, bytes", "difference", "why"], title=self.title)
+        return table(
+            rows,
+            ["kept for backward", "ours, bytes", "paper, bytes", "difference", "why"],
+            title=self.title,
+        )
 
     def __repr__(self) -> str:
         return self.table().text

@@ -30,9 +30,17 @@ class Peak(Totals):
     gradients_of_logits: int
 
 
-def peak(model: Transformer, batch: int, tokens: int | None = None, *, dtype: torch.dtype = torch.float32,
-         dropout: float = 0.0, attention: str = "sdpa", device: str = "cpu",
-         optimizer: str | None = "adam") -> Peak:  # fmt: skip
+def peak(
+    model: Transformer,
+    batch: int,
+    tokens: int | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0,
+    attention: str = "sdpa",
+    device: str = "cpu",
+    optimizer: str | None = "adam",
+) -> Peak:
     """Bytes at the peak of a step of `models.gpt` with `next_token_loss`, all in `dtype`, one process.
 
     Gradients of parameters were set to None before. optimizer: one of torch's that has made a step already, or
@@ -47,6 +55,8 @@ def peak(model: Transformer, batch: int, tokens: int | None = None, *, dtype: to
     return Peak(
         kept.parameters,
         kept.optimizer_states,
-        saved(model, batch, tokens, dtype=dtype, dropout=dropout, attention=attention, device=device).total,
+        saved(
+            model, batch, tokens, dtype=dtype, dropout=dropout, attention=attention, device=device
+        ).total,
         2 * 4 * rows * model.vocab + 4,  # in fp32, and of the loss itself
     )

@@ -19,7 +19,11 @@ from minidist.study.memory.items import Item, Items, divided
 from minidist.study.memory.transformer import RECOMPUTE, Transformer
 
 INDEX = 8  # bytes of a token's number
-SMALL, NO_DROPOUT, FUSED = "left out as small", "no dropout here", "never stored: backward computes it again"
+SMALL, NO_DROPOUT, FUSED = (
+    "left out as small",
+    "no dropout here",
+    "never stored: backward computes it again",
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,19 @@ class Step:
         return "" if self.each == 2 else f"{self.each} bytes each, not 2"
 
 
-def saved(model: Transformer, batch: int, tokens: int | None = None, *, dtype: torch.dtype = torch.float32,
-          dropout: float = 0.0, attention: str = "sdpa", device: str = "cpu",
-          tensor: int = 1, sequence: bool = False, recompute: str = "none") -> Items:  # fmt: skip
+def saved(
+    model: Transformer,
+    batch: int,
+    tokens: int | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0,
+    attention: str = "sdpa",
+    device: str = "cpu",
+    tensor: int = 1,
+    sequence: bool = False,
+    recompute: str = "none",
+) -> Items:
     """What `next_token_loss(gpt(...)(tokens), targets)` keeps for backward: our count, and the paper's.
 
     tokens: of one sequence, the context if not given. dropout, attention, dtype: as for `models.gpt`. device: "cpu"
@@ -71,29 +85,49 @@ def saved(model: Transformer, batch: int, tokens: int | None = None, *, dtype: t
     step = _step(model, batch, tokens, dtype, dropout, attention, device)
     layers = [item.times(model.layers) for item in _layer(step, tensor, sequence, recompute)]
     ends = [_on_one_rank(e, tensor, sequence) for e in (_embedding(step), _output(step))]
-    return Items([*ends[0], *layers, *ends[1]], f"{model.layers} layers, {batch} × {step.tokens:,} tokens")
+    return Items(
+        [*ends[0], *layers, *ends[1]], f"{model.layers} layers, {batch} × {step.tokens:,} tokens"
+    )
 
 
-def saved_layer(model: Transformer, batch: int, tokens: int | None = None, *, dtype: torch.dtype = torch.float32,
-                dropout: float = 0.0, attention: str = "sdpa", device: str = "cpu",
-                tensor: int = 1, sequence: bool = False, recompute: str = "none") -> Items:  # fmt: skip
+def saved_layer(
+    model: Transformer,
+    batch: int,
+    tokens: int | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0,
+    attention: str = "sdpa",
+    device: str = "cpu",
+    tensor: int = 1,
+    sequence: bool = False,
+    recompute: str = "none",
+) -> Items:
     """What one `models.TransformerLayer` keeps for backward; the paper's column adds up to sbh(34 + 5as/h)."""
     step = _step(model, batch, tokens, dtype, dropout, attention, device)
-    return Items(_layer(step, tensor, sequence, recompute), f"one layer, {batch} × {step.tokens:,} tokens")
+    return Items(
+        _layer(step, tensor, sequence, recompute), f"one layer, {batch} × {step.tokens:,} tokens"
+    )
 
 
 def _step(model, batch, tokens, dtype, dropout, attention, device) -> Step:
     if model.gated or not model.bias or model.width != 4 * model.hidden or model.kv != model.hidden:
-        raise ValueError(f"this counts a models.gpt without gates, narrow keys and other widths, not {model}")
+        raise ValueError(
+            f"this counts a models.gpt without gates, narrow keys and other widths, not {model}"
+        )
     if attention not in ("sdpa", "explicit") or device not in ("cpu", "meta"):
-        raise ValueError(f"attention is sdpa or explicit, on cpu or meta: not {attention!r} on {device!r}")
+        raise ValueError(
+            f"attention is sdpa or explicit, on cpu or meta: not {attention!r} on {device!r}"
+        )
     tokens = model.context if tokens is None else tokens
     return Step(model, batch, tokens, dtype.itemsize, dropout > 0, attention, device)
 
 
 def _layer(step: Step, tensor: int, sequence: bool, recompute: str) -> list[Item]:
     if recompute not in RECOMPUTE or (recompute == "selective" and step.attention != "explicit"):
-        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, selective only where attention is explicit")
+        raise ValueError(
+            f"recompute is one of {', '.join(RECOMPUTE)}, selective only where attention is explicit"
+        )
     divided(step.model.heads, tensor, "heads")
     e, x, why = step.each, step.x, step.dtype
     items = [
@@ -115,7 +149,13 @@ def _layer(step: Step, tensor: int, sequence: bool, recompute: str) -> list[Item
 
 
 def _on_one_rank(items: list[Item], tensor: int, sequence: bool) -> list[Item]:
-    ranks = {"split": tensor, "scores": tensor, "tokens": tensor if sequence else 1, "mask": 1, "whole": 1}
+    ranks = {
+        "split": tensor,
+        "scores": tensor,
+        "tokens": tensor if sequence else 1,
+        "mask": 1,
+        "whole": 1,
+    }
     return [i.over(ranks[i.part]) for i in items]
 
 
@@ -133,7 +173,10 @@ def _mask(step: Step, name: str) -> Item:
 
 def _attention(step: Step) -> list[Item]:
     if step.attention == "explicit":
-        return [*_explicit(step, step.each, 1), Item("causal mask", step.tokens**2, 0, "one for all heads", "mask")]
+        return [
+            *_explicit(step, step.each, 1),
+            Item("causal mask", step.tokens**2, 0, "one for all heads", "mask"),
+        ]
     if step.dropout and step.device == "cpu":
         return _stand_in(step)
     each = step.wide if step.device == "cpu" else 4
@@ -155,8 +198,20 @@ def _explicit(step: Step, each: int, mask: int, why: str | None = None) -> list[
     return [
         Item("queries, keys, values", 3 * each * step.x, 6 * step.x, why, "split"),
         Item("softmax", each * step.square, 2 * step.square, why, "scores"),
-        Item("mask of the softmax's dropout", mask * step.square * step.dropout, step.square, dropped, "scores"),
-        Item("output of the softmax's dropout", each * step.square * step.dropout, 2 * step.square, dropped, "scores"),
+        Item(
+            "mask of the softmax's dropout",
+            mask * step.square * step.dropout,
+            step.square,
+            dropped,
+            "scores",
+        ),
+        Item(
+            "output of the softmax's dropout",
+            each * step.square * step.dropout,
+            2 * step.square,
+            dropped,
+            "scores",
+        ),
     ]
 
 
@@ -165,7 +220,9 @@ def _stand_in(step: Step) -> list[Item]:
     why = "a CPU's fused operator knows no dropout; its stand-in keeps fp32 at least"
     # Values that need no copy are a view, which keeps the queries and keys that it lies among.
     alone = step.each == step.wide and 1 in (step.batch, step.model.heads, step.tokens)
-    among = Item("queries and keys before they are scaled", 2 * step.each * step.x * alone, 0, why, "split")
+    among = Item(
+        "queries and keys before they are scaled", 2 * step.each * step.x * alone, 0, why, "split"
+    )
     return [*_explicit(step, step.wide, step.wide, why), among]
 
 

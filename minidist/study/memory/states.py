@@ -53,8 +53,17 @@ class States(Totals):
     optimizer_states: int
 
 
-def states(params: int, optimizer: str = "adam", precision: str = "fp16", zero: int = 0, data: int = 1,
-           tensor: int = 1, pipeline: int = 1, rank: int = 0, tensors: int = 0) -> States:  # fmt: skip
+def states(
+    params: int,
+    optimizer: str = "adam",
+    precision: str = "fp16",
+    zero: int = 0,
+    data: int = 1,
+    tensor: int = 1,
+    pipeline: int = 1,
+    rank: int = 0,
+    tensors: int = 0,
+) -> States:
     """Bytes of model states on one rank, for `params` parameters in all.
 
     zero: the stage of ZeRO, 0 (none) to 3, over `data` ranks. The model is divided by `tensor` and `pipeline` first;
@@ -75,7 +84,8 @@ def states(params: int, optimizer: str = "adam", precision: str = "fp16", zero: 
     return States(
         parameters=per.parameter * (part if zero >= 3 else whole),
         gradients=per.gradient * (part if zero >= 2 else whole),
-        optimizer_states=(per.master + per.master_gradient + moments) * (part if zero >= 1 else whole)
+        optimizer_states=(per.master + per.master_gradient + moments)
+        * (part if zero >= 1 else whole)
         + 4 * tensors * (optimizer == "adam"),
     )
 

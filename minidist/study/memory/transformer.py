@@ -43,11 +43,17 @@ class Transformer:
     def __post_init__(self):
         for name in ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}")
+                raise ValueError(
+                    f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}"
+                )
         if self.hidden % self.heads:
-            raise ValueError(f"{self.heads} heads do not split hidden = {self.hidden}: it is not a multiple")
+            raise ValueError(
+                f"{self.heads} heads do not split hidden = {self.hidden}: it is not a multiple"
+            )
         if self.heads % (self.kv_heads or self.heads):
-            raise ValueError(f"{self.kv_heads} heads of keys and values do not serve {self.heads} heads alike")
+            raise ValueError(
+                f"{self.kv_heads} heads of keys and values do not serve {self.heads} heads alike"
+            )
 
     @property
     def width(self) -> int:
@@ -85,7 +91,11 @@ def output_parameters(model: Transformer) -> int:
 
 def parameters(model: Transformer) -> int:
     """All parameters."""
-    return model.layers * layer_parameters(model) + embedding_parameters(model) + output_parameters(model)
+    return (
+        model.layers * layer_parameters(model)
+        + embedding_parameters(model)
+        + output_parameters(model)
+    )
 
 
 def parameter_tensors(model: Transformer) -> int:
@@ -105,8 +115,13 @@ def forward_flops(model: Transformer, batch: int, tokens: int | None = None) -> 
     return model.layers * _layer_flops(model, batch, t) + 2 * batch * t * model.hidden * model.vocab
 
 
-def flops(model: Transformer, batch: int, tokens: int | None = None, recompute: str = "none",
-          fused_attention: bool = False) -> int:  # fmt: skip
+def flops(
+    model: Transformer,
+    batch: int,
+    tokens: int | None = None,
+    recompute: str = "none",
+    fused_attention: bool = False,
+) -> int:
     """FLOPs of one step, forward and backward.
 
     recompute: "none" gives the model's FLOPs, which MFU counts; "full" repeats every layer's forward (SC21's
@@ -116,7 +131,11 @@ def flops(model: Transformer, batch: int, tokens: int | None = None, recompute: 
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
     t = model.context if tokens is None else tokens
-    again = {"none": 0, "selective": attention_flops(model, batch, t), "full": _layer_flops(model, batch, t)}[recompute]
+    again = {
+        "none": 0,
+        "selective": attention_flops(model, batch, t),
+        "full": _layer_flops(model, batch, t),
+    }[recompute]
     again += attention_flops(model, batch, t) // 2 * fused_attention
     return 3 * forward_flops(model, batch, t) + model.layers * again
 

@@ -1,9 +1,9 @@
 """What a run will take before it is run: memory, time and cost of every grid, and which is best.
 
-    plan       the fastest grid that fits a model on a cluster, and why the others lose
-    step       seconds of a step on one grid, part by part          Planner   memory and time of one grid
-    errors     the planner against published runs
-    text, picture, memory_table, time_table, cost_table, rivals_table, errors_table   for people
+plan       the fastest grid that fits a model on a cluster, and why the others lose
+step       seconds of a step on one grid, part by part          Planner   memory and time of one grid
+errors     the planner against published runs
+text, picture, memory_table, time_table, cost_table, rivals_table, errors_table   for people
 """
 
 from minidist.study.plan.clusters import MODELS, cluster_of, jean_zay, model_of

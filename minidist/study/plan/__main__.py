@@ -29,11 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m minidist.study.plan", description=main.__doc__)
     parser.add_argument("--model", default="gpt3-175b", help=f"one of {', '.join(MODELS)}")
-    parser.add_argument("--cluster", default="h100:128x8", help="device:nodes×devices, as h100:128x8")
+    parser.add_argument(
+        "--cluster", default="h100:128x8", help="device:nodes×devices, as h100:128x8"
+    )
     parser.add_argument("--batch", type=int, default=1536, help="sequences of a step")
     parser.add_argument("--tokens", type=float, default=300e9, help="of the whole run")
-    parser.add_argument("--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced")
-    parser.add_argument("--published", action="store_true", help="the planner against published runs, row by row")
+    parser.add_argument(
+        "--rate", type=float, default=2.0, help="money a GPU-hour, an assumption to be replaced"
+    )
+    parser.add_argument(
+        "--published", action="store_true", help="the planner against published runs, row by row"
+    )
     return parser
 
 

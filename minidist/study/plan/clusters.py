@@ -15,8 +15,13 @@ from minidist.comm.cluster.presets import nic
 from minidist.study.memory.transformer import Transformer
 
 WORD = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
-MACHINES = {"v100": Cluster.dgx1_v100, "a100": Cluster.dgx_a100, "h100": Cluster.dgx_h100, "h200": Cluster.dgx_h200,
-            "b200": Cluster.dgx_b200}  # fmt: skip
+MACHINES = {
+    "v100": Cluster.dgx1_v100,
+    "a100": Cluster.dgx_a100,
+    "h100": Cluster.dgx_h100,
+    "h200": Cluster.dgx_h200,
+    "b200": Cluster.dgx_b200,
+}
 
 LLAMA = dict(vocab=32000, context=2048, tied=False, gated=True, bias=False, positions=False)
 MODELS = {
@@ -44,18 +49,26 @@ def cluster_of(word: str) -> Cluster:
     """`h100:128x8`: 128 nodes of 8 H100; `a100:4` is `a100:4x8`. ValueError for another word, device or number."""
     found = WORD.fullmatch(word)
     if not found or found[1] not in MACHINES:
-        raise ValueError(f"a cluster is {', '.join(MACHINES)} with its nodes and devices, as h100:128x8, not {word!r}")
+        raise ValueError(
+            f"a cluster is {', '.join(MACHINES)} with its nodes and devices, as h100:128x8, not {word!r}"
+        )
     nodes, devices = int(found[2]), int(found[3] or 8)
     if not 1 <= devices <= 8:
         raise ValueError(f"these machines have 1 to 8 devices a node, not {devices}")
     whole = MACHINES[found[1]](nodes)
-    links = {name: replace(level, share=gcd(level.share, devices)) for name, level in whole.links.items()}
-    return replace(whole, devices=devices, links=links)  # an odd number of devices: each has a card of its own
+    links = {
+        name: replace(level, share=gcd(level.share, devices)) for name, level in whole.links.items()
+    }
+    # an odd number of devices: each has a card of its own
+    return replace(whole, devices=devices, links=links)
 
 
 def jean_zay(nodes: int) -> Cluster:
     """Nodes of 8 A100 behind NVLink, with four Omni-Path cards of 100 Gbit/s: BLOOM's (its README, "Hardware")."""
     whole, card = Cluster.dgx_a100(nodes), nic(100, share=2)
-    links = whole.links | {"nic": card, "tor": replace(whole.links["tor"], beta=card.beta),
-                           "spine": replace(whole.links["spine"], beta=card.beta, share=card.share)}  # fmt: skip
+    links = whole.links | {
+        "nic": card,
+        "tor": replace(whole.links["tor"], beta=card.beta),
+        "spine": replace(whole.links["spine"], beta=card.beta, share=card.share),
+    }
     return replace(whole, name="Jean Zay", links=links)

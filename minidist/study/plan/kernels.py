@@ -57,13 +57,20 @@ MEGATRON = Kernels(
     "Megatron-LM, 2021",
     Passes(whole=2 * (2 + 3.5), inner=2 * 4 + 2, scores=2 + 2.5, launches=7),
     Passes(whole=2 * (3 + 3.5 + 3), inner=3 * 4 + 4 + 6 + 3 + 2, scores=2.5 + 3, launches=14),
-    explicit=True, logits=(12, 4, 20),
-)  # fmt: skip
+    explicit=True,
+    logits=(12, 4, 20),
+)
 """Bias and GELU in one operator, bias, dropout and residual sum in one, scale, mask and softmax in one; dropout of the
 scores by itself. Narayanan et al. 2021, section 4.2."""
 
-DEEPSPEED = replace(MEGATRON, name="Megatron-DeepSpeed, 2022", scattered=False, reduced_whole=True, messages=2,
-                    launch=100e-6)  # fmt: skip
+DEEPSPEED = replace(
+    MEGATRON,
+    name="Megatron-DeepSpeed, 2022",
+    scattered=False,
+    reduced_whole=True,
+    messages=2,
+    launch=100e-6,
+)
 """The same layers; every tensor-parallel rank sends its copy of an activation to the next stage, and keeps it. BLOOM
 ran with CUDA_LAUNCH_BLOCKING=1 (tr11-176B-ml.slurm: "do not remove"), so no operator was launched ahead. Assumption:
 then each takes the host 0.1 ms, from Python to the end of its launch."""
@@ -72,16 +79,25 @@ FUSED = Kernels(
     "fused attention",
     Passes(whole=2 * (2 + 3), inner=2 * 4, scores=0, launches=5),
     Passes(whole=2 * (3 + 1 + 3), inner=3 * 4 + 4 + 6 + 3, scores=0, launches=11),
-    explicit=False, logits=(6, 3, 10), overlap=True, blocking=False,
-)  # fmt: skip
+    explicit=False,
+    logits=(6, 3, 10),
+    overlap=True,
+    blocking=False,
+)
 """As one would train today: no dropout, FlashAttention, gradients reduced beside the last backward."""
 
 EAGER = Kernels(
     "minidist's layers, operator by operator",
     Passes(whole=2 * (2 + 2 + 2 + 3), inner=2 * 4, scores=0, launches=9),
     Passes(whole=2 * (3 + 1 + 2 + 3), inner=3 * 4 + 4 + 6 + 6 + 3, scores=0, launches=13),
-    explicit=False, logits=(10, 18, 60), combine=3.0, scattered=False, blocking=False, adam=21, early_stop=True,
-)  # fmt: skip
+    explicit=False,
+    logits=(10, 18, 60),
+    combine=3.0,
+    scattered=False,
+    blocking=False,
+    adam=21,
+    early_stop=True,
+)
 """`parallelize` without dropout, as a World charges it. Without ZeRO gradients are reduced beside the last backward.
 With one stage that hides them: then overlap=True. With several it hid nothing in a World (dp 2, pp 2, tp 2: 12.0 ms a
 step, 11.8 where they were reduced at the end)."""

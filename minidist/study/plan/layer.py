@@ -27,11 +27,18 @@ class Seconds(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def layer(model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int) -> Seconds:
+def layer(
+    model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int
+) -> Seconds:
     """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
     tokens, h, size = batch * model.context, model.hidden, machine.dtype.itemsize
     up = model.width * (1 + model.gated)
-    shapes = [((h + 2 * model.kv) // tensor, h), (h, h // tensor), (up // tensor, h), (h, model.width // tensor)]
+    shapes = [
+        ((h + 2 * model.kv) // tensor, h),
+        (h, h // tensor),
+        (up // tensor, h),
+        (h, model.width // tensor),
+    ]
     forward = sum(machine.product(tokens, n, k) for n, k in shapes)
     backward = sum(machine.product(tokens, k, n) + machine.product(n, k, tokens) for n, k in shapes)
     there, back = _attention(model, machine, kernels, batch, tensor)
@@ -42,17 +49,30 @@ def layer(model: Transformer, machine: Machine, kernels: Kernels, batch: int, te
         nbytes = passes.whole * x / along + passes.inner * x / tensor + passes.scores * scores
         return machine.passes(nbytes, passes.launches)
 
-    core = there + machine.passes(kernels.forward.scores * size * batch * model.heads // tensor * model.context**2, 2)
+    core = there + machine.passes(
+        kernels.forward.scores * size * batch * model.heads // tensor * model.context**2, 2
+    )
     last = machine.product(tokens, *shapes[-1])
-    return Seconds(forward + there + beside(kernels.forward), backward + back + beside(kernels.backward), core, last)
+    return Seconds(
+        forward + there + beside(kernels.forward),
+        backward + back + beside(kernels.backward),
+        core,
+        last,
+    )
 
 
-def _attention(model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int) -> tuple[float, float]:
+def _attention(
+    model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int
+) -> tuple[float, float]:
     """The products of queries with keys, and of weights with values: forward, backward."""
     t, d, heads = model.context, model.hidden // model.heads, batch * model.heads // tensor
     if kernels.explicit:
         there = machine.product(t, t, d, heads), machine.product(t, d, t, heads)
-        back = machine.product(t, t, d, heads) + 2 * machine.product(t, d, t, heads) + machine.product(t, d, t, heads)
+        back = (
+            machine.product(t, t, d, heads)
+            + 2 * machine.product(t, d, t, heads)
+            + machine.product(t, d, t, heads)
+        )
         return sum(there), back
     flops, nbytes = 4 * heads * t * t * d, 4 * machine.dtype.itemsize * heads * t * d
     return machine.work(flops, nbytes), machine.work(2.5 * flops, 2 * nbytes)
@@ -63,15 +83,27 @@ def embedding(model: Transformer, machine: Machine, batch: int, tensor: int, alo
     """Two look-ups, their masks and their sum; backward writes a gradient of all words."""
     size, words = machine.dtype.itemsize, uneven(model.vocab, tensor)[0]
     x = size * batch * model.context * model.hidden / along
-    return Seconds(machine.passes(10 * x, 8), machine.passes(5 * x + size * words * model.hidden, 6))
+    return Seconds(
+        machine.passes(10 * x, 8), machine.passes(5 * x + size * words * model.hidden, 6)
+    )
 
 
 @lru_cache(maxsize=4096)
-def head(model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int) -> Seconds:
+def head(
+    model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int
+) -> Seconds:
     """The last norm, the projection to V/t words, and the loss."""
-    tokens, words, size = batch * model.context, uneven(model.vocab, tensor)[0], machine.dtype.itemsize
+    tokens, words, size = (
+        batch * model.context,
+        uneven(model.vocab, tensor)[0],
+        machine.dtype.itemsize,
+    )
     x, logits = size * tokens * model.hidden / along, size * tokens * words
     there, back, launches = kernels.logits
-    forward = machine.product(tokens, words, model.hidden) + machine.passes(2 * x + there * logits, launches)
-    products = machine.product(tokens, model.hidden, words) + machine.product(words, model.hidden, tokens)
+    forward = machine.product(tokens, words, model.hidden) + machine.passes(
+        2 * x + there * logits, launches
+    )
+    products = machine.product(tokens, model.hidden, words) + machine.product(
+        words, model.hidden, tokens
+    )
     return Seconds(forward, products + machine.passes(3 * x + back * logits, launches))

@@ -58,12 +58,24 @@ class Machine:
     launch: float = 0.0
 
     @classmethod
-    def of(cls, device: Device, accelerator: Accelerator | None = None, dtype: torch.dtype = torch.bfloat16,
-           launch: float | None = None) -> Machine:  # fmt: skip
+    def of(
+        cls,
+        device: Device,
+        accelerator: Accelerator | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+        launch: float | None = None,
+    ) -> Machine:
         """The device with its η, and `launch` in place of its own. ValueError for one without η that is given none."""
         if accelerator is None and device.name not in ACCELERATORS:
-            raise ValueError(f"η is known of {', '.join(ACCELERATORS)}, not of {device.name}: give an Accelerator(η)")
-        return cls(device, accelerator or ACCELERATORS[device.name], dtype, device.launch if launch is None else launch)
+            raise ValueError(
+                f"η is known of {', '.join(ACCELERATORS)}, not of {device.name}: give an Accelerator(η)"
+            )
+        return cls(
+            device,
+            accelerator or ACCELERATORS[device.name],
+            dtype,
+            device.launch if launch is None else launch,
+        )
 
     @property
     def peak(self) -> float:
@@ -72,7 +84,9 @@ class Machine:
 
     def passes(self, nbytes: float, launches: int = 1) -> float:
         """Seconds of `launches` operators that read and write `nbytes` in all."""
-        return launches * self.launch + nbytes / (self.accelerator.efficiency * self.device.bandwidth)
+        return launches * self.launch + nbytes / (
+            self.accelerator.efficiency * self.device.bandwidth
+        )
 
     def product(self, m: int, n: int, k: int, count: int = 1) -> float:
         """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
@@ -82,16 +96,25 @@ class Machine:
 
     def work(self, flops: float, nbytes: float) -> float:
         """Seconds of one operator of so many FLOPs and bytes."""
-        return max(self.passes(nbytes), self.launch + flops / (self.accelerator.efficiency * self.peak))
+        return max(
+            self.passes(nbytes), self.launch + flops / (self.accelerator.efficiency * self.peak)
+        )
 
     def _waves(self, m: int, n: int, count: int) -> float:
         """How much longer for the tiles and rounds that are not full."""
         if not self.accelerator.processors:
             return 1.0
-        rounds = (ceil(count * ceil(m / a) * ceil(n / b) / self.accelerator.processors) * a * b for a, b in TILES)
+        rounds = (
+            ceil(count * ceil(m / a) * ceil(n / b) / self.accelerator.processors) * a * b
+            for a, b in TILES
+        )
         return min(rounds) * self.accelerator.processors / (count * m * n)
 
     def _rows(self, n: int, k: int) -> float:
         """The part of the peak that rows of this length leave."""
         whole = all(x * self.dtype.itemsize % 16 == 0 for x in (n, k))
-        return 1.0 if whole or not self.accelerator.processors else self.device.peak(torch.float32) / self.peak
+        return (
+            1.0
+            if whole or not self.accelerator.processors
+            else self.device.peak(torch.float32) / self.peak
+        )

@@ -33,7 +33,9 @@ class Network:
     def link(self, dst: int, src: int) -> Link:
         """α and β between two ranks while all others send as they do."""
         levels = [self.cluster.links[name] for name in self.cluster.levels(src, dst)]
-        return Link(sum(level.alpha for level in levels), max(level.beta * level.share for level in levels))
+        return Link(
+            sum(level.alpha for level in levels), max(level.beta * level.share for level in levels)
+        )
 
     def _net(self, n: int, stride: int) -> Net:
         return Net(n, lambda dst, src: self.link(dst * stride, src * stride))

@@ -87,10 +87,14 @@ class Plan:
         Raises ValueError for less than one token, or a rate that is no amount of money.
         """
         if not (1 <= tokens < math.inf and 0 <= rate < math.inf):
-            raise ValueError(f"a run has at least 1 token at a rate of at least 0, not {tokens:g} at {rate:g}")
+            raise ValueError(
+                f"a run has at least 1 token at a rate of at least 0, not {tokens:g} at {rate:g}"
+            )
         seconds = tokens / self.tokens_per_second
         hours = seconds / 3600 * self.gpus
-        return Cost(tokens, tokens / (self.batch * self.model.context), seconds / 86400, hours, rate)
+        return Cost(
+            tokens, tokens / (self.batch * self.model.context), seconds / 86400, hours, rate
+        )
 
     @cached_property
     def rivals(self) -> list[Rival]:
@@ -103,14 +107,24 @@ class Plan:
                 value = getattr(one.grid, decision)
                 if value != chosen and (value not in by_value or rank(one) < rank(by_value[value])):
                     by_value[value] = one
-            ordered = sorted(by_value.items(), key=lambda item: 0 if isinstance(item[0], str) else item[0])
+            ordered = sorted(
+                by_value.items(), key=lambda item: 0 if isinstance(item[0], str) else item[0]
+            )
             found += [Rival(decision, value, one, why(one, self.best)) for value, one in ordered]
         return found
 
 
-def plan(model: Transformer | str, cluster: Cluster | str, batch: int, *, kernels: Kernels = FUSED,
-         accelerator: Accelerator | None = None, precision: str = "bf16, fp32 gradients",
-         dtype: torch.dtype = torch.bfloat16, algorithm: str = "hierarchical") -> Plan:  # fmt: skip
+def plan(
+    model: Transformer | str,
+    cluster: Cluster | str,
+    batch: int,
+    *,
+    kernels: Kernels = FUSED,
+    accelerator: Accelerator | None = None,
+    precision: str = "bf16, fp32 gradients",
+    dtype: torch.dtype = torch.bfloat16,
+    algorithm: str = "hierarchical",
+) -> Plan:
     """The fastest grid for a step of `batch` sequences: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
     model, cluster: as they are, or by name (`MODELS`, `cluster_of`).  kernels: the program that trains.  accelerator:
@@ -121,7 +135,9 @@ def plan(model: Transformer | str, cluster: Cluster | str, batch: int, *, kernel
     model = model_of(model) if isinstance(model, str) else model
     cluster = cluster_of(cluster) if isinstance(cluster, str) else cluster
     if cluster.device is None:
-        raise ValueError(f"the cluster {cluster.name!r} has no device: what a step takes cannot be said")
+        raise ValueError(
+            f"the cluster {cluster.name!r} has no device: what a step takes cannot be said"
+        )
     if batch < 1:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     known(precision, PRECISIONS, "precision")
@@ -130,11 +146,15 @@ def plan(model: Transformer | str, cluster: Cluster | str, batch: int, *, kernel
     base = Grid(dropout=kernels.explicit, precision=precision)
     found = [planner.estimate(grid) for grid in grids(model, cluster, batch, base)]
     if not found:
-        raise ValueError(f"no grid of {cluster.size} ranks divides {batch} sequences and {model.layers} layers")
+        raise ValueError(
+            f"no grid of {cluster.size} ranks divides {batch} sequences and {model.layers} layers"
+        )
     best = min(found, key=rank)
     if best.over:
-        raise ValueError(f"nothing fits: the leanest grid, with {best.total / GB:.1f} GB on a rank, "
-                         f"is {best.over / GB:.1f} GB too large for {best.capacity / GB:.0f}")  # fmt: skip
+        raise ValueError(
+            f"nothing fits: the leanest grid, with {best.total / GB:.1f} GB on a rank, "
+            f"is {best.over / GB:.1f} GB too large for {best.capacity / GB:.0f}"
+        )
     return Plan(model, cluster, batch, machine, best, found)
 
 
@@ -151,7 +171,11 @@ def why(one: Estimate, best: Estimate) -> str:
     more = one.step.total - best.step.total
     losses = {name: s - best.step.parts[name] for name, s in one.step.parts.items()}
     name, most = max(losses.items(), key=lambda item: item[1])
-    return f"slower by {short(more)}: {name} +{short(most)}" if more > 0 else "as fast, and found later"
+    return (
+        f"slower by {short(more)}: {name} +{short(most)}"
+        if more > 0
+        else "as fast, and found later"
+    )
 
 
 def short(seconds: float) -> str:

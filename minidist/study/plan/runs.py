@@ -46,7 +46,9 @@ class Run:
         machine = Machine.of(self.cluster.device, accelerator, torch.float16, self.kernels.launch)
         planner = Planner(self.model, self.cluster, self.kernels, machine)
         found = [planner.estimate(grid) for grid in self.grids]
-        return min(found, key=lambda e: (bool(e.over), e.step.total)) if len(found) > 1 else found[0]
+        return (
+            min(found, key=lambda e: (bool(e.over), e.step.total)) if len(found) > 1 else found[0]
+        )
 
 
 def bloom() -> Iterator[Run]:
@@ -60,13 +62,25 @@ def bloom() -> Iterator[Run]:
 def bloom_run(row: dict, seconds: float, memory: float | None) -> Run:
     """One row: its columns hidden, layers, heads, dp, tp, pp, mbs, gbs, optimizer."""
     wide = row["optimizer"] != "fp16"
-    grid = Grid(row["dp"], row["tp"], row["pp"], row["zero"], row["mbs"], row["gbs"] // (row["dp"] * row["mbs"]),
-                recompute="full", fused=wide)  # fmt: skip
+    grid = Grid(
+        row["dp"],
+        row["tp"],
+        row["pp"],
+        row["zero"],
+        row["mbs"],
+        row["gbs"] // (row["dp"] * row["mbs"]),
+        recompute="full",
+        fused=wide,
+    )
     heads = row["heads"] or 64
     model = Transformer(row["layers"], row["hidden"], heads, 250880, row["seq"])
-    name = f"H {row['hidden']} L {row['layers']} a {heads}, {row['dp']}·{row['tp']}·{row['pp']}, b {row['mbs']}, " \
-           f"B {row['gbs']}, {'fp32 gradients' if wide else 'fp16'}"  # fmt: skip
-    return Run(name, model, jean_zay(grid.ranks // 8), DEEPSPEED, (grid,), seconds, memory and memory * GB)
+    name = (
+        f"H {row['hidden']} L {row['layers']} a {heads}, {row['dp']}·{row['tp']}·{row['pp']}, b {row['mbs']}, "
+        f"B {row['gbs']}, {'fp32 gradients' if wide else 'fp16'}"
+    )
+    return Run(
+        name, model, jean_zay(grid.ranks // 8), DEEPSPEED, (grid,), seconds, memory and memory * GB
+    )
 
 
 def megatron() -> Iterator[Run]:
@@ -83,11 +97,16 @@ def megatron_run(row: dict, seconds: float) -> Run:
     data = row["gpus"] // (row["tp"] * row["pp"])
     sequences = row["batch"] // data
     same = dict(recompute="full", precision="fp16, fp32 gradients in the optimizer")
-    grids = [Grid(data, row["tp"], row["pp"], 0, b, sequences // b, interleave=v, **same)
-             for b in MICRO_BATCHES if sequences % b == 0
-             for v in chunks(model, row["pp"], sequences // b)]  # fmt: skip
+    grids = [
+        Grid(data, row["tp"], row["pp"], 0, b, sequences // b, interleave=v, **same)
+        for b in MICRO_BATCHES
+        if sequences % b == 0
+        for v in chunks(model, row["pp"], sequences // b)
+    ]
     cluster = Cluster.dgx_a100(row["gpus"] // 8)
-    return Run(f"{row['model']}, {row['gpus']} GPUs", model, cluster, MEGATRON, tuple(grids), seconds)
+    return Run(
+        f"{row['model']}, {row['gpus']} GPUs", model, cluster, MEGATRON, tuple(grids), seconds
+    )
 
 
 def recompute() -> Iterator[Run]:
@@ -97,8 +116,12 @@ def recompute() -> Iterator[Run]:
         if row["quantity"] in kinds:
             yield recompute_run(row, kinds[row["quantity"]], row["value"])
         elif row["quantity"] == "iteration_time_530B_dp8":
-            one = next(r for r in published("activation_recomputation") if r["model"] == "530B" and r["tp"])
-            yield recompute_run(one | {"gpus": 2240, "global_batch": 2240}, "selective", row["value"])
+            one = next(
+                r for r in published("activation_recomputation") if r["model"] == "530B" and r["tp"]
+            )
+            yield recompute_run(
+                one | {"gpus": 2240, "global_batch": 2240}, "selective", row["value"]
+            )
 
 
 def recompute_run(row: dict, how: str, seconds: float) -> Run:
@@ -106,8 +129,17 @@ def recompute_run(row: dict, how: str, seconds: float) -> Run:
     micro_batch; `how` is "full" or "selective", which has its sequence split."""
     model = Transformer(row["layers"], row["hidden"], row["heads"], row["vocab"], row["seq"])
     data = row["gpus"] // (row["tp"] * row["pp"])
-    grid = Grid(data, row["tp"], row["pp"], 0, row["micro_batch"], row["global_batch"] // data // row["micro_batch"],
-                how == "selective", how, interleave=row["interleave"])  # fmt: skip
+    grid = Grid(
+        data,
+        row["tp"],
+        row["pp"],
+        0,
+        row["micro_batch"],
+        row["global_batch"] // data // row["micro_batch"],
+        how == "selective",
+        how,
+        interleave=row["interleave"],
+    )
     name = f"{row['model']}, {row['gpus']} GPUs, {how}"
     return Run(name, model, Cluster.dgx_a100(row["gpus"] // 8), MEGATRON, (grid,), seconds)
 
@@ -166,4 +198,6 @@ def errors(name: str, accelerator: Accelerator | None = None) -> Errors:
     if name not in TABLES:
         raise ValueError(f"the tables are {', '.join(TABLES)}, not {name!r}")
     said = [(run, run.predicted(accelerator)) for run in TABLES[name]()]
-    return Errors(name, tuple(Row(r.name, r.seconds, e.step.total, r.nbytes, e.total) for r, e in said))
+    return Errors(
+        name, tuple(Row(r.name, r.seconds, e.step.total, r.nbytes, e.total) for r, e in said)
+    )

@@ -56,8 +56,14 @@ class Estimate:
 class Planner:
     """A model on a cluster, with the seconds of its layers and messages kept from grid to grid."""
 
-    def __init__(self, model: Transformer, cluster: Cluster, kernels: Kernels, machine: Machine,
-                 algorithm: str = "hierarchical"):  # fmt: skip
+    def __init__(
+        self,
+        model: Transformer,
+        cluster: Cluster,
+        kernels: Kernels,
+        machine: Machine,
+        algorithm: str = "hierarchical",
+    ):
         gamma = kernels.combine / cluster.device.bandwidth
         self.model, self.cluster, self.kernels, self.machine = model, cluster, kernels, machine
         self.network = Network(cluster, algorithm, gamma)
@@ -65,10 +71,21 @@ class Planner:
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
         seconds = step(self.model, grid, self.machine, self.kernels, self.network)
-        ahead = in_flight(grid.pipeline, grid.micro_batches, 0, "1f1b", grid.interleave) if grid.pipeline > 1 else 0
-        one = self.machine.dtype.itemsize * grid.micro_batch * self.model.context * self.model.hidden
-        return Estimate(grid, fullest(self.model, grid), seconds, self.cluster.device.memory,
-                        self.kernels.messages * ahead * one)
+        ahead = (
+            in_flight(grid.pipeline, grid.micro_batches, 0, "1f1b", grid.interleave)
+            if grid.pipeline > 1
+            else 0
+        )
+        one = (
+            self.machine.dtype.itemsize * grid.micro_batch * self.model.context * self.model.hidden
+        )
+        return Estimate(
+            grid,
+            fullest(self.model, grid),
+            seconds,
+            self.cluster.device.memory,
+            self.kernels.messages * ahead * one,
+        )
 
 
 def fullest(model: Transformer, grid: Grid) -> PerRank:
@@ -99,7 +116,14 @@ def pipelines(model: Transformer, base: Grid, sequences: int) -> Iterator[Grid]:
         for v in chunks(model, base.pipeline, M):
             for zero in (0,) if base.data == 1 else (0, 1) if base.pipeline > 1 else (0, 1, 2, 3):
                 for recompute in ("none", "selective", "full"):
-                    yield replace(base, micro_batch=b, micro_batches=M, interleave=v, zero=zero, recompute=recompute)
+                    yield replace(
+                        base,
+                        micro_batch=b,
+                        micro_batches=M,
+                        interleave=v,
+                        zero=zero,
+                        recompute=recompute,
+                    )
 
 
 def chunks(model: Transformer, stages: int, micro_batches: int) -> list[int]:

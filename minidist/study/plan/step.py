@@ -62,36 +62,54 @@ class Stage:
         return self.compute + self.again + self.tensor
 
 
-def step(model: Transformer, grid: Grid, machine: Machine, kernels: Kernels, network: Network) -> Step:
+def step(
+    model: Transformer, grid: Grid, machine: Machine, kernels: Kernels, network: Network
+) -> Step:
     """Seconds of a step of `grid.micro_batches` micro-batches a pipeline. ValueError where the grid does not divide."""
     S, M, v = grid.pipeline, grid.micro_batches, grid.interleave
     kinds = _stages(model, grid, machine, kernels, network)
     slowest = max(kinds, key=lambda s: s.total)
     bubble = (sum(s.total * count for s, count in kinds.items()) - slowest.total) / v
-    messages = _messages(grid, kernels, slowest, bubble * v, _message(model, grid, machine, kernels, network))
+    messages = _messages(
+        grid, kernels, slowest, bubble * v, _message(model, grid, machine, kernels, network)
+    )
     params = max(rank_parameters(model, grid.tensor, S, s) for s in {0, S - 1})
     backward = (slowest.total - slowest.again) * 2 / 3
-    return Step(M * slowest.compute, M * slowest.again, bubble, M * slowest.tensor, messages,
-                _data(model, grid, kernels, network, params, backward),
-                _optimizer(grid, machine, kernels, params))  # fmt: skip
+    return Step(
+        M * slowest.compute,
+        M * slowest.again,
+        bubble,
+        M * slowest.tensor,
+        messages,
+        _data(model, grid, kernels, network, params, backward),
+        _optimizer(grid, machine, kernels, params),
+    )
 
 
-def _stages(model, grid: Grid, machine: Machine, kernels: Kernels, network: Network) -> dict[Stage, int]:
+def _stages(
+    model, grid: Grid, machine: Machine, kernels: Kernels, network: Network
+) -> dict[Stage, int]:
     """The different stages, and how many there are of each."""
     b, t, along = grid.micro_batch, grid.tensor, grid.along
     one = layer(model, machine, kernels, b, t, along)
     whole = one.forward - kernels.early_stop * one.last
     again = {"none": 0.0, "selective": one.attention, "full": whole}[grid.recompute]
     there, back = _tensor(model, grid, machine, kernels, network)
-    ends = {0: embedding(model, machine, b, t, along), grid.pipeline - 1: head(model, machine, kernels, b, t, along)}
+    ends = {
+        0: embedding(model, machine, b, t, along),
+        grid.pipeline - 1: head(model, machine, kernels, b, t, along),
+    }
     if grid.pipeline == 1:
-        ends = {0: Seconds(*map(sum, zip(embedding(model, machine, b, t, along), ends[0], strict=True)))}
+        ends = {
+            0: Seconds(*map(sum, zip(embedding(model, machine, b, t, along), ends[0], strict=True)))
+        }
     found: dict[Stage, int] = {}
     for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
         end = ends.get(s, Seconds(0.0, 0.0))
         work = layers * (one.forward + one.backward) + end.forward + end.backward
         work += _accumulate(model, grid, machine, s)
-        ones = (s == 0) + (s == grid.pipeline - 1)  # of the embedding forward, of the projection's input backward
+        # of the embedding forward, of the projection's input backward
+        ones = (s == 0) + (s == grid.pipeline - 1)
         stage = Stage(work, layers * again, layers * (there + back) + ones * there / 2)
         found[stage] = found.get(stage, 0) + 1
     return found
@@ -109,7 +127,9 @@ def _accumulate(model, grid: Grid, machine: Machine, stage: int) -> float:
     return (1 - 1 / grid.micro_batches) * machine.passes(nbytes, 12 * model.layers // grid.pipeline)
 
 
-def _tensor(model, grid: Grid, machine: Machine, kernels: Kernels, network: Network) -> tuple[float, float]:
+def _tensor(
+    model, grid: Grid, machine: Machine, kernels: Kernels, network: Network
+) -> tuple[float, float]:
     """A layer's messages, in forward with what is recomputed, and in backward.
 
     Two all-reduces forward, two backward; with the sequence split as many all-gathers and reduce-scatters, and one
@@ -144,11 +164,15 @@ def _message(model, grid: Grid, machine: Machine, kernels: Kernels, network: Net
         return 0.0
     whole = machine.dtype.itemsize * grid.micro_batch * model.context * model.hidden
     parts = grid.tensor if grid.sequence or kernels.scattered else 1
-    gathered = 0.0 if grid.sequence or parts == 1 else network.verb("all_gather", grid.tensor, 1, whole)
+    gathered = (
+        0.0 if grid.sequence or parts == 1 else network.verb("all_gather", grid.tensor, 1, whole)
+    )
     return network.send(grid.tensor * grid.data, whole / parts) + gathered
 
 
-def _data(model, grid: Grid, kernels: Kernels, network: Network, params: int, backward: float) -> float:
+def _data(
+    model, grid: Grid, kernels: Kernels, network: Network, params: int, backward: float
+) -> float:
     """Gradients to be averaged, and parameters to be handed out, less what the last backward hides."""
     sent, held = gradient_bytes(grid), PRECISIONS[grid.precision].parameter
     verb = lambda name, nbytes: network.verb(name, grid.data, grid.tensor, nbytes)
@@ -159,9 +183,11 @@ def _data(model, grid: Grid, kernels: Kernels, network: Network, params: int, ba
         reduced = "all_reduce" if kernels.reduced_whole else "reduce_scatter"
         gradients = times * verb(reduced, params * sent)
         handed = verb("all_gather", params * held) * (1 if grid.zero < 3 else 2 * times)
-    blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)  # with embedding and projection
+    # with embedding and projection
+    blocks = stage_layers(model.layers, grid.pipeline)[0] + 1 + (grid.pipeline == 1)
     hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
-    if grid.zero == 3:  # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
+    # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
+    if grid.zero == 3:
         gradients, handed, hidden = gradients + handed, 0.0, 1.5 * hidden
     return max(gradients - hidden, 0.0) + handed + _tied(model, grid, network)
 
@@ -179,4 +205,7 @@ def _optimizer(grid: Grid, machine: Machine, kernels: Kernels, params: int) -> f
     per, part = PRECISIONS[grid.precision], params / (grid.data if grid.zero else 1)
     number = per.master or per.moment
     copies = 2 * (per.gradient + per.parameter + 2 * per.master) if per.master else 0
-    return machine.passes(kernels.scaling * gradient_bytes(grid) * params + (kernels.adam * number + copies) * part, 12)
+    return machine.passes(
+        kernels.scaling * gradient_bytes(grid) * params + (kernels.adam * number + copies) * part,
+        12,
+    )

@@ -30,8 +30,12 @@ def accumulate_naive(loss: Callable[[Any], Tensor], micro_batches: Sequence) -> 
     return torch.stack(parts).sum()
 
 
-def accumulate(loss: Callable[[Any], Tensor], micro_batches: Sequence, weights: Sequence[float],
-               model: nn.Module | None = None) -> Tensor:  # fmt: skip
+def accumulate(
+    loss: Callable[[Any], Tensor],
+    micro_batches: Sequence,
+    weights: Sequence[float],
+    model: nn.Module | None = None,
+) -> Tensor:
     """Add to .grad the gradient of the mean loss over all that counts in the micro-batches; returns that mean.
 
     loss(micro): the mean over what counts in one micro-batch, a scalar with a graph.  weights: how many tokens, or
@@ -47,8 +51,14 @@ def accumulate(loss: Callable[[Any], Tensor], micro_batches: Sequence, weights: 
     weights = [float(weight) for weight in weights]
     total = sum(weights)
     if not all(0 <= weight < math.inf for weight in weights) or (model is None and not total):
-        raise ValueError(f"the weights {weights} of {len(weights)} micro-batches make no mean: they add up to {total}")
-    counted = [(micro, weight / total) for micro, weight in zip(micro_batches, weights, strict=True) if weight]
+        raise ValueError(
+            f"the weights {weights} of {len(weights)} micro-batches make no mean: they add up to {total}"
+        )
+    counted = [
+        (micro, weight / total)
+        for micro, weight in zip(micro_batches, weights, strict=True)
+        if weight
+    ]
     if model is not None:
         model.weight = total
     mean = torch.zeros(())

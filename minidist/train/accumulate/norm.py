@@ -63,7 +63,9 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
         raise ValueError(f"a batch of {len(x)} does not split into {k} equal micro-batches")
     norms = [m for m in module.modules() if isinstance(m, NORMS)]
     if all(m.momentum is None for m in norms):
-        raise ValueError(f"of {len(norms)} batch norms in the module 0 have a momentum: there is nothing to compare")
+        raise ValueError(
+            f"of {len(norms)} batch norms in the module 0 have a momentum: there is nothing to compare"
+        )
     whole, parts = copy.deepcopy(module).train(), copy.deepcopy(module).train()
     if adjusted:
         adjust_momentum_(parts, k)
@@ -78,7 +80,11 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
             ((y - targets.chunk(len(micros))[i]).square().mean() / 2 / len(micros)).backward()
             outputs.append(y.detach())
         found = [("gradients", p.grad) for p in net.parameters() if p.grad is not None]
-        found += [(name.rpartition("running_")[2], b) for name, b in net.named_buffers() if "running_" in name]
+        found += [
+            (name.rpartition("running_")[2], b)
+            for name, b in net.named_buffers()
+            if "running_" in name
+        ]
         pairs.append([("outputs", torch.cat(outputs)), *found])
     gaps = {kind: _apart(kind, *pairs) for kind in ("outputs", "gradients", "mean", "var")}
     return Gap(*gaps.values(), (_left(whole), _left(parts) ** k))
@@ -86,10 +92,15 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
 
 def _left(net: nn.Module) -> float:
     """What an update leaves of the first batch norm's running averages."""
-    return 1 - next(m.momentum for m in net.modules() if isinstance(m, NORMS) and m.momentum is not None)
+    return 1 - next(
+        m.momentum for m in net.modules() if isinstance(m, NORMS) and m.momentum is not None
+    )
 
 
 def _apart(kind: str, whole: list, parts: list) -> float:
     both = [(a, b) for (name, a), (_, b) in zip(whole, parts, strict=True) if name == kind]
-    off, size = (sum(t.double().square().sum() for t in ts) for ts in ([a - b for a, b in both], [a for a, _ in both]))
+    off, size = (
+        sum(t.double().square().sum() for t in ts)
+        for ts in ([a - b for a, b in both], [a for a, _ in both])
+    )
     return math.sqrt(off / size) if size else 0.0

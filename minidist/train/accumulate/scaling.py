@@ -20,8 +20,13 @@ class Scaled(NamedTuple):
     eps: float | None = None
 
 
-def scaled(lr: float, k: float, rule: str, betas: tuple[float, float] | None = None,
-           eps: float | None = None) -> Scaled:  # fmt: skip
+def scaled(
+    lr: float,
+    k: float,
+    rule: str,
+    betas: tuple[float, float] | None = None,
+    eps: float | None = None,
+) -> Scaled:
     """The learning rate for a batch k times as large, k > 0, by a rule; up to which k it holds is found by trying.
 
     "linear": k·lr. k small steps in nearly one direction are one step k times as long (Goyal et al.): SGD, after a
@@ -38,7 +43,9 @@ def scaled(lr: float, k: float, rule: str, betas: tuple[float, float] | None = N
     if rule == "root":
         return Scaled(math.sqrt(k) * lr, betas, eps)
     if rule != "adam" or betas is None or eps is None:
-        raise ValueError(f"the rule is linear, root, or adam with betas and eps: not {rule!r} with {betas} and {eps}")
+        raise ValueError(
+            f"the rule is linear, root, or adam with betas and eps: not {rule!r} with {betas} and {eps}"
+        )
     larger = tuple(1 - k * (1 - beta) for beta in betas)
     if min(larger) < 0:
         raise ValueError(f"k = {k} is too large for betas = {betas}: they would be {larger}")

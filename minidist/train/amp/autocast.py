@@ -42,9 +42,15 @@ class autocast(TorchFunctionMode):
     Errors: ValueError for another dtype, or a function on two lists.
     """
 
-    def __init__(self, dtype: torch.dtype = torch.float16, white: Iterable[str | Callable] = WHITE,
-                 black: Iterable[str | Callable] = BLACK, gray: Iterable[str | Callable] = GRAY, cache: bool = True,
-                 enabled: bool = True):  # fmt: skip
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float16,
+        white: Iterable[str | Callable] = WHITE,
+        black: Iterable[str | Callable] = BLACK,
+        gray: Iterable[str | Callable] = GRAY,
+        cache: bool = True,
+        enabled: bool = True,
+    ):
         super().__init__()
         if dtype not in HALVES:
             raise ValueError(f"autocast is to one of {HALVES}, not to {dtype}")
@@ -54,7 +60,8 @@ class autocast(TorchFunctionMode):
         if twice:
             raise ValueError(f"on two lists at once: {', '.join(twice)}")
         self._kept: dict[Tensor, tuple[int, Tensor]] = {}
-        self._entered = self._silenced = 0  # how often it was entered; how many within it do a call in its place
+        # how often it was entered; how many within it do a call in its place
+        self._entered = self._silenced = 0
 
     def __enter__(self) -> autocast:
         self._entered += 1
@@ -67,7 +74,10 @@ class autocast(TorchFunctionMode):
             self._kept.clear()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, outer = kwargs or {}, [] if self._silenced else [mode for mode in _autocasts() if mode is not self]
+        kwargs, outer = (
+            kwargs or {},
+            [] if self._silenced else [mode for mode in _autocasts() if mode is not self],
+        )
         for mode in outer:
             mode._silenced += 1  # this is the innermost: they get the call next
         try:
@@ -146,7 +156,11 @@ def opened(func: Callable) -> Callable | None:
 
     multi_head_attention_forward is on no list, but the products in it are. None for all other functions.
     """
-    asks = [n for n in getattr(getattr(func, "__code__", None), "co_names", ()) if n.startswith("has_torch_function")]
+    asks = [
+        n
+        for n in getattr(getattr(func, "__code__", None), "co_names", ())
+        if n.startswith("has_torch_function")
+    ]
     if not asks or func.__module__ not in ("torch.nn.functional", "torch.functional"):
         return None
     inside = func.__globals__ | dict.fromkeys(asks, lambda *tensors: False)

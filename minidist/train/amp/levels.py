@@ -79,9 +79,16 @@ class Prepared(NamedTuple):
         nn.utils.clip_grad_norm_(params, max_norm)
 
 
-def prepare(model: nn.Module, optimizer: Callable[[list[nn.Parameter]], Optimizer], level: str = "O1",
-            dtype: torch.dtype = torch.float16, comm: Comm | None = None, masters: bool | None = None,
-            scaler: LossScaler | None = None, **lists) -> Prepared:  # fmt: skip
+def prepare(
+    model: nn.Module,
+    optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    level: str = "O1",
+    dtype: torch.dtype = torch.float16,
+    comm: Comm | None = None,
+    masters: bool | None = None,
+    scaler: LossScaler | None = None,
+    **lists,
+) -> Prepared:
     """`model`, in fp32, made ready for a level, in place; see the table above.
 
     optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together (see
@@ -91,10 +98,14 @@ def prepare(model: nn.Module, optimizer: Callable[[list[nn.Parameter]], Optimize
     Errors: ValueError for an unknown level or dtype, or a model that is not in fp32.
     """
     if level not in LEVELS or dtype not in HALVES:
-        raise ValueError(f"the levels are {', '.join(LEVELS)} in one of {HALVES}, not {level!r} in {dtype}")
+        raise ValueError(
+            f"the levels are {', '.join(LEVELS)} in one of {HALVES}, not {level!r} in {dtype}"
+        )
     other = {p.dtype for p in model.parameters()} - {torch.float32}
     if other:
-        raise ValueError(f"a model is prepared from fp32; this one has parameters in {sorted(map(str, other))}")
+        raise ValueError(
+            f"a model is prepared from fp32; this one has parameters in {sorted(map(str, other))}"
+        )
     chosen = LEVELS[level]
     params = [p for p in model.parameters() if p.requires_grad]
     if chosen.half:
@@ -102,7 +113,8 @@ def prepare(model: nn.Module, optimizer: Callable[[list[nn.Parameter]], Optimize
         model.register_forward_pre_hook(_inputs(dtype), with_kwargs=True)
         model.register_forward_hook(lambda module, args, out: cast(out, lambda x: x.float()))
     if chosen.masters and masters is not False:
-        stepping = Masters(params, optimizer)  # from the halves: ranks that get theirs by broadcast have the same
+        # from the halves: ranks that get theirs by broadcast have the same
+        stepping = Masters(params, optimizer)
     else:
         stepping = optimizer(params)
     own = LossScaler(enabled=chosen.scaled and dtype == torch.float16, comm=comm)
@@ -114,7 +126,9 @@ def _inputs(dtype: torch.dtype) -> Callable[..., Any]:
 
 
 @torch.no_grad()
-def halve_(model: nn.Module, dtype: torch.dtype = torch.float16, wide_norms: bool = True) -> nn.Module:
+def halve_(
+    model: nn.Module, dtype: torch.dtype = torch.float16, wide_norms: bool = True
+) -> nn.Module:
     """Parameters and buffers of `model` in `dtype`, in place; wide_norms: all but those of batch norm.
 
     Parameters stay the same objects, so tied ones stay tied. Batch norm keeps running means, to which each batch

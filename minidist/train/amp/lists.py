@@ -54,7 +54,9 @@ def name_of(function: str | Callable) -> str:
     `x ** y`: "pow", `torch.linalg.norm`: "norm", `torch.ops.mine.scan.default`: "scan"; in-place ones keep their
     underscore, "add_". A string is its own name.
     """
-    name = (function if isinstance(function, str) else getattr(function, "__name__", "")).partition(".")[0]
+    name = (function if isinstance(function, str) else getattr(function, "__name__", "")).partition(
+        "."
+    )[0]
     if name.startswith("__") and name.endswith("__"):
         name = name[2:-2]
     for family in FAMILIES:

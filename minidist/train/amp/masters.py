@@ -36,15 +36,21 @@ class Masters(Optimizer):
     where a parameter is no longer its rounded master, the master becomes the parameter.
     """
 
-    def __init__(self, params: Iterable, optimizer_class: Callable[..., Optimizer],
-                 dtype: torch.dtype = torch.float32, **kwargs):  # fmt: skip
+    def __init__(
+        self,
+        params: Iterable,
+        optimizer_class: Callable[..., Optimizer],
+        dtype: torch.dtype = torch.float32,
+        **kwargs,
+    ):
         self.inner: Optimizer | None = None
         self.dtype, self._make, self._kwargs, self._versions = dtype, optimizer_class, kwargs, {}
         super().__init__(params, {})
         self.defaults, self.state = self.inner.defaults, self.inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("inner", "dtype", "_make", "_kwargs", "_versions")  # torch's knows of none, so a copy would lack them
+        # torch's knows of none, so a copy would lack them
+        own = ("inner", "dtype", "_make", "_kwargs", "_versions")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -78,7 +84,9 @@ class Masters(Optimizer):
             if p.grad is not None and p.grad.dtype != m.dtype:
                 p.grad_dtype = None  # else torch insists on the parameter's dtype
                 p.grad = p.grad.to(m.dtype)
-        return [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return [
+            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:

@@ -51,18 +51,36 @@ class LossScaler:
     RuntimeError where the calls come in another order.
     """
 
-    def __init__(self, init: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
-                 growth_interval: int = 2000, enabled: bool = True, comm: Comm | None = None,
-                 dynamic: bool = True):  # fmt: skip
-        if not (growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1 and 0 < init < math.inf):
+    def __init__(
+        self,
+        init: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        comm: Comm | None = None,
+        dynamic: bool = True,
+    ):
+        if not (
+            growth_factor > 1
+            and 0 < backoff_factor < 1
+            and growth_interval >= 1
+            and 0 < init < math.inf
+        ):
             raise ValueError(
                 f"S must start finite and above 0, grow by a factor above 1 after 1 step or more and back off by one "
                 f"below 1, not start at {init}, grow by {growth_factor} after {growth_interval}, back off by "
-                f"{backoff_factor}")  # fmt: skip
-        self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
+                f"{backoff_factor}"
+            )
+        self.growth_factor, self.backoff_factor, self.growth_interval = (
+            growth_factor,
+            backoff_factor,
+            growth_interval,
+        )
         self.enabled, self.comm, self.dynamic, self.skipped = enabled, comm, dynamic, 0
         self._scale, self._good = float32(init), 0
-        self._found: dict[int, tuple[str, bool]] = {}  # of each optimizer since the last update: what was done, any inf
+        # of each optimizer since the last update: what was done, any inf
+        self._found: dict[int, tuple[str, bool]] = {}
 
     def get_scale(self) -> float:
         """S; 1 if scaling is off."""
@@ -75,7 +93,9 @@ class LossScaler:
         if isinstance(outputs, Tensor):
             return outputs * self._scale
         if not isinstance(outputs, list | tuple):
-            raise ValueError(f"what is scaled is a tensor, or a list or tuple of them, not {type(outputs).__name__}")
+            raise ValueError(
+                f"what is scaled is a tensor, or a list or tuple of them, not {type(outputs).__name__}"
+            )
         return type(outputs)(map(self.scale, outputs))
 
     @torch.no_grad()
@@ -85,10 +105,14 @@ class LossScaler:
             return
         if id(optimizer) in self._found:
             stage, _ = self._found[id(optimizer)]
-            raise RuntimeError(f"this optimizer is {stage} since the last update(): unscale_ comes once, before step")
+            raise RuntimeError(
+                f"this optimizer is {stage} since the last update(): unscale_ comes once, before step"
+            )
         grads = gradients(optimizer)
         if not grads and self.comm is None:
-            raise ValueError("none of the optimizer's parameters has a gradient: was scale(loss).backward() called?")
+            raise ValueError(
+                "none of the optimizer's parameters has a gradient: was scale(loss).backward() called?"
+            )
         if grads:
             torch._foreach_mul_(grads, float32(1 / self._scale))
         self._found[id(optimizer)] = UNSCALED, self._agree(grads)
@@ -96,11 +120,18 @@ class LossScaler:
     def _agree(self, grads: list[Tensor]) -> bool:
         """Whether a gradient of any rank is inf or nan."""
         grads = [g for g in grads if g.numel()]
-        device = grads[0].device if self.comm is None and grads else getattr(self.comm, "device", None)
+        device = (
+            grads[0].device if self.comm is None and grads else getattr(self.comm, "device", None)
+        )
         flag = torch.zeros((), dtype=torch.float32, device=device)
         if grads:
             largest = torch._foreach_norm(grads, math.inf)  # of a gradient with a nan: nan
-            flag = torch.stack([x.isfinite().to(device) for x in largest]).all().logical_not().to(flag.dtype)
+            flag = (
+                torch.stack([x.isfinite().to(device) for x in largest])
+                .all()
+                .logical_not()
+                .to(flag.dtype)
+            )
         if self.comm is not None:
             all_reduce_(self.comm, flag, "max")
         return bool(decide(flag, on_meta=False))
@@ -110,7 +141,9 @@ class LossScaler:
         if not self.enabled:
             return optimizer.step(*args, **kwargs)
         if args or "closure" in kwargs:
-            raise RuntimeError("a closure computes gradients within step(), where they cannot be checked before it")
+            raise RuntimeError(
+                "a closure computes gradients within step(), where they cannot be checked before it"
+            )
         if id(optimizer) not in self._found:
             self.unscale_(optimizer)
         stage, found = self._found[id(optimizer)]
@@ -137,7 +170,9 @@ class LossScaler:
         if found:
             smaller = float32(self._scale * self.backoff_factor)
             if smaller == 0:
-                raise RuntimeError(f"S = {self._scale} was not small enough: gradients are inf or nan whatever S is")
+                raise RuntimeError(
+                    f"S = {self._scale} was not small enough: gradients are inf or nan whatever S is"
+                )
             self._scale = smaller
         elif self._good == self.growth_interval:
             grown = float32(self._scale * self.growth_factor)
@@ -147,8 +182,13 @@ class LossScaler:
         """What to save, under the names of torch's GradScaler, which can load it; empty if scaling is off."""
         if not self.enabled:
             return {}
-        return {"scale": self._scale, "growth_factor": self.growth_factor, "backoff_factor": self.backoff_factor,
-                "growth_interval": self.growth_interval, "_growth_tracker": self._good}  # fmt: skip
+        return {
+            "scale": self._scale,
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": self._good,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was called, here or by torch's GradScaler."""
@@ -166,12 +206,19 @@ def gradients(optimizer: Optimizer) -> list[Tensor]:
     if hasattr(optimizer, "gradients"):
         found = optimizer.gradients()
     else:
-        found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        found = [
+            p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
     found = [g._values() if g.is_sparse else g for g in found]
     low = sum(g.dtype == torch.float16 for g in found)
     if low:
-        raise ValueError(f"{low} of {len(found)} gradients are in fp16, and lose what scaling saved if divided there: "
-                         "step fp32 copies of the parameters, Masters(params, optimizer_class, …)")  # fmt: skip
+        raise ValueError(
+            f"{low} of {len(found)} gradients are in fp16, and lose what scaling saved if divided there: "
+            "step fp32 copies of the parameters, Masters(params, optimizer_class, …)"
+        )
     return found
 
 

@@ -42,7 +42,9 @@ class Exponents(NamedTuple):
         return {e + powers: count for e, count in self.counts.items()}
 
 
-def exponents(tensors: Tensor | Iterable[Tensor], dtype: torch.dtype = torch.float16, scale: float = 1.0) -> Exponents:
+def exponents(
+    tensors: Tensor | Iterable[Tensor], dtype: torch.dtype = torch.float16, scale: float = 1.0
+) -> Exponents:
     """Count the elements of `tensors` (gradients, say; None among them is passed over) times `scale` by exponent.
 
     Give gradients of fp32, of which `dtype` has lost nothing yet. Errors: ValueError for meta tensors.
@@ -56,11 +58,16 @@ def exponents(tensors: Tensor | Iterable[Tensor], dtype: torch.dtype = torch.flo
     sub = int((rounded < tiny).sum()) - under
     by_power = dict(zip(found.tolist(), counts.tolist(), strict=True))
     zeros, bad = int((x == 0).sum()), int(x.isfinite().logical_not().sum())
-    return Exponents(dtype, by_power, zeros, bad, len(finite) - under - over - sub, sub, under, over)
+    return Exponents(
+        dtype, by_power, zeros, bad, len(finite) - under - over - sub, sub, under, over
+    )
 
 
-def lost(updates: Tensor | Iterable[Tensor], weights: Tensor | Iterable[Tensor],
-         dtype: torch.dtype = torch.float16) -> float:  # fmt: skip
+def lost(
+    updates: Tensor | Iterable[Tensor],
+    weights: Tensor | Iterable[Tensor],
+    dtype: torch.dtype = torch.float16,
+) -> float:
     """The share, 0 to 1, of the updates that are not 0 which leave their weight in `dtype` as it is.
 
     updates: what is added to the weights, of the same sizes. Errors: ValueError for other sizes, meta tensors.
@@ -78,5 +85,9 @@ def _flat(tensors: Tensor | Iterable[Tensor]) -> Tensor:
     """All elements in one row, in float64."""
     rows = [tensors] if isinstance(tensors, Tensor) else [x for x in tensors if x is not None]
     if any(x.is_meta for x in rows):
-        raise ValueError(f"{sum(x.is_meta for x in rows)} of {len(rows)} tensors are on the meta device: no values")
-    return torch.cat([torch.empty(0, dtype=torch.float64), *(x.detach().cpu().double().flatten() for x in rows)])
+        raise ValueError(
+            f"{sum(x.is_meta for x in rows)} of {len(rows)} tensors are on the meta device: no values"
+        )
+    return torch.cat(
+        [torch.empty(0, dtype=torch.float64), *(x.detach().cpu().double().flatten() for x in rows)]
+    )

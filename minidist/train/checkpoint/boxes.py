@@ -70,7 +70,10 @@ def minus(a: Box, b: Box) -> Iterator[Box]:
     for dim, (begin, length) in enumerate(zip(*common, strict=True)):
         for low, high in ((first[dim], begin), (begin + length, first[dim] + size[dim])):
             if low < high:
-                yield Box((*first[:dim], low, *first[dim + 1 :]), (*size[:dim], high - low, *size[dim + 1 :]))
+                yield Box(
+                    (*first[:dim], low, *first[dim + 1 :]),
+                    (*size[:dim], high - low, *size[dim + 1 :]),
+                )
         first[dim], size[dim] = begin, length
 
 

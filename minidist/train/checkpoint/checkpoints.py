@@ -53,19 +53,33 @@ class Checkpoints:
     Raises ValueError for keep < 1, and for a grid of another number of ranks.
     """
 
-    def __init__(self, folder: str | os.PathLike, comm: Comm, keep: int = 2, grid: Mapping[str, int] | None = None,
-                 lane: int = 7):  # fmt: skip
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        comm: Comm,
+        keep: int = 2,
+        grid: Mapping[str, int] | None = None,
+        lane: int = 7,
+    ):
         self.folder, self.comm, self.keep, self.lane = Path(folder), comm.on_host(), keep, lane
         self.grid = dict(grid or {"ranks": comm.size})
         if keep < 1:
             raise ValueError(f"at least 1 checkpoint is kept, not {keep}")
         if math.prod(self.grid.values()) != comm.size:
-            raise ValueError(f"the grid {self.grid} has {math.prod(self.grid.values())} ranks, the Comm {comm.size}")
+            raise ValueError(
+                f"the grid {self.grid} has {math.prod(self.grid.values())} ranks, the Comm {comm.size}"
+            )
         self.refused: dict[Path, str] = {}  # what `latest` found damaged, and why
         self._work: Work | None = None
 
-    def save(self, step: int, pieces: Iterable[Piece] = (), common: Any = None, own: Any = None,
-             wait: bool = True) -> None:  # fmt: skip
+    def save(
+        self,
+        step: int,
+        pieces: Iterable[Piece] = (),
+        common: Any = None,
+        own: Any = None,
+        wait: bool = True,
+    ) -> None:
         """Save all ranks' pieces; `common`, rank 0's, a nested state alike on all; and each rank's `own`.
 
         What several ranks have, one of them writes. wait: return when it is on the disk; else when this rank's part is
@@ -87,14 +101,17 @@ class Checkpoints:
             raise ValueError(f"the ranks save the steps {list(steps)}: all must save the same")
         owners = shares.owners([shares.rows(table) for table in tables])
         own_file = {row.key: values[row] for row, rank in owners.items() if rank == self.comm.rank}
-        body = manifest.Manifest(step, self.grid, {}, shares.tensors(owners) if self.comm.rank == 0 else {})
+        body = manifest.Manifest(
+            step, self.grid, {}, shares.tensors(owners) if self.comm.rank == 0 else {}
+        )
         path = self.folder / f"{serials[0]:06}-step-{step}"
         if wait:
             _save(self.comm, path, own_file, body, self._tidy)
         else:
             copies = {key: x.to("cpu", copy=True) for key, x in own_file.items()}
-            self._work = self.comm.stream(partial(_save, path=path, values=copies, body=body, done=self._tidy),
-                                          lane=self.lane)  # fmt: skip
+            self._work = self.comm.stream(
+                partial(_save, path=path, values=copies, body=body, done=self._tidy), lane=self.lane
+            )
 
     def wait(self) -> None:
         """Until a save beside the program is on the disk. Raises SaveError if it failed."""
@@ -109,7 +126,11 @@ class Checkpoints:
         """
         good = [path for path in manifest.finished(self.folder) if path not in self.refused]
         for path in manifest.every(self.folder):
-            if path in self.refused or path in good[-self.keep :] or manifest.serial(path) >= manifest.serial(newest):
+            if (
+                path in self.refused
+                or path in good[-self.keep :]
+                or manifest.serial(path) >= manifest.serial(newest)
+            ):
                 continue
             try:
                 _remove(path)
@@ -125,7 +146,9 @@ class Checkpoints:
         """
         self.wait()
         here = [path.name for path in manifest.every(self.folder)] if self.comm.rank == 0 else []
-        finished = [path.name for path in manifest.finished(self.folder)] if self.comm.rank == 0 else []
+        finished = (
+            [path.name for path in manifest.finished(self.folder)] if self.comm.rank == 0 else []
+        )
         here, finished = told(self.comm, [here, finished])[0]
         for name in reversed(here):
             path = self.folder / name
@@ -138,7 +161,9 @@ class Checkpoints:
             if self.comm.rank == 0:
                 warnings.warn(f"this checkpoint is passed over: {complaints[0]}", stacklevel=2)
         if self.refused:
-            raise manifest.Refused(f"no checkpoint in {self.folder} is good:\n  " + "\n  ".join(self.refused.values()))
+            raise manifest.Refused(
+                f"no checkpoint in {self.folder} is good:\n  " + "\n  ".join(self.refused.values())
+            )
         return None
 
     def _checked(self, path: Path) -> tuple[Saved | None, str | None]:
@@ -186,7 +211,9 @@ def _save(comm: Comm, path: Path, values: dict[str, Tensor], body: manifest.Mani
     failed = {rank: why for rank, (_, why) in enumerate(every) if why}
     if comm.rank == 0 and not failed:
         try:
-            body.files.update({manifest.file_of(rank): disk.Sum(*one) for rank, (one, _) in enumerate(every)})
+            body.files.update(
+                {manifest.file_of(rank): disk.Sum(*one) for rank, (one, _) in enumerate(every)}
+            )
             disk.write(path / manifest.NAME, [body.text()])
             disk.settle(path.parent)
             done(path)

@@ -25,10 +25,24 @@ from torch import Tensor
 from . import disk
 from .boxes import Box
 
-DTYPES = {torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.float8_e5m2: "F8_E5M2",
-          torch.float8_e4m3fn: "F8_E4M3", torch.int16: "I16", torch.uint16: "U16", torch.float16: "F16",
-          torch.bfloat16: "BF16", torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
-          torch.complex64: "C64", torch.float64: "F64", torch.int64: "I64", torch.uint64: "U64"}  # fmt: skip
+DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+}
 """In the format's own order, from narrow to wide; files have the last first."""
 RANK = {dtype: i for i, dtype in enumerate(DTYPES)}
 CODES = {code: dtype for dtype, code in DTYPES.items()}
@@ -46,7 +60,9 @@ class Entry(NamedTuple):
 def code(name: str, dtype: torch.dtype) -> str:
     """The format's word for a dtype. ValueError where it has none."""
     if dtype not in DTYPES:
-        raise ValueError(f"{name} is {str(dtype).removeprefix('torch.')}, which the safetensors format does not have")
+        raise ValueError(
+            f"{name} is {str(dtype).removeprefix('torch.')}, which the safetensors format does not have"
+        )
     return DTYPES[dtype]
 
 
@@ -55,8 +71,11 @@ def raw(x: Tensor) -> memoryview:
     return memoryview(x.reshape(-1).view(torch.uint8).numpy())
 
 
-def chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
-           fetch: Callable[[str], Tensor] | None = None) -> Iterator[bytes | memoryview]:  # fmt: skip
+def chunks(
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    fetch: Callable[[str], Tensor] | None = None,
+) -> Iterator[bytes | memoryview]:
     """A file of these tensors, in parts that one can write one after the other; at most one tensor at a time is copied.
 
     fetch(name): the values, where `tensors` only look like them, on the device meta.
@@ -68,7 +87,11 @@ def chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str],
     for name in order:
         x, first = tensors[name], end
         end += x.numel() * x.itemsize
-        header[name] = {"dtype": code(name, x.dtype), "shape": list(x.shape), "data_offsets": [first, end]}
+        header[name] = {
+            "dtype": code(name, x.dtype),
+            "shape": list(x.shape),
+            "data_offsets": [first, end],
+        }
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
@@ -119,11 +142,16 @@ class File:
         dtype, shape, first = self.entries[name]
         found = torch.empty(box.size, dtype=dtype)
         # Dimensions behind the last one that is cut lie together, with a range of that one: a run.
-        cut = max((d for d, (have, want) in enumerate(zip(shape, box.size, strict=True)) if have != want), default=0)
+        cut = max(
+            (d for d, (have, want) in enumerate(zip(shape, box.size, strict=True)) if have != want),
+            default=0,
+        )
         strides = [math.prod(shape[d + 1 :]) * dtype.itemsize for d in range(len(shape))]
         view, length = raw(found), math.prod(box.size[cut:]) * dtype.itemsize
         begin = first + (box.first[cut] * strides[cut] if shape else 0)
-        rows = product(*(range(a, a + n) for a, n in zip(box.first[:cut], box.size[:cut], strict=True)))
+        rows = product(
+            *(range(a, a + n) for a, n in zip(box.first[:cut], box.size[:cut], strict=True))
+        )
         for i, row in enumerate(rows):
             at = begin + sum(k * stride for k, stride in zip(row, strides, strict=False))
             disk.read(self._file, view[i * length : (i + 1) * length], at)

@@ -52,7 +52,10 @@ class Manifest:
 
     def boxes(self, name: str) -> list[tuple[str, Box]]:
         """(file, box) of each piece of a tensor."""
-        return [(file, Box(tuple(first), tuple(size))) for file, first, size in self.tensors[name]["pieces"]]
+        return [
+            (file, Box(tuple(first), tuple(size)))
+            for file, first, size in self.tensors[name]["pieces"]
+        ]
 
 
 def _digest(body: dict) -> str:
@@ -74,7 +77,9 @@ def read(folder: Path) -> Manifest:
     try:
         body = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise Refused(f"{folder} has no {NAME}: it was not saved to the end, or is no checkpoint") from None
+        raise Refused(
+            f"{folder} has no {NAME}: it was not saved to the end, or is no checkpoint"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -84,8 +89,12 @@ def read(folder: Path) -> Manifest:
     if body.pop("sha256", None) != _digest(body):
         raise Refused(f"{path} is damaged: its checksum does not fit")
     try:
-        found = Manifest(body["step"], body["grid"], {name: disk.Sum(*one) for name, one in body["files"].items()},
-                         body["tensors"])  # fmt: skip
+        found = Manifest(
+            body["step"],
+            body["grid"],
+            {name: disk.Sum(*one) for name, one in body["files"].items()},
+            body["tensors"],
+        )
         _check(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Refused(f"{path} is no manifest: {error!r}") from error
@@ -100,7 +109,10 @@ def _check(found: Manifest) -> None:
         if not FILE.fullmatch(file) or not _counts(nbytes):
             raise ValueError(f"{file!r} of {nbytes!r} bytes is no file of a checkpoint")
     for name, tensor in found.tensors.items():
-        if tensor["dtype"] not in CODES or not {file for file, _ in found.boxes(name)} <= found.files.keys():
+        if (
+            tensor["dtype"] not in CODES
+            or not {file for file, _ in found.boxes(name)} <= found.files.keys()
+        ):
             raise ValueError(f"{name} has a dtype or a file that is not known: {tensor}")
         whole = Box.of(tensor["shape"])
         for _, box in found.boxes(name):
@@ -122,7 +134,9 @@ def verify(folder: Path, files: dict[str, disk.Sum]) -> None:
         try:
             nbytes = (folder / file).stat().st_size
             if nbytes != wanted.nbytes:
-                raise Refused(f"{folder / file} has {nbytes} bytes, the manifest says {wanted.nbytes}")
+                raise Refused(
+                    f"{folder / file} has {nbytes} bytes, the manifest says {wanted.nbytes}"
+                )
             if disk.sum_of(folder / file) != wanted:
                 raise Refused(f"{folder / file} is damaged: its checksum does not fit")
         except OSError as error:

@@ -35,8 +35,10 @@ def pieces(name: str, value: Any, place: Place | None = None) -> list[Piece]:
             key += "'"
         like = place is not None and tuple(x.shape) == place.shape
         if place is not None and not like and x.dim() and not place.entire:
-            raise ValueError(f"{key} is {tuple(x.shape)} and belongs to a part {place.shape} of {place.name}, "
-                             f"which is {place.whole}: how it is split is not known")  # fmt: skip
+            raise ValueError(
+                f"{key} is {tuple(x.shape)} and belongs to a part {place.shape} of {place.name}, "
+                f"which is {place.whole}: how it is split is not known"
+            )
         found[key] = place.pieces(x, key) if like else [piece(key, x)]
         return [key, like]
 
@@ -55,11 +57,18 @@ def read(saved: Saved, name: str, place: Place | None = None, like: Tensor | Non
     def find(key: str, split: bool) -> Tensor:
         if not split or place is None:
             return saved.whole(key)
-        x = torch.zeros_like(like, dtype=saved.dtype(key), requires_grad=False)  # padding stays zero
+        # padding stays zero
+        x = torch.zeros_like(like, dtype=saved.dtype(key), requires_grad=False)
         saved.read(place.pieces(x, key))
         return x
 
     try:
         return decode(json.loads(bytes(saved.whole(name).tolist())), find)
-    except (UnicodeDecodeError, json.JSONDecodeError, TypeError, LookupError, RecursionError) as error:
+    except (
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        TypeError,
+        LookupError,
+        RecursionError,
+    ) as error:
         raise Refused(f"{name} in {saved.path} is no state that was saved: {error!r}") from error

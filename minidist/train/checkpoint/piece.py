@@ -35,8 +35,12 @@ class Piece(NamedTuple):
         return box.within(self.box).view(self.values)
 
 
-def piece(name: str, values: Tensor, whole: tuple[int, ...] | None = None,
-          first: tuple[int, ...] | None = None) -> Piece:  # fmt: skip
+def piece(
+    name: str,
+    values: Tensor,
+    whole: tuple[int, ...] | None = None,
+    first: tuple[int, ...] | None = None,
+) -> Piece:
     """The piece `values` of a tensor of shape `whole`, from `first` on; without them, all of it. Padding is cut off.
 
     Raises ValueError for another number of dimensions, and for a meta tensor, which has no values.
@@ -44,9 +48,15 @@ def piece(name: str, values: Tensor, whole: tuple[int, ...] | None = None,
     whole = tuple(values.shape) if whole is None else tuple(whole)
     first = (0,) * len(whole) if first is None else tuple(first)
     if not len(whole) == len(first) == values.dim():
-        raise ValueError(f"{name} has {len(whole)} dimensions, {whole}, and this piece {values.dim()}, "
-                         f"{tuple(values.shape)} from {first} on")  # fmt: skip
+        raise ValueError(
+            f"{name} has {len(whole)} dimensions, {whole}, and this piece {values.dim()}, "
+            f"{tuple(values.shape)} from {first} on"
+        )
     if values.is_meta:
-        raise ValueError(f"{name} is on the device meta: there is nothing to save, and nowhere to load to")
-    inside = tuple(max(0, min(n, end - at)) for n, end, at in zip(values.shape, whole, first, strict=True))
+        raise ValueError(
+            f"{name} is on the device meta: there is nothing to save, and nowhere to load to"
+        )
+    inside = tuple(
+        max(0, min(n, end - at)) for n, end, at in zip(values.shape, whole, first, strict=True)
+    )
     return Piece(name, whole, first, Box((0,) * len(whole), inside).view(values.detach()))

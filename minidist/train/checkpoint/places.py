@@ -86,8 +86,11 @@ class Place(NamedTuple):
             yield Box(*(tuple(side[d] for d in back) for side in box)), values.permute(back)
 
 
-def places(module: nn.Module, rename: Callable[[str], str] | None = None,
-           wholes: Mapping[str, tuple[int, ...]] | None = None) -> dict[Tensor, Place]:  # fmt: skip
+def places(
+    module: nn.Module,
+    rename: Callable[[str], str] | None = None,
+    wholes: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[Tensor, Place]:
     """The place of each parameter and each saved buffer. One with several names has the first of them.
 
     Names are the serial module's: without the wrapping of a FullySharded.  rename(name): what a stage of a pipeline
@@ -101,7 +104,11 @@ def places(module: nn.Module, rename: Callable[[str], str] | None = None,
         name = rename(name) if rename else name
         run, local = held.get(x, (None, tuple(x.shape)))
         cut = getattr(site, "cuts", {}).get(key)
-        parts, whole = _parts(local, cut, site.comm.rank) if cut else (((Box.of(local), (0,) * len(local)),), local)
+        parts, whole = (
+            _parts(local, cut, site.comm.rank)
+            if cut
+            else (((Box.of(local), (0,) * len(local)),), local)
+        )
         found[x] = Place(name, tuple((wholes or {}).get(name, whole)), parts, local, run)
     return found
 
@@ -111,7 +118,11 @@ def _walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, str,
     if isinstance(module, FullySharded):
         yield from _walk(module.module, prefix)
         return
-    lasting = {key: x for key, x in module._buffers.items() if key not in module._non_persistent_buffers_set}
+    lasting = {
+        key: x
+        for key, x in module._buffers.items()
+        if key not in module._non_persistent_buffers_set
+    }
     for key, x in [*module._parameters.items(), *lasting.items()]:
         if x is not None:
             yield prefix + key, module, key, x
@@ -121,14 +132,27 @@ def _walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, str,
 
 def _held(module: nn.Module) -> Iterator[tuple[Tensor, tuple[Run, tuple[int, ...]]]]:
     """The pieces of a FullySharded, and what they are of the rank's whole parameters."""
-    for flat in (flat for m in module.modules() if isinstance(m, FullySharded) for u in m.units for flat in u.flats):
-        for h, (first, end) in zip(flat.held, bounds([h.shape.numel() for h in flat.held]), strict=True):
+    for flat in (
+        flat
+        for m in module.modules()
+        if isinstance(m, FullySharded)
+        for u in m.units
+        for flat in u.flats
+    ):
+        for h, (first, end) in zip(
+            flat.held, bounds([h.shape.numel() for h in flat.held]), strict=True
+        ):
             low = min(max(flat.first, first), end)
             order = sorted(range(len(h.shape)), key=lambda d: -h.strides[d])
-            yield h.piece, (Run(tuple(order), low - first, low - first + h.piece.numel()), tuple(h.shape))
+            yield (
+                h.piece,
+                (Run(tuple(order), low - first, low - first + h.piece.numel()), tuple(h.shape)),
+            )
 
 
-def _parts(local: tuple[int, ...], cut, rank: int) -> tuple[tuple[tuple[Box, tuple[int, ...]], ...], tuple[int, ...]]:
+def _parts(
+    local: tuple[int, ...], cut, rank: int
+) -> tuple[tuple[tuple[Box, tuple[int, ...]], ...], tuple[int, ...]]:
     """The parts of a tensor that is cut, and the shape of the whole."""
     sections = cut.sections if isinstance(cut, Fused) else [cut.sizes]
     found, here = [], 0
@@ -138,5 +162,7 @@ def _parts(local: tuple[int, ...], cut, rank: int) -> tuple[tuple[tuple[Box, tup
         found.append((Box(at(here), size), at(begin + bounds(sizes)[rank][0])))
         here += sizes[rank]
     if here != local[cut.dim]:
-        raise ValueError(f"a parameter has {local[cut.dim]} along dimension {cut.dim}, its sections {here}")
+        raise ValueError(
+            f"a parameter has {local[cut.dim]} along dimension {cut.dim}, its sections {here}"
+        )
     return tuple(found), (*local[: cut.dim], sum(map(sum, sections)), *local[cut.dim + 1 :])

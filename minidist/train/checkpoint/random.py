@@ -20,8 +20,12 @@ def random_state() -> dict[str, Any]:
     """All of them, as they are now. About 13 kB."""
     kind, keys, *rest = np.random.get_state()
     own = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
-    return {"torch": torch.get_rng_state(), "cuda": own, "python": random.getstate(),
-            "numpy": [kind, keys.tolist(), *rest]}  # fmt: skip
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": own,
+        "python": random.getstate(),
+        "numpy": [kind, keys.tolist(), *rest],
+    }
 
 
 def set_random_state(state: dict[str, Any]) -> None:
@@ -48,11 +52,16 @@ def _own(saved: list[Tensor]) -> tuple[Tensor | None, str | None]:
         return None, None
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
-        return None, "the state has the generator of a GPU, and this process sees none: it goes on without"
+        return (
+            None,
+            "the state has the generator of a GPU, and this process sees none: it goes on without",
+        )
     if len(saved) == 1:
         return saved[0], None
     device = torch.cuda.current_device()
     if len(saved) == gpus:
         return saved[device], None
-    return None, (f"the state has the generators of {len(saved)} GPUs and does not say which was this rank's; this "
-                  f"process sees {gpus}: the generator of GPU {device} stays as it is")  # fmt: skip
+    return None, (
+        f"the state has the generators of {len(saved)} GPUs and does not say which was this rank's; this "
+        f"process sees {gpus}: the generator of GPU {device} stays as it is"
+    )

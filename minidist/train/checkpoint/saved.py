@@ -47,8 +47,10 @@ class Saved:
     def _tensor(self, name: str) -> dict:
         if name not in self:
             near = [other for other in self.names if other.split("/")[0] == name.split("/")[0]]
-            raise ValueError(f"{self.path} has no {name}; it has {len(self.names)} tensors, {(near or self.names)[:4]} "
-                             "among them")  # fmt: skip
+            raise ValueError(
+                f"{self.path} has no {name}; it has {len(self.names)} tensors, {(near or self.names)[:4]} "
+                "among them"
+            )
         return self._manifest.tensors[name]
 
     def dtype(self, name: str) -> torch.dtype:
@@ -65,9 +67,14 @@ class Saved:
         another shape or dtype; then none was filled."""
         pieces = list(pieces)
         for one in pieces:
-            mine, saved = ((tuple(one.whole), one.values.dtype), (self.shape(one.name), self.dtype(one.name)))
+            mine, saved = (
+                (tuple(one.whole), one.values.dtype),
+                (self.shape(one.name), self.dtype(one.name)),
+            )
             if mine != saved:
-                raise ValueError(f"{one.name} is {mine[0]} {mine[1]} here, and {saved[0]} {saved[1]} in {self.path}")
+                raise ValueError(
+                    f"{one.name} is {mine[0]} {mine[1]} here, and {saved[0]} {saved[1]} in {self.path}"
+                )
         with ExitStack() as stack:
             files: dict[str, File] = {}
             for one in pieces:
@@ -93,7 +100,9 @@ class Saved:
         """A part of what the file has as `box` of a whole tensor."""
         key, entry = manifest.key(wanted.name, wanted.whole, box), (wanted.values.dtype, box.size)
         if key not in file.entries or file.entries[key][:2] != entry:
-            raise manifest.Refused(f"{file.path} has no {key} of {entry}, of which its manifest speaks")
+            raise manifest.Refused(
+                f"{file.path} has no {key} of {entry}, of which its manifest speaks"
+            )
         return file.read(key, part.within(box))
 
     def whole(self, name: str) -> Tensor:
@@ -110,7 +119,13 @@ class Saved:
         """
         names = {name.removeprefix(prefix): name for name in self.names if name.startswith(prefix)}
         if not names:
-            raise ValueError(f"{self.path} has {len(self.names)} tensors, none of which begins with {prefix!r}")
-        like = {short: torch.empty(self.shape(name), dtype=self.dtype(name), device="meta")
-                for short, name in names.items()}  # fmt: skip
-        disk.write(Path(path), chunks(like, {"format": "pt"}, lambda short: self.whole(names[short])))
+            raise ValueError(
+                f"{self.path} has {len(self.names)} tensors, none of which begins with {prefix!r}"
+            )
+        like = {
+            short: torch.empty(self.shape(name), dtype=self.dtype(name), device="meta")
+            for short, name in names.items()
+        }
+        disk.write(
+            Path(path), chunks(like, {"format": "pt"}, lambda short: self.whole(names[short]))
+        )

@@ -56,7 +56,9 @@ def distinct(pieces: Iterable[Piece]) -> dict[Row, Tensor]:
 
 def rows(told: Iterable) -> list[Row]:
     """What was told as JSON, which has lists alone."""
-    return [Row(name, dtype, tuple(whole), Box(*map(tuple, box))) for name, dtype, whole, box in told]
+    return [
+        Row(name, dtype, tuple(whole), Box(*map(tuple, box))) for name, dtype, whole, box in told
+    ]
 
 
 def owners(tables: list[list[Row]]) -> dict[Row, int]:
@@ -84,12 +86,16 @@ def _check(holders: dict[Row, list[int]]) -> None:
         same = first.setdefault(one.name, one)
         boxes.setdefault(one.name, []).append(one.box)
         if (same.dtype, same.whole) != (one.dtype, one.whole):
-            raise ValueError(f"{one.name} is {same.whole} {same.dtype} on rank {holders[same][0]}, "
-                             f"and {one.whole} {one.dtype} on rank {ranks[0]}")  # fmt: skip
+            raise ValueError(
+                f"{one.name} is {same.whole} {same.dtype} on rank {holders[same][0]}, "
+                f"and {one.whole} {one.dtype} on rank {ranks[0]}"
+            )
     keys = {one.key: one for one in holders}
     if len(keys) < len(holders):
         lost = next(one for one in holders if keys[one.key] is not one)
-        raise ValueError(f"{lost.name} and {keys[lost.key].name} both have a piece called {lost.key!r}")
+        raise ValueError(
+            f"{lost.name} and {keys[lost.key].name} both have a piece called {lost.key!r}"
+        )
     for name, there in boxes.items():
         holes = missing(Box.of(first[name].whole), there)
         if holes:
@@ -100,6 +106,8 @@ def tensors(found: dict[Row, int]) -> dict[str, dict[str, Any]]:
     """All tensors, as a Manifest has them."""
     table: dict[str, dict[str, Any]] = {}
     for one, rank in sorted(found.items()):
-        entry = table.setdefault(one.name, {"dtype": one.dtype, "shape": list(one.whole), "pieces": []})
+        entry = table.setdefault(
+            one.name, {"dtype": one.dtype, "shape": list(one.whole), "pieces": []}
+        )
         entry["pieces"].append([file_of(rank), list(one.box.first), list(one.box.size)])
     return table

@@ -27,8 +27,12 @@ MODEL, OPTIMIZER = "model", "optimizer"
 OPTIONS = f"{OPTIMIZER}.options"
 
 
-def pieces(model: nn.Module, optimizer: Optimizer | None = None, rename: Callable[[str], str] | None = None,
-           wholes: Mapping[str, tuple[int, ...]] | None = None) -> list[Piece]:  # fmt: skip
+def pieces(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    rename: Callable[[str], str] | None = None,
+    wholes: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[Piece]:
     """What this rank has of the model and the optimizer: views, nothing is copied. rename, wholes: as for `places`.
 
     Parameters are found where they are at rest: not within a forward of a FullySharded. Raises ValueError for a
@@ -47,8 +51,13 @@ def pieces(model: nn.Module, optimizer: Optimizer | None = None, rename: Callabl
     return found
 
 
-def load(saved: Saved, model: nn.Module, optimizer: Optimizer | None = None, rename: Callable[[str], str] | None = None,
-         wholes: Mapping[str, tuple[int, ...]] | None = None) -> None:  # fmt: skip
+def load(
+    saved: Saved,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    rename: Callable[[str], str] | None = None,
+    wholes: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
     """Fill the model, then the optimizer, with what was saved. On all ranks; a rank reads its own parts alone.
 
     Raises ValueError for a tensor that is missing or of another shape or dtype, for other groups, and where the saved
@@ -58,8 +67,12 @@ def load(saved: Saved, model: nn.Module, optimizer: Optimizer | None = None, ren
     here = {f"{MODEL}/{place.name}" for place in where.values()}
     more = {name for name in saved.names if name.startswith(f"{MODEL}/")} - here
     if more and rename is None and here <= set(saved.names):
-        raise ValueError(f"{saved.path} has {len(more)} tensors more than the model: {', '.join(sorted(more)[:4])}")
-    saved.read([one for x, place in where.items() for one in place.pieces(x, f"{MODEL}/{place.name}")])
+        raise ValueError(
+            f"{saved.path} has {len(more)} tensors more than the model: {', '.join(sorted(more)[:4])}"
+        )
+    saved.read(
+        [one for x, place in where.items() for one in place.pieces(x, f"{MODEL}/{place.name}")]
+    )
     if optimizer is not None:
         optimizer.load_state_dict(_put_together(saved, optimizer, _placed(optimizer, where)))
 
@@ -69,7 +82,9 @@ def _placed(optimizer: Optimizer, where: dict[Tensor, Place]) -> list[tuple[Tens
     params = [p for group in optimizer.param_groups for p in group["params"]]
     for i, p in enumerate(params):
         if p not in where:
-            raise ValueError(f"parameter {i} of {len(params)} of the optimizer is none of the model's")
+            raise ValueError(
+                f"parameter {i} of {len(params)} of the optimizer is none of the model's"
+            )
     return [(p, where[p]) for p in params]
 
 
@@ -78,8 +93,10 @@ def _taken_apart(optimizer: Optimizer, count: int) -> tuple[list[dict[str, Any]]
     sharded = {"sharded": True} if isinstance(optimizer, ShardedOptimizer) else {}
     found = optimizer.state_dict(**sharded)
     found.pop("shard", None)
-    groups = [{key: x for key, x in group.items() if key not in ("params", "param_names")}
-              for group in found.pop("param_groups")]  # fmt: skip
+    groups = [
+        {key: x for key, x in group.items() if key not in ("params", "param_names")}
+        for group in found.pop("param_groups")
+    ]
     by_parameter: list[dict[str, Any]] = [{} for _ in range(count)]
     rest, lists = {}, []
     for key, entry in found.items():
@@ -94,12 +111,16 @@ def _taken_apart(optimizer: Optimizer, count: int) -> tuple[list[dict[str, Any]]
     return by_parameter, {"groups": groups, "lists": lists, "rest": rest}
 
 
-def _put_together(saved: Saved, optimizer: Optimizer, params: list[tuple[Tensor, Place]]) -> dict[str, Any]:
+def _put_together(
+    saved: Saved, optimizer: Optimizer, params: list[tuple[Tensor, Place]]
+) -> dict[str, Any]:
     """The state dict, with the states of those parameters that this rank steps."""
     options = nested.read(saved, OPTIONS)
     if len(options["groups"]) != len(optimizer.param_groups):
-        raise ValueError(f"{saved.path} has {len(options['groups'])} groups of parameters, the optimizer "
-                         f"{len(optimizer.param_groups)}")  # fmt: skip
+        raise ValueError(
+            f"{saved.path} has {len(options['groups'])} groups of parameters, the optimizer "
+            f"{len(optimizer.param_groups)}"
+        )
     found: dict[str, Any] = {"state": {}, **options["rest"]}
     for i, (p, place) in enumerate(params):
         name = f"{OPTIMIZER}/{place.name}"
@@ -108,12 +129,15 @@ def _put_together(saved: Saved, optimizer: Optimizer, params: list[tuple[Tensor,
         state = nested.read(saved, name, place, p) if _steps(optimizer, p) else {"state": {}}
         for key, value in state.items():
             found.setdefault(key, {})[i] = value
-    for key in _taken_apart(optimizer, len(params))[1]["lists"]:  # as this optimizer has them, whichever saved them
+    # as this optimizer has them, whichever saved them
+    for key in _taken_apart(optimizer, len(params))[1]["lists"]:
         if key in found:
             found[key] = list(found[key].values())
     indices = iter(range(len(params)))
     groups = zip(options["groups"], optimizer.param_groups, strict=True)
-    found["param_groups"] = [{**given, "params": [next(indices) for _ in group["params"]]} for given, group in groups]
+    found["param_groups"] = [
+        {**given, "params": [next(indices) for _ in group["params"]]} for given, group in groups
+    ]
     return found
 
 

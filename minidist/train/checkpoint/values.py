@@ -29,14 +29,22 @@ def encode(value: Any, keep: Keep, at: str = "") -> Any:
     if isinstance(value, Tensor):
         return ["tensor", *keep(at, value)]
     if isinstance(value, dict):
-        return ["dict", [[encode(k, keep, f"{at}/key"), encode(v, keep, f"{at}/{k}")] for k, v in value.items()]]
+        return [
+            "dict",
+            [
+                [encode(k, keep, f"{at}/key"), encode(v, keep, f"{at}/{k}")]
+                for k, v in value.items()
+            ],
+        ]
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return [kind, [encode(v, keep, f"{at}/{i}") for i, v in enumerate(value)]]
     if isinstance(value, PLAIN):
         return value
-    raise ValueError(f"{at.strip('/') or 'the state'} is a {type(value).__name__}: a checkpoint holds dicts, lists, "
-                     "tuples, tensors, numbers, words and None")  # fmt: skip
+    raise ValueError(
+        f"{at.strip('/') or 'the state'} is a {type(value).__name__}: a checkpoint holds dicts, lists, "
+        "tuples, tensors, numbers, words and None"
+    )
 
 
 def decode(note: Any, find: Find) -> Any:

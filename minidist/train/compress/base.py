@@ -53,8 +53,10 @@ class Compression(ABC):
         if what not in state:
             state[what] = torch.zeros_like(x)
         if state[what].shape != x.shape:
-            raise ValueError(f"{name} has {x.numel()} numbers, the loaded {what} {state[what].numel()}: "
-                             "this state is another model's")  # fmt: skip
+            raise ValueError(
+                f"{name} has {x.numel()} numbers, the loaded {what} {state[what].numel()}: "
+                "this state is another model's"
+            )
         return beside(x, state, what)
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,15 +64,22 @@ class Compression(ABC):
 
         Ranks keep different things, so each saves its own. As with optimizers, the tensors are not copies.
         """
-        return {"kind": type(self).__name__, "progress": {name: getattr(self, name) for name in self.progress},
-                "parameters": self._kept}  # fmt: skip
+        return {
+            "kind": type(self).__name__,
+            "progress": {name: getattr(self, name) for name in self.progress},
+            "parameters": self._kept,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where this rank's `state_dict` was called, bit for bit. ValueError for another kind of compression."""
         if state["kind"] != type(self).__name__:
-            raise ValueError(f"this state was kept by {state['kind']}, {type(self).__name__} cannot go on from it")
-        self._kept = {name: {what: x.clone() if isinstance(x, Tensor) else x for what, x in of.items()}
-                      for name, of in state["parameters"].items()}  # fmt: skip
+            raise ValueError(
+                f"this state was kept by {state['kind']}, {type(self).__name__} cannot go on from it"
+            )
+        self._kept = {
+            name: {what: x.clone() if isinstance(x, Tensor) else x for what, x in of.items()}
+            for name, of in state["parameters"].items()
+        }
         for name in self.progress:
             setattr(self, name, state["progress"][name])
 
@@ -87,7 +96,9 @@ class Lossy(Compression):
 
     def average_(self, comm: Comm, bucket, algorithm: str | None) -> None:
         small = {name: flat(g) for name, g in bucket.views.items() if self.is_small(name, g)}
-        all_reduce_(comm, [bucket.flags, *small.values()] if small else bucket.flags, algorithm=algorithm)
+        all_reduce_(
+            comm, [bucket.flags, *small.values()] if small else bucket.flags, algorithm=algorithm
+        )
         there = bucket.there()
         self.begin(there)
         self.exact_({name: g for name, g in small.items() if name in there})
@@ -106,7 +117,9 @@ class Lossy(Compression):
         """What is still to be done with the averages, flat, of the small ones."""
 
     @abstractmethod
-    def compress_(self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None) -> None:
+    def compress_(
+        self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None
+    ) -> None:
         """Make the gradients `views`, which lie in the flat `grads`, their average. Some rank has each of them."""
 
 

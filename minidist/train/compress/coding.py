@@ -28,10 +28,16 @@ def unpack(packed: Tensor, count: int, length: int, dtype: torch.dtype) -> tuple
     blocks = -(-length // BLOCK)
     sizes = [8 * blocks, count * dtype.itemsize, 2 * count]
     ends, values, low = packed.clone().split(sizes)  # a copy begins where its dtypes may
-    block = torch.searchsorted(ends.view(torch.int64), torch.arange(count, device=packed.device), right=True)
-    return values.view(dtype), block * BLOCK + low.view(torch.int16).to(torch.int64).bitwise_and(BLOCK - 1)
+    block = torch.searchsorted(
+        ends.view(torch.int64), torch.arange(count, device=packed.device), right=True
+    )
+    return values.view(dtype), block * BLOCK + low.view(torch.int16).to(torch.int64).bitwise_and(
+        BLOCK - 1
+    )
 
 
 def _ends(places: Tensor, length: int) -> Tensor:
     """How many of the places lie before the end of each block."""
-    return torch.searchsorted(places, torch.arange(BLOCK, length + BLOCK, BLOCK, device=places.device))
+    return torch.searchsorted(
+        places, torch.arange(BLOCK, length + BLOCK, BLOCK, device=places.device)
+    )

@@ -31,7 +31,9 @@ def sign_bytes(shapes: Sequence[Sequence[int]], n: int, w: int = 4) -> int:
     return 2 * (n - 1) * w * len(shapes) + n * (n - 1) * gathered
 
 
-def powersgd_bytes(shapes: Sequence[Sequence[int]], n: int, rank: int = 1, min_rate: float = 2.0, w: int = 4) -> int:
+def powersgd_bytes(
+    shapes: Sequence[Sequence[int]], n: int, rank: int = 1, min_rate: float = 2.0, w: int = 4
+) -> int:
     """After `start`."""
     numbers = len(shapes)
     for shape in shapes:
@@ -41,7 +43,9 @@ def powersgd_bytes(shapes: Sequence[Sequence[int]], n: int, rank: int = 1, min_r
     return 2 * (n - 1) * w * numbers
 
 
-def dgc_bytes(shapes: Sequence[Sequence[int]], n: int, sparsity: float = 0.999, small: int = 1024, w: int = 4) -> int:
+def dgc_bytes(
+    shapes: Sequence[Sequence[int]], n: int, sparsity: float = 0.999, small: int = 1024, w: int = 4
+) -> int:
     """At one sparsity, with the k largest exactly."""
     lengths = [prod(shape) for shape in shapes]
     exact = sum(length for length in lengths if length < small)

@@ -53,14 +53,27 @@ class DGC(Lossy):
 
     progress = ("epoch",)
 
-    def __init__(self, sparsity: float = 0.999, momentum: float = 0.9, nesterov: bool = False, masking: bool = True,
-                 clip: float | None = None, warm_up: Sequence[float] = WARM_UP, sample: float | None = None,
-                 small: int = 1024):  # fmt: skip
-        for what, value in [*(("sparsity", s) for s in (sparsity, *warm_up)), ("momentum", momentum)]:
+    def __init__(
+        self,
+        sparsity: float = 0.999,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        masking: bool = True,
+        clip: float | None = None,
+        warm_up: Sequence[float] = WARM_UP,
+        sample: float | None = None,
+        small: int = 1024,
+    ):
+        for what, value in [
+            *(("sparsity", s) for s in (sparsity, *warm_up)),
+            ("momentum", momentum),
+        ]:
             if not 0 <= value < 1:
                 raise ValueError(f"a {what} is at least 0 and below 1, not {value}")
         if (clip is not None and not clip > 0) or (sample is not None and not 0 < sample <= 1):
-            raise ValueError(f"a clip is above 0, not {clip}, and a sample above 0 and at most 1, not {sample}")
+            raise ValueError(
+                f"a clip is above 0, not {clip}, and a sample above 0 and at most 1, not {sample}"
+            )
         if nesterov and not momentum:
             raise ValueError(f"Nesterov's momentum needs one above 0, not {momentum}")
         super().__init__()
@@ -81,7 +94,9 @@ class DGC(Lossy):
     @torch.no_grad()
     def _measure(self, comm: Comm, buckets: list, share: Tensor | float | None) -> None:
         """How much this rank's gradients are to be scaled, by the norm of all of them."""
-        norms = torch.stack([torch.linalg.vector_norm(b.grads, dtype=torch.float64) for b in buckets])
+        norms = torch.stack(
+            [torch.linalg.vector_norm(b.grads, dtype=torch.float64) for b in buckets]
+        )
         norm = torch.linalg.vector_norm(norms) * (1 if share is None else share)
         self._scale = (self.clip / comm.size**0.5 / (norm + 1e-6)).clamp(max=1)
 
@@ -106,7 +121,9 @@ class DGC(Lossy):
             return u.add_(g).mul_(self.momentum) + g
         return u.mul_(self.momentum).add_(g)
 
-    def compress_(self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None) -> None:
+    def compress_(
+        self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None
+    ) -> None:
         values, places = [], []
         for name, view in views.items():
             g = flat(view)
@@ -116,9 +133,16 @@ class DGC(Lossy):
             g.zero_()
         places, order = torch.cat(places).sort()
         message = pack(torch.cat(values)[order], places, grads.numel())
-        counts = [places.numel()] * comm.size if self.sample is None else _counts(comm, places.numel())
-        sizes = [message.numel() + (count - places.numel()) * (grads.element_size() + 2) for count in counts]
-        for count, packed in zip(counts, all_gather(comm, message, sizes=sizes).split(sizes), strict=True):
+        counts = (
+            [places.numel()] * comm.size if self.sample is None else _counts(comm, places.numel())
+        )
+        sizes = [
+            message.numel() + (count - places.numel()) * (grads.element_size() + 2)
+            for count in counts
+        ]
+        for count, packed in zip(
+            counts, all_gather(comm, message, sizes=sizes).split(sizes), strict=True
+        ):
             theirs, where = unpack(packed, count, grads.numel(), grads.dtype)
             grads.index_add_(0, where, theirs)
 
@@ -128,7 +152,11 @@ class DGC(Lossy):
         v.add_(self._moved(name, g))
         k, state = wanted(g.numel(), self.sparsity), self.of(name)
         state["steps"] = state.get("steps", 0) + 1
-        chosen = exact(v.abs(), k) if self.sample is None else sampled(v.abs(), k, self.sample, state["steps"])
+        chosen = (
+            exact(v.abs(), k)
+            if self.sample is None
+            else sampled(v.abs(), k, self.sample, state["steps"])
+        )
         sent = v[chosen]
         v[chosen] = 0
         if self.momentum and self.masking:

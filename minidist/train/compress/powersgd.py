@@ -39,8 +39,15 @@ class PowerSGD(Lossy):
 
     progress = ("draws",)
 
-    def __init__(self, rank: int = 1, start: int = 0, min_rate: float = 2.0, error_feedback: bool = True,
-                 warm_start: bool = True, seed: int = 0):  # fmt: skip
+    def __init__(
+        self,
+        rank: int = 1,
+        start: int = 0,
+        min_rate: float = 2.0,
+        error_feedback: bool = True,
+        warm_start: bool = True,
+        seed: int = 0,
+    ):
         if rank < 1 or start < 0:
             raise ValueError(f"the rank is 1 or more, not {rank}, the start 0 or more, not {start}")
         super().__init__()
@@ -76,7 +83,9 @@ class PowerSGD(Lossy):
         rows, columns = g.shape[0], g.shape[1:].numel()
         return min(rows, columns, self.rank) * (rows + columns) * self.min_rate >= rows * columns
 
-    def compress_(self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None) -> None:
+    def compress_(
+        self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None
+    ) -> None:
         by_shape: dict[tuple[int, int], list[str]] = {}
         for name, g in views.items():
             if self.error_feedback:
@@ -99,10 +108,14 @@ class PowerSGD(Lossy):
         if not self.warm_start or "q" not in state:
             if self._random is None:  # a parameter that comes late
                 self._draw()
-            state["q"] = torch.randn(shape, dtype=matrix.dtype, generator=self._random).to(matrix.device)
+            state["q"] = torch.randn(shape, dtype=matrix.dtype, generator=self._random).to(
+                matrix.device
+            )
         if state["q"].shape != shape:
-            raise ValueError(f"{name} needs a Q of {shape}, the loaded one has {tuple(state['q'].shape)}: "
-                             "another model's, or another rank's")  # fmt: skip
+            raise ValueError(
+                f"{name} needs a Q of {shape}, the loaded one has {tuple(state['q'].shape)}: "
+                "another model's, or another rank's"
+            )
         return beside(matrix, state, "q")
 
     def _take(self, name: str, g: Tensor, average: Tensor, n: int) -> None:

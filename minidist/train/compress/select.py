@@ -34,7 +34,9 @@ def sampled(size: Tensor, k: int, share: float, seed: int) -> Tensor:
     """The places of about k of the largest. share: how much of `size` is looked at for a threshold."""
     length = size.numel()
     count = max(1, round(share * length))
-    places = torch.randint(length, (count,), generator=torch.Generator().manual_seed(seed)).to(size.device)
+    places = torch.randint(length, (count,), generator=torch.Generator().manual_seed(seed)).to(
+        size.device
+    )
     threshold = size[places].topk(max(1, round(k * count / length))).values[-1]
     above = size >= threshold
     found = decide(above.sum(), on_meta=k)

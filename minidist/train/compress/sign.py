@@ -33,7 +33,9 @@ class Sign(Lossy):
         super().__init__()
         self.error_feedback = error_feedback
 
-    def compress_(self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None) -> None:
+    def compress_(
+        self, comm: Comm, grads: Tensor, views: dict[str, Tensor], algorithm: str | None
+    ) -> None:
         tensors = {name: flat(g) for name, g in views.items()}
         if self.error_feedback:
             for name, x in tensors.items():
@@ -44,14 +46,17 @@ class Sign(Lossy):
         message = torch.cat([scales.view(torch.uint8), pack(whole >= 0)])
         total = torch.zeros_like(whole)
         for rank, theirs in enumerate(all_gather(comm, message[None])):  # (n, bytes)
-            scales_of = theirs[: scales.nbytes].clone().view(scales.dtype)  # a copy begins where its dtype may
+            # a copy begins where its dtype may
+            scales_of = theirs[: scales.nbytes].clone().view(scales.dtype)
             sent = unpack(theirs[scales.nbytes :], whole.numel(), whole.dtype)
             for part, scale in zip(sent.split(lengths), scales_of, strict=True):
                 part.mul_(scale)
             total.add_(sent)
             if rank == comm.rank:
                 whole.sub_(sent)
-        for name, error, average in zip(tensors, whole.split(lengths), total.split(lengths), strict=True):
+        for name, error, average in zip(
+            tensors, whole.split(lengths), total.split(lengths), strict=True
+        ):
             if self.error_feedback:
                 self.kept(name, "error", error).copy_(error)
             tensors[name].copy_(average)

@@ -35,7 +35,9 @@ class Kernel:
     wide: it is only ever given float32 and longer.
     """
 
-    def __init__(self, eager: Callable, examples: Callable[[torch.dtype], list[tuple]], wide: bool = False):
+    def __init__(
+        self, eager: Callable, examples: Callable[[torch.dtype], list[tuple]], wide: bool = False
+    ):
         self.eager, self.examples, self.wide = eager, examples, wide
         self.compiled: dict[torch.dtype, Callable] = {}
 
@@ -44,7 +46,12 @@ class Kernel:
         if fn is None:
             return self.eager(*args)
         # The same state of the dispatcher, wherever called from: PyTorch takes another one for another program.
-        with LOCK, torch.no_grad(), torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with (
+            LOCK,
+            torch.no_grad(),
+            torch._C.DisableTorchFunction(),
+            torch._C._AutoDispatchBelowADInplaceOrView(),
+        ):
             return fn(*map(_plain, args))
 
     def ready(self, dtype: torch.dtype) -> bool:
@@ -60,8 +67,11 @@ class Kernel:
         with LOCK:
             if dtype in self.compiled:
                 return
-            code = self.eager.__code__.replace()  # a copy for each dtype: PyTorch compiles a code eight times at most
-            own = types.FunctionType(code, self.eager.__globals__, self.eager.__name__, self.eager.__defaults__)
+            # a copy for each dtype: PyTorch compiles a code eight times at most
+            code = self.eager.__code__.replace()
+            own = types.FunctionType(
+                code, self.eager.__globals__, self.eager.__name__, self.eager.__defaults__
+            )
             self.compiled[dtype] = torch.compile(own, dynamic=True, fullgraph=True)
             try:
                 for args in self.examples(dtype):

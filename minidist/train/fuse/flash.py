@@ -29,7 +29,9 @@ CPU_TILE, TILE = 128, 64
 """A tile of keys and one of values fit in a core's cache; on a GPU in what a multiprocessor shares."""
 
 
-def attention_plain(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
+def attention_plain(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None
+) -> Tensor:
     """Written out: scores (…, T, K) in memory, each step a launch."""
     scores = exact(q) @ exact(k).mT * _scale(q, scale)
     if causal:
@@ -44,8 +46,15 @@ def _scale(q: Tensor, scale: float | None) -> float:
 
 def _pairs(q: Tensor, k: Tensor, causal: bool, tile: int) -> list[tuple[int, int]]:
     """(queries, keys) of every tile of scores that is worked on."""
-    queries, keys = ([min(tile, T - first) for first in range(0, T, tile)] for T in (q.shape[1], k.shape[1]))
-    return [(rows, columns) for i, rows in enumerate(queries) for j, columns in enumerate(keys) if not causal or j <= i]
+    queries, keys = (
+        [min(tile, T - first) for first in range(0, T, tile)] for T in (q.shape[1], k.shape[1])
+    )
+    return [
+        (rows, columns)
+        for i, rows in enumerate(queries)
+        for j, columns in enumerate(keys)
+        if not causal or j <= i
+    ]
 
 
 def _product(q: Tensor, pairs: list[tuple[int, int]]) -> int:
@@ -69,13 +78,16 @@ def _moved(q, k, v, causal, scale, tile, out_val) -> int:
 def _backward_moved(do, q, k, v, out, lse, causal, scale, tile, out_val) -> int:
     first = do.nbytes + out.nbytes + lse.nbytes  # D = Σ do∘o
     row, number = q.shape[0] * q.shape[2], lse.element_size()
-    a_query = 2 * row * q.element_size() + 2 * q.shape[0] * number + 2 * row * number  # q, do; lse, D; dq twice
+    # q, do; lse, D; dq twice
+    a_query = 2 * row * q.element_size() + 2 * q.shape[0] * number + 2 * row * number
     queries = sum(rows for rows, _ in _pairs(q, k, causal, tile))
     return first + queries * a_query + sum(x.nbytes for x in (k, v, *out_val[1:]))
 
 
 def _fake(q, k, v, causal, scale, tile):
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
+    return q.new_empty(q.shape), q.new_empty(
+        q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32)
+    )
 
 
 def _fake_backward(do, q, k, v, out, lse, causal, scale, tile):
@@ -83,13 +95,24 @@ def _fake_backward(do, q, k, v, out, lse, causal, scale, tile):
 
 
 @operator("attention", fake=_fake, flops=_flops, moved=_moved)
-def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: int) -> tuple[Tensor, Tensor]:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: int
+) -> tuple[Tensor, Tensor]:
     return tiles.forward(q, k, v, causal, scale, tile)
 
 
 @operator("attention_backward", fake=_fake_backward, flops=_backward_flops, moved=_backward_moved)
-def _attention_backward(do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool,
-                        scale: float, tile: int) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _attention_backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+    tile: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     return tiles.backward(do, q, k, v, out, lse, causal, scale, tile)
 
 
@@ -98,12 +121,21 @@ def _keep(ctx, inputs, output) -> None:
     ctx.save_for_backward(q, k, v, *output)
 
 
-differentiable(_attention, lambda ctx, do: (*_attention_backward(do, *ctx.saved_tensors, *ctx.how), None, None, None),
-               _keep)  # fmt: skip
+differentiable(
+    _attention,
+    lambda ctx, do: (*_attention_backward(do, *ctx.saved_tensors, *ctx.how), None, None, None),
+    _keep,
+)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None,
-              tile: int | None = None) -> Tensor:  # fmt: skip
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    tile: int | None = None,
+) -> Tensor:
     """softmax(q·kᵀ·scale)·v: (…, T, d), (…, K, d), (…, K, d) → (…, T, d).
 
     causal: a query sees the keys up to its own place; T = K.  scale: 1/√d unless given.
@@ -111,11 +143,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: floa
     Sums in float32 at least. Raises ValueError for other shapes, dtypes or devices.
     """
     alike("k", k, v=v)
-    if q.dim() < 2 or q.shape[:-2] != k.shape[:-2] or q.shape[-1] != k.shape[-1] or q.dtype != k.dtype:
-        raise ValueError(f"q is (…, T, d), k and v are (…, K, d), alike in … and d: they are {describe(q)} and "
-                         f"{describe(k)}")  # fmt: skip
+    if (
+        q.dim() < 2
+        or q.shape[:-2] != k.shape[:-2]
+        or q.shape[-1] != k.shape[-1]
+        or q.dtype != k.dtype
+    ):
+        raise ValueError(
+            f"q is (…, T, d), k and v are (…, K, d), alike in … and d: they are {describe(q)} and "
+            f"{describe(k)}"
+        )
     if causal and q.shape[-2] != k.shape[-2]:
-        raise ValueError(f"causal attention has as many queries as keys, not {q.shape[-2]} and {k.shape[-2]}")
+        raise ValueError(
+            f"causal attention has as many queries as keys, not {q.shape[-2]} and {k.shape[-2]}"
+        )
     tile = tile if tile is not None else CPU_TILE if q.device.type == "cpu" else TILE
     if tile < 1:
         raise ValueError(f"a tile has at least 1 query, not {tile}")

@@ -40,7 +40,10 @@ class Flat:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Those of a flat tensor, in the shapes of the parameters."""
-        return [flat[first:end].view(p.shape) for p, (first, end) in zip(self.params, pairwise(self.ends), strict=True)]
+        return [
+            flat[first:end].view(p.shape)
+            for p, (first, end) in zip(self.params, pairwise(self.ends), strict=True)
+        ]
 
     def holds(self) -> bool:
         """Whether all parameters still are views of `data`: nobody has given one another memory."""
@@ -59,7 +62,11 @@ class Flat:
         for kind, run in groupby(range(len(kinds)), kinds.__getitem__):
             run = list(run)
             if kind is not None:
-                yield kind, slice(self.ends[run[0]], self.ends[run[-1] + 1]), [self.params[i] for i in run]
+                yield (
+                    kind,
+                    slice(self.ends[run[0]], self.ends[run[-1] + 1]),
+                    [self.params[i] for i in run],
+                )
 
 
 class FlatOptimizer(torch.optim.Optimizer):
@@ -73,7 +80,8 @@ class FlatOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
-        self._flats: dict[int, list[Flat]] = {}  # of each group, by its place; built when first wanted, or lost
+        # of each group, by its place; built when first wanted, or lost
+        self._flats: dict[int, list[Flat]] = {}
 
     def __init__(self, params, defaults: dict):
         self._flats = {}
@@ -85,7 +93,11 @@ class FlatOptimizer(torch.optim.Optimizer):
         """The buffers of a group, in order of first appearance; built anew if parameters have got other memory."""
         params = self.param_groups[place]["params"]
         found = self._flats.get(place)
-        if found is None or sum(len(f.params) for f in found) != len(params) or not all(f.holds() for f in found):
+        if (
+            found is None
+            or sum(len(f.params) for f in found) != len(params)
+            or not all(f.holds() for f in found)
+        ):
             kinds: dict[tuple, list] = {}
             for p in params:
                 kinds.setdefault((p.dtype, p.device), []).append(p)
@@ -109,11 +121,16 @@ class FlatOptimizer(torch.optim.Optimizer):
                 if any(p.grad is not None and p.grad.is_sparse for p in flat.params):
                     raise ValueError("a flat buffer holds dense gradients: one of these is sparse")
                 flat.slots.gather_()
-                kinds = [None if p.grad is None else self._kind(self.state.get(p, {})) for p in flat.params]
+                kinds = [
+                    None if p.grad is None else self._kind(self.state.get(p, {}))
+                    for p in flat.params
+                ]
                 for kind, part, params in flat.runs(kinds):
                     self._enter(flat, params, group)
                     states = [flat.states[name][part] for name in self._names(group)]
-                    self._step_run(group, kind, flat.data[part], states, flat.slots.buffer[part], params)
+                    self._step_run(
+                        group, kind, flat.data[part], states, flat.slots.buffer[part], params
+                    )
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -39,14 +39,20 @@ def bias_gelu_plain(x: Tensor, bias: Tensor, tanh: bool = False) -> Tensor:
     return y.to(x.dtype)
 
 
-def bias_gelu_backward_plain(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+def bias_gelu_backward_plain(
+    dy: Tensor, x: Tensor, bias: Tensor, tanh: bool
+) -> tuple[Tensor, Tensor]:
     """dx (rows, H) and dbias (H,)."""
     z = exact(x) + exact(bias)
     if tanh:
         t = torch.tanh(math.sqrt(2 / math.pi) * (z + CUBE * z * z * z))
-        slope = 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * math.sqrt(2 / math.pi) * (1 + 3 * CUBE * z * z)
+        slope = 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * math.sqrt(2 / math.pi) * (
+            1 + 3 * CUBE * z * z
+        )
     else:
-        slope = 0.5 * (1 + torch.erf(z * math.sqrt(0.5))) + z * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        slope = 0.5 * (1 + torch.erf(z * math.sqrt(0.5))) + z * torch.exp(-0.5 * z * z) / math.sqrt(
+            2 * math.pi
+        )
     dz = exact(dy) * slope
     return dz.to(x.dtype), dz.sum(0).to(bias.dtype)
 
@@ -64,7 +70,10 @@ def _bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     return FORWARD(rows(x), bias.contiguous(), tanh).view(x.shape)
 
 
-@operator("bias_gelu_backward", fake=lambda dy, x, bias, tanh: (x.new_empty(x.shape), bias.new_empty(bias.shape)))
+@operator(
+    "bias_gelu_backward",
+    fake=lambda dy, x, bias, tanh: (x.new_empty(x.shape), bias.new_empty(bias.shape)),
+)
 def _bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     dx, dbias = BACKWARD(rows(dy), rows(x), bias.contiguous(), tanh)
     return dx.view(x.shape), dbias
@@ -75,7 +84,11 @@ def _keep(ctx, inputs, output) -> None:
     ctx.tanh = inputs[2]
 
 
-differentiable(_bias_gelu, lambda ctx, dy: (*_bias_gelu_backward(dy, *ctx.saved_tensors, ctx.tanh), None), _keep)
+differentiable(
+    _bias_gelu,
+    lambda ctx, dy: (*_bias_gelu_backward(dy, *ctx.saved_tensors, ctx.tanh), None),
+    _keep,
+)
 
 
 def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:

@@ -1,8 +1,8 @@
 """All kernels for the CPU by operator, and what is done with them together: compile, forget, say what runs.
 
-    warm()       before lesson 09, or a benchmark: 20 to 30 s at first, 5 s where PyTorch's cache has them
-    backend(x)   "compiled", "eager", "Triton" or "fake"
-    cool()       back to the eager form
+warm()       before lesson 09, or a benchmark: 20 to 30 s at first, 5 s where PyTorch's cache has them
+backend(x)   "compiled", "eager", "Triton" or "fake"
+cool()       back to the eager form
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def backend(name: str, x: Tensor) -> str:
     kernels = _of(name)
     if x.is_meta or x.is_cuda:
         return "fake" if x.is_meta else "Triton"
-    return "compiled" if x.device.type == "cpu" and all(k.ready(x.dtype) for k in kernels) else "eager"
+    return (
+        "compiled" if x.device.type == "cpu" and all(k.ready(x.dtype) for k in kernels) else "eager"
+    )
 
 
 def _of(name: str) -> tuple[Kernel, ...]:

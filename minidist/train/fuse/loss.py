@@ -55,8 +55,13 @@ def _cross_entropy(logits: Tensor, targets: Tensor, ignore: int) -> tuple[Tensor
     return (lse - exact(hit)).where(counted, 0).view(targets.shape), lse.view(targets.shape)
 
 
-@operator("cross_entropy_backward", fake=lambda dloss, logits, targets, lse, ignore: logits.new_empty(logits.shape))
-def _cross_entropy_backward(dloss: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignore: int) -> Tensor:
+@operator(
+    "cross_entropy_backward",
+    fake=lambda dloss, logits, targets, lse, ignore: logits.new_empty(logits.shape),
+)
+def _cross_entropy_backward(
+    dloss: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignore: int
+) -> Tensor:
     flat, tokens, lse = rows(logits), targets.reshape(-1), lse.reshape(-1)
     counted = tokens != ignore
     scale = dloss.reshape(-1).where(counted, 0)
@@ -74,11 +79,16 @@ def _keep(ctx, inputs, output) -> None:
     ctx.save_for_backward(logits, targets, output[1])
 
 
-differentiable(_cross_entropy, lambda ctx, dloss: (_cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore),
-                                                   None, None), _keep)  # fmt: skip
+differentiable(
+    _cross_entropy,
+    lambda ctx, dloss: (_cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore), None, None),
+    _keep,
+)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean", ignore_index: int = -100) -> Tensor:
+def cross_entropy(
+    logits: Tensor, targets: Tensor, reduction: str = "mean", ignore_index: int = -100
+) -> Tensor:
     """`F.cross_entropy` with the classes in the last dimension: (…, V) and whole numbers (…) → a number, or (…).
 
     reduction: "mean" over the tokens that are not ignored (nan if all are), "sum", or "none". The loss is in
@@ -87,10 +97,14 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean", igno
     """
     columns(logits)
     if targets.shape != logits.shape[:-1] or targets.dtype != torch.long:
-        raise ValueError(f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])} of type int64: "
-                         f"they are {tuple(targets.shape)}, {targets.dtype}")  # fmt: skip
+        raise ValueError(
+            f"logits {tuple(logits.shape)} want targets {tuple(logits.shape[:-1])} of type int64: "
+            f"they are {tuple(targets.shape)}, {targets.dtype}"
+        )
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is one of {', '.join(map(repr, REDUCTIONS))}, not {reduction!r}")
+        raise ValueError(
+            f"reduction is one of {', '.join(map(repr, REDUCTIONS))}, not {reduction!r}"
+        )
     losses = _cross_entropy(logits, targets, ignore_index)[0]
     if reduction == "none":
         return losses

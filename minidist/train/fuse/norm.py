@@ -28,16 +28,24 @@ def layer_norm_plain(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5)
     return _normalized(x, weight, bias, (eps,))[0]
 
 
-def _normalized(x: Tensor, weight: Tensor, bias: Tensor, eps: tuple[float]) -> tuple[Tensor, Tensor, Tensor]:
+def _normalized(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: tuple[float]
+) -> tuple[Tensor, Tensor, Tensor]:
     """y (…, H), mean (…) and rstd (…)."""
     wide, (eps,) = exact(x), eps
     mean = wide.mean(-1, keepdim=True)
     centred = wide - mean
     rstd = ((centred * centred).mean(-1, keepdim=True) + eps).rsqrt()
-    return (centred * rstd * exact(weight) + exact(bias)).to(x.dtype), mean.squeeze(-1), rstd.squeeze(-1)
+    return (
+        (centred * rstd * exact(weight) + exact(bias)).to(x.dtype),
+        mean.squeeze(-1),
+        rstd.squeeze(-1),
+    )
 
 
-def _gradients(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """dx (rows, H), dw (H,), db (H,)."""
     hat, wide = (exact(x) - mean[:, None]) * rstd[:, None], exact(dy)
     g = wide * exact(weight)
@@ -50,7 +58,9 @@ def _backward_example(dtype: torch.dtype) -> tuple[Tensor, ...]:
     return *filled((384, 1024), (384, 1024), (1024,), dtype=dtype), *row
 
 
-FORWARD = Kernel(_normalized, lambda dtype: [(*filled((384, 1024), (1024,), (1024,), dtype=dtype), (1e-5,))])
+FORWARD = Kernel(
+    _normalized, lambda dtype: [(*filled((384, 1024), (1024,), (1024,), dtype=dtype), (1e-5,))]
+)
 BACKWARD = Kernel(_gradients, lambda dtype: [_backward_example(dtype)])
 
 
@@ -64,20 +74,28 @@ def _fake_backward(dy, x, weight, mean, rstd):
 
 
 @operator("layer_norm", fake=_fake)
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     y, mean, rstd = FORWARD(rows(x), weight.contiguous(), bias.contiguous(), (eps,))
     return y.view(x.shape), mean.view(x.shape[:-1]), rstd.view(x.shape[:-1])
 
 
 @operator("layer_norm_backward", fake=_fake_backward)
-def _layer_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor,
-                         rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    dx, dweight, dbias = BACKWARD(rows(dy), rows(x), weight.contiguous(), mean.reshape(-1), rstd.reshape(-1))
+def _layer_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dweight, dbias = BACKWARD(
+        rows(dy), rows(x), weight.contiguous(), mean.reshape(-1), rstd.reshape(-1)
+    )
     return dx.view(x.shape), dweight, dbias
 
 
-differentiable(_layer_norm, lambda ctx, dy: (*_layer_norm_backward(dy, *ctx.saved_tensors), None),
-               lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:2], *output[1:]))  # fmt: skip
+differentiable(
+    _layer_norm,
+    lambda ctx, dy: (*_layer_norm_backward(dy, *ctx.saved_tensors), None),
+    lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:2], *output[1:]),
+)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:

@@ -45,14 +45,23 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
 
 def parts(dtype: torch.dtype) -> list[tuple]:
     """Examples of a kernel of (rows, columns) and two numbers a row: a part of a longer row has gaps in memory."""
-    (x,), row = filled((96, PART), dtype=dtype), filled((96,), (96,), dtype=torch.promote_types(dtype, torch.float32))
+    (x,), row = (
+        filled((96, PART), dtype=dtype),
+        filled((96,), (96,), dtype=torch.promote_types(dtype, torch.float32)),
+    )
     return [(x, *row), (x[:, :1000], *row)]
 
 
 def written(dtype: torch.dtype) -> list[tuple]:
     """The same examples, of a kernel whose first argument becomes its result and lies as the second does."""
-    return [(*(x.as_strided(part.shape, part.stride()) for x in filled((96, PART), dtype=dtype)), part, *row)
-            for part, *row in parts(dtype)]  # fmt: skip
+    return [
+        (
+            *(x.as_strided(part.shape, part.stride()) for x in filled((96, PART), dtype=dtype)),
+            part,
+            *row,
+        )
+        for part, *row in parts(dtype)
+    ]
 
 
 def normalizer(x: Tensor, part: int = PART) -> tuple[Tensor, Tensor]:
@@ -61,7 +70,8 @@ def normalizer(x: Tensor, part: int = PART) -> tuple[Tensor, Tensor]:
     log Σ exp(x) is m + log s.
     """
     like = dict(dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-    m = torch.full(x.shape[:1], torch.finfo(like["dtype"]).min, **like)  # finite: exp(−inf − m) is 0, not nan
+    # finite: exp(−inf − m) is 0, not nan
+    m = torch.full(x.shape[:1], torch.finfo(like["dtype"]).min, **like)
     s = torch.zeros(x.shape[:1], **like)
     for columns_ in x.split(part, -1):
         m, s = MERGE(columns_, m, s)
@@ -70,7 +80,9 @@ def normalizer(x: Tensor, part: int = PART) -> tuple[Tensor, Tensor]:
 
 MERGE = Kernel(merge, parts)
 DIVIDE = Kernel(divide_, written)
-BACKWARD = Kernel(_backward, lambda dtype: [filled((96, V), (96, V), dtype=dtype) for V in (PART, PART + 8)])
+BACKWARD = Kernel(
+    _backward, lambda dtype: [filled((96, V), (96, V), dtype=dtype) for V in (PART, PART + 8)]
+)
 
 
 def softmax_plain(x: Tensor) -> Tensor:
@@ -90,13 +102,20 @@ def _softmax(x: Tensor) -> Tensor:
     return out.view(x.shape)
 
 
-@operator("softmax_backward", fake=lambda y, dy: y.new_empty(y.shape), moved=lambda y, dy, out_val: 5 * y.nbytes)
+@operator(
+    "softmax_backward",
+    fake=lambda y, dy: y.new_empty(y.shape),
+    moved=lambda y, dy, out_val: 5 * y.nbytes,
+)
 def _softmax_backward(y: Tensor, dy: Tensor) -> Tensor:
     return BACKWARD(rows(y), rows(dy)).view(y.shape)
 
 
-differentiable(_softmax, lambda ctx, dy: (_softmax_backward(*ctx.saved_tensors, dy),),
-               lambda ctx, inputs, output: ctx.save_for_backward(output))  # fmt: skip
+differentiable(
+    _softmax,
+    lambda ctx, dy: (_softmax_backward(*ctx.saved_tensors, dy),),
+    lambda ctx, inputs, output: ctx.save_for_backward(output),
+)
 
 
 def softmax(x: Tensor) -> Tensor:

@@ -25,8 +25,14 @@ from torch.utils.flop_counter import register_flop_formula
 from ...comm.base import describe
 
 
-def operator(name: str, fake: Callable, mutates: tuple[str, ...] = (), flops: Callable[..., int] | None = None,
-             moved: Callable[..., int] | None = None, triton: bool = True) -> Callable:  # fmt: skip
+def operator(
+    name: str,
+    fake: Callable,
+    mutates: tuple[str, ...] = (),
+    flops: Callable[..., int] | None = None,
+    moved: Callable[..., int] | None = None,
+    triton: bool = True,
+) -> Callable:
     """A decorator: makes of a function with annotated arguments the operator minidist::`name`.
 
     triton=False: the function itself serves a GPU, too.
@@ -35,7 +41,8 @@ def operator(name: str, fake: Callable, mutates: tuple[str, ...] = (), flops: Ca
     def define(fn: Callable):
         @functools.wraps(fn)
         def inside(*args):
-            with torch._C.DisableTorchFunction(), torch._C._DisableAutocast():  # they may cast what goes in, no more
+            # they may cast what goes in, no more
+            with torch._C.DisableTorchFunction(), torch._C._DisableAutocast():
                 return fn(*args)
 
         made = torch.library.custom_op(f"minidist::{name}", inside, mutates_args=mutates)
@@ -99,7 +106,9 @@ def columns(x: Tensor, **others: Tensor) -> None:
         raise ValueError(f"x must be (…, H) of a floating type: it is {_words(x)}")
     for name, y in others.items():
         if (y.shape, y.device) != (x.shape[-1:], x.device) or not y.is_floating_point():
-            raise ValueError(f"{name} must be {tuple(x.shape[-1:])} as x, {_words(x)}: it is {_words(y)}")
+            raise ValueError(
+                f"{name} must be {tuple(x.shape[-1:])} as x, {_words(x)}: it is {_words(y)}"
+            )
 
 
 def _words(x: Tensor) -> str:

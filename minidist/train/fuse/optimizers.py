@@ -17,13 +17,28 @@ class FlatSGD(FlatOptimizer):
     Raises ValueError for negative values, and for Nesterov without momentum or with dampening.
     """
 
-    def __init__(self, params, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
-                 weight_decay: float = 0.0, nesterov: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ):
         not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov:
             nesterov_has(momentum, dampening)
-        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
-                                      nesterov=nesterov))  # fmt: skip
+        super().__init__(
+            params,
+            dict(
+                lr=lr,
+                momentum=momentum,
+                dampening=dampening,
+                weight_decay=weight_decay,
+                nesterov=nesterov,
+            ),
+        )
 
     def _names(self, group: dict) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
@@ -31,9 +46,15 @@ class FlatSGD(FlatOptimizer):
     def _kind(self, state: dict) -> bool:
         return state.get("momentum_buffer") is not None
 
-    def _step_run(self, group: dict, moves: bool, p: Tensor, states: list[Tensor], g: Tensor, params: list) -> None:
+    def _step_run(
+        self, group: dict, moves: bool, p: Tensor, states: list[Tensor], g: Tensor, params: list
+    ) -> None:
         refuse(group, WHY)
-        lr, decay, momentum = float(group["lr"]), float(group["weight_decay"]), float(group["momentum"])
+        lr, decay, momentum = (
+            float(group["lr"]),
+            float(group["weight_decay"]),
+            float(group["momentum"]),
+        )
         if not states:
             sgd_(p, g, lr, decay)
             return
@@ -51,8 +72,14 @@ class FlatAdamW(FlatOptimizer):
 
     names = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2):  # fmt: skip
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ):
         not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         fractions(betas)
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
@@ -60,9 +87,21 @@ class FlatAdamW(FlatOptimizer):
     def _kind(self, state: dict) -> int:
         return int(state.get("step", 0))
 
-    def _step_run(self, group: dict, done: int, p: Tensor, states: list[Tensor], g: Tensor, params: list) -> None:
+    def _step_run(
+        self, group: dict, done: int, p: Tensor, states: list[Tensor], g: Tensor, params: list
+    ) -> None:
         refuse(group, WHY)
         beta1, beta2 = group["betas"]
         for param in params:
             self.state[param]["step"] = done + 1
-        adamw_(p, *states, g, float(group["lr"]), beta1, beta2, group["eps"], float(group["weight_decay"]), done + 1)
+        adamw_(
+            p,
+            *states,
+            g,
+            float(group["lr"]),
+            beta1,
+            beta2,
+            group["eps"],
+            float(group["weight_decay"]),
+            done + 1,
+        )

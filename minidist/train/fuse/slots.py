@@ -57,9 +57,14 @@ class Slots:
     @torch.no_grad()
     def take(self, p: Tensor) -> None:
         """Move the gradient of `p` to its slot, unless it has a graph, cannot lie there, or is in another's buffer."""
-        if p.grad is None or p.grad.requires_grad or (p.grad.layout, p.grad.dtype) != (torch.strided, p.dtype):
+        if (
+            p.grad is None
+            or p.grad.requires_grad
+            or (p.grad.layout, p.grad.dtype) != (torch.strided, p.dtype)
+        ):
             return
-        if _holders(p) != self._alone:  # in our own already, in a bucket that is about to be averaged, or the program's
+        # in our own already, in a bucket that is about to be averaged, or the program's
+        if _holders(p) != self._alone:
             return
         self._free([p])
         p.grad = self.slot(p).copy_(p.grad)
@@ -68,7 +73,8 @@ class Slots:
     def gather_(self) -> None:
         """Move all gradients that are not in their slots there: no launch if there are none, else one."""
         self._free([p for p in self.place if p.grad is not None and not self._has(p)])
-        away = [p for p in self.place if p.grad is not None and not self._has(p)]  # more of them in a new buffer
+        # more of them in a new buffer
+        away = [p for p in self.place if p.grad is not None and not self._has(p)]
         if away:
             gather_(self.buffer, [p.grad for p in away], [self.place[p][0] for p in away])
         for p in away:

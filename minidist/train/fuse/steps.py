@@ -39,11 +39,14 @@ def momentum_plain_(p: Tensor, b: Tensor, g: Tensor, how: tuple) -> None:
 
 
 def adamw_plain_(p: Tensor, m: Tensor, v: Tensor, g: Tensor, how: tuple) -> None:
-    lr, beta1, beta2, eps, decay, short1, short2 = how  # short: how far the averages are from full, 1 − βᵗ
+    # short: how far the averages are from full, 1 − βᵗ
+    lr, beta1, beta2, eps, decay, short1, short2 = how
     grad, mean = exact(g), exact(m)
     mean = mean + (grad - mean) * (1 - beta1)
     square = exact(v) * beta2 + grad * grad * (1 - beta2)
-    p.copy_(exact(p) * (1 - lr * decay) - (lr / short1) * mean / (square.sqrt() / short2**0.5 + eps))
+    p.copy_(
+        exact(p) * (1 - lr * decay) - (lr / short1) * mean / (square.sqrt() / short2**0.5 + eps)
+    )
     m.copy_(mean)
     v.copy_(square)
 
@@ -57,11 +60,19 @@ MOMENTUM = Kernel(momentum_plain_, _examples(3, 6))
 ADAMW = Kernel(adamw_plain_, _examples(4, 7))
 
 
-@operator("gather_", fake=lambda *args: None, mutates=("flat",), triton=False,
-          moved=lambda flat, parts, starts, out_val: 2 * sum(part.nbytes for part in parts))  # fmt: skip
+@operator(
+    "gather_",
+    fake=lambda *args: None,
+    mutates=("flat",),
+    triton=False,
+    moved=lambda flat, parts, starts, out_val: 2 * sum(part.nbytes for part in parts),
+)
 def gather_(flat: Tensor, parts: list[Tensor], starts: list[int]) -> None:
     """Copy tensors into a flat one, each from its start on: PyTorch's own, which on a GPU is one launch, too."""
-    views = [flat[start : start + part.numel()].view(part.shape) for part, start in zip(parts, starts, strict=True)]
+    views = [
+        flat[start : start + part.numel()].view(part.shape)
+        for part, start in zip(parts, starts, strict=True)
+    ]
     torch._foreach_copy_(views, parts)
 
 
@@ -72,14 +83,33 @@ def sgd_(p: Tensor, g: Tensor, lr: float, decay: float) -> None:
 
 
 @operator("momentum_", fake=lambda *args: None, mutates=("p", "b"))
-def momentum_(p: Tensor, b: Tensor, g: Tensor, lr: float, decay: float, keep: float, gain: float, own: float,
-              push: float) -> None:  # fmt: skip
+def momentum_(
+    p: Tensor,
+    b: Tensor,
+    g: Tensor,
+    lr: float,
+    decay: float,
+    keep: float,
+    gain: float,
+    own: float,
+    push: float,
+) -> None:
     """p, its velocity b, and g: flat, of N elements. At first keep = 0, gain = 1; Nesterov: own = 1, push = keep."""
     MOMENTUM(p, b, g, (lr, decay, keep, gain, own, push))
 
 
 @operator("adamw_", fake=lambda *args: None, mutates=("p", "m", "v"))
-def adamw_(p: Tensor, m: Tensor, v: Tensor, g: Tensor, lr: float, beta1: float, beta2: float, eps: float, decay: float,
-           step: int) -> None:  # fmt: skip
+def adamw_(
+    p: Tensor,
+    m: Tensor,
+    v: Tensor,
+    g: Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    step: int,
+) -> None:
     """p, the averages m of g and v of g², and g: flat, of N elements. step: 1, 2, …"""
     ADAMW(p, m, v, g, (lr, beta1, beta2, eps, decay, 1 - beta1**step, 1 - beta2**step))

@@ -41,7 +41,9 @@ def forward_tile(q: Tensor, k: Tensor, v: Tensor, m: Tensor, l: Tensor, a: Tenso
     return peak, l * less + p.sum(-1), a * less[..., None] + p @ v
 
 
-def backward_tile(q: Tensor, k: Tensor, v: Tensor, do: Tensor, lse: Tensor, D: Tensor, causal: bool):
+def backward_tile(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, lse: Tensor, D: Tensor, causal: bool
+):
     """What one tile of scores adds to dq (of the scaled q), dk and dv."""
     p = (_masked(q @ k.mT, causal) - lse[..., None]).exp()
     ds = p * (do @ v.mT - D[..., None])
@@ -51,10 +53,17 @@ def backward_tile(q: Tensor, k: Tensor, v: Tensor, do: Tensor, lse: Tensor, D: T
 def _examples(dtype: torch.dtype) -> list[tuple]:
     """q, k, v, q's like, two numbers a query, causal. On the diagonal a tile is square; elsewhere it need not be."""
     key = (8, 128, 64)
-    return [(*filled((8, T, 64), key, key, (8, T, 64), (8, T), (8, T), dtype=dtype), T == 128) for T in (120, 128)]
+    return [
+        (*filled((8, T, 64), key, key, (8, T, 64), (8, T), (8, T), dtype=dtype), T == 128)
+        for T in (120, 128)
+    ]
 
 
-FORWARD = Kernel(forward_tile, lambda dtype: [(q, k, v, m, l, a, c) for q, k, v, a, m, l, c in _examples(dtype)], True)
+FORWARD = Kernel(
+    forward_tile,
+    lambda dtype: [(q, k, v, m, l, a, c) for q, k, v, a, m, l, c in _examples(dtype)],
+    True,
+)
 BACKWARD = Kernel(backward_tile, _examples, True)
 
 
@@ -65,12 +74,20 @@ def seen(i: int, keys: int, causal: bool) -> int:
 
 def _cut(x: Tensor, tile: int, scale: float = 1.0) -> list[Tensor]:
     """Tiles of x (N, T, …), each in memory of its own, in float32 at least."""
-    return [exact(part).mul(scale) if scale != 1 else exact(part).contiguous() for part in x.split(tile, 1)]
+    return [
+        exact(part).mul(scale) if scale != 1 else exact(part).contiguous()
+        for part in x.split(tile, 1)
+    ]
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: int) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: int
+) -> tuple[Tensor, Tensor]:
     """o (N, T, d) and lse (N, T) of q (N, T, d), k and v (N, K, d)."""
-    out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
+    out, lse = (
+        torch.empty_like(q),
+        q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32)),
+    )
     qs, ks, vs = _cut(q, tile, scale), _cut(k, tile), _cut(v, tile)
     for i, qi in enumerate(qs):
         l, a = lse.new_zeros(qi.shape[:2]), torch.zeros_like(qi)
@@ -82,18 +99,31 @@ def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: i
     return out, lse
 
 
-def backward(do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float,
-             tile: int) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+    tile: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv, summed over the tiles in float32 at least."""
     D = (exact(do) * exact(out)).sum(-1)
-    queries = list(zip(_cut(q, tile, scale), _cut(do, tile), _cut(lse, tile), _cut(D, tile), strict=True))
+    queries = list(
+        zip(_cut(q, tile, scale), _cut(do, tile), _cut(lse, tile), _cut(D, tile), strict=True)
+    )
     dq = [torch.zeros_like(qi) for qi, *_ in queries]
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     for j, (kj, vj) in enumerate(zip(_cut(k, tile), _cut(v, tile), strict=True)):
         dkj, dvj = torch.zeros_like(kj), torch.zeros_like(vj)
         for i in range(j if causal else 0, len(queries)):
             qi, *rest = queries[i]
-            for total, part in zip((dq[i], dkj, dvj), BACKWARD(qi, kj, vj, *rest, causal and j == i), strict=True):
+            for total, part in zip(
+                (dq[i], dkj, dvj), BACKWARD(qi, kj, vj, *rest, causal and j == i), strict=True
+            ):
                 total += part
         dk.narrow(1, j * tile, kj.shape[1]).copy_(dkj)
         dv.narrow(1, j * tile, kj.shape[1]).copy_(dvj)

@@ -43,14 +43,30 @@ class AdaComm:
     Raises ValueError for values out of range, and unless one of steps and seconds is given.
     """
 
-    def __init__(self, tau_0: int, steps: int | None = None, seconds: float | None = None, gamma: float = 0.5,
-                 rate_power: float = 0):  # fmt: skip
+    def __init__(
+        self,
+        tau_0: int,
+        steps: int | None = None,
+        seconds: float | None = None,
+        gamma: float = 0.5,
+        rate_power: float = 0,
+    ):
         if (steps is None) == (seconds is None):
-            raise ValueError(f"an interval lasts steps or seconds, one of them: {steps} and {seconds} were given")
+            raise ValueError(
+                f"an interval lasts steps or seconds, one of them: {steps} and {seconds} were given"
+            )
         if tau_0 < 1 or not 0 < gamma < 1 or (steps or seconds) <= 0:
-            raise ValueError(f"tau_0 is at least 1, gamma between 0 and 1 and an interval above 0, not {tau_0}, "
-                             f"{gamma} and {steps or seconds}")  # fmt: skip
-        self.tau_0, self.steps, self.seconds, self.gamma, self.rate_power = tau_0, steps, seconds, gamma, rate_power
+            raise ValueError(
+                f"tau_0 is at least 1, gamma between 0 and 1 and an interval above 0, not {tau_0}, "
+                f"{gamma} and {steps or seconds}"
+            )
+        self.tau_0, self.steps, self.seconds, self.gamma, self.rate_power = (
+            tau_0,
+            steps,
+            seconds,
+            gamma,
+            rate_power,
+        )
         self.intervals: list[Interval] = []
         self._began = 0.0  # of this interval, on this rank's clock
         self._over = True
@@ -60,7 +76,9 @@ class AdaComm:
         """τ now."""
         return self.intervals[-1].period if self.intervals else self.tau_0
 
-    def begin(self, comm: Comm, step: int, loss: Tensor | float | None, weight: float | None, rate: float) -> None:
+    def begin(
+        self, comm: Comm, step: int, loss: Tensor | float | None, weight: float | None, rate: float
+    ) -> None:
         """The first step after an average: the next interval, if the last one is over. loss: this rank's.
 
         weight: of this rank's loss, None where all weigh alike. ValueError without a loss, and for one that is
@@ -71,14 +89,18 @@ class AdaComm:
         found = self._agreed(comm, loss, weight)
         first = self.intervals[0].loss if self.intervals else found
         if not (0 < first < math.inf and 0 <= found < math.inf):
-            raise ValueError(f"AdaComm divides losses above 0, not {found} by the first one, {first}")
+            raise ValueError(
+                f"AdaComm divides losses above 0, not {found} by the first one, {first}"
+            )
         self.intervals.append(Interval(step, found, rate, self._choose(found / first, rate)))
         self._began, self._over = comm.now(), False
 
     def _agreed(self, comm: Comm, loss: Tensor | float | None, weight: float | None) -> float:
         """The mean loss of all ranks."""
         if loss is None:
-            raise ValueError(f"rank {comm.rank} gave no loss, and H depends on it: step(loss=…), or a closure")
+            raise ValueError(
+                f"rank {comm.rank} gave no loss, and H depends on it: step(loss=…), or a closure"
+            )
         loss, weight = torch.as_tensor(loss).detach(), 1.0 if weight is None else float(weight)
         mine = torch.zeros(2, dtype=torch.float64, device=comm.device)
         if weight:  # the mean loss of no samples is nan
@@ -93,19 +115,28 @@ class AdaComm:
         growth = (first.rate / rate) ** self.rate_power if self.rate_power else 1.0
         period = max(1, math.ceil(math.sqrt(growth * ratio) * self.tau_0))
         fallen = bool(self.rate_power) and rate < before.rate
-        return period if period < before.period or fallen else max(1, math.ceil(self.gamma * before.period))
+        return (
+            period
+            if period < before.period or fallen
+            else max(1, math.ceil(self.gamma * before.period))
+        )
 
     def averaged(self, comm: Comm, step: int) -> None:
         """An average after so many steps of the run: is the interval over?"""
         if self.seconds is None:
             self._over = step - self.intervals[-1].step >= self.steps
         else:
-            device = "cpu" if comm.device.type == "meta" else comm.device  # a clock has values everywhere
+            # a clock has values everywhere
+            device = "cpu" if comm.device.type == "meta" else comm.device
             most = torch.tensor(comm.now() - self._began, dtype=torch.float64, device=device)
             self._over = decide(all_reduce_(comm, most, "max"), on_meta=False) >= self.seconds
 
     def state(self, now: float) -> dict:
-        return {"intervals": [list(i) for i in self.intervals], "elapsed": now - self._began, "over": self._over}
+        return {
+            "intervals": [list(i) for i in self.intervals],
+            "elapsed": now - self._began,
+            "over": self._over,
+        }
 
     def load(self, state: dict, now: float) -> None:
         self.intervals = [Interval(*i) for i in state["intervals"]]

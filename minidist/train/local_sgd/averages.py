@@ -46,8 +46,13 @@ def average_parameters(comm: Comm, tensors: Iterable[Tensor], weight: float | No
 
 
 @torch.no_grad()
-def average_(comm: Comm, tensors: Sequence[Tensor], weight: float | None = None, bucket_bytes: int = 25 << 20,
-             algorithm: str | None = None) -> None:  # fmt: skip
+def average_(
+    comm: Comm,
+    tensors: Sequence[Tensor],
+    weight: float | None = None,
+    bucket_bytes: int = 25 << 20,
+    algorithm: str | None = None,
+) -> None:
     """The same in buckets of at most `bucket_bytes`. ValueError for a size below 1."""
     sizes, kinds = [x.numel() * x.element_size() for x in tensors], [x.dtype for x in tensors]
     buckets, share = assign(sizes, kinds, bucket_bytes, bucket_bytes), shares(comm, weight)

@@ -20,8 +20,16 @@ def average_bytes(params: int, n: int, itemsize: int = 4, copies: int = 1) -> in
     return 2 * (n - 1) * params * itemsize * copies
 
 
-def run_bytes(steps: int, H: int, params: int, n: int, itemsize: int = 4, start: int = 0, tensors: int = 0,
-              copies: int = 1) -> int:  # fmt: skip
+def run_bytes(
+    steps: int,
+    H: int,
+    params: int,
+    n: int,
+    itemsize: int = 4,
+    start: int = 0,
+    tensors: int = 0,
+    copies: int = 1,
+) -> int:
     """Of `steps` steps, all ranks together, the first `start` of them data parallel with `tensors` gradients.
 
     After the last average there may be up to H − 1 steps that nobody hears of.
@@ -31,8 +39,19 @@ def run_bytes(steps: int, H: int, params: int, n: int, itemsize: int = 4, start:
     return dense * average_bytes(params + tensors, n, itemsize) + (steps - dense) // H * each
 
 
-def run_seconds(steps: int, H: int, step: float, params: int, n: int, alpha: float, beta: float, itemsize: int = 4,
-                buckets: int = 1) -> float:  # fmt: skip
+def run_seconds(
+    steps: int,
+    H: int,
+    step: float,
+    params: int,
+    n: int,
+    alpha: float,
+    beta: float,
+    itemsize: int = 4,
+    buckets: int = 1,
+) -> float:
     """Of `steps` steps of `step` seconds each without messages, over links of α and β, in equal `buckets`, by rings."""
     nbytes = params * itemsize // buckets
-    return steps * step + steps // H * buckets * cost.seconds("all_reduce", "ring", n, nbytes, alpha, beta)
+    return steps * step + steps // H * buckets * cost.seconds(
+        "all_reduce", "ring", n, nbytes, alpha, beta
+    )

@@ -69,23 +69,52 @@ class LocalSGD(Optimizer):
     Raises ValueError for values out of range, another device than the Comm's, and a buffer of integers.
     """
 
-    def __init__(self, optimizer: Optimizer, comm: Comm, H: int | AdaComm, start: int = 0,
-                 model: DataParallel | None = None, states: str = "keep", slow_momentum: float = 0.0,
-                 slow_rate: float = 1.0, buffers: Iterable[Tensor] = (), bucket_bytes: int = 25 << 20,
-                 algorithm: str | None = None):  # fmt: skip
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        comm: Comm,
+        H: int | AdaComm,
+        start: int = 0,
+        model: DataParallel | None = None,
+        states: str = "keep",
+        slow_momentum: float = 0.0,
+        slow_rate: float = 1.0,
+        buffers: Iterable[Tensor] = (),
+        bucket_bytes: int = 25 << 20,
+        algorithm: str | None = None,
+    ):
         if (isinstance(H, int) and H < 1) or start < 0:
-            raise ValueError(f"a period has H >= 1 steps and starts after 0 or more, not {H} after {start}")
+            raise ValueError(
+                f"a period has H >= 1 steps and starts after 0 or more, not {H} after {start}"
+            )
         if states not in STATES:
             raise ValueError(f"states is one of {', '.join(map(repr, STATES))}, not {states!r}")
         assign([], [], bucket_bytes, bucket_bytes)  # raises for a size that cannot be
         if isinstance(optimizer, LocalSGD) and same_group(optimizer.comm, comm):
             optimizer = optimizer.optimizer  # `optimizer = LocalSGD(optimizer, comm, H)`, run again
         if model is not None and not same_group(model.comm, comm):
-            raise ValueError(f"the model averages gradients over {model.comm.size} ranks, LocalSGD parameters over "
-                             f"{comm.size}: both need the same ranks")  # fmt: skip
-        self.optimizer, self.comm, self.start, self.model, self.states = optimizer, comm, start, model, states
-        self.bucket_bytes, self.algorithm, self.weight, self.buffers = bucket_bytes, algorithm, None, list(buffers)
-        self._H, self._slow, self._fresh = H, SlowMomentum(slow_momentum, slow_rate), Fresh(optimizer)
+            raise ValueError(
+                f"the model averages gradients over {model.comm.size} ranks, LocalSGD parameters over "
+                f"{comm.size}: both need the same ranks"
+            )
+        self.optimizer, self.comm, self.start, self.model, self.states = (
+            optimizer,
+            comm,
+            start,
+            model,
+            states,
+        )
+        self.bucket_bytes, self.algorithm, self.weight, self.buffers = (
+            bucket_bytes,
+            algorithm,
+            None,
+            list(buffers),
+        )
+        self._H, self._slow, self._fresh = (
+            H,
+            SlowMomentum(slow_momentum, slow_rate),
+            Fresh(optimizer),
+        )
         self.steps = self.since = 0  # in all, and since the last average
         self._weight, self._moved, self._entered = 0.0, {}, False
         params = self._params()
@@ -97,17 +126,23 @@ class LocalSGD(Optimizer):
     def _check(self, params: list[Tensor]) -> None:
         for x in (*params, *self.buffers):
             if x.device.type != self.comm.device.type:
-                raise ValueError(f"{tuple(x.shape)} is on {x.device}, this Comm passes tensors on {self.comm.device}")
+                raise ValueError(
+                    f"{tuple(x.shape)} is on {x.device}, this Comm passes tensors on {self.comm.device}"
+                )
         for x in self.buffers:
             if not x.is_floating_point():
-                raise ValueError(f"a buffer of {x.dtype} has no average: give those in floating point")
+                raise ValueError(
+                    f"a buffer of {x.dtype} has no average: give those in floating point"
+                )
 
     param_groups = property(lambda self: self.optimizer.param_groups)
     state = property(lambda self: self.optimizer.state)
     defaults = property(lambda self: self.optimizer.defaults)
 
     def __repr__(self) -> str:
-        return f"LocalSGD({self.optimizer!r}, H={self.H}, start={self.start}, states={self.states!r})"
+        return (
+            f"LocalSGD({self.optimizer!r}, H={self.H}, start={self.start}, states={self.states!r})"
+        )
 
     def _params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -115,7 +150,13 @@ class LocalSGD(Optimizer):
     @property
     def H(self) -> int:
         """Steps of a period now: 1 before the switch."""
-        return 1 if self.steps < self.start else self._H.period if isinstance(self._H, AdaComm) else self._H
+        return (
+            1
+            if self.steps < self.start
+            else self._H.period
+            if isinstance(self._H, AdaComm)
+            else self._H
+        )
 
     @property
     def dense(self) -> bool:
@@ -128,17 +169,22 @@ class LocalSGD(Optimizer):
         self._entered = True
         return nullcontext() if self.model is None or self.dense else self.model.no_sync()
 
-    def step(self, closure: Callable[[], Any] | None = None, *, loss: Tensor | float | None = None) -> Any:
+    def step(
+        self, closure: Callable[[], Any] | None = None, *, loss: Tensor | float | None = None
+    ) -> Any:
         """Step, and average if the period is over. loss: this rank's, for AdaComm; or the closure's result.
 
         Raises RuntimeError after the switch if `local()` was not called since the last step.
         """
         self._claim.check()
         if self.model is not None and not self.dense and not self._entered:
-            raise RuntimeError(f"step {self.steps} is local, but its gradients were averaged: "
-                               "run forward and backward inside `with optimizer.local():`")  # fmt: skip
+            raise RuntimeError(
+                f"step {self.steps} is local, but its gradients were averaged: "
+                "run forward and backward inside `with optimizer.local():`"
+            )
         self._entered = False
-        params, result = [p for p in self._params() if p.requires_grad or p.grad is not None], None  # masters need none
+        # masters need none
+        params, result = [p for p in self._params() if p.requires_grad or p.grad is not None], None
         if self.since == 0 and self.steps >= self.start:
             self._slow.start(params)
         if self.dense or self.weight != 0:
@@ -148,7 +194,9 @@ class LocalSGD(Optimizer):
             return result
         if self.since == 0 and self.steps >= self.start and isinstance(self._H, AdaComm):
             found = result if loss is None else loss
-            self._H.begin(self.comm, self.steps, found, self.weight, float(self.param_groups[0]["lr"]))
+            self._H.begin(
+                self.comm, self.steps, found, self.weight, float(self.param_groups[0]["lr"])
+            )
         period = self.H
         self.steps, self.since = self.steps + 1, self.since + 1
         self._weight += self.weight or 0.0
@@ -163,12 +211,15 @@ class LocalSGD(Optimizer):
         self._claim.check()
         if self.since == 0:
             return
-        if hasattr(self.optimizer, "finish"):  # what an OffloadedOptimizer holds back is part of the average
+        # what an OffloadedOptimizer holds back is part of the average
+        if hasattr(self.optimizer, "finish"):
             self.optimizer.finish()
         params = [p for p in self._params() if p in self._moved]
         states = averaged(self.optimizer, params) if self.states == "average" else []
         weight = None if self.weight is None else self._weight
-        average_(self.comm, [*params, *self.buffers, *states], weight, self.bucket_bytes, self.algorithm)
+        average_(
+            self.comm, [*params, *self.buffers, *states], weight, self.bucket_bytes, self.algorithm
+        )
         if self.steps > self.start:  # the period was a local one
             self._slow.step(self.optimizer, params)
             if self.states == "reset":
@@ -191,8 +242,13 @@ class LocalSGD(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The wrapped optimizer's, which can load it, and "local_sgd": this rank's own, as its parameters are."""
         params = self._params()
-        own = {"steps": self.steps, "since": self.since, "weight": self._weight, "slow": self._slow.state(params),
-               "moved": [i for i, p in enumerate(params) if p in self._moved]}  # fmt: skip
+        own = {
+            "steps": self.steps,
+            "since": self.since,
+            "weight": self._weight,
+            "slow": self._slow.state(params),
+            "moved": [i for i, p in enumerate(params) if p in self._moved],
+        }
         if isinstance(self._H, AdaComm):
             own["adaptive"] = self._H.state(self.comm.now())
         return self.optimizer.state_dict() | {"local_sgd": own}

@@ -24,7 +24,9 @@ class SlowMomentum:
 
     def __init__(self, momentum: float, rate: float):
         if not (0 <= momentum < 1 and rate > 0):
-            raise ValueError(f"a slow momentum is from 0 to below 1 and its rate above 0, not {momentum} and {rate}")
+            raise ValueError(
+                f"a slow momentum is from 0 to below 1 and its rate above 0, not {momentum} and {rate}"
+            )
         self.momentum, self.rate = momentum, rate
         self.anchors: dict[Tensor, Tensor] = {}  # the parameters after the last average
         self.buffers: dict[Tensor, Tensor] = {}
@@ -58,9 +60,13 @@ class SlowMomentum:
     def state(self, params: list[Tensor]) -> dict[str, dict[int, Tensor]]:
         """Anchors and momenta by the number of the parameter."""
         kept = {"anchors": self.anchors, "momenta": self.buffers}
-        return {name: {i: of[p] for i, p in enumerate(params) if p in of} for name, of in kept.items()}
+        return {
+            name: {i: of[p] for i, p in enumerate(params) if p in of} for name, of in kept.items()
+        }
 
     @torch.no_grad()
     def load(self, state: dict[str, dict[int, Tensor]], params: list[Tensor]) -> None:
-        self.anchors, self.buffers = ({params[i]: x.detach().clone().to(params[i]) for i, x in state[name].items()}
-                                      for name in ("anchors", "momenta"))  # fmt: skip
+        self.anchors, self.buffers = (
+            {params[i]: x.detach().clone().to(params[i]) for i, x in state[name].items()}
+            for name in ("anchors", "momenta")
+        )

@@ -25,8 +25,12 @@ def averaged(optimizer: Optimizer, params: list[Tensor]) -> list[Tensor]:
 
     Every rank must have the same: each has stepped the same parameters.
     """
-    return [x for p in params for name, x in sorted(optimizer.state.get(p, {}).items())
-            if name != "step" and isinstance(x, Tensor) and x.shape == p.shape and x.is_floating_point()]  # fmt: skip
+    return [
+        x
+        for p in params
+        for name, x in sorted(optimizer.state.get(p, {}).items())
+        if name != "step" and isinstance(x, Tensor) and x.shape == p.shape and x.is_floating_point()
+    ]
 
 
 class Fresh:
@@ -48,4 +52,7 @@ class Fresh:
 
 
 def _cloned(state: dict) -> dict:
-    return {name: x.detach().clone() if isinstance(x, Tensor) else copy.deepcopy(x) for name, x in state.items()}
+    return {
+        name: x.detach().clone() if isinstance(x, Tensor) else copy.deepcopy(x)
+        for name, x in state.items()
+    }

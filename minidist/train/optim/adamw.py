@@ -35,15 +35,37 @@ class LAMB(Layerwise):
     Raises ValueError for negative values, betas outside 0 … 1, and a clamp whose ends are in no order.
     """
 
-    def __init__(self, params, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
-                 weight_decay: float = 0.01, trust: float = 1.0, clamp: tuple[float, float] | None = None,
-                 split: Sequence[str] = (), across: Mapping[str, Comm] | None = None):  # fmt: skip
+    def __init__(
+        self,
+        params,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        trust: float = 1.0,
+        clamp: tuple[float, float] | None = None,
+        split: Sequence[str] = (),
+        across: Mapping[str, Comm] | None = None,
+    ):
         not_negative(lr=lr, eps=eps, weight_decay=weight_decay, trust=trust)
         fractions(betas)
         if clamp is not None and not 0 <= clamp[0] <= clamp[1]:
-            raise ValueError(f"a norm is clamped between two numbers, 0 or more and in order, not {clamp}")
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, trust=trust, clamp=clamp,
-                                      split=tuple(split)), across)  # fmt: skip
+            raise ValueError(
+                f"a norm is clamped between two numbers, 0 or more and in order, not {clamp}"
+            )
+        super().__init__(
+            params,
+            dict(
+                lr=lr,
+                betas=betas,
+                eps=eps,
+                weight_decay=weight_decay,
+                trust=trust,
+                clamp=clamp,
+                split=tuple(split),
+            ),
+            across,
+        )
 
     def _advance(self, group: dict[str, Any], p: Tensor) -> None:
         state, (beta1, beta2) = self.state[p], group["betas"]
@@ -57,7 +79,11 @@ class LAMB(Layerwise):
         """u, from the states."""
         state, (beta1, beta2) = self.state[p], group["betas"]
         root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-        return (state["exp_avg"] / (1 - beta1 ** state["step"])).div_(root).add_(p, alpha=group["weight_decay"])
+        return (
+            (state["exp_avg"] / (1 - beta1 ** state["step"]))
+            .div_(root)
+            .add_(p, alpha=group["weight_decay"])
+        )
 
     def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
         return None if p.grad is None else self._update(group, p)
@@ -74,6 +100,12 @@ class LAMB(Layerwise):
 class AdamW(LAMB):
     """Adam with decoupled weight decay: LAMB without a trust ratio. Steps and states as of `torch.optim.AdamW`."""
 
-    def __init__(self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2):  # fmt: skip
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ):
         super().__init__(params, lr, betas, eps, weight_decay, 0.0)

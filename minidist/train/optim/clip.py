@@ -22,7 +22,9 @@ from ...parallel.tensor import cuts
 from ...parallel.zero.norm import clip_
 
 
-def counted(module: nn.Module, tensor: Comm | None = None, repeated: Collection[Tensor] = ()) -> list[Tensor]:
+def counted(
+    module: nn.Module, tensor: Comm | None = None, repeated: Collection[Tensor] = ()
+) -> list[Tensor]:
     """The parameters of `module` whose gradients this rank counts.
 
     tensor: the tensor-parallel ranks of `module`; what its `cuts` do not name is the same on all of them.
@@ -30,11 +32,19 @@ def counted(module: nn.Module, tensor: Comm | None = None, repeated: Collection[
     """
     how, others = cuts(module), set(repeated)
     first = tensor is None or tensor.rank == 0
-    return [p for name, p in module.named_parameters() if p not in others and (first or name in how)]
+    return [
+        p for name, p in module.named_parameters() if p not in others and (first or name in how)
+    ]
 
 
-def clip_grad_norm_(module: nn.Module, max_norm: float, comm: Comm, tensor: Comm | None = None,
-                    repeated: Collection[Tensor] = (), norm_type: float = 2.0) -> Tensor:  # fmt: skip
+def clip_grad_norm_(
+    module: nn.Module,
+    max_norm: float,
+    comm: Comm,
+    tensor: Comm | None = None,
+    repeated: Collection[Tensor] = (),
+    norm_type: float = 2.0,
+) -> Tensor:
     """Scale the gradients of the whole model so that their norm is at most `max_norm`; returns what it was. Collective.
 
     module: this rank's part of the model.  comm: the ranks that together hold the model once: of one replica in data
@@ -43,4 +53,6 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, comm: Comm, tensor: Comm
     Raises ValueError for a limit below 0.
     """
     mine = [p.grad for p in counted(module, tensor, repeated) if p.grad is not None]
-    return clip_(comm, [p.grad for p in module.parameters() if p.grad is not None], max_norm, norm_type, mine)
+    return clip_(
+        comm, [p.grad for p in module.parameters() if p.grad is not None], max_norm, norm_type, mine
+    )

@@ -26,7 +26,9 @@ def bias_or_norm(name: str, shape: Sequence[int]) -> bool:
     return len(shape) < 2 or name.rpartition(".")[2] == "bias"
 
 
-def groups(module: nn.Module, plain: Callable[[str, Sequence[int]], bool] = bias_or_norm) -> list[dict[str, Any]]:
+def groups(
+    module: nn.Module, plain: Callable[[str, Sequence[int]], bool] = bias_or_norm
+) -> list[dict[str, Any]]:
     """Groups of the module's parameters, with their names, for any optimizer: on all ranks of the module the same.
 
     plain(name, shape): whether this one is stepped without weight decay and trust ratio (weight_decay=0, trust=0).

@@ -45,9 +45,14 @@ class Layerwise(torch.optim.Optimizer):
         does `split`, which belongs to this run."""
         saved = state_dict["param_groups"]
         if len(saved) == len(self.param_groups):  # else torch says what is wrong
-            ours = [{key: value for key, value in group.items() if key not in ("params", "param_names")}
-                    for group in self.param_groups]  # fmt: skip
-            saved = [own | group | {"split": own["split"]} for own, group in zip(ours, saved, strict=True)]
+            ours = [
+                {key: value for key, value in group.items() if key not in ("params", "param_names")}
+                for group in self.param_groups
+            ]
+            saved = [
+                own | group | {"split": own["split"]}
+                for own, group in zip(ours, saved, strict=True)
+            ]
         super().load_state_dict(state_dict | {"param_groups": saved})
 
     @torch.no_grad()
@@ -63,7 +68,9 @@ class Layerwise(torch.optim.Optimizer):
         for group, p in every:
             if p.grad is not None:
                 if p.grad.layout is not torch.strided:
-                    raise ValueError(f"the gradient of {tuple(p.shape)} is {p.grad.layout}: steps are of dense ones")
+                    raise ValueError(
+                        f"the gradient of {tuple(p.shape)} is {p.grad.layout}: steps are of dense ones"
+                    )
                 self._advance(group, p)
         self.ratios = self._ratios([(group, p) for group, p in every if group["trust"]])
         for group, p in every:
@@ -75,7 +82,8 @@ class Layerwise(torch.optim.Optimizer):
         """Also of parameters that have no gradient here: other ranks may have one for their parts."""
         if not trusted:
             return {}
-        rows = torch.stack([squares([p, self._measured(group, p)]) for group, p in trusted])  # (P, 2)
+        # (P, 2)
+        rows = torch.stack([squares([p, self._measured(group, p)]) for group, p in trusted])
         norms = summed_(rows, [group["split"] for group, _ in trusted], self.across).sqrt()
         return {p: self._ratio(group, *row) for (group, p), row in zip(trusted, norms, strict=True)}
 

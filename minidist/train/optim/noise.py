@@ -45,9 +45,13 @@ def noise_terms(small_square: float, big_square: float, small: float, big: float
     Raises ValueError unless 0 < small < big.
     """
     if not 0 < small < big:
-        raise ValueError(f"the noise shows between a small batch and a larger one, not between {small} and {big}")
-    return Terms((big * big_square - small * small_square) / (big - small),
-                 (small_square - big_square) / (1 / small - 1 / big))  # fmt: skip
+        raise ValueError(
+            f"the noise shows between a small batch and a larger one, not between {small} and {big}"
+        )
+    return Terms(
+        (big * big_square - small * small_square) / (big - small),
+        (small_square - big_square) / (1 / small - 1 / big),
+    )
 
 
 def square_of(grads: Iterable[Tensor | None]) -> Tensor:
@@ -70,8 +74,10 @@ class NoiseScale:
 
     def __init__(self, params: Iterable[Tensor], comm: Comm, decay: float = 0.9):
         if comm.size < 2 or not 0 <= decay < 1:
-            raise ValueError(f"noise shows between at least 2 ranks, averaged with a decay of 0 to 1, not between "
-                             f"{comm.size} with {decay}")  # fmt: skip
+            raise ValueError(
+                f"noise shows between at least 2 ranks, averaged with a decay of 0 to 1, not between "
+                f"{comm.size} with {decay}"
+            )
         self.comm, self.decay = comm, decay
         self._params = [p for p in params if p.requires_grad]
         self._own, self._sums, self._weight = 0.0, [0.0, 0.0], 0.0
@@ -83,10 +89,14 @@ class NoiseScale:
     def update(self, samples: int) -> Terms:
         """After a backward of `samples` on this rank: what this step alone says."""
         own, self._own = self._own, 0.0
-        small = all_reduce_(self.comm, torch.as_tensor(own, dtype=torch.float64, device=self.comm.device), "mean")
+        small = all_reduce_(
+            self.comm, torch.as_tensor(own, dtype=torch.float64, device=self.comm.device), "mean"
+        )
         means = [decide(x, math.nan) for x in (small, square_of(p.grad for p in self._params))]
         found = noise_terms(*means, samples, self.comm.size * samples)
-        self._sums = [self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, found, strict=True)]
+        self._sums = [
+            self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, found, strict=True)
+        ]
         self._weight = self.decay * self._weight + 1 - self.decay
         return found
 

@@ -27,7 +27,9 @@ def squares(some: Sequence[Tensor | None]) -> Tensor:
     """Sums of squares of what this rank has of some tensors, (k,) float64. None counts as zeros."""
     like = next(x for x in some if x is not None)
     nothing = torch.zeros((), dtype=torch.float64, device=like.device)
-    return torch.stack([nothing if x is None else own_norm(x).to(torch.float64).square() for x in some])
+    return torch.stack(
+        [nothing if x is None else own_norm(x).to(torch.float64).square() for x in some]
+    )
 
 
 def summed_(rows: Tensor, split: Sequence[Sequence[str]], across: Mapping[str, Comm]) -> Tensor:
@@ -39,7 +41,9 @@ def summed_(rows: Tensor, split: Sequence[Sequence[str]], across: Mapping[str, C
     ways = list(dict.fromkeys(way for names in split for way in names))
     for way in ways:
         if way not in across:
-            raise ValueError(f"a parameter is split over {way!r}, but across={{…}} names the ranks of {sorted(across)}")
+            raise ValueError(
+                f"a parameter is split over {way!r}, but across={{…}} names the ranks of {sorted(across)}"
+            )
     for way, comm in across.items():
         cut = [i for i, names in enumerate(split) if way in names]
         if cut:

@@ -17,15 +17,18 @@ import math
 from collections.abc import Callable, Iterator
 
 
-def batch_ramp(first: int = 32_000, last: int = 3_200_000, over: float = 4e9,
-               multiple: int = 1) -> Callable[[float], int]:  # fmt: skip
+def batch_ramp(
+    first: int = 32_000, last: int = 3_200_000, over: float = 4e9, multiple: int = 1
+) -> Callable[[float], int]:
     """The batch, in tokens, as a function of the tokens seen so far.
 
     multiple: what a batch is a multiple of, rounded down but at least one: ranks · sequences of a micro-batch · T.
     Raises ValueError unless 0 < multiple ≤ first ≤ last, and for a ramp over fewer than 0 tokens.
     """
     if not 0 < multiple <= first <= last or over < 0:
-        raise ValueError(f"a batch of {first} does not grow to {last} over {over} tokens in multiples of {multiple}")
+        raise ValueError(
+            f"a batch of {first} does not grow to {last} over {over} tokens in multiples of {multiple}"
+        )
 
     def batch(seen: float) -> int:
         share = min(1.0, seen / over) if over else 1.0
@@ -34,7 +37,9 @@ def batch_ramp(first: int = 32_000, last: int = 3_200_000, over: float = 4e9,
     return batch
 
 
-def batches(batch: Callable[[float], int], total: float, seen: int = 0) -> Iterator[tuple[int, int]]:
+def batches(
+    batch: Callable[[float], int], total: float, seen: int = 0
+) -> Iterator[tuple[int, int]]:
     """(tokens seen before it, its tokens) of each step until `total` tokens are seen; `seen` of them already.
 
     The last one may go beyond `total`.

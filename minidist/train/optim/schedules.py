@@ -34,10 +34,16 @@ def warm_up(steps: float, then: Schedule = constant, start: float = 0.0) -> Sche
     Raises ValueError for fewer than 0 steps, or a start outside 0 … 1.
     """
     if steps < 0 or not 0 <= start <= 1:
-        raise ValueError(f"a warm-up has at least 0 steps and starts between 0 and 1, not {steps} and {start}")
+        raise ValueError(
+            f"a warm-up has at least 0 steps and starts between 0 and 1, not {steps} and {start}"
+        )
 
     def factor(step: float) -> float:
-        return start + (1 - start) * min(1.0, (step + 1) / steps) if step < steps else then(step - steps)
+        return (
+            start + (1 - start) * min(1.0, (step + 1) / steps)
+            if step < steps
+            else then(step - steps)
+        )
 
     return factor
 
@@ -83,4 +89,6 @@ def inverse_root(warm: float) -> Schedule:
 
 def _decays(steps: float, floor: float) -> None:
     if steps <= 0 or not 0 <= floor <= 1:
-        raise ValueError(f"a schedule has more than 0 steps and a floor between 0 and 1, not {steps} and {floor}")
+        raise ValueError(
+            f"a schedule has more than 0 steps and a floor between 0 and 1, not {steps} and {floor}"
+        )

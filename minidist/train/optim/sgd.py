@@ -35,14 +35,34 @@ class LARS(Layerwise):
     Raises ValueError for negative values, and for Nesterov without momentum.
     """
 
-    def __init__(self, params, lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 1e-3,
-                 nesterov: bool = False, dampening: float = 0.0, split: Sequence[str] = (),
-                 across: Mapping[str, Comm] | None = None):  # fmt: skip
+    def __init__(
+        self,
+        params,
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+        nesterov: bool = False,
+        dampening: float = 0.0,
+        split: Sequence[str] = (),
+        across: Mapping[str, Comm] | None = None,
+    ):
         not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         if nesterov:
             nesterov_has(momentum, dampening)
-        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
-                                      nesterov=nesterov, trust=trust, split=tuple(split)), across)  # fmt: skip
+        super().__init__(
+            params,
+            dict(
+                lr=lr,
+                momentum=momentum,
+                dampening=dampening,
+                weight_decay=weight_decay,
+                nesterov=nesterov,
+                trust=trust,
+                split=tuple(split),
+            ),
+            across,
+        )
 
     def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
         return p.grad
@@ -67,6 +87,13 @@ class LARS(Layerwise):
 class SGD(LARS):
     """Stochastic gradient descent: LARS without a trust ratio. Arguments, steps and states as of `torch.optim.SGD`."""
 
-    def __init__(self, params, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
-                 weight_decay: float = 0.0, nesterov: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ):
         super().__init__(params, lr, momentum, weight_decay, 0.0, nesterov, dampening)

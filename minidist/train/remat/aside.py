@@ -26,11 +26,20 @@ class Buffers:
 
     def __init__(self, fn: Callable):
         own = (m for module in modules(fn) for m in module.modules() if m._buffers)
-        self._now = [(buffers, [b._version for b in buffers]) for m in own if (buffers := [*m.buffers(recurse=False)])]
+        self._now = [
+            (buffers, [b._version for b in buffers])
+            for m in own
+            if (buffers := [*m.buffers(recurse=False)])
+        ]
 
     def changed(self) -> list[Tensor]:
         """Those of the modules of which one was changed in place since."""
-        return [b for buffers, versions in self._now if [b._version for b in buffers] != versions for b in buffers]
+        return [
+            b
+            for buffers, versions in self._now
+            if [b._version for b in buffers] != versions
+            for b in buffers
+        ]
 
 
 @contextmanager
@@ -51,7 +60,12 @@ def modules(fn) -> list[nn.Module]:
     if isinstance(fn, FunctionType):
         cells = [cell.cell_contents for cell in fn.__closure__ or () if cell != EMPTY]
         named = [fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__]
-        return [m for value in (*cells, *named) if not isinstance(value, FunctionType) for m in modules(value)]
+        return [
+            m
+            for value in (*cells, *named)
+            if not isinstance(value, FunctionType)
+            for m in modules(value)
+        ]
     if isinstance(fn, functools.partial):
         return [m for value in (fn.func, *fn.args, *fn.keywords.values()) for m in modules(value)]
     if isinstance(fn, MethodType):

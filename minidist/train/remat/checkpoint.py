@@ -48,7 +48,10 @@ class Checkpoint(Frame):
 
     def __init__(self, call: Call):
         super().__init__()
-        self.call, self._kept = call, _Keep.apply(torch.empty(0, requires_grad=True), *call.tensors).grad_fn
+        self.call, self._kept = (
+            call,
+            _Keep.apply(torch.empty(0, requires_grad=True), *call.tensors).grad_fn,
+        )
 
     def refill(self) -> None:
         again = _Again(self)
@@ -59,8 +62,10 @@ class Checkpoint(Frame):
             if done.args[0] is not again:
                 raise
         if again.count < len(self.slots):
-            raise ValueError(f"forward saved {len(self.slots)} tensors for backward, its recomputation {again.count}: "
-                             "the function must do the same whenever it is called")  # fmt: skip
+            raise ValueError(
+                f"forward saved {len(self.slots)} tensors for backward, its recomputation {again.count}: "
+                "the function must do the same whenever it is called"
+            )
 
 
 class _Again:

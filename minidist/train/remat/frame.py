@@ -62,9 +62,11 @@ class Frame(ABC):
         if slot is None:
             return
         if (slot.shape, slot.dtype) != (x.shape, x.dtype):
-            raise ValueError(f"tensor {index} of those saved for backward was {tuple(slot.shape)} {slot.dtype} in "
-                             f"forward, and is {tuple(x.shape)} {x.dtype} in its recomputation: the function must do "
-                             "the same whenever it is called")  # fmt: skip
+            raise ValueError(
+                f"tensor {index} of those saved for backward was {tuple(slot.shape)} {slot.dtype} in "
+                f"forward, and is {tuple(x.shape)} {x.dtype} in its recomputation: the function must do "
+                "the same whenever it is called"
+            )
         slot.value = x.detach()
 
     @abstractmethod

@@ -41,22 +41,35 @@ class Plan:
     repeated: float
 
     def __str__(self) -> str:
-        return " ".join(f"{'again' if again else 'kept'} {first}–{end - 1}" for first, end, again in self.segments)
+        return " ".join(
+            f"{'again' if again else 'kept'} {first}–{end - 1}"
+            for first, end, again in self.segments
+        )
 
 
 class Chain:
     """What the layers of a chain cost: see `plan`, whose arguments these are."""
 
-    def __init__(self, costs: Sequence[float], memories: Sequence[float], edges: Sequence[float] | None = None,
-                 work: Sequence[float] | None = None):  # fmt: skip
+    def __init__(
+        self,
+        costs: Sequence[float],
+        memories: Sequence[float],
+        edges: Sequence[float] | None = None,
+        work: Sequence[float] | None = None,
+    ):
         self.layers = len(costs)
         self.costs, self.memories = list(costs), list(memories)
         self.edges = [0] * (self.layers + 1) if edges is None else list(edges)
         self.work = [a + b for a, b in pairwise(self.edges)] if work is None else list(work)
-        for name, values, n in (("memories", self.memories, self.layers), ("edges", self.edges, self.layers + 1),
-                                ("work", self.work, self.layers)):  # fmt: skip
+        for name, values, n in (
+            ("memories", self.memories, self.layers),
+            ("edges", self.edges, self.layers + 1),
+            ("work", self.work, self.layers),
+        ):
             if len(values) != n:
-                raise ValueError(f"{self.layers} layers have a cost, so there are {n} {name}, not {len(values)}")
+                raise ValueError(
+                    f"{self.layers} layers have a cost, so there are {n} {name}, not {len(values)}"
+                )
 
     def kept(self, first: int, end: int) -> float:
         """Bytes of the edges and saved tensors of these layers."""
@@ -68,11 +81,18 @@ class Chain:
 
     def held(self, segment: Segment) -> float:
         """Bytes of a segment until its backward."""
-        return self.edges[segment.first] if segment.repeated else self.kept(segment.first, segment.end)
+        return (
+            self.edges[segment.first] if segment.repeated else self.kept(segment.first, segment.end)
+        )
 
 
-def plan(costs: Sequence[float], memories: Sequence[float], budget: float, edges: Sequence[float] | None = None,
-         work: Sequence[float] | None = None) -> Plan:  # fmt: skip
+def plan(
+    costs: Sequence[float],
+    memories: Sequence[float],
+    budget: float,
+    edges: Sequence[float] | None = None,
+    work: Sequence[float] | None = None,
+) -> Plan:
     """The plan with the least repeated forward whose peak is at most `budget`; of several, one that holds the least.
 
     costs: of each layer's forward, in FLOPs or seconds, one for each of L layers.  memories: bytes that it saves for
@@ -85,12 +105,18 @@ def plan(costs: Sequence[float], memories: Sequence[float], budget: float, edges
     found = _search(chain, budget, lambda partial: partial.repeated)
     if found is None:
         needed = _search(chain, math.inf, lambda partial: partial.peak).peak
-        raise ValueError(f"no plan of {chain.layers} layers fits into {budget} bytes: {needed} are needed")
+        raise ValueError(
+            f"no plan of {chain.layers} layers fits into {budget} bytes: {needed} are needed"
+        )
     return found
 
 
-def smallest(costs: Sequence[float], memories: Sequence[float], edges: Sequence[float] | None = None,
-             work: Sequence[float] | None = None) -> Plan:  # fmt: skip
+def smallest(
+    costs: Sequence[float],
+    memories: Sequence[float],
+    edges: Sequence[float] | None = None,
+    work: Sequence[float] | None = None,
+) -> Plan:
     """The plan with the lowest peak, whatever it repeats. Arguments as for `plan`."""
     return _search(Chain(costs, memories, edges, work), math.inf, lambda partial: partial.peak)
 
@@ -104,8 +130,12 @@ class _Partial(NamedTuple):
     segments: tuple[Segment, ...]
 
     def after(self, segment: Segment, held: float, inside: float, again: float) -> _Partial:
-        return _Partial(self.held + held, self.repeated + again * segment.repeated, max(self.peak, self.held + inside),
-                        (*self.segments, segment))  # fmt: skip
+        return _Partial(
+            self.held + held,
+            self.repeated + again * segment.repeated,
+            max(self.peak, self.held + inside),
+            (*self.segments, segment),
+        )
 
 
 def _search(chain: Chain, budget: float, wanted: Callable[[_Partial], float]) -> Plan | None:
@@ -118,7 +148,9 @@ def _search(chain: Chain, budget: float, wanted: Callable[[_Partial], float]) ->
             for partial in best[first]:
                 if partial.held + inside > budget:
                     break  # they come in the order of `held`
-                best[end] += [partial.after(s, chain.held(s), inside, again) for s in _choices(first, end)]
+                best[end] += [
+                    partial.after(s, chain.held(s), inside, again) for s in _choices(first, end)
+                ]
     found = _unbeaten(best[-1], wanted)
     return Plan(found[-1].segments, found[-1].peak, found[-1].repeated) if found else None
 

@@ -38,7 +38,9 @@ def checkpoint_reentrant(fn: Callable, *inputs, **kwargs) -> Any:
     tensors = _Reentrant.apply(call, structure, torch.empty(0, requires_grad=True), *call.tensors)
     leaves, spec = structure.pop()
     rest = iter(tensors)
-    return tree_unflatten([next(rest) if isinstance(leaf, _Tensor) else leaf for leaf in leaves], spec)
+    return tree_unflatten(
+        [next(rest) if isinstance(leaf, _Tensor) else leaf for leaf in leaves], spec
+    )
 
 
 class _Tensor:
@@ -47,25 +49,35 @@ class _Tensor:
 
 class _Reentrant(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, call: Call, structure: list, alive: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx, call: Call, structure: list, alive: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.call = call
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         leaves, spec = tree_flatten(call.first(tensors))
-        structure.append(([_Tensor() if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec))
+        structure.append(
+            ([_Tensor() if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
+        )
         outputs = _tensors(leaves)
-        ctx.mark_non_differentiable(*(y for y in outputs if not (y.is_floating_point() or y.is_complex())))
+        ctx.mark_non_differentiable(
+            *(y for y in outputs if not (y.is_floating_point() or y.is_complex()))
+        )
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads: Tensor | None):
         if not torch.autograd.Variable._execution_engine.is_checkpoint_valid():
-            raise RuntimeError("checkpoint_reentrant adds to .grad in a backward of its own, so autograd.grad and "
-                               "backward(inputs=…) cannot tell it what to compute: use checkpoint")  # fmt: skip
+            raise RuntimeError(
+                "checkpoint_reentrant adds to .grad in a backward of its own, so autograd.grad and "
+                "backward(inputs=…) cannot tell it what to compute: use checkpoint"
+            )
         inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
         outputs = _tensors(tree_flatten(ctx.call.again(inputs))[0])
-        wanted = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad and g is not None]
+        wanted = [
+            (y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad and g is not None
+        ]
         if wanted:
             torch.autograd.backward(*zip(*wanted, strict=True))
         return None, None, None, *(x.grad for x in inputs)

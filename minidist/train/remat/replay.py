@@ -27,7 +27,9 @@ class Replay:
 
     def __init__(self, values: Iterable = ()):
         values = list(values)
-        self._devices = {"cpu", "cuda"}.union(x.device.type for x in values if isinstance(x, Tensor)) - {"meta"}
+        self._devices = {"cpu", "cuda"}.union(
+            x.device.type for x in values if isinstance(x, Tensor)
+        ) - {"meta"}
         self._states = [(random, random.get_state()) for random in _generators(values)]
         self._autocast, self._cached = self._autocast_now(), torch.is_autocast_cache_enabled()
         self._modes = _get_current_function_mode_stack()
@@ -36,7 +38,9 @@ class Replay:
     def bare(cls, values: Iterable = ()) -> Replay:
         """The surroundings of an operator below them all: the random numbers of now, no autocast, no function modes."""
         replay = cls(values)
-        replay._autocast = {device: (False, dtype) for device, (_, dtype) in replay._autocast.items()}
+        replay._autocast = {
+            device: (False, dtype) for device, (_, dtype) in replay._autocast.items()
+        }
         replay._modes = []
         return replay
 
@@ -55,7 +59,9 @@ class Replay:
 
     def forget_random(self) -> None:
         """Give up the states of generators from which no number was drawn since."""
-        changed = lambda random, state: random.get_state().numpy().tobytes() != state.numpy().tobytes()
+        changed = lambda random, state: (
+            random.get_state().numpy().tobytes() != state.numpy().tobytes()
+        )
         self._states = [(random, state) for random, state in self._states if changed(random, state)]
 
     def _enter_modes(self, stack: ExitStack) -> None:
@@ -63,27 +69,39 @@ class Replay:
         now = _get_current_function_mode_stack()
         if now == self._modes:
             return
-        same = next((i for i, (a, b) in enumerate(zip(now, self._modes, strict=False)) if a is not b),
-                    min(len(now), len(self._modes)))  # fmt: skip
+        same = next(
+            (i for i, (a, b) in enumerate(zip(now, self._modes, strict=False)) if a is not b),
+            min(len(now), len(self._modes)),
+        )
         for _ in now[same:]:
             stack.callback(_push_mode, _pop_mode())
         for mode in self._modes[same:]:
             stack.enter_context(mode)
 
     def _enter_autocast(self, stack: ExitStack) -> None:
-        if self._autocast != self._autocast_now() or self._cached != torch.is_autocast_cache_enabled():
+        if (
+            self._autocast != self._autocast_now()
+            or self._cached != torch.is_autocast_cache_enabled()
+        ):
             for device, (enabled, dtype) in self._autocast.items():
                 stack.enter_context(torch.autocast(device, dtype, enabled, self._cached))
 
     def _autocast_now(self) -> dict[str, Autocast]:
-        return {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-                for device in self._devices}  # fmt: skip
+        return {
+            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in self._devices
+        }
 
 
 def _generators(values: list) -> list[torch.Generator]:
-    found = [torch.default_generator, *(value for value in values if isinstance(value, torch.Generator))]
+    found = [
+        torch.default_generator,
+        *(value for value in values if isinstance(value, torch.Generator)),
+    ]
     if torch.cuda.is_initialized():
-        here = {x.device.index for x in values if isinstance(x, Tensor) and x.is_cuda} | {torch.cuda.current_device()}
+        here = {x.device.index for x in values if isinstance(x, Tensor) and x.is_cuda} | {
+            torch.cuda.current_device()
+        }
         found += [torch.cuda.default_generators[index] for index in sorted(here)]
     return found
 

@@ -63,8 +63,10 @@ class ReversibleBlock(nn.Module):
             most = 2.0 ** (1 - self.bits) / torch.finfo(y.dtype).eps
             found = decide(y.detach().abs().amax(), on_meta=0.0)
             if not found <= most:
-                raise ValueError(f"with {self.bits} bits behind the point {y.dtype} holds numbers up to {most:g} "
-                                 f"exactly, but a sum reaches {found:g}: take fewer bits")
+                raise ValueError(
+                    f"with {self.bits} bits behind the point {y.dtype} holds numbers up to {most:g} "
+                    f"exactly, but a sum reaches {found:g}: take fewer bits"
+                )
         return y
 
 
@@ -90,7 +92,9 @@ class ReversibleSequence(nn.Module):
         self.bits = next((block.bits for block in self.blocks), None)
         for i, block in enumerate(self.blocks):
             if block.bits != self.bits:
-                raise ValueError(f"block 0 has bits={self.bits}, block {i} has bits={block.bits}: they share a stream")
+                raise ValueError(
+                    f"block 0 has bits={self.bits}, block {i} has bits={block.bits}: they share a stream"
+                )
 
     def forward(self, x1: Tensor, x2: Tensor) -> Pair:
         if self.bits is not None:
@@ -122,8 +126,21 @@ class _Run:
 
 class _Reversible(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, block: ReversibleBlock, stream: list, last: bool, x1: Tensor, x2: Tensor, *params: Tensor) -> Pair:
-        ctx.stream, ctx.params, ctx.f, ctx.g = stream, params, _Run(block, block.f), _Run(block, block.g)
+    def forward(
+        ctx,
+        block: ReversibleBlock,
+        stream: list,
+        last: bool,
+        x1: Tensor,
+        x2: Tensor,
+        *params: Tensor,
+    ) -> Pair:
+        ctx.stream, ctx.params, ctx.f, ctx.g = (
+            stream,
+            params,
+            _Run(block, block.f),
+            _Run(block, block.g),
+        )
         y1 = block.sum(x1, ctx.f.first(x2))
         y2 = block.sum(x2, ctx.g.first(y1))
         if last:
@@ -139,7 +156,9 @@ class _Reversible(torch.autograd.Function):
         del y2
         x1, dy2, of_f = _back(ctx.f, y1, x2, dy2, dy1, ctx.params)
         ctx.stream[:] = x1, x2
-        grads = [b if a is None else a if b is None else a + b for a, b in zip(of_g, of_f, strict=True)]
+        grads = [
+            b if a is None else a if b is None else a + b for a, b in zip(of_g, of_f, strict=True)
+        ]
         return None, None, None, dy1, dy2, *grads
 
 

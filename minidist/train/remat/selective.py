@@ -27,7 +27,15 @@ from .replay import Replay
 from .tape import Kept, Made, Node, Tape, uses
 
 aten = torch.ops.aten
-ATTENTION = (aten.ones, aten.triu, aten.bmm, aten.mul, aten.masked_fill, aten._softmax, aten.native_dropout)
+ATTENTION = (
+    aten.ones,
+    aten.triu,
+    aten.bmm,
+    aten.mul,
+    aten.masked_fill,
+    aten._softmax,
+    aten.native_dropout,
+)
 """What written-out attention does between queries, keys and values, and its result."""
 
 
@@ -43,7 +51,9 @@ def selective(ops: Iterable = (), *, save: Iterable | None = None) -> Callable:
     changed in place since.
     """
     if save is not None and ops:
-        raise ValueError("there is one list: of the operators to compute again, or, by save=, of those not to")
+        raise ValueError(
+            "there is one list: of the operators to compute again, or, by save=, of those not to"
+        )
     named = {_packet(op) for op in (ops if save is None else save)}
     use = uses(lambda func: (func.overloadpacket in named) is (save is None))
 
@@ -63,7 +73,9 @@ def _packet(op):
     if isinstance(op, torch._ops.OpOverload):
         return op.overloadpacket
     if not isinstance(op, torch._ops.OpOverloadPacket):
-        raise TypeError(f"an operator is named as torch.ops.aten.bmm, not by a {type(op).__name__}: {op}")
+        raise TypeError(
+            f"an operator is named as torch.ops.aten.bmm, not by a {type(op).__name__}: {op}"
+        )
     return op
 
 
@@ -92,8 +104,10 @@ class Selective(Frame):
         if isinstance(slot, Kept):
             return slot.get()
         if slot.value is None and slot.made is None:
-            raise RuntimeError("backward asks a second time for a tensor that is computed again only once, as the "
-                               "graph was not to be kept (retain_graph=True)")  # fmt: skip
+            raise RuntimeError(
+                "backward asks a second time for a tensor that is computed again only once, as the "
+                "graph was not to be kept (retain_graph=True)"
+            )
         return super().unpack(slot)
 
     def refill(self) -> None:
@@ -113,7 +127,8 @@ class Selective(Frame):
                 for done in (node, *node.parents):
                     if not needed[done]:
                         del results[done]
-        if not torch._C._autograd._get_current_graph_task_keep_graph():  # nobody will ask a second time
+        # nobody will ask a second time
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
             for slot in itertools.chain.from_iterable(slots.values()):
                 slot.made = None
 

@@ -20,7 +20,9 @@ from .checkpoint import checkpoint
 from .plan import Plan
 
 
-def checkpoint_sequential(functions: Sequence[Callable], segments: int | Plan | None, x: Any) -> Any:
+def checkpoint_sequential(
+    functions: Sequence[Callable], segments: int | Plan | None, x: Any
+) -> Any:
     """`x` through all functions one after the other, as `nn.Sequential` does, with checkpoints.
 
     functions: nn.Sequential or a list; each takes what the one before it gives.  segments: how many, as equal as can

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .replay import Replay
 
-CHANGING = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}  # operands, without saying so
+# operands, without saying so
+CHANGING = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 VIEWS = {"_unsafe_view"}  # likewise
 NOTED, VIEW, CHANGES = "noted", "view", "changes"  # what an operator is to a tape
 
@@ -60,8 +61,10 @@ class Kept(NamedTuple):
         """RuntimeError if it was changed in place since."""
         original = self.original()
         if original is not None and original._version != self.version:
-            raise RuntimeError(f"a tensor {tuple(self.x.shape)} that backward computes others from was modified by an "
-                               f"inplace operation: its version is {original._version}, not {self.version}")
+            raise RuntimeError(
+                f"a tensor {tuple(self.x.shape)} that backward computes others from was modified by an "
+                f"inplace operation: its version is {original._version}, not {self.version}"
+            )
         return self.x
 
 
@@ -79,15 +82,26 @@ class Node:
 
     def __init__(self, order: int, func, args: tuple, kwargs: dict, operands: list):
         self.order, self.func, self._args, self._kwargs = order, func, args, kwargs
-        self.parents = tuple(dict.fromkeys(o.node for o in operands if type(o) is Made))  # whose results it needs
-        self._replay = Replay.bare(leaves((args, kwargs))) if torch.Tag.nondeterministic_seeded in func.tags else None
+        # whose results it needs
+        self.parents = tuple(dict.fromkeys(o.node for o in operands if type(o) is Made))
+        self._replay = (
+            Replay.bare(leaves((args, kwargs)))
+            if torch.Tag.nondeterministic_seeded in func.tags
+            else None
+        )
 
     def run(self, results: dict[Node, list]) -> list:
         """Its results, from those of its parents."""
 
         def value(leaf):
             kind = type(leaf)
-            return results[leaf.node][leaf.index] if kind is Made else leaf.get() if kind is Kept else leaf
+            return (
+                results[leaf.node][leaf.index]
+                if kind is Made
+                else leaf.get()
+                if kind is Kept
+                else leaf
+            )
 
         args, kwargs = mapped(value, self._args), mapped(value, self._kwargs)
         if self._replay is None:
@@ -137,7 +151,8 @@ class Tape(TorchDispatchMode):
         elif use is CHANGES:
             for x in leaves((args, kwargs)):
                 if isinstance(x, Tensor):
-                    self._known.pop(x.untyped_storage()._cdata, None)  # its recipe gives what it was before
+                    # its recipe gives what it was before
+                    self._known.pop(x.untyped_storage()._cdata, None)
         return out
 
     def _noted(self, func, use: str, args: tuple, kwargs: dict) -> Node | None:

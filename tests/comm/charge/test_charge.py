@@ -27,14 +27,28 @@ def test_roofline():
 
 
 PROGRAMS = {
-    "a product": (lambda comm: torch.ones(100, 100, device=comm.device) @ torch.ones(100, 100, device=comm.device),
-                  2 * 4e4 / 1e11 + 2e6 / 1e12),
-    "in place": (lambda comm: torch.empty(1000, device=comm.device).add_(torch.empty(1000, device=comm.device)),
-                 3 * 4e3 / 1e11),
-    "views": (lambda comm: torch.empty(1000, device=comm.device).view(10, 100).t()[3:].detach(), 0.0),
+    "a product": (
+        lambda comm: (
+            torch.ones(100, 100, device=comm.device) @ torch.ones(100, 100, device=comm.device)
+        ),
+        2 * 4e4 / 1e11 + 2e6 / 1e12,
+    ),
+    "in place": (
+        lambda comm: torch.empty(1000, device=comm.device).add_(
+            torch.empty(1000, device=comm.device)
+        ),
+        3 * 4e3 / 1e11,
+    ),
+    "views": (
+        lambda comm: torch.empty(1000, device=comm.device).view(10, 100).t()[3:].detach(),
+        0.0,
+    ),
     "nothing": (lambda comm: comm.size, 0.0),
-    "host": (lambda comm: torch.ones(1000, device="meta" if comm.device.type == "cpu" else "cpu"), 0.0),
-}  # fmt: skip
+    "host": (
+        lambda comm: torch.ones(1000, device="meta" if comm.device.type == "cpu" else "cpu"),
+        0.0,
+    ),
+}
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
@@ -44,10 +58,16 @@ def test_operators_take_time(what, where):
     assert world(2, where=where).run(seconds_of, fn) == pytest.approx([seconds] * 2, rel=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda x: x.add_(x[:2]), lambda x: x.int().add_(x), lambda x: x.add_(torch.ones(3, device="meta").to("cpu")),
-    lambda x: x.div_(x, rounding_mode="up"), lambda x: x.addcmul_(x, x[:2]),
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x.add_(x[:2]),
+        lambda x: x.int().add_(x),
+        lambda x: x.add_(torch.ones(3, device="meta").to("cpu")),
+        lambda x: x.div_(x, rounding_mode="up"),
+        lambda x: x.addcmul_(x, x[:2]),
+    ],
+)
 def test_what_does_not_fit_is_refused_on_meta_as_without_a_meter(wrong):
     program = lambda comm: wrong(torch.empty(3, device="meta"))
     with pytest.raises((RuntimeError, ValueError)) as plain:
@@ -88,7 +108,8 @@ def test_forward_backward_and_step_are_charged(where):
     by_flops = Device("toy", {torch.float32: 1e9}, 10**9, bandwidth=1e30)
     once = 2 * 32 * 64 * 8 / 1e9
     forward, backward, step = world(1, by_flops, where).run(train, nn.Linear(64, 8).to(where))[0]
-    assert (forward, backward) == pytest.approx((once, once), rel=1e-9) and step < 1e-20  # no gradient of x
+    # no gradient of x
+    assert (forward, backward) == pytest.approx((once, once), rel=1e-9) and step < 1e-20
     by_launch = Device("toy", {torch.float32: 1e30}, 10**9, bandwidth=1e30, launch=1.0)
     launches = world(1, by_launch, where).run(train, nn.Linear(64, 8).to(where))[0]
     # addmm, mse; the 1 that backward starts from, the gradient of mse, a product, a sum; an addition each
@@ -96,7 +117,9 @@ def test_forward_backward_and_step_are_charged(where):
 
 
 def test_a_device_without_that_dtype_is_named_with_the_rank():
-    with pytest.raises(ValueError, match="toy has a peak for float32, float64, not for bfloat16") as error:
+    with pytest.raises(
+        ValueError, match="toy has a peak for float32, float64, not for bfloat16"
+    ) as error:
         world(2).run(lambda comm: torch.ones(2, 2).bfloat16() @ torch.ones(2, 2).bfloat16())
     assert error.value.rank == 0
 
@@ -119,7 +142,9 @@ def test_a_ring_pays_for_its_additions_and_for_no_copy_of_the_network(n, where, 
     if rendezvous:
         assert run.run(share, nbytes) == pytest.approx([formula] * n, rel=1e-9)
     results = run.run(share, nbytes)
-    assert {s.name for s in results.trace.spans} == {"add_"} and len(results.trace.spans) == n * (n - 1)
+    assert {s.name for s in results.trace.spans} == {"add_"} and len(results.trace.spans) == n * (
+        n - 1
+    )
     # The buffers of a rank: what is reduced, and room for a chunk that arrives.
     assert [results.trace.memory[r].peak for r in range(n)] == [nbytes + nbytes // n] * n
 
@@ -141,8 +166,12 @@ def test_a_stream_runs_beside_the_computation():
     assert beside.time == pytest.approx(max(products, alone), rel=1e-9)
     lanes = {(s.lane, s.name) for s in beside.trace.spans if s.rank == 0}
     assert lanes == {("main", "mm"), ("lane 0", "add_")}
-    assert any(a.start < b.end and b.start < a.end for a in beside.trace.spans for b in beside.trace.spans
-               if (a.lane, b.lane) == ("main", "lane 0") and a.rank == b.rank)  # fmt: skip
+    assert any(
+        a.start < b.end and b.start < a.end
+        for a in beside.trace.spans
+        for b in beside.trace.spans
+        if (a.lane, b.lane) == ("main", "lane 0") and a.rank == b.rank
+    )
 
 
 def test_what_a_lane_computes_takes_its_own_time():
@@ -168,9 +197,12 @@ def test_hooks_communicate_and_compute_in_backward():
         return comm.now() - before, net.weight.grad.sum().item()
 
     results = world(3).run(program, nn.Linear(64, 8))
-    assert all(2 * 2 * 2 * ALPHA < seconds < 2.1 * 2 * 2 * ALPHA for seconds, _ in results)  # two rings of 2(n−1) steps
+    # two rings of 2(n−1) steps
+    assert all(2 * 2 * 2 * ALPHA < seconds < 2.1 * 2 * 2 * ALPHA for seconds, _ in results)
     assert {total for _, total in results} == {3.0 * 4 * 64 * 8}
-    assert all(results.trace.memory[r].live["gradients"].max() == (64 + 1) * 8 * 4 for r in range(3))
+    assert all(
+        results.trace.memory[r].live["gradients"].max() == (64 + 1) * 8 * 4 for r in range(3)
+    )
 
 
 def test_splitting_costs_messages_only():

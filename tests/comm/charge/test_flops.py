@@ -21,13 +21,16 @@ def flops(fn, *args):
     return profile.by_phase["forward"].flops, profile.by_phase["backward"].flops
 
 
-@pytest.mark.parametrize(("device", "attention", "products"), [
-    ("cpu", "call", 5),  # fused: its backward forms the scores again
-    ("cpu", "written", 4),
-    ("meta", "written", 4),
-    ("meta", "call", 4),  # PyTorch writes it out there
-    ("meta", "operator", 5),
-])
+@pytest.mark.parametrize(
+    ("device", "attention", "products"),
+    [
+        ("cpu", "call", 5),  # fused: its backward forms the scores again
+        ("cpu", "written", 4),
+        ("meta", "written", 4),
+        ("meta", "call", 4),  # PyTorch writes it out there
+        ("meta", "operator", 5),
+    ],
+)
 def test_a_transformer_layer(device, attention, products):
     layer = Layer(attention).to(device)
     x = torch.ones(B, T, H, device=device, requires_grad=True)
@@ -45,7 +48,8 @@ def test_the_first_layer_needs_no_gradient_of_its_input():
 def test_a_convolution_costs_as_much_for_each_gradient(groups, device):
     net = nn.Conv2d(4, 8, 3, stride=2, groups=groups, device=device)
     x = torch.ones(2, 4, 9, 11, device=device, requires_grad=True)
-    forward = 2 * 2 * (4 * 5) * 8 * (4 // groups) * 9  # 2 a product, images, places, outputs, inputs, 3 × 3
+    # 2 a product, images, places, outputs, inputs, 3 × 3
+    forward = 2 * 2 * (4 * 5) * 8 * (4 // groups) * 9
     assert flops(net, x) == (forward, 2 * forward)
     assert flops(net, x.detach()) == (forward, forward)
 
@@ -59,21 +63,32 @@ def test_a_transposed_convolution():
 M, V = torch.ones(6, 4), torch.ones(4)
 
 
-@pytest.mark.parametrize(("func", "args", "count"), [
-    (aten.mm.default, (M, M.t()), 2 * 6 * 4 * 6),
-    (aten.addmm.default, (torch.ones(6), M, M.t()), 2 * 6 * 4 * 6),
-    (aten.addmm_.default, (torch.ones(6, 6), M, M.t()), 2 * 6 * 4 * 6),
-    (aten.mv.default, (M, V), 2 * 24),
-    (aten.addmv.default, (torch.ones(6), M, V), 2 * 24),
-    (aten.addmv_.default, (torch.ones(6), M, V), 2 * 24),
-    (aten.dot.default, (V, V), 8),
-    (aten.bmm.default, (torch.ones(5, 6, 4), torch.ones(5, 4, 3)), 2 * 5 * 6 * 4 * 3),
-    (aten.baddbmm_.default, (torch.ones(5, 6, 3), torch.ones(5, 6, 4), torch.ones(5, 4, 3)), 2 * 5 * 6 * 4 * 3),
-    (aten.addbmm.default, (torch.ones(6, 3), torch.ones(5, 6, 4), torch.ones(5, 4, 3)), 2 * 5 * 6 * 4 * 3),
-    (aten._int_mm.default, (torch.ones(17, 8).char(), torch.ones(8, 8).char()), 2 * 17 * 8 * 8),
-    (aten.add.Tensor, (M, M), 0),
-    (aten._softmax.default, (M, -1, False), 0),
-])
+@pytest.mark.parametrize(
+    ("func", "args", "count"),
+    [
+        (aten.mm.default, (M, M.t()), 2 * 6 * 4 * 6),
+        (aten.addmm.default, (torch.ones(6), M, M.t()), 2 * 6 * 4 * 6),
+        (aten.addmm_.default, (torch.ones(6, 6), M, M.t()), 2 * 6 * 4 * 6),
+        (aten.mv.default, (M, V), 2 * 24),
+        (aten.addmv.default, (torch.ones(6), M, V), 2 * 24),
+        (aten.addmv_.default, (torch.ones(6), M, V), 2 * 24),
+        (aten.dot.default, (V, V), 8),
+        (aten.bmm.default, (torch.ones(5, 6, 4), torch.ones(5, 4, 3)), 2 * 5 * 6 * 4 * 3),
+        (
+            aten.baddbmm_.default,
+            (torch.ones(5, 6, 3), torch.ones(5, 6, 4), torch.ones(5, 4, 3)),
+            2 * 5 * 6 * 4 * 3,
+        ),
+        (
+            aten.addbmm.default,
+            (torch.ones(6, 3), torch.ones(5, 6, 4), torch.ones(5, 4, 3)),
+            2 * 5 * 6 * 4 * 3,
+        ),
+        (aten._int_mm.default, (torch.ones(17, 8).char(), torch.ones(8, 8).char()), 2 * 17 * 8 * 8),
+        (aten.add.Tensor, (M, M), 0),
+        (aten._softmax.default, (M, -1, False), 0),
+    ],
+)
 def test_products(func, args, count):
     assert cost(func, *args).flops == count
 
@@ -83,41 +98,61 @@ def test_out_is_no_operand():
     assert got == Cost(2 * 6 * 4 * 6, (24 + 24 + 36) * 4, torch.float32)
 
 
-@pytest.mark.parametrize(("func", "args", "moved"), [
-    (aten.add.Tensor, (M, M), 3 * 96),
-    (aten.add_.Tensor, (M.clone(), M), 3 * 96),  # read, read, written
-    (aten.copy_.default, (M.clone(), M), 2 * 96),  # what is overwritten is not read
-    (aten.zero_.default, (M.clone(),), 96),
-    (aten.add.Tensor, (M, V.expand(6, 4)), 2 * 96 + 16),  # a broadcast operand as it is stored
-    (aten._foreach_add_.List, ([M.clone(), V.clone()], [M, V]), 3 * (96 + 16)),
-    (aten._foreach_add.List, ([M, V], [M, V]), 3 * (96 + 16)),
-    (aten._foreach_copy_.default, ([M.clone(), V.clone()], [M, V]), 2 * (96 + 16)),
-    (aten._foreach_zero_.default, ([M.clone(), V.clone()],), 96 + 16),
-    (aten.embedding.default, (torch.ones(1000, 4), torch.tensor([1, 5])), 2 * 32 + 16),  # the rows, not the table
-    (aten.index_select.default, (torch.ones(1000, 4), 0, torch.tensor([1, 5])), 2 * 32 + 16),
-    (aten.sum.default, (M,), 96 + 4),
-    (aten.cat.default, ([M, M],), 4 * 96),
-    (aten._to_copy.default, (M,), 2 * 96),
-    (aten.ones.default, ([6, 4],), 96),
-    (aten.view.default, (M, [24]), 0),
-    (aten._unsafe_view.default, (M, [24]), 0),
-    (aten.unsafe_split.Tensor, (M, 2), 0),
-    (aten.split.Tensor, (M, 2), 0),
-    (aten.detach.default, (M,), 0),
-    (aten.t_.default, (M.clone(),), 0),
-    (aten.empty.memory_format, ([6, 4],), 0),
-    (aten.new_empty.default, (M, [6, 4]), 0),
-    (aten.empty_like.default, (M,), 0),
-])
+@pytest.mark.parametrize(
+    ("func", "args", "moved"),
+    [
+        (aten.add.Tensor, (M, M), 3 * 96),
+        (aten.add_.Tensor, (M.clone(), M), 3 * 96),  # read, read, written
+        (aten.copy_.default, (M.clone(), M), 2 * 96),  # what is overwritten is not read
+        (aten.zero_.default, (M.clone(),), 96),
+        (aten.add.Tensor, (M, V.expand(6, 4)), 2 * 96 + 16),  # a broadcast operand as it is stored
+        (aten._foreach_add_.List, ([M.clone(), V.clone()], [M, V]), 3 * (96 + 16)),
+        (aten._foreach_add.List, ([M, V], [M, V]), 3 * (96 + 16)),
+        (aten._foreach_copy_.default, ([M.clone(), V.clone()], [M, V]), 2 * (96 + 16)),
+        (aten._foreach_zero_.default, ([M.clone(), V.clone()],), 96 + 16),
+        # the rows, not the table
+        (aten.embedding.default, (torch.ones(1000, 4), torch.tensor([1, 5])), 2 * 32 + 16),
+        (aten.index_select.default, (torch.ones(1000, 4), 0, torch.tensor([1, 5])), 2 * 32 + 16),
+        (aten.sum.default, (M,), 96 + 4),
+        (aten.cat.default, ([M, M],), 4 * 96),
+        (aten._to_copy.default, (M,), 2 * 96),
+        (aten.ones.default, ([6, 4],), 96),
+        (aten.view.default, (M, [24]), 0),
+        (aten._unsafe_view.default, (M, [24]), 0),
+        (aten.unsafe_split.Tensor, (M, 2), 0),
+        (aten.split.Tensor, (M, 2), 0),
+        (aten.detach.default, (M,), 0),
+        (aten.t_.default, (M.clone(),), 0),
+        (aten.empty.memory_format, ([6, 4],), 0),
+        (aten.new_empty.default, (M, [6, 4]), 0),
+        (aten.empty_like.default, (M,), 0),
+    ],
+)
 def test_bytes(func, args, moved):
     assert cost(func, *args).nbytes == moved
 
 
 def test_views_and_allocations_are_free_and_nothing_else_is():
-    assert all(operator(f).free for f in (aten.t.default, aten.empty.memory_format, aten.set_.source_Storage,
-                                          aten.resize_.default, aten._reshape_alias.default))
-    assert not any(operator(f).free for f in (aten.add_.Tensor, aten.copy_.default, aten.relu_.default,
-                                              aten.clone.default, aten.native_dropout.default))
+    assert all(
+        operator(f).free
+        for f in (
+            aten.t.default,
+            aten.empty.memory_format,
+            aten.set_.source_Storage,
+            aten.resize_.default,
+            aten._reshape_alias.default,
+        )
+    )
+    assert not any(
+        operator(f).free
+        for f in (
+            aten.add_.Tensor,
+            aten.copy_.default,
+            aten.relu_.default,
+            aten.clone.default,
+            aten.native_dropout.default,
+        )
+    )
 
 
 def test_the_dtype_of_the_operands():

@@ -16,13 +16,20 @@ from minidist.study.meter import measure
 from minidist.train.amp import Masters
 from tests.comm.nets import Training, allocated, convnet, mlp, transformer
 
-NETS = {"mlp": mlp, "convnet": convnet, "transformer": transformer, "fused": lambda: transformer("call")}
+NETS = {
+    "mlp": mlp,
+    "convnet": convnet,
+    "transformer": transformer,
+    "fused": lambda: transformer("call"),
+}
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("net", NETS)
 def test_a_training_step_against_the_allocator(net, optimizer):
-    truth, ours, meta = (Training(NETS[net], optimizer, device) for device in ("cpu", "cpu", "meta"))
+    truth, ours, meta = (
+        Training(NETS[net], optimizer, device) for device in ("cpu", "cpu", "meta")
+    )
     for _ in range(2):  # in the first step the optimizer's states are born
         before = sum(truth.states().values())
         peak, end = (before + more for more in allocated(truth.step))
@@ -97,8 +104,12 @@ def test_plain_tensors_that_an_optimizer_steps_are_parameters():
         optimizer.step()
 
     assert measure(step).timeline.at(1.0) == dict.fromkeys(CATEGORIES, 0) | {
-        "parameters": 400, "gradients": 400, "optimizer states": 400}
-    copies = torch.optim.SGD([torch.ones(10)], lr=0.1)  # fp32 copies of the weights, say: no gradient of their own
+        "parameters": 400,
+        "gradients": 400,
+        "optimizer states": 400,
+    }
+    # fp32 copies of the weights, say: no gradient of their own
+    copies = torch.optim.SGD([torch.ones(10)], lr=0.1)
     assert at_peak(lambda given: None, copies) == {"optimizer states": 40}
 
 
@@ -130,13 +141,16 @@ def test_checkpointing_keeps_the_inputs_and_recomputes_the_rest(reentrant):
     most = profile.timeline.live["activations"].max()
     # Backward reads a block's input and its tanh, and the ones that it starts from are a number.
     assert most == (6 * (kept + inside) if reentrant is None else 6 * kept + inside) + 4
-    assert (profile.by_phase["backward"].flops > 2 * profile.by_phase["forward"].flops) is (reentrant is not None)
+    assert (profile.by_phase["backward"].flops > 2 * profile.by_phase["forward"].flops) is (
+        reentrant is not None
+    )
 
 
 def test_activations_are_what_backward_reads():
     w, x = nn.Parameter(torch.ones(10, 10)), torch.ones(5, 10)
     live = measure(lambda: (x @ w).exp().sum().backward()).timeline.live
-    assert live["activations"].max() == 200 + 200 + 4  # x, the exponentials, and the 1 that backward starts from
+    # x, the exponentials, and the 1 that backward starts from
+    assert live["activations"].max() == 200 + 200 + 4
     assert live["activations"][0] == 200  # the batch, from the start
 
     w.grad = None
@@ -168,17 +182,22 @@ def test_what_a_function_saves_is_an_activation():
 def test_a_buffer_that_backward_reads_is_a_buffer():
     net = nn.Linear(10, 10)
     net.register_buffer("scale", torch.ones(10))
-    assert measure(lambda: (net(torch.ones(3, 10)) * net.scale).sum().backward()).at_peak["buffers"] == 40
+    assert (
+        measure(lambda: (net(torch.ones(3, 10)) * net.scale).sum().backward()).at_peak["buffers"]
+        == 40
+    )
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_gradients_that_autograd_steals_or_copies(shared):
     w, v = nn.Parameter(torch.ones(50)), nn.Parameter(torch.ones(50))
-    loss = lambda: ((w + v) if shared else (2 * w + 3 * v)).exp().sum()  # w + v: one output gradient for both
+    # w + v: one output gradient for both
+    loss = lambda: ((w + v) if shared else (2 * w + 3 * v)).exp().sum()
     profile = measure(lambda: loss().backward())
     assert profile.timeline.at(1.0)["gradients"] == 400
     assert w.grad.untyped_storage().data_ptr() != v.grad.untyped_storage().data_ptr()
-    assert measure(lambda: loss().backward()).timeline.live["gradients"].max() == 400  # in place, the second time
+    # in place, the second time
+    assert measure(lambda: loss().backward()).timeline.live["gradients"].max() == 400
 
 
 def test_a_gradient_that_a_hook_takes_away():
@@ -209,7 +228,10 @@ def test_gradients_that_the_program_makes():
 def test_gradients_that_are_views_of_a_bucket():
     net, bucket = nn.Linear(10, 10), torch.zeros(110 + 40)
     net.weight.grad, net.bias.grad = bucket[:100].view(10, 10), bucket[100:110]
-    assert measure(lambda: net(torch.ones(2, 10)).sum().backward()).timeline.at(1.0)["gradients"] == 600
+    assert (
+        measure(lambda: net(torch.ones(2, 10)).sum().backward()).timeline.at(1.0)["gradients"]
+        == 600
+    )
 
 
 def test_arrays_of_numpy_are_held_while_they_are_used():
@@ -229,7 +251,8 @@ def test_what_was_there_before_is_there_from_the_start():
         x = torch.zeros(10) + 1
         return (x * 2).sum() + weight.sum() + late[:1]
 
-    assert measure(program).timeline.at(0.0)["other"] == 6000 + 40  # and the zeros, which take a moment
+    # and the zeros, which take a moment
+    assert measure(program).timeline.at(0.0)["other"] == 6000 + 40
     assert measure(torch.neg, torch.ones(10)).timeline.at(0.0)["other"] == 80
 
 

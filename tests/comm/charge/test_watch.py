@@ -20,7 +20,11 @@ def test_parameters_also_those_that_no_operator_touches():
         return module
 
     assert at_peak(program) == {"parameters": 400, "buffers": 440}
-    assert at_peak(lambda module: torch.ones(1), program()) == {"parameters": 400, "buffers": 240, "other": 4}
+    assert at_peak(lambda module: torch.ones(1), program()) == {
+        "parameters": 400,
+        "buffers": 240,
+        "other": 4,
+    }
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -39,9 +43,15 @@ def test_storages_that_are_emptied_and_filled_again(device):
 
 
 def test_hooks_are_gone_afterwards():
-    before = torch.UntypedStorage.resize_, len(torch.nn.modules.module._global_buffer_registration_hooks)
+    before = (
+        torch.UntypedStorage.resize_,
+        len(torch.nn.modules.module._global_buffer_registration_hooks),
+    )
     measure(torch.ones, 3)
-    assert before == (torch.UntypedStorage.resize_, len(torch.nn.modules.module._global_buffer_registration_hooks))
+    assert before == (
+        torch.UntypedStorage.resize_,
+        len(torch.nn.modules.module._global_buffer_registration_hooks),
+    )
     with pytest.raises(TypeError):
         measure(torch.ones, "x")
     assert before[0] == torch.UntypedStorage.resize_

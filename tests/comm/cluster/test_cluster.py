@@ -13,8 +13,13 @@ CORES = Device("cores", {torch.float32: 8e9}, memory=1000, bandwidth=1.0, launch
 
 def cluster(devices=1, nodes=1, rack=None, ranks=1, **links):
     """Any link that is not given is plain."""
-    return Cluster(links=dict.fromkeys(("device", "nvlink", "nic"), PLAIN) | links,
-                   ranks=ranks, devices=devices, nodes=nodes, rack=rack)  # fmt: skip
+    return Cluster(
+        links=dict.fromkeys(("device", "nvlink", "nic"), PLAIN) | links,
+        ranks=ranks,
+        devices=devices,
+        nodes=nodes,
+        rack=rack,
+    )
 
 
 def nbytes(n):
@@ -44,23 +49,47 @@ def test_places():
     c = cluster(ranks=2, devices=4, nodes=6, rack=2)
     assert c.size == 48
     assert [c.place(r) for r in (0, 1, 2, 7, 8, 16, 47)] == [
-        (0, 0, 0), (0, 0, 0), (0, 0, 1), (0, 0, 3), (0, 1, 0), (1, 2, 0), (2, 5, 3)]  # fmt: skip
+        (0, 0, 0),
+        (0, 0, 0),
+        (0, 0, 1),
+        (0, 0, 3),
+        (0, 1, 0),
+        (1, 2, 0),
+        (2, 5, 3),
+    ]
     assert c.place(47).rack == 2 and c.place(47).node == 5 and c.place(47).device == 3
     assert cluster(nodes=3).place(2) == (0, 2, 0)  # one rack unless told otherwise
     for rank in (-1, 48):
-        with pytest.raises(ValueError, match=f"rank {rank} is not in this cluster of 48 ranks, 0 to 47"):
+        with pytest.raises(
+            ValueError, match=f"rank {rank} is not in this cluster of 48 ranks, 0 to 47"
+        ):
             c.place(rank)
 
 
 def test_levels_and_links():
     """α adds up over the levels of a route, β is the largest."""
-    c = cluster(ranks=2, devices=2, nodes=4, rack=2, device=Level(0.5, 0.1), nvlink=INSIDE,
-                nic=Level(2.0, 0.25), tor=Level(0.5, 0.5), spine=Level(4.0, 0.25))  # fmt: skip
+    c = cluster(
+        ranks=2,
+        devices=2,
+        nodes=4,
+        rack=2,
+        device=Level(0.5, 0.1),
+        nvlink=INSIDE,
+        nic=Level(2.0, 0.25),
+        tor=Level(0.5, 0.5),
+        spine=Level(4.0, 0.25),
+    )
     passed = [c.levels(0, dst) for dst in (1, 2, 4, 8)]
     assert passed == [["device"], ["nvlink"], ["nic", "tor"], ["nic", "tor", "spine"]]
-    assert [c.link(0, dst) for dst in (1, 3, 4, 15)] == [(0.5, 0.1), (1.0, 0.125), (2.5, 0.5), (6.5, 0.5)]
+    assert [c.link(0, dst) for dst in (1, 3, 4, 15)] == [
+        (0.5, 0.1),
+        (1.0, 0.125),
+        (2.5, 0.5),
+        (6.5, 0.5),
+    ]
     assert c.link(15, 0) == c.link(0, 15) and isinstance(c.link(0, 1), Link)
-    assert cluster(devices=2, nodes=2, rack=1).link(0, 3) == (2.0, 0.25)  # switches that take no time of their own
+    # switches that take no time of their own
+    assert cluster(devices=2, nodes=2, rack=1).link(0, 3) == (2.0, 0.25)
     without = Cluster(links={"pcie": INSIDE}, devices=2)
     assert without.levels(0, 1) == ["pcie"] and without.link(0, 1) == (INSIDE.alpha, INSIDE.beta)
 
@@ -109,7 +138,12 @@ def test_half_duplex():
 def test_a_ring_over_half_duplex_ports_takes_twice_as_long():
     """Even ranks send while odd ones receive, then the other way round."""
     ring = [(r, (r + 1) % 4) for r in range(4)]
-    assert times(cluster(devices=4, nvlink=Level(ALPHA, BETA, duplex=False)), *ring) == [ALONE, SECOND, ALONE, SECOND]
+    assert times(cluster(devices=4, nvlink=Level(ALPHA, BETA, duplex=False)), *ring) == [
+        ALONE,
+        SECOND,
+        ALONE,
+        SECOND,
+    ]
     assert times(cluster(devices=4), *ring) == [ALONE] * 4
 
 
@@ -155,9 +189,14 @@ def test_a_world_without_a_cluster_is_a_uniform_one():
             comm.sendrecv(nbytes(4 * step), to, nbytes(4 * step), source)
         return comm.link((comm.rank + 1) % comm.size)
 
-    plain, uniform = World(5, alpha=ALPHA, beta=BETA), World(5, cluster=Cluster.uniform(5, ALPHA, BETA))
+    plain, uniform = (
+        World(5, alpha=ALPHA, beta=BETA),
+        World(5, cluster=Cluster.uniform(5, ALPHA, BETA)),
+    )
     assert plain.run(program) == uniform.run(program) == [(ALPHA, BETA)] * 5
-    assert plain.trace == uniform.trace and plain.time == uniform.time == sum(ALPHA + 4 * k * BETA for k in range(1, 5))
+    assert plain.trace == uniform.trace and plain.time == uniform.time == sum(
+        ALPHA + 4 * k * BETA for k in range(1, 5)
+    )
     assert plain.cluster == uniform.cluster and plain.cluster.device is None
 
 
@@ -173,7 +212,9 @@ def test_a_slow_rank(slow):
 
 def test_a_slow_rank_does_not_slow_what_it_shares():
     """The port is slower; the uplink, slower still, decides the time as before."""
-    c = cluster(nodes=4, rack=2, nic=Level(1.0, 0.25), spine=Level(1.0, 1.0, share=2)).slow_rank(0, 2)
+    c = cluster(nodes=4, rack=2, nic=Level(1.0, 0.25), spine=Level(1.0, 1.0, share=2)).slow_rank(
+        0, 2
+    )
     assert c.link(0, 2) == (3.0, 1.0) and c.link(1, 3) == (2.0, 1.0) and c.link(0, 1) == (2.0, 0.5)
     assert times(c, (0, 2), (1, 3), n=4) == [(0, 4, 7), (4, 8, 10)]
 
@@ -191,8 +232,10 @@ def test_jitter():
     factors = [c.noise("message", 0, k) for k in range(2)]
     assert len({*factors, c.noise("message", 1, 0), c.noise("operation", 0, 0), 1.0}) == 5
     first, second = 2 * factors[0], 2 * factors[0] + 2 * factors[1]
-    assert times(c, (0, 1), (0, 2)) == [(0, first, pytest.approx(2 * first, rel=1e-15)),
-                                        (first, second, pytest.approx(second + 2 * factors[1], rel=1e-15))]  # fmt: skip
+    assert times(c, (0, 1), (0, 2)) == [
+        (0, first, pytest.approx(2 * first, rel=1e-15)),
+        (first, second, pytest.approx(second + 2 * factors[1], rel=1e-15)),
+    ]
     assert cluster(devices=3).noise("message", 0, 0) == 1.0
     assert times(c.jitter(0.0), (0, 1), (0, 2)) == [ALONE, SECOND]
 
@@ -200,10 +243,15 @@ def test_jitter():
 def test_jitter_is_the_same_every_time():
     def program(comm):
         for _ in range(10):
-            comm.sendrecv(nbytes(40), (comm.rank + 1) % comm.size, nbytes(40), (comm.rank - 1) % comm.size)
+            comm.sendrecv(
+                nbytes(40), (comm.rank + 1) % comm.size, nbytes(40), (comm.rank - 1) % comm.size
+            )
 
     def run(seed):
-        world = World(6, cluster=cluster(devices=3, nodes=2, nic=Level(ALPHA, BETA, share=3)).jitter(0.3, seed))
+        world = World(
+            6,
+            cluster=cluster(devices=3, nodes=2, nic=Level(ALPHA, BETA, share=3)).jitter(0.3, seed),
+        )
         world.run(program)
         return world.time, list(world.trace)
 
@@ -219,42 +267,57 @@ def test_links_in_groups_and_between_others():
 
     c = cluster(devices=2, nodes=3, nvlink=INSIDE).slow_link(0, 2, 2)
     results = World(6, cluster=c).run(program)
-    assert results[::2] == [((2 * ALPHA, 2 * BETA), (ALPHA, BETA), (ALPHA, BETA))] * 3  # 0 to 2, 2 to 4, 1 to 2
+    # 0 to 2, 2 to 4, 1 to 2
+    assert results[::2] == [((2 * ALPHA, 2 * BETA), (ALPHA, BETA), (ALPHA, BETA))] * 3
     assert results[1::2] == [((ALPHA, BETA), (ALPHA, BETA), (ALPHA, BETA))] * 3
 
 
 def test_a_world_on_a_cluster_that_is_larger():
     world = World(3, cluster=cluster(devices=2, nodes=4, nvlink=INSIDE))
     assert world.run(lambda comm: comm.link(2, src=0)) == [(ALPHA, BETA)] * 3
-    with pytest.raises(ValueError, match="9 ranks do not fit on the cluster 'cluster', which has room for 8"):
+    with pytest.raises(
+        ValueError, match="9 ranks do not fit on the cluster 'cluster', which has room for 8"
+    ):
         World(9, cluster=cluster(devices=2, nodes=4))
     for both in (dict(alpha=1e-6), dict(beta=0.0)):
         with pytest.raises(ValueError, match="a cluster has links of its own"):
             World(2, cluster=cluster(devices=2), **both)
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: Cluster(devices=2), "2 ranks but no link 'nvlink' or 'pcie', only []"),
-    (lambda: Cluster(nodes=2, links={"pcie": PLAIN}), "no link 'nic', only ['pcie']"),
-    (lambda: Cluster(ranks=2), "no link 'device'"),
-    (lambda: cluster(nodes=0), "at least 1 of its nodes, not 0"),
-    (lambda: cluster(rack=0), "at least 1 of its rack, not 0"),
-    (lambda: cluster(warp=PLAIN), "not 'warp'"),
-    (lambda: cluster(devices=4, nic=Level(1, 1, share=3)), "3 ranks cannot share a wire of level 'nic', which has 4"),
-    (lambda: cluster(nodes=4, rack=2, spine=Level(1, 1, share=4)), "4 ranks cannot share a wire of level 'spine', "),
-    (lambda: Level(-1, 0), "alpha is a number of seconds, at least 0, not -1"),
-    (lambda: Level(0, -2), "beta is a number of seconds a byte, at least 0, not -2"),
-    (lambda: Level(0, 0, share=0), "at least 1 rank, not 0"),
-    (lambda: cluster(nodes=2).slow_rank(2, 2), "rank 2 is not in this cluster of 2 ranks"),
-    (lambda: cluster(nodes=2).slow_rank(1, 0.5), "slow rank 1 takes at least 1 times as long as the others, not 0.5"),
-    (lambda: cluster(nodes=2).slow_link(0, 0, 2), "no route from rank 0 to rank 0"),
-    (lambda: cluster(nodes=2).slow_link(0, 5, 2), "rank 5 is not"),
-    (lambda: cluster(nodes=2).slow_link(0, 1, float("nan")), "not nan"),
-    (lambda: cluster(nodes=2).jitter(-0.1), "0 or more, not -0.1"),
-    (lambda: cluster(nodes=2).speed(2), "rank 2 is not"),
-    (lambda: Cluster(host=CORES), "a host, cores, but no link 'pcie' to it, only []"),
-    (lambda: cluster().part_of_host(0, 1), "the cluster 'cluster' has no host"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Cluster(devices=2), "2 ranks but no link 'nvlink' or 'pcie', only []"),
+        (lambda: Cluster(nodes=2, links={"pcie": PLAIN}), "no link 'nic', only ['pcie']"),
+        (lambda: Cluster(ranks=2), "no link 'device'"),
+        (lambda: cluster(nodes=0), "at least 1 of its nodes, not 0"),
+        (lambda: cluster(rack=0), "at least 1 of its rack, not 0"),
+        (lambda: cluster(warp=PLAIN), "not 'warp'"),
+        (
+            lambda: cluster(devices=4, nic=Level(1, 1, share=3)),
+            "3 ranks cannot share a wire of level 'nic', which has 4",
+        ),
+        (
+            lambda: cluster(nodes=4, rack=2, spine=Level(1, 1, share=4)),
+            "4 ranks cannot share a wire of level 'spine', ",
+        ),
+        (lambda: Level(-1, 0), "alpha is a number of seconds, at least 0, not -1"),
+        (lambda: Level(0, -2), "beta is a number of seconds a byte, at least 0, not -2"),
+        (lambda: Level(0, 0, share=0), "at least 1 rank, not 0"),
+        (lambda: cluster(nodes=2).slow_rank(2, 2), "rank 2 is not in this cluster of 2 ranks"),
+        (
+            lambda: cluster(nodes=2).slow_rank(1, 0.5),
+            "slow rank 1 takes at least 1 times as long as the others, not 0.5",
+        ),
+        (lambda: cluster(nodes=2).slow_link(0, 0, 2), "no route from rank 0 to rank 0"),
+        (lambda: cluster(nodes=2).slow_link(0, 5, 2), "rank 5 is not"),
+        (lambda: cluster(nodes=2).slow_link(0, 1, float("nan")), "not nan"),
+        (lambda: cluster(nodes=2).jitter(-0.1), "0 or more, not -0.1"),
+        (lambda: cluster(nodes=2).speed(2), "rank 2 is not"),
+        (lambda: Cluster(host=CORES), "a host, cores, but no link 'pcie' to it, only []"),
+        (lambda: cluster().part_of_host(0, 1), "the cluster 'cluster' has no host"),
+    ],
+)
 def test_bad_clusters(make, words):
     with pytest.raises(ValueError) as caught:
         make()
@@ -262,10 +325,16 @@ def test_bad_clusters(make, words):
 
 
 def test_the_ranks_of_a_node_divide_its_host():
-    nodes = Cluster(host=CORES, ranks=2, devices=2, nodes=3, links=dict.fromkeys(("device", "nic"), PLAIN)
-                    | {"pcie": Level(2.0, 0.5, share=4)})  # fmt: skip
+    nodes = Cluster(
+        host=CORES,
+        ranks=2,
+        devices=2,
+        nodes=3,
+        links=dict.fromkeys(("device", "nic"), PLAIN) | {"pcie": Level(2.0, 0.5, share=4)},
+    )
     quarter = Device("cores", {torch.float32: 2e9}, 250, 0.25, launch=1.0)
-    assert nodes.part_of_host(11, 12) == nodes.part_of_host(0, 6) == (quarter, (2.0, 2.0))  # one wire for four ranks
+    # one wire for four ranks
+    assert nodes.part_of_host(11, 12) == nodes.part_of_host(0, 6) == (quarter, (2.0, 2.0))
     assert nodes.part_of_host(5, 6) == (CORES.part(2), (2.0, 1.0))  # two ranks on the second node
     assert nodes.part_of_host(0, 1) == (CORES, (2.0, 0.5))
     alone = Cluster.uniform(3, 0.0, 0.0, host=CORES, pcie=Level(1.0, 0.25))
@@ -274,14 +343,27 @@ def test_the_ranks_of_a_node_divide_its_host():
 
 
 def test_a_cluster_is_shown():
-    c = Cluster.dgx1_v100(nodes=8, oversubscription=2).slow_rank(3, 2).slow_link(0, 9, 1.5).jitter(0.1)
+    c = (
+        Cluster.dgx1_v100(nodes=8, oversubscription=2)
+        .slow_rank(3, 2)
+        .slow_link(0, 9, 1.5)
+        .jitter(0.1)
+    )
     text = str(c)
-    assert text.splitlines()[0] == ("DGX-1 V100, V100 SXM: 64 ranks = 1 a device × 8 a node × 8 nodes, 4 a rack; "
-                                    "slow: rank 3 × 2, 0 → 9 × 1.5; jitter σ = 0.1")  # fmt: skip
+    assert text.splitlines()[0] == (
+        "DGX-1 V100, V100 SXM: 64 ranks = 1 a device × 8 a node × 8 nodes, 4 a rack; "
+        "slow: rank 3 × 2, 0 → 9 × 1.5; jitter σ = 0.1"
+    )
     assert [row.split()[:3] for row in text.splitlines()[2:]] == [
-        ["NVLink/NVSwitch", "3.4", "120.0"], ["PCIe", "5.7", "12.0"], ["NIC", "14.0", "12.0"],
-        ["top-of-rack", "0.0", "12.0"], ["spine", "1.0", "12.0"]]  # fmt: skip
+        ["NVLink/NVSwitch", "3.4", "120.0"],
+        ["PCIe", "5.7", "12.0"],
+        ["NIC", "14.0", "12.0"],
+        ["top-of-rack", "0.0", "12.0"],
+        ["spine", "1.0", "12.0"],
+    ]
     assert "2 ranks share one" in text and "4 ranks share one" in text
     html = c._repr_html_()
     assert html.count("<tr>") == 6 and "<td>NVLink/NVSwitch</td><td>3.4</td><td>120.0</td>" in html
-    assert "no limit" in str(Cluster.uniform(2, 1.0, 0.0)) and "one way at a time" in str(Cluster.laptop())
+    assert "no limit" in str(Cluster.uniform(2, 1.0, 0.0)) and "one way at a time" in str(
+        Cluster.laptop()
+    )

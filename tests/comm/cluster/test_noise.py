@@ -14,8 +14,16 @@ def logs(sigma=1.0, seed=0, kind="message", rank=0, n=2000):
 
 def test_the_same_event_has_the_same_factor():
     assert factor(0.3, 7, "message", 2, 5) == factor(0.3, 7, "message", 2, 5)
-    others = {factor(0.3, *event) for event in [(7, "message", 2, 5), (8, "message", 2, 5), (7, "operation", 2, 5),
-                                                (7, "message", 3, 5), (7, "message", 2, 6)]}  # fmt: skip
+    others = {
+        factor(0.3, *event)
+        for event in [
+            (7, "message", 2, 5),
+            (8, "message", 2, 5),
+            (7, "operation", 2, 5),
+            (7, "message", 3, 5),
+            (7, "message", 2, 6),
+        ]
+    }
     assert len(others) == 5
 
 

@@ -79,7 +79,9 @@ def test_a_wrong_message_is_read_all_the_same(comms):
     wrong, right = b.irecv(torch.zeros(2), 0), b.irecv(x := torch.zeros(2), 0)
     for _ in range(100):
         a.endpoint.progress(), b.endpoint.progress()
-    with pytest.raises(ValueError, match=r"rank 0 sends \(1048576,\) float32(.|\n)*rank 1 receives \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"rank 0 sends \(1048576,\) float32(.|\n)*rank 1 receives \(2,\)"
+    ):
         wrong.wait()
     right.wait()
     assert x.tolist() == [3, 3]
@@ -88,7 +90,9 @@ def test_a_wrong_message_is_read_all_the_same(comms):
 def test_a_timeout_counts_from_the_last_movement(comms):
     b = comms[1]
     start = time.monotonic()
-    with pytest.raises(RankMissing, match=r"rank 1 waited 0.3 s for receive of \(2,\) float32 from rank 0 \[x\]"):
+    with pytest.raises(
+        RankMissing, match=r"rank 1 waited 0.3 s for receive of \(2,\) float32 from rank 0 \[x\]"
+    ):
         b.recv(torch.zeros(2), 0, label="x")
     assert 0.25 < time.monotonic() - start < 20
     assert not b.endpoint.open
@@ -96,7 +100,8 @@ def test_a_timeout_counts_from_the_last_movement(comms):
 
 def test_a_message_may_take_longer_than_the_timeout():
     a, _, c = ranks(Rings(3, rate=8e6), timeout=1.5)
-    sent = a.isend(torch.ones(1 << 22), 2)  # 16 MiB: the wire needs two seconds, and moves every 5 ms
+    # 16 MiB: the wire needs two seconds, and moves every 5 ms
+    sent = a.isend(torch.ones(1 << 22), 2)
     start = time.monotonic()
     c.recv(torch.zeros(1 << 22), 0)
     sent.wait()
@@ -109,7 +114,9 @@ def test_what_a_lost_rank_has_sent_is_received_first(comms, flag):
     a.isend(torch.ones(1), 1)
     a.endpoint.rings.flag(0, flag)
     assert b.recv(torch.zeros(1), 0).item() == 1
-    with pytest.raises(PeerLost, match="returned before" if flag == 1 else "failed, or its process died") as caught:
+    with pytest.raises(
+        PeerLost, match="returned before" if flag == 1 else "failed, or its process died"
+    ) as caught:
         b.recv(torch.zeros(1), 0)
     assert caught.value.rank == 0
     with pytest.raises(PeerLost):
@@ -149,7 +156,9 @@ def test_close_waits_and_finds_what_was_never_received(comms):
     ShmComm(a.endpoint, a.ranks, 0, "main/other").isend(torch.ones(1), 1)
     a.isend(torch.ones(1), 1)
     b.irecv(torch.zeros(1), 0)
-    with pytest.raises(Deadlock, match="rank 1 returned, but a message from rank 0 was never received"):
+    with pytest.raises(
+        Deadlock, match="rank 1 returned, but a message from rank 0 was never received"
+    ):
         b.endpoint.close()
     c.endpoint.close()
     assert c.endpoint.rings.flags[2] == 1
@@ -182,7 +191,9 @@ def test_threads_share_an_endpoint(comms):
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=talk, args=(c, 1 - c.rank, lane)) for c in (a, b) for lane in lanes]
+    threads = [
+        threading.Thread(target=talk, args=(c, 1 - c.rank, lane)) for c in (a, b) for lane in lanes
+    ]
     for t in threads:
         t.start()
     for t in threads:

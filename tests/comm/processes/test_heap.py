@@ -14,6 +14,7 @@ MIB = 1 << 20
 
 def faults(comm, lane):
     """Page faults of making, filling and freeing 48 MiB, the twentieth time and later."""
+
     def again(_=None):
         seen = []
         for _ in range(24):

@@ -11,7 +11,9 @@ from minidist.comm.processes.rings import packed
 
 
 def message(op, n=4):
-    comm = SimpleNamespace(ranks=[2, 0, 5], rank=1, channel="main", call=None, local=[2, 0, 5].index)
+    comm = SimpleNamespace(
+        ranks=[2, 0, 5], rank=1, channel="main", call=None, local=[2, 0, 5].index
+    )
     return Message(ShmWork(None, 1), op, comm, True)
 
 
@@ -20,7 +22,14 @@ def test_a_side_survives_its_travel():
     again = side(7, said)
     assert again[:4] == (7, (2, 3), torch.bfloat16, "grad")
     assert again.where.startswith("test_message.py:") and "torch.bfloat16" in again.where
-    assert side(0, says(Recv(torch.ones(()), ANY), checked=False)) == (0, (), torch.float32, None, None, "")
+    assert side(0, says(Recv(torch.ones(()), ANY), checked=False)) == (
+        0,
+        (),
+        torch.float32,
+        None,
+        None,
+        "",
+    )
 
 
 def test_long_words_are_cut_to_fit():
@@ -62,9 +71,17 @@ def test_a_mismatch():
     receive = message(Recv(torch.ones(2), 2, "a"))
     said = says(Send(torch.ones(2), 1, "a"), True)
     assert receive.mismatch(("main", 8, 0.0, said)) is None
-    for op in (Send(torch.ones(3), 1, "a"), Send(torch.ones(2).int(), 1, "a"), Send(torch.ones(2), 1, "b")):
+    for op in (
+        Send(torch.ones(3), 1, "a"),
+        Send(torch.ones(2).int(), 1, "a"),
+        Send(torch.ones(2), 1, "b"),
+    ):
         error = receive.mismatch(("main", 8, 0.0, says(op, True)))
-        assert isinstance(error, ValueError) and "rank 5 sends" in str(error) and "rank 0 receives" in str(error)
+        assert (
+            isinstance(error, ValueError)
+            and "rank 5 sends" in str(error)
+            and "rank 0 receives" in str(error)
+        )
 
 
 @pytest.mark.parametrize("into", [torch.zeros(2), torch.zeros(2, 2)[:, 0], torch.zeros(2, 1)[:, 0]])

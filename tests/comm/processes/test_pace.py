@@ -48,14 +48,22 @@ def test_a_wire_is_busy_for_as_long_as_its_bytes_take():
 
 def test_segments_leave_when_their_last_byte_would_have(clock):
     rings = Rings(2, RATE)
-    out, into, room = Paced(rings, 0, 1, Wire(RATE)), Incoming(rings, 0, 1), Bytes(size=3 * rings.slot)
+    out, into, room = (
+        Paced(rings, 0, 1, Wire(RATE)),
+        Incoming(rings, 0, 1),
+        Bytes(size=3 * rings.slot),
+    )
     long = message(3 * rings.slot, clock.now)
     first, full = (rings.slot - HEADER) / RATE, rings.slot / RATE
     assert not out.push(long) and out.due == 100 + first
     clock.now = 100 + first - 1e-9
     assert not out.push(long)
     clock.now = 100 + first
-    assert out.push(long) and long.moved == rings.slot - HEADER and out.due == pytest.approx(clock.now + full)
+    assert (
+        out.push(long)
+        and long.moved == rings.slot - HEADER
+        and out.due == pytest.approx(clock.now + full)
+    )
     clock.now += 2.01 * full  # nobody looked for a while: the wire has been busy all the same
     assert out.push(long) and long.moved == 3 * rings.slot - HEADER
     assert into.pull(room) and room.moved == long.moved
@@ -70,7 +78,8 @@ def test_a_receiver_that_is_late_stops_the_wire(clock):
     assert out.push(long) and long.moved == SLOTS * rings.slot - HEADER  # no more room in the ring
     clock.now = 300.0
     assert not out.push(long) and into.pull(room)
-    assert not out.push(long) and out.due == pytest.approx(300 + rings.slot / RATE)  # no credit for waiting
+    # no credit for waiting
+    assert not out.push(long) and out.due == pytest.approx(300 + rings.slot / RATE)
 
 
 def test_messages_to_several_ranks_share_the_wire(clock):
@@ -145,7 +154,9 @@ def test_waiting_for_a_slow_link_costs_no_processor_time():
 
 
 def test_a_dead_rank_is_noticed_and_leaves_the_wire_asleep():
-    endpoints = [Endpoint(rings, r, 5.0, True, Trace(2)) for rings in [Rings(2, 1e5)] for r in range(2)]
+    endpoints = [
+        Endpoint(rings, r, 5.0, True, Trace(2)) for rings in [Rings(2, 1e5)] for r in range(2)
+    ]
     a = ShmComm(endpoints[0], [0, 1], 0)
     work = a.isend(torch.zeros(1 << 20), 1)
     endpoints[0].rings.flag(1, 2)

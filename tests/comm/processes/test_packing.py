@@ -15,14 +15,30 @@ def through(value):
     return pickle.loads(dumps(value))
 
 
-@pytest.mark.parametrize("x", [
-    torch.arange(5), torch.tensor(3.0), torch.empty(0, 3), torch.ones(2, 3).t(), torch.ones(4).bfloat16()[1::2],
-    torch.tensor([1 + 2j]).conj(), torch.tensor([True, False]), torch.nn.Parameter(torch.ones(2)),
-    torch.ones(2, dtype=torch.float8_e4m3fn), torch.ones(2, requires_grad=True),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.arange(5),
+        torch.tensor(3.0),
+        torch.empty(0, 3),
+        torch.ones(2, 3).t(),
+        torch.ones(4).bfloat16()[1::2],
+        torch.tensor([1 + 2j]).conj(),
+        torch.tensor([True, False]),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2, dtype=torch.float8_e4m3fn),
+        torch.ones(2, requires_grad=True),
+    ],
+    ids=str,
+)
 def test_tensors(x):
     y = through(x)
-    assert type(y) is type(x) and y.dtype == x.dtype and y.shape == x.shape and y.stride() == x.stride()
+    assert (
+        type(y) is type(x)
+        and y.dtype == x.dtype
+        and y.shape == x.shape
+        and y.stride() == x.stride()
+    )
     assert y.requires_grad == x.requires_grad and y.is_conj() == x.is_conj()
     assert torch.equal(y.detach().to(torch.complex64), x.detach().to(torch.complex64))
 
@@ -47,7 +63,13 @@ def test_tied_parameters_stay_tied():
 
 def test_a_module_travels_by_value_and_the_registry_is_as_before():
     module = types.ModuleType("of_the_user")
-    lines = "factor = 3", "def helper(x):", "    return factor * x", "def program(comm, x):", "    return helper(x)"
+    lines = (
+        "factor = 3",
+        "def helper(x):",
+        "    return factor * x",
+        "def program(comm, x):",
+        "    return helper(x)",
+    )
     exec("\n".join(lines), vars(module))
     sys.modules["of_the_user"] = module
     try:

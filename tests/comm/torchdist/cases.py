@@ -12,18 +12,30 @@ from minidist import collectives
 from minidist.comm.torchdist import process_group
 from tests.largest import largest
 
-OPS = [dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT, dist.ReduceOp.AVG]
+OPS = [
+    dist.ReduceOp.SUM,
+    dist.ReduceOp.MIN,
+    dist.ReduceOp.MAX,
+    dist.ReduceOp.PRODUCT,
+    dist.ReduceOp.AVG,
+]
 
 
 def group_of(comm, kind):
     """gloo's default group, or ours: "lane" beside the program, "here" in it."""
-    return dist.group.WORLD if kind == "gloo" else process_group(comm, collectives, overlap=kind == "lane")
+    return (
+        dist.group.WORLD
+        if kind == "gloo"
+        else process_group(comm, collectives, overlap=kind == "lane")
+    )
 
 
 def calls(comm, kind, dtype=torch.float64):
     """What each collective gives on whole numbers, where the order of addition does not matter."""
     group, n, r = group_of(comm, kind), comm.size, comm.rank
-    give = lambda *shape: (torch.arange(24)[: torch.Size(shape).numel()].view(shape) % 5 + r + 1).to(dtype)
+    give = lambda *shape: (
+        torch.arange(24)[: torch.Size(shape).numel()].view(shape) % 5 + r + 1
+    ).to(dtype)
     room = lambda *shape: torch.zeros(shape, dtype=dtype)
     found = []
 
@@ -69,7 +81,9 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         norms = [nn.BatchNorm1d(7)] if norm else []
-        self.layers = nn.Sequential(nn.Linear(5, 7), *norms, nn.Tanh(), nn.Linear(7, 3, bias=False), nn.Linear(3, 1))
+        self.layers = nn.Sequential(
+            nn.Linear(5, 7), *norms, nn.Tanh(), nn.Linear(7, 3, bias=False), nn.Linear(3, 1)
+        )
         self.layers[0].bias.requires_grad_(False)
         self.unused = nn.Linear(2, 2) if unused else None
         self.to(dtype)
@@ -85,7 +99,10 @@ def rows(comm, dtype):
 
 def train(model, x, clip=None, steps=3, accumulate=None):
     """Its losses."""
-    optimizer, losses = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01), []
+    optimizer, losses = (
+        torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01),
+        [],
+    )
     for step in range(steps):
         optimizer.zero_grad()
         if accumulate is not None:
@@ -114,13 +131,18 @@ def ddp(comm, group, dtype=torch.float64):
 
 def fsdp(comm, group, dtype=torch.float64, mesh=None):
     """Losses and whole parameters after 3 steps, the second one clipped by the global norm."""
-    mesh, net = mesh or DeviceMesh.from_group(group, "cpu"), Net(norm=False, unused=False, dtype=dtype)
+    mesh, net = (
+        mesh or DeviceMesh.from_group(group, "cpu"),
+        Net(norm=False, unused=False, dtype=dtype),
+    )
     for layer in net.layers:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
     clip = lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.1)
-    return train(net, rows(comm, dtype), clip) + [p.full_tensor() for p in net.state_dict().values()]
+    return train(net, rows(comm, dtype), clip) + [
+        p.full_tensor() for p in net.state_dict().values()
+    ]
 
 
 def both(comm, kind, dtype=torch.float64):
@@ -130,4 +152,6 @@ def both(comm, kind, dtype=torch.float64):
 
 def far(ours, theirs):
     """The largest difference of two lists of tensors."""
-    return largest(float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return largest(
+        float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True)
+    )

@@ -83,14 +83,21 @@ def test_a_comm_that_only_one_rank_has_made_is_named():
         if comm.rank == 0:
             TorchComm(timeout=0.5).recv(torch.zeros(1), 1)
 
-    with pytest.raises(RankMissing, match="this is Comm number 2 of its group, and that rank has made 1"):
+    with pytest.raises(
+        RankMissing, match="this is Comm number 2 of its group, and that rank has made 1"
+    ):
         launch(program, 2, transport="gloo", timeout=10)
 
 
-@pytest.mark.parametrize(("kwargs", "words"), [
-    (dict(timeout="5"), "a timeout is a number of seconds"), (dict(seed=None), "a seed is a whole number"),
-    (dict(backend="mpi"), 'a backend is "gloo" or "nccl", not \'mpi\''), (dict(checked="no"), "checked is True, False"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(timeout="5"), "a timeout is a number of seconds"),
+        (dict(seed=None), "a seed is a whole number"),
+        (dict(backend="mpi"), 'a backend is "gloo" or "nccl", not \'mpi\''),
+        (dict(checked="no"), "checked is True, False"),
+    ],
+)
 def test_arguments_of_from_env(kwargs, words):
     def program():
         with pytest.raises((ValueError, TypeError), match=words):

@@ -20,21 +20,42 @@ def refused(n, program, *args):
 
 def test_what_is_not_there_is_named():
     words = refused(2, lambda group: dist.all_reduce(torch.ones(2), group=group))
-    assert "all_reduce_ is called, and this group has none: process_group(…, all_reduce_=…)" in words
-    with pytest.raises(ValueError, match="no function 'all_reduce': there are all_gather_, all_reduce_"):
+    assert (
+        "all_reduce_ is called, and this group has none: process_group(…, all_reduce_=…)" in words
+    )
+    with pytest.raises(
+        ValueError, match="no function 'all_reduce': there are all_gather_, all_reduce_"
+    ):
         World(1).run(lambda comm: CommGroup(comm, overlap=False, all_reduce=print) and None)
     with pytest.raises(ValueError, match="overlap=False"):
         World(1).run(lambda comm: CommGroup(comm, collectives) and None)
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda g: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BAND, g), "sum, mean, min, max, prod"),
-    (lambda g: dist.all_reduce(torch.ones(2), torch.distributed._make_nccl_premul_sum(0.5), g), "sum, mean, min"),
-    (lambda g: dist.all_reduce(torch.ones(2).to_sparse(), group=g), "dense CPU tensors"),
-    (lambda g: dist.all_gather_single(torch.ones(5), torch.ones(2), g), "2 parts of (2,) float32 are 4 numbers"),
-    (lambda g: dist.reduce_scatter_single(torch.ones(2), torch.ones(5), group=g), "(5,) float32, and 2 parts of (2,)"),
-    (lambda g: dist.all_gather_single(torch.ones(2, 4).T, torch.ones(2, 2), g), "contiguous"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda g: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BAND, g),
+            "sum, mean, min, max, prod",
+        ),
+        (
+            lambda g: dist.all_reduce(
+                torch.ones(2), torch.distributed._make_nccl_premul_sum(0.5), g
+            ),
+            "sum, mean, min",
+        ),
+        (lambda g: dist.all_reduce(torch.ones(2).to_sparse(), group=g), "dense CPU tensors"),
+        (
+            lambda g: dist.all_gather_single(torch.ones(5), torch.ones(2), g),
+            "2 parts of (2,) float32 are 4 numbers",
+        ),
+        (
+            lambda g: dist.reduce_scatter_single(torch.ones(2), torch.ones(5), group=g),
+            "(5,) float32, and 2 parts of (2,)",
+        ),
+        (lambda g: dist.all_gather_single(torch.ones(2, 4).T, torch.ones(2, 2), g), "contiguous"),
+    ],
+)
 def test_wrong_calls(call, words):
     assert words in refused(2, call, collectives)
 
@@ -42,6 +63,7 @@ def test_wrong_calls(call, words):
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_ddp_sends_what_a_ring_sends(n):
     """All gradients in one bucket: 2(n−1) messages and 2(n−1)/n·N bytes a rank, no more."""
+
     def program(comm):
         net = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
         model = nn.parallel.DistributedDataParallel(
@@ -59,9 +81,15 @@ def test_ddp_sends_what_a_ring_sends(n):
 
 def test_a_tensor_of_several_calls():
     """A strided tensor, several tensors of two dtypes, a tensor without numbers, and one number."""
+
     def program(comm):
         group, r = CommGroup(comm, collectives, overlap=False), comm.rank
-        xs = [torch.full((2, 3), float(r)).T, torch.tensor(r), torch.full((2,), r + 0.5), torch.empty(0)]
+        xs = [
+            torch.full((2, 3), float(r)).T,
+            torch.tensor(r),
+            torch.full((2,), r + 0.5),
+            torch.empty(0),
+        ]
         work = group.allreduce(xs)
         assert work.is_success() and work.result() is not None and work.get_future().done()
         return [x.sum().item() for x in xs]

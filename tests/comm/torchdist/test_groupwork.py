@@ -23,7 +23,9 @@ def fails(comm, x, op):
 def waited(comm):
     """A collective that waits for us: not done before, done after."""
     go = threading.Event()
-    group = CommGroup(comm, all_reduce_=lambda comm, x, op: go.wait() and x.add_(1), barrier=lambda comm: None)
+    group = CommGroup(
+        comm, all_reduce_=lambda comm, x, op: go.wait() and x.add_(1), barrier=lambda comm: None
+    )
     x = torch.zeros(2)
     work, behind = group.allreduce([x]), group.barrier()
     future = work.get_future()
@@ -47,7 +49,9 @@ def errors(comm):
         with pytest.raises((Broken, RuntimeError), match="of no use"):
             wait()
     found.append((work.is_completed(), work.is_success(), type(work.exception()).__name__))
-    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2), process_group=group, init_sync=False)
+    model = nn.parallel.DistributedDataParallel(
+        nn.Linear(2, 2), process_group=group, init_sync=False
+    )
     with pytest.raises(RuntimeError, match="of no use"):
         model(torch.ones(1, 2)).sum().backward()
     return found

@@ -22,27 +22,58 @@ for port, master in enumerate(sys.argv[1:], 29411):  # they meet here, then ther
     torch.distributed.destroy_process_group()
 """
 # A name of its own, and a list of names of its own.
-NAMED = 'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+NAMED = (
+    'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+)
 NAMES = ("hosta", "hostb")
 
 
 def started(host, place, folder, command, **variables):
     """Start a command on a host that knows itself by loopback only, and the other by its address."""
     lines = ["127.0.0.1 localhost"]
-    lines += [f"{'127.0.1.1' if i == place else ADDRESSES[i]} {name}" for i, name in enumerate(NAMES)]
+    lines += [
+        f"{'127.0.1.1' if i == place else ADDRESSES[i]} {name}" for i, name in enumerate(NAMES)
+    ]
     (folder / NAMES[place]).write_text("\n".join(lines) + "\n")
-    inside = ["unshare", "--uts", "--mount", "sh", "-c", NAMED, "sh", NAMES[place], str(folder / NAMES[place])]
-    return subprocess.Popen(["ip", "netns", "exec", host, *inside, *command], cwd=ROOT, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, env=os.environ | variables)  # fmt: skip
+    inside = [
+        "unshare",
+        "--uts",
+        "--mount",
+        "sh",
+        "-c",
+        NAMED,
+        "sh",
+        NAMES[place],
+        str(folder / NAMES[place]),
+    ]
+    return subprocess.Popen(
+        ["ip", "netns", "exec", host, *inside, *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
+    )
 
 
 def both(folder, *masters):
     """What a rank on each host prints, and the errors."""
     with hosts(1000) as names:
         command = [sys.executable, "-c", PROGRAM, *masters]
-        ranks = [started(host, i, folder, command, RANK=str(i), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
-                         OMP_NUM_THREADS="1")
-                 for i, host in enumerate(names)]  # fmt: skip
+        ranks = [
+            started(
+                host,
+                i,
+                folder,
+                command,
+                RANK=str(i),
+                WORLD_SIZE="2",
+                LOCAL_RANK="0",
+                LOCAL_WORLD_SIZE="1",
+                OMP_NUM_THREADS="1",
+            )
+            for i, host in enumerate(names)
+        ]
         return [rank.communicate(timeout=120) for rank in ranks]
 
 
@@ -90,12 +121,16 @@ def test_the_default_route_if_all_meet_here(named):
 
 def test_several_and_no_route_says_what_to_set(named):
     named("127.0.1.1", TWO)
-    with pytest.raises(RuntimeError, match=r"hosta, stands for 127\.0\.1\.1.*set GLOO_SOCKET_IFNAME.*\(eth0, doc"):
+    with pytest.raises(
+        RuntimeError, match=r"hosta, stands for 127\.0\.1\.1.*set GLOO_SOCKET_IFNAME.*\(eth0, doc"
+    ):
         interface.name_interface("hosta")
 
 
-@pytest.mark.parametrize(("own", "master"), [("10.0.0.1", "10.0.0.9"), ("127.0.1.1", "localhost"),
-                                             ("127.0.1.1", "127.0.0.1")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "master"),
+    [("10.0.0.1", "10.0.0.9"), ("127.0.1.1", "localhost"), ("127.0.1.1", "127.0.0.1")],
+)
 def test_a_good_name_and_a_lone_machine_stay_as_they_are(own, master, named):
     environ = named(own, TWO, {"10.0.0.9": "10.0.0.1"})
     interface.name_interface(master)
@@ -112,5 +147,7 @@ def test_what_the_user_has_set_stays(named, monkeypatch):
 def test_this_machine_s_own():
     found = interface.interfaces()
     listed = ip("-4", "-o", "address").splitlines() if missing() is None else []
-    assert set(found.values()) >= {line.split()[1].split("@")[0] for line in listed if " lo " not in line} - {"lo"}
+    assert set(found.values()) >= {
+        line.split()[1].split("@")[0] for line in listed if " lo " not in line
+    } - {"lo"}
     assert interface.address_towards("127.0.0.1").startswith("127.") and callable(from_env)

@@ -46,7 +46,8 @@ def collectives(comm, lengths):
     cs = chunks(lengths, lambda i: i if r == root else -1)
     native.scatter(cs, root)
     assert cs[r].tolist() == [r] * lengths[r]
-    into = chunks([lengths[r]] * n, lambda i: -1)  # rank q sends to rank i as much as lengths[i] says
+    # rank q sends to rank i as much as lengths[i] says
+    into = chunks([lengths[r]] * n, lambda i: -1)
     native.all_to_all(into, chunks(lengths, lambda i: 10 * r + i))
     assert values(into) == values(chunks([lengths[r]] * n, lambda q: 10 * q + r))
     native.barrier()
@@ -57,8 +58,12 @@ def kinds(comm):
     """On the whole Comm, on one of the reverse order, on a part of it in reverse order."""
     reverse = comm.split(0, key=-comm.rank)
     part = comm.split(0 if comm.rank else None, key=-comm.rank)
-    done = [collectives(c, lengths) for c in (comm, reverse, part) if c is not None
-            for lengths in ([2, 0, 5], [4, 4, 4], [0, 0, 0])]  # fmt: skip
+    done = [
+        collectives(c, lengths)
+        for c in (comm, reverse, part)
+        if c is not None
+        for lengths in ([2, 0, 5], [4, 4, 4], [0, 0, 0])
+    ]
     return sum(done)
 
 

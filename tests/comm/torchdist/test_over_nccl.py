@@ -21,9 +21,21 @@ from tests.comm.torchrun import in_its_place, over_nccl_like
 from tests.repository.files import ROOT
 
 CHECKED = pytest.mark.parametrize("checked", [True, False])
-POSTED = ("send_first", "send_first_waits_crossed", "receive_first", "receive_first_waits_crossed",
-          "another_order_on_each_rank", "many_outstanding", "mixed_sizes", "peers_out_of_order", "a_batch_between",
-          "a_collective_between", "polled", "never_waited_for", "on_lanes")  # fmt: skip
+POSTED = (
+    "send_first",
+    "send_first_waits_crossed",
+    "receive_first",
+    "receive_first_waits_crossed",
+    "another_order_on_each_rank",
+    "many_outstanding",
+    "mixed_sizes",
+    "peers_out_of_order",
+    "a_batch_between",
+    "a_collective_between",
+    "polled",
+    "never_waited_for",
+    "on_lanes",
+)
 
 
 def in_any_order(comm):
@@ -52,7 +64,8 @@ def starts(comm):
     a = comm.isend(torch.ones(1, device=comm.device), peer)
     b = comm.irecv(ys[0], peer)
     c = comm.batch([Send(torch.full((2,), 2.0, device=comm.device), peer), Recv(ys[1], peer)])
-    d = comm.batch([Send(torch.zeros(0, device=comm.device), peer), Recv(ys[2], peer)])  # nothing to pass
+    # nothing to pass
+    d = comm.batch([Send(torch.zeros(0, device=comm.device), peer), Recv(ys[2], peer)])
     before = list(groups)
     a.wait()
     once = list(groups)
@@ -76,7 +89,9 @@ def test_what_is_posted_starts_together_at_the_first_wait(checked):
         assert ys == [[1], [2, 2], []]
 
 
-@pytest.mark.parametrize("what", ["done", "flush", "a collective", "a lane", "a split", "another Comm"])
+@pytest.mark.parametrize(
+    "what", ["done", "flush", "a collective", "a lane", "a split", "another Comm"]
+)
 def test_what_starts_it(what):
     def program(comm):
         peer, x = 1 - comm.rank, torch.ones(4, device=comm.device)
@@ -108,7 +123,10 @@ def test_a_message_may_be_the_first_operation(checked):
     """Of the whole run's Comm, and of a part's."""
 
     def program(comm):
-        x, part = torch.full((3,), float(comm.rank), device=comm.device), comm.split(0 if comm.rank else None)
+        x, part = (
+            torch.full((3,), float(comm.rank), device=comm.device),
+            comm.split(0 if comm.rank else None),
+        )
         for one, far in ((comm, 2), (part, 1)):
             if one is not None and one.rank == 0:
                 one.send(x, far)
@@ -127,14 +145,24 @@ def test_groups_of_overlapping_ranks_meet():
         for first in range(n - 1):
             pair = comm.split([0 if r in (first, first + 1) else None for r in range(n)])
             if pair is not None:
-                found.append(all_reduce_(pair, torch.tensor([float(comm.rank)], device=comm.device)).tolist())
+                found.append(
+                    all_reduce_(pair, torch.tensor([float(comm.rank)], device=comm.device)).tolist()
+                )
         back = comm.split(0, key=-comm.rank)
         again = back.split(back.rank % 2, key=-back.rank)
         everyone = back.on_host()._exchange([comm.rank])
         x = torch.tensor([float(comm.rank)], device=comm.device)
         y = back.sendrecv(x, (back.rank + 1) % n, torch.zeros_like(x), (back.rank - 1) % n)
         mesh = Mesh(comm, dp=2, tp=2)
-        return found, back.rank, again.members, everyone, y.tolist(), mesh.dp.members, mesh.tp.members
+        return (
+            found,
+            back.rank,
+            again.members,
+            everyone,
+            y.tolist(),
+            mesh.dp.members,
+            mesh.tp.members,
+        )
 
     for r, (found, rank, again, everyone, y, dp, tp) in enumerate(over_nccl_like(program, 4)):
         assert found == [[float(2 * first + 1)] for first in (r - 1, r) if 0 <= first < 3]
@@ -154,10 +182,19 @@ def test_a_group_of_gpus_alone_under_a_group_of_gloo():
         lane = comm.stream(lambda lane: (type(lane.group).__name__, all_reduce_(lane, x).tolist()))
         part = comm.split(comm.rank, key=0)
         words = comm.on_host()
-        kinds = comm.checked, lane.wait(), type(part.group).__name__, words.checked, words.device.type
+        kinds = (
+            comm.checked,
+            lane.wait(),
+            type(part.group).__name__,
+            words.checked,
+            words.device.type,
+        )
         return nccl_like.given_back((*kinds, all_reduce_(words, torch.ones(2)).tolist()))
 
-    assert in_its_place(program, 2) == [(False, ("NcclLike", [2.0] * 3), "NcclLike", False, "cpu", [2.0, 2.0])] * 2
+    assert (
+        in_its_place(program, 2)
+        == [(False, ("NcclLike", [2.0] * 3), "NcclLike", False, "cpu", [2.0, 2.0])] * 2
+    )
 
 
 @pytest.mark.parametrize(("schedule", "checked"), [(gpipe, False), (one_f_one_b, True)])
@@ -176,7 +213,9 @@ def test_pipelines(schedule, checked):
                 pipeline = Pipeline(layer, part, schedule, nn.functional.mse_loss, ahead=ahead)
                 x, y = torch.randn(8, 8).to(comm.device), torch.randn(8, 8).to(comm.device)
                 losses.append([pipeline.step(4, x, y) for _ in range(2)])
-        return [[[round(loss.item(), 6) for loss in step or ()] for step in pair] for pair in losses]
+        return [
+            [[round(loss.item(), 6) for loss in step or ()] for step in pair] for pair in losses
+        ]
 
     found = over_nccl_like(program, 3, checked=checked)
     two, three = found[1][:3], found[2]
@@ -186,7 +225,9 @@ def test_pipelines(schedule, checked):
 def test_a_mismatch_is_told_and_the_comm_is_given_up():
     def program(comm):
         x, peer = torch.ones(2 + comm.rank, device=comm.device), 1 - comm.rank
-        with pytest.raises(Mismatch, match=r"rank 0 sends \(2,\) float32|rank 1 sends \(3,\) float32"):
+        with pytest.raises(
+            Mismatch, match=r"rank 0 sends \(2,\) float32|rank 1 sends \(3,\) float32"
+        ):
             comm.sendrecv(x, peer, torch.zeros(2 + comm.rank, device=comm.device), peer)
         with pytest.raises(CommError, match="given up after a mismatch"):
             comm.isend(x, peer)
@@ -199,7 +240,11 @@ def test_a_mismatch_is_told_and_the_comm_is_given_up():
 
 def test_a_mismatch_of_words_leaves_the_comm_usable():
     def program(comm):
-        x, y, peer = torch.ones(2, device=comm.device), torch.zeros(2, device=comm.device), 1 - comm.rank
+        x, y, peer = (
+            torch.ones(2, device=comm.device),
+            torch.zeros(2, device=comm.device),
+            1 - comm.rank,
+        )
         with pytest.raises(Mismatch, match="labelled 'a'"):
             comm.sendrecv(x, peer, y, peer, "ab"[comm.rank])
         return comm.sendrecv(x, peer, y, peer).tolist()
@@ -222,7 +267,9 @@ def test_dtypes_that_nccl_does_not_know_travel_as_bytes():
 def test_a_server_is_refused():
     def program(comm):
         with pytest.raises(ValueError, match=r"which NCCL cannot: .* --backend gloo"):
-            ParameterServer(nn.Linear(2, 2).to(comm.device), comm, lambda p: torch.optim.SGD(p, 0.1))
+            ParameterServer(
+                nn.Linear(2, 2).to(comm.device), comm, lambda p: torch.optim.SGD(p, 0.1)
+            )
         return True
 
     assert over_nccl_like(program, 2) == [True] * 2
@@ -248,9 +295,23 @@ def test_one_rank_fails_and_the_others_end(backend, tmp_path):
     """Under torchrun: rank 0 sits in a collective, whose timeout is five minutes."""
     script, start = tmp_path / "failing.py", time.monotonic()
     script.write_text(FAILING)
-    run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                          str(script), backend], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-                         capture_output=True, text=True, timeout=120)  # fmt: skip
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(script),
+            backend,
+        ],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert run.returncode == 1
     assert "rank 1 has had enough" in run.stderr
     assert time.monotonic() - start < 60

@@ -28,8 +28,13 @@ def test_jobs_run_on_the_thread_that_asks_in_the_lanes_stream():
     gpu, comm, unwaited = nccl_like.Gpu(), FakeComm(), {}
     lane, main = StreamLane(comm, gpu, unwaited), gpu.current_stream()
     seen = []
-    works = [lane.put(lambda c, i: seen.append((c is comm, i, gpu.current_stream() is not main)) or 10 * i, (i,))
-             for i in range(3)]  # fmt: skip
+    works = [
+        lane.put(
+            lambda c, i: seen.append((c is comm, i, gpu.current_stream() is not main)) or 10 * i,
+            (i,),
+        )
+        for i in range(3)
+    ]
     assert seen == [(True, i, True) for i in range(3)]
     assert comm.started == ["MainThread"] * 3
     assert gpu.current_stream() is main and len(unwaited) == 3
@@ -81,7 +86,21 @@ def test_which_tensors_a_job_uses():
     def job():
         return d
 
-    found = list(tensors([a, {"b": (b,)}, held, job, functools.partial(print, e), hidden, uneven, Holder(held), {f}]))
+    found = list(
+        tensors(
+            [
+                a,
+                {"b": (b,)},
+                held,
+                job,
+                functools.partial(print, e),
+                hidden,
+                uneven,
+                Holder(held),
+                {f},
+            ]
+        )
+    )
     assert {id(x) for x in found} == {id(x) for x in xs}
     assert len(found) == 6
 

@@ -14,7 +14,9 @@ def program():
     x = torch.tensor([r])
     y = comm.sendrecv(x, (r + 1) % n, torch.zeros_like(x), (r - 1) % n)
     half = comm.split(r % 2, key=-r)
-    lane = comm.stream(lambda c: c.sendrecv(x, (r + 1) % n, torch.zeros_like(x), (r - 1) % n).item())
+    lane = comm.stream(
+        lambda c: c.sendrecv(x, (r + 1) % n, torch.zeros_like(x), (r - 1) % n).item()
+    )
     total = torch.ones(2)
     comm.native.all_reduce(total, "sum")
     try:
@@ -24,8 +26,19 @@ def program():
         said = "refused" if "rank 0 sends (2,)" in str(error) else str(error)
     number = torch.rand(1).item()
     again = from_env().rank  # a second time is the same
-    return (r, n, type(comm).__name__, y.item(), half.rank, half.size, lane.wait(), total.sum().item(), said, again,
-            number)  # fmt: skip
+    return (
+        r,
+        n,
+        type(comm).__name__,
+        y.item(),
+        half.rank,
+        half.size,
+        lane.wait(),
+        total.sum().item(),
+        said,
+        again,
+        number,
+    )
 
 
 def test_from_env(capsys):
@@ -33,7 +46,8 @@ def test_from_env(capsys):
     numbers = World(3, seed=7).run(lambda comm: torch.rand(1).item())
     assert list(in_its_place(program, 3)) == [
         (r, 3, "TorchComm", (r - 1) % 3, half, 2 - r % 2, (r - 1) % 3, 6.0, said, r, numbers[r])
-        for r, half, said in [(0, 1, "agreed"), (1, 0, "refused"), (2, 0, "agreed")]]
+        for r, half, said in [(0, 1, "agreed"), (1, 0, "refused"), (2, 0, "agreed")]
+    ]
     assert "Warning" not in capsys.readouterr().err
 
 
@@ -45,9 +59,14 @@ def test_from_env_outside_torchrun(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"64 ranks on this machine and \d GPUs"):
         from_env(backend="nccl")
-    for name, value in {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+    for name, value in {
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match=r"--max-restarts 3: .* TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+    with pytest.raises(
+        RuntimeError, match=r"--max-restarts 3: .* TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+    ):
         from_env()
     assert not dist.is_initialized()
 
@@ -57,7 +76,9 @@ def test_groups_that_exist_already():
         group = dist.new_group([1, 3])
         everyone = TorchComm()
         x = torch.tensor([comm.rank])
-        around = everyone.sendrecv(x, (comm.rank + 1) % 4, torch.zeros_like(x), (comm.rank - 1) % 4).item()
+        around = everyone.sendrecv(
+            x, (comm.rank + 1) % 4, torch.zeros_like(x), (comm.rank - 1) % 4
+        ).item()
         if comm.rank % 2 == 0:
             return around
         pair = TorchComm(group)
@@ -77,14 +98,20 @@ def test_groups_that_exist_already():
         return around, pair.rank, y.item(), source, alone.size, reverse.rank, z.item(), x.item()
 
     assert launch(program, 4, transport="gloo") == [
-        3, (0, 0, 3, 1, 1, 1, 3, 4), 1, (2, 1, 1, None, 1, 0, 1, 4)]
+        3,
+        (0, 0, 3, 1, 1, 1, 3, 4),
+        1,
+        (2, 1, 1, None, 1, 0, 1, 4),
+    ]
 
 
 def test_works_are_waited_for_in_any_order():
     def program(comm):
         xs = [torch.zeros(1) for _ in range(4)]
-        works = [comm.isend(torch.tensor([float(i)]), 1) if comm.rank == 0 else comm.irecv(x, 0)
-                 for i, x in enumerate(xs)]  # fmt: skip
+        works = [
+            comm.isend(torch.tensor([float(i)]), 1) if comm.rank == 0 else comm.irecv(x, 0)
+            for i, x in enumerate(xs)
+        ]
         for i in (2, 0, 3, 1):
             if i == 3:
                 while not works[i].done():  # a thread reads the headers that come before

@@ -26,11 +26,21 @@ def test_each_lane_is_a_row_beneath_its_rank(tmp_path):
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     order = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
     assert [names[tid] for tid in sorted(names, key=order.get)] == [
-        "rank 0", "rank 1", "rank 1, lane 0", "rank 2", "rank 2, lane 0", "rank 2, lane 1"]
+        "rank 0",
+        "rank 1",
+        "rank 1, lane 0",
+        "rank 2",
+        "rank 2, lane 0",
+        "rank 2, lane 1",
+    ]
     assert [names[tid] for tid in range(3)] == ["rank 0", "rank 1", "rank 2"]
     rows = {(names[e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
-    assert rows == {("rank 0", "message → 1"), ("rank 1, lane 0", "grad → 2"), ("rank 2", "matmul"),
-                    ("rank 2, lane 1", "add_")}  # fmt: skip
+    assert rows == {
+        ("rank 0", "message → 1"),
+        ("rank 1, lane 0", "grad → 2"),
+        ("rank 2", "matmul"),
+        ("rank 2, lane 1", "add_"),
+    }
 
 
 def test_messages_are_arrows_from_row_to_row(tmp_path):
@@ -54,7 +64,12 @@ def test_memory_is_a_counter_of_each_rank(tmp_path):
     trace.memory[1] = Timeline([0.0, 3e-6], [100, 50], [0, 3])
     trace.host[2] = OnHost(Timeline([1e-6], [10], [2], "host"), 0, 0)
     counters = [e for e in events_of(trace, tmp_path) if e["ph"] == "C"]
-    assert [(e["name"], e["ts"]) for e in counters] == [("memory of rank 1, bytes", 0.0),
-                                                         ("memory of rank 1, bytes", 3.0),
-                                                         ("memory of rank 2 on its host, bytes", 1.0)]
-    assert counters[1]["args"] == dict.fromkeys(CATEGORIES, 0) | {"parameters": 100, "activations": 50}
+    assert [(e["name"], e["ts"]) for e in counters] == [
+        ("memory of rank 1, bytes", 0.0),
+        ("memory of rank 1, bytes", 3.0),
+        ("memory of rank 2 on its host, bytes", 1.0),
+    ]
+    assert counters[1]["args"] == dict.fromkeys(CATEGORIES, 0) | {
+        "parameters": 100,
+        "activations": 50,
+    }

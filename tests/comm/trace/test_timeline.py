@@ -6,11 +6,17 @@ import numpy as np
 
 from minidist.comm.trace.timeline import CATEGORIES, Timeline
 
-PARAMETERS, ACTIVATIONS, OTHER = (CATEGORIES.index(c) for c in ("parameters", "activations", "other"))
+PARAMETERS, ACTIVATIONS, OTHER = (
+    CATEGORIES.index(c) for c in ("parameters", "activations", "other")
+)
 
 
 def sample():
-    return Timeline([0.0, 0.0, 1.0, 1.0, 2.0], [100, 20, 30, -20, -30], [PARAMETERS, OTHER, ACTIVATIONS, OTHER, 3])
+    return Timeline(
+        [0.0, 0.0, 1.0, 1.0, 2.0],
+        [100, 20, 30, -20, -30],
+        [PARAMETERS, OTHER, ACTIVATIONS, OTHER, 3],
+    )
 
 
 def parts(**held):
@@ -18,7 +24,14 @@ def parts(**held):
 
 
 def test_the_six_categories():
-    assert CATEGORIES == ("parameters", "gradients", "optimizer states", "activations", "buffers", "other")
+    assert CATEGORIES == (
+        "parameters",
+        "gradients",
+        "optimizer states",
+        "activations",
+        "buffers",
+        "other",
+    )
 
 
 def test_live_and_total():
@@ -28,7 +41,9 @@ def test_live_and_total():
     assert line.live["activations"].tolist() == [0, 0, 30, 30, 0]
     assert line.live["other"].tolist() == [0, 20, 20, 0, 0]
     assert line.total.tolist() == [100, 120, 150, 130, 100]
-    assert set(line.live) == set(CATEGORIES) and all(live.dtype == np.int64 for live in line.live.values())
+    assert set(line.live) == set(CATEGORIES) and all(
+        live.dtype == np.int64 for live in line.live.values()
+    )
 
 
 def test_peak():
@@ -36,25 +51,37 @@ def test_peak():
     assert line.peak == 150 and isinstance(line.peak, int)
     assert line.at_peak == parts(parameters=100, activations=30, other=20)
     assert sum(line.at_peak.values()) == line.peak
-    assert str(line) == "Timeline(5 changes, peak 150 bytes: parameters 100, activations 30, other 20)"
+    assert (
+        str(line) == "Timeline(5 changes, peak 150 bytes: parameters 100, activations 30, other 20)"
+    )
 
 
 def test_at_a_time():
     line = sample()
     assert line.at(-1.0) == parts() and line.at(0.5) == parts(parameters=100, other=20)
-    assert line.at(1.0) == parts(parameters=100, activations=30) and line.at(float("inf")) == parts(parameters=100)
+    assert line.at(1.0) == parts(parameters=100, activations=30) and line.at(float("inf")) == parts(
+        parameters=100
+    )
 
 
 def test_empty():
     line = Timeline([], [], [], "meta")
-    assert (line.peak, len(line), line.device) == (0, 0, "meta") and line.at_peak == line.at(1.0) == parts()
+    assert (line.peak, len(line), line.device) == (0, 0, "meta") and line.at_peak == line.at(
+        1.0
+    ) == parts()
     assert str(line) == "Timeline(0 changes, peak 0 bytes)"
 
 
 def test_equal_and_pickled():
     line = sample()
     assert line == sample() and pickle.loads(pickle.dumps(line)) == line and line != "line"
-    assert line != sample().since(0.5) and line.since(0.5).times.tolist() == [-0.5, -0.5, 0.5, 0.5, 1.5]
+    assert line != sample().since(0.5) and line.since(0.5).times.tolist() == [
+        -0.5,
+        -0.5,
+        0.5,
+        0.5,
+        1.5,
+    ]
     other = Timeline(line.times, [100, 20, 30, -20, -30], [PARAMETERS, OTHER, OTHER, OTHER, OTHER])
     assert line != other
 
@@ -64,7 +91,11 @@ def test_from_the_columns_of_a_ledger():
     times, changes, which = [0.0, 1.0, 2.0, -np.inf], [5, 7, -5, 100], [2, 1, 2, 0]
     category, device = bytearray([PARAMETERS, OTHER, ACTIVATIONS]), bytearray([0, 1, 0])
     line = Timeline.of(times, changes, which, category, device, "cpu", 0)
-    assert line.times.tolist() == [0.0, 0.0, 2.0] and line.total.tolist() == [100, 105, 100] and line.device == "cpu"
+    assert (
+        line.times.tolist() == [0.0, 0.0, 2.0]
+        and line.total.tolist() == [100, 105, 100]
+        and line.device == "cpu"
+    )
     assert line.at(1.0) == parts(parameters=100, activations=5)
     assert Timeline.of(times, changes, which, category, device, "meta", 1).total.tolist() == [7]
 

@@ -29,7 +29,9 @@ def test_counts():
     assert [trace.bytes_sent(r) for r in range(3)] == [24, 4096, 0]
     assert trace.bytes_sent(link=(0, 1)) == 24 and trace.bytes_sent(link=(1, 0)) == 0
     assert trace.bytes_sent(1, link=(0, 1)) == 0
-    assert trace.messages() == 4 and trace.messages(rank=0) == 3 and trace.messages(link=(0, 2)) == 1
+    assert (
+        trace.messages() == 4 and trace.messages(rank=0) == 3 and trace.messages(link=(0, 2)) == 1
+    )
     assert isinstance(trace.bytes_sent(), int) and Trace(1).bytes_sent() == 0
 
 
@@ -56,25 +58,40 @@ def test_merge_and_begin_at_the_origin():
     other.spans.append(Span(1, "main", "wait", 12.0, 14.0, ""))
     trace.merge(other)
     trace.since(10.0)
-    assert list(trace) == [Message(1, 0, 8, 1.0, 3.0, 4.0, "b", "main"), Message(2, 0, 8, 1.0, 3.0, 4.0, "a", "lane 1"),
-                           Message(0, 1, 8, 2.0, 3.0, 3.0, "b", "main")]  # fmt: skip
-    assert trace.spans == [Span(1, "main", "wait", 2.0, 4.0, ""), Span(0, "main", "compute", 3.0, 4.0, "x")]
+    assert list(trace) == [
+        Message(1, 0, 8, 1.0, 3.0, 4.0, "b", "main"),
+        Message(2, 0, 8, 1.0, 3.0, 4.0, "a", "lane 1"),
+        Message(0, 1, 8, 2.0, 3.0, 3.0, "b", "main"),
+    ]
+    assert trace.spans == [
+        Span(1, "main", "wait", 2.0, 4.0, ""),
+        Span(0, "main", "compute", 3.0, 4.0, "x"),
+    ]
 
 
 def test_sorted_by_start_then_by_ranks():
-    trace, rows = Trace(3), [(1, 2, 8, 2.0), (2, 0, 8, 1.0), (1, 0, 16, 1.0), (1, 0, 8, 1.0), (0, 1, 8, 0.0)]
+    trace, rows = (
+        Trace(3),
+        [(1, 2, 8, 2.0), (2, 0, 8, 1.0), (1, 0, 16, 1.0), (1, 0, 8, 1.0), (0, 1, 8, 0.0)],
+    )
     trace.sort()
     assert list(trace) == []
     for src, dst, nbytes, start in rows:
         trace.add(src, dst, nbytes, start, start + 1, start + 2, str(nbytes), f"lane {src}")
     trace.sort()
     assert [m[:4] for m in trace] == [rows[4], rows[2], rows[3], rows[1], rows[0]]
-    assert all(m.label == str(m.nbytes) and m.lane == f"lane {m.src}" and m.arrived == m.start + 2 for m in trace)
+    assert all(
+        m.label == str(m.nbytes) and m.lane == f"lane {m.src}" and m.arrived == m.start + 2
+        for m in trace
+    )
 
 
 def test_it_can_grow_while_it_is_read():
     trace = sample()
-    seen = [trace.add(*m) or (trace.bytes_sent(), trace.messages()) for m, _ in zip(trace, range(2), strict=False)]
+    seen = [
+        trace.add(*m) or (trace.bytes_sent(), trace.messages())
+        for m, _ in zip(trace, range(2), strict=False)
+    ]
     assert seen == [(4128, 5), (8224, 6)] and len(trace) == 6
 
 
@@ -128,9 +145,16 @@ def test_bytes_are_counted_once_at_the_sender(run):
             comm.recv(torch.ones(5, dtype=torch.int8), 0)
 
     results = run(program, 2)
-    assert (results.trace.bytes_sent(0), results.trace.bytes_sent(1), results.trace.messages()) == (17, 12, 3)
+    assert (results.trace.bytes_sent(0), results.trace.bytes_sent(1), results.trace.messages()) == (
+        17,
+        12,
+        3,
+    )
     assert sorted((m.src, m.dst, m.nbytes, m.label or "", m.lane) for m in results.trace) == [
-        (0, 1, 5, "", "main"), (0, 1, 12, "x", "main"), (1, 0, 12, "x", "main")]
+        (0, 1, 5, "", "main"),
+        (0, 1, 12, "x", "main"),
+        (1, 0, 12, "x", "main"),
+    ]
     assert all(0 <= m.start <= m.sent <= m.arrived <= results.time for m in results.trace)
     starts = [m.start for m in results.trace]
     assert starts == sorted(starts)

@@ -145,12 +145,16 @@ def whoever(comm):
         work(comm, 0)
         comm.send(torch.ones(100), 0)
         return comm.now()
-    return [(w.wait(), w.source)[1] for w in [comm.irecv(torch.ones(100), ANY) for _ in range(comm.size - 1)]]
+    return [
+        (w.wait(), w.source)[1]
+        for w in [comm.irecv(torch.ones(100), ANY) for _ in range(comm.size - 1)]
+    ]
 
 
 ORDERED = (rings, pipeline, exchange, several, split_later, split_meanwhile, together, whoever)
 PROGRAMS = [(program, ordered) for program in ORDERED for ordered in (False, True)]
-PROGRAMS += [(beside_posted, False), (a_receiver_that_posted, False)]  # an ordered World hangs on these
+# an ordered World hangs on these
+PROGRAMS += [(beside_posted, False), (a_receiver_that_posted, False)]
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)

@@ -25,7 +25,12 @@ def test_a_pair_is_found_from_both_ends():
     five, three = c.stream(5, group), c.stream(3, group)
     pair = five.pairs[2]  # rank 2 of the group is rank 3 of the World
     assert pair is three.pairs[~0] is five.pairs[2] is c.pair(5, 3)
-    assert (pair.src, pair.dst, pair.alpha, pair.beta) == (5, 3, 1.0, 1.0) and pair is not three.pairs[0]
+    assert (pair.src, pair.dst, pair.alpha, pair.beta) == (
+        5,
+        3,
+        1.0,
+        1.0,
+    ) and pair is not three.pairs[0]
     assert five.pairs == {2: pair} and c.stream(5, group) is five and c.lane == "lane 3"
 
 

@@ -18,7 +18,13 @@ def ring(comm, steps=3):
         y = torch.empty(4)
         comm.sendrecv(x, (comm.rank + 1) % comm.size, y, (comm.rank - 1) % comm.size)
         x = y + torch.rand(4)
-    return x.tolist(), torch.randperm(10).tolist(), float(np.random.rand()), random.random(), comm.now()
+    return (
+        x.tolist(),
+        torch.randperm(10).tolist(),
+        float(np.random.rand()),
+        random.random(),
+        comm.now(),
+    )
 
 
 def server(comm):
@@ -83,7 +89,8 @@ def test_ranks_take_turns():
             count["n"] = n + 1
             comm.sendrecv(torch.ones(1), (comm.rank + 1) % 4, torch.ones(1), (comm.rank - 1) % 4)
 
-    with pytest.raises(ValueError, match="changed 'count'"):  # which tells that the ranks share it, and did run
+    # which tells that the ranks share it, and did run
+    with pytest.raises(ValueError, match="changed 'count'"):
         World(4).run(program)
     assert count["n"] == 200
 
@@ -120,8 +127,14 @@ def test_the_deadlock_report():
     def program(comm):
         if comm.rank == 3:
             return
-        lane = comm.stream(lambda lane: lane.recv(torch.ones(2), 1), lane=4) if comm.rank == 0 else None
-        comm.recv(torch.zeros(2, 3, dtype=torch.int64), (comm.rank + 1) % 3, label="step") if comm.rank < 2 else None
+        lane = (
+            comm.stream(lambda lane: lane.recv(torch.ones(2), 1), lane=4)
+            if comm.rank == 0
+            else None
+        )
+        comm.recv(
+            torch.zeros(2, 3, dtype=torch.int64), (comm.rank + 1) % 3, label="step"
+        ) if comm.rank < 2 else None
         if comm.rank == 2:
             comm.irecv(torch.ones(1), ANY).wait()
         return lane
@@ -140,7 +153,9 @@ def test_the_deadlock_report():
         "ended already: rank 3",
     ]
     assert all(r.startswith("    at test_clock.py:") for r in rows[2:9:2])
-    assert "lane.recv(torch.ones(2), 1)" in rows[2] and "irecv(torch.ones(1), ANY).wait()" in rows[8]
+    assert (
+        "lane.recv(torch.ones(2), 1)" in rows[2] and "irecv(torch.ones(1), ANY).wait()" in rows[8]
+    )
 
 
 def test_a_batch_that_waits_says_for_what():
@@ -152,7 +167,8 @@ def test_a_batch_that_waits_says_for_what():
 
     with pytest.raises(Deadlock) as caught:
         World(2).run(program)
-    assert "rank 0 waits for receive of (1,) float32 from rank 1\n" in str(caught.value)  # the send was done
+    # the send was done
+    assert "rank 0 waits for receive of (1,) float32 from rank 1\n" in str(caught.value)
 
 
 def test_what_was_never_received_is_found_at_the_end():
@@ -206,7 +222,10 @@ def test_polling_sees_each_thing_when_it_happens():
     def program(comm):
         if comm.rank:
             return comm.send(torch.zeros(100 if comm.rank == 1 else 1, dtype=torch.uint8), 0)
-        a, b = comm.irecv(torch.zeros(100, dtype=torch.uint8), 1), comm.irecv(torch.zeros(1, dtype=torch.uint8), 2)
+        a, b = (
+            comm.irecv(torch.zeros(100, dtype=torch.uint8), 1),
+            comm.irecv(torch.zeros(1, dtype=torch.uint8), 2),
+        )
         seen, todo = [], {"a": a, "b": b}
         while todo:
             for name, work in list(todo.items()):
@@ -216,7 +235,8 @@ def test_polling_sees_each_thing_when_it_happens():
         return seen
 
     assert World(3, alpha=2, beta=1).run(program)[0] == [("a", 102.0), ("b", 103.0)]  # one wire in
-    assert sorted(World(3, alpha=2, beta=0).run(program)[0]) == [("a", 2.0), ("b", 2.0)]  # at once: in either order
+    # at once: in either order
+    assert sorted(World(3, alpha=2, beta=0).run(program)[0]) == [("a", 2.0), ("b", 2.0)]
 
 
 def test_a_run_inside_a_rank():
@@ -249,10 +269,23 @@ def test_events_come_before_later_fibers_and_ties_go_by_order():
     with clock:
         clock.spawn(0, "late", lambda: body("late"), 2.0)
         clock.spawn(1, "early", lambda: body("early"), 1.0)
-        for at, order, name in [(1.0, (2,), "b"), (1.0, (1,), "c"), (1.5, (0,), "d"), (2.5, (0,), "e")]:
+        for at, order, name in [
+            (1.0, (2,), "b"),
+            (1.0, (1,), "c"),
+            (1.5, (0,), "d"),
+            (2.5, (0,), "e"),
+        ]:
             clock.at(at, order, act, name)
         clock.run()
-    assert log == [("early", 1.0), ("c", 1.0), ("b", 1.0), ("again", 1.0), ("d", 1.5), ("late", 2.0), ("e", 2.5)]
+    assert log == [
+        ("early", 1.0),
+        ("c", 1.0),
+        ("b", 1.0),
+        ("again", 1.0),
+        ("d", 1.5),
+        ("late", 2.0),
+        ("e", 2.5),
+    ]
 
 
 def test_an_event_that_fails_ends_the_run():

@@ -22,7 +22,9 @@ def test_turns_do_not_mix_and_the_process_keeps_its_own():
 
 def test_normal_numbers_come_in_pairs_and_their_second_half_is_kept():
     """randn keeps a number for the next call: it is part of the state."""
-    expected = [torch.randn((), generator=g) for g in [torch.Generator().manual_seed(4)] for _ in range(4)]
+    expected = [
+        torch.randn((), generator=g) for g in [torch.Generator().manual_seed(4)] for _ in range(4)
+    ]
     with Generators(torch.device("cpu"), [4, 5]) as generators:
         mine = []
         for _ in range(4):

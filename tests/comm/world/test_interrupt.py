@@ -105,14 +105,22 @@ for depth, what in json.loads(sys.argv[1]):
     print(json.dumps([took, remaining, left(), right]))
 """
 ENDLESS = [(1, "computes"), (1, "polls")]
-ENDLESS += [(3, what) for what in ("computes", "computes_with_torch", "talks", "polls", "insists", "in_a_lane")]
+ENDLESS += [
+    (3, what)
+    for what in ("computes", "computes_with_torch", "talks", "polls", "insists", "in_a_lane")
+]
 
 
 def interrupted(asked, delay=0.2):
     """For each (depth, program): seconds until it was over, threads left then and later, whether random numbers and
     the next run are right. delay: seconds until the interrupt; below 0.1 a part of it, while the Worlds are made."""
-    run = subprocess.run([sys.executable, "-c", PROGRAMS + ALONE, json.dumps(asked), str(delay)], capture_output=True,
-                         text=True, cwd=ROOT, timeout=60)  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAMS + ALONE, json.dumps(asked), str(delay)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
 
@@ -142,7 +150,9 @@ def test_an_interrupt_while_worlds_are_made():
 def executed(client, code, timeout=30):
     """What a cell ends in, and what it prints."""
     printed = []
-    reply = client.execute_interactive(code, timeout=timeout, store_history=False, output_hook=printed.append)
+    reply = client.execute_interactive(
+        code, timeout=timeout, store_history=False, output_hook=printed.append
+    )
     text = "".join(m["content"].get("text", "") for m in printed if m["msg_type"] == "stream")
     return reply["content"], text
 
@@ -156,7 +166,9 @@ def test_the_stop_button_of_a_notebook():
     try:
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        content, _ = executed(client, PROGRAMS + "wanted, before = list(World(3).run(ring)), states()")
+        content, _ = executed(
+            client, PROGRAMS + "wanted, before = list(World(3).run(ring)), states()"
+        )
         assert content["status"] == "ok", content
         for depth, what in ((1, "computes"), (2, "talks"), (3, "insists")):
             client.execute(f"nested({depth}, {what})", store_history=False, stop_on_error=False)
@@ -170,7 +182,9 @@ def test_the_stop_button_of_a_notebook():
             took = time.monotonic() - start
             assert reply["content"]["ename"] == "KeyboardInterrupt"
             assert took < 1, f"{what}, {depth} deep"
-            content, text = executed(client, "print(left(), states() == before, list(World(3).run(ring)) == wanted)")
+            content, text = executed(
+                client, "print(left(), states() == before, list(World(3).run(ring)) == wanted)"
+            )
             assert text.strip() == "[] True True", content
     finally:
         client.stop_channels()

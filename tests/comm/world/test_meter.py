@@ -30,7 +30,11 @@ def test_the_meter_is_on_where_there_is_a_device_unless_told():
     assert World(2).run(seconds_of, product) == [0.0, 0.0]
     uniform = Cluster.uniform(2, ALPHA, BETA, device=TOY)
     off = World(2, cluster=uniform, meter=False)
-    assert off.run(seconds_of, product) == [0.0, 0.0] and off.trace.memory == {} and not off.trace.spans
+    assert (
+        off.run(seconds_of, product) == [0.0, 0.0]
+        and off.trace.memory == {}
+        and not off.trace.spans
+    )
     on = World(2, meter=True)  # no device: no time, but memory
     assert on.run(seconds_of, product) == [0.0, 0.0] and on.trace.memory[1].peak == 3 * 40_000
 
@@ -39,8 +43,10 @@ def test_spans():
     trace = world(2).run(seconds_of, product).trace
     once = 4e4 / 1e11
     assert [s for s in trace.spans if s.rank == 1] == [
-        Span(1, "main", "compute", 0.0, once, "ones"), Span(1, "main", "compute", once, 2 * once, "ones"),
-        Span(1, "main", "compute", 2 * once, 2 * once + 2e6 / 1e12, "mm")]
+        Span(1, "main", "compute", 0.0, once, "ones"),
+        Span(1, "main", "compute", once, 2 * once, "ones"),
+        Span(1, "main", "compute", 2 * once, 2 * once + 2e6 / 1e12, "mm"),
+    ]
 
 
 def a_step(comm):
@@ -67,8 +73,12 @@ def test_a_slow_rank_is_slow_in_computing_too():
 
 
 def test_jitter_is_the_same_in_every_run():
-    runs = [World(2, cluster=Cluster.uniform(2, ALPHA, BETA, device=TOY).jitter(0.2, seed)).run(train, nn.Linear(64, 8))
-            for seed in (1, 1, 2)]
+    runs = [
+        World(2, cluster=Cluster.uniform(2, ALPHA, BETA, device=TOY).jitter(0.2, seed)).run(
+            train, nn.Linear(64, 8)
+        )
+        for seed in (1, 1, 2)
+    ]
     assert runs[0] == runs[1] and runs[0].trace == runs[1].trace and runs[0] != runs[2]
     assert runs[0][0] != runs[0][1]  # each rank has its own
 
@@ -134,10 +144,16 @@ def test_what_the_collector_finds_dies_after_its_birth_and_before_the_end_of_its
     gc.collect()
     gc.disable()
     try:
-        waits, ends = (world(2, SECOND).run(program, wait).trace.memory[0] for wait in (True, False))
+        waits, ends = (
+            world(2, SECOND).run(program, wait).trace.memory[0] for wait in (True, False)
+        )
     finally:
         gc.enable()
-    assert smallest(waits.total) >= 0 and waits.at(4.9)["other"] < 4000 and waits.at(5.1)["other"] < 4000
+    assert (
+        smallest(waits.total) >= 0
+        and waits.at(4.9)["other"] < 4000
+        and waits.at(5.1)["other"] < 4000
+    )
     assert waits.peak >= 4000 and ends.total[-1] == 4000
 
 
@@ -159,7 +175,10 @@ def test_a_failed_run_leaves_nothing_behind():
     before = torch.utils._python_dispatch._is_in_torch_dispatch_mode, torch.UntypedStorage.resize_
     with pytest.raises(RuntimeError, match="on purpose"):
         world(3).run(program)
-    assert before == (torch.utils._python_dispatch._is_in_torch_dispatch_mode, torch.UntypedStorage.resize_)
+    assert before == (
+        torch.utils._python_dispatch._is_in_torch_dispatch_mode,
+        torch.UntypedStorage.resize_,
+    )
     assert world(3, on_failure="continue").run(program)[1].args == ("on purpose",)
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
 

@@ -8,7 +8,14 @@ import torch
 from minidist.collectives import all_reduce_
 from minidist.comm import ANY, Cluster, Deadlock, Mismatch, PeerLost, Recv, Send, World
 from minidist.comm.cluster.presets import H100
-from tests.comm.test_posted_order import CASES, actions_of, checked, messages_of, random_program, random_programs
+from tests.comm.test_posted_order import (
+    CASES,
+    actions_of,
+    checked,
+    messages_of,
+    random_program,
+    random_programs,
+)
 
 UNEQUAL = Cluster.uniform(4, 5e-6, 1e-9, H100).jitter(0.3).slow_rank(2, 3.0).slow_link(1, 3, 7.0)
 WORLDS = {
@@ -116,7 +123,11 @@ def test_a_batch_is_what_an_ordered_world_needs():
             work.wait()
         return y.tolist()
 
-    assert World(2, ordered=True).run(program, True) == World(2).run(program, False) == [[1.0] * 3, [0.0] * 3]
+    assert (
+        World(2, ordered=True).run(program, True)
+        == World(2).run(program, False)
+        == [[1.0] * 3, [0.0] * 3]
+    )
     with pytest.raises(Deadlock, match="not started before the send"):
         World(2, ordered=True).run(program, False)
 
@@ -176,7 +187,9 @@ def test_a_deadlock_of_posted_operations_names_what_nobody_posts():
     with pytest.raises(Deadlock) as caught:
         World(3).run(program)
     rows = str(caught.value).splitlines()
-    assert rows[1::2] == [f"  rank {r} waits for receive of (3,) float32 from rank {(r - 1) % 3}" for r in range(3)]
+    assert rows[1::2] == [
+        f"  rank {r} waits for receive of (3,) float32 from rank {(r - 1) % 3}" for r in range(3)
+    ]
 
 
 def test_after_a_mismatch_all_that_is_posted_still_matches():
@@ -185,12 +198,17 @@ def test_after_a_mismatch_all_that_is_posted_still_matches():
     def program(comm):
         peer, y, z = 1 - comm.rank, torch.empty(2), torch.empty(2)
         before = [comm.isend(torch.full((2,), 1.0 + comm.rank), peer), comm.irecv(y, peer)]
-        unlike = [comm.isend(torch.ones(10 + 2 * comm.rank), peer), comm.irecv(torch.empty(10 + 2 * comm.rank), peer)]
+        unlike = [
+            comm.isend(torch.ones(10 + 2 * comm.rank), peer),
+            comm.irecv(torch.empty(10 + 2 * comm.rank), peer),
+        ]
         after = [comm.isend(torch.full((2,), 3.0 + comm.rank), peer), comm.irecv(z, peer)]
         for work in after + before:
             work.wait()
         for work in unlike:
-            with pytest.raises(Mismatch, match=r"sends \(1[02],\) float32(.|\n)*receives \(1[02],\) float32"):
+            with pytest.raises(
+                Mismatch, match=r"sends \(1[02],\) float32(.|\n)*receives \(1[02],\) float32"
+            ):
                 work.wait()
         return y.tolist() + z.tolist(), all_reduce_(comm, torch.ones(5)).tolist()
 
@@ -205,7 +223,9 @@ def test_a_batch_may_follow_another_one():
     def program(comm, follows):
         if comm.rank == 0:
             first = comm.isend(torch.zeros(4, dtype=torch.uint8), 1)
-            second = comm.batch([Send(torch.zeros(8, dtype=torch.uint8), 2)], after=first if follows else None)
+            second = comm.batch(
+                [Send(torch.zeros(8, dtype=torch.uint8), 2)], after=first if follows else None
+            )
             second.wait()
             first.wait()
         elif comm.rank == 1:

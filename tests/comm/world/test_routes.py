@@ -3,8 +3,16 @@
 from minidist.comm import Cluster, Level
 from minidist.comm.world.routes import Routes, occupy, starts
 
-SHARED = Cluster(links={"nvlink": Level(1.0, 0.5), "nic": Level(2.0, 0.25, share=2), "spine": Level(0.0, 1.0, share=4)},
-                 devices=2, nodes=4, rack=2)  # fmt: skip
+SHARED = Cluster(
+    links={
+        "nvlink": Level(1.0, 0.5),
+        "nic": Level(2.0, 0.25, share=2),
+        "spine": Level(0.0, 1.0, share=4),
+    },
+    devices=2,
+    nodes=4,
+    rack=2,
+)
 
 
 def test_a_way_is_the_route_with_its_wires():
@@ -12,7 +20,8 @@ def test_a_way_is_the_route_with_its_wires():
     way = routes(0, 4)
     assert way[:2] == SHARED.link(0, 4) == (2.0, 1.0)
     assert len({way.out, way.into, *(wire for wire, _ in way.shared)}) == 6 == len(routes.wires)
-    assert [beta for _, beta in way.shared] == [0.25, 0.25, 1.0, 1.0]  # NIC out and in, uplink, downlink
+    # NIC out and in, uplink, downlink
+    assert [beta for _, beta in way.shared] == [0.25, 0.25, 1.0, 1.0]
     assert routes(0, 4) == way and len(routes.wires) == 6
 
 
@@ -20,7 +29,10 @@ def test_pairs_share_what_they_share():
     routes = Routes(SHARED)
     one, other, back = routes(0, 4), routes(1, 5), routes(5, 1)
     assert one.shared == other.shared and not {one.out, one.into} & {other.out, other.into}
-    assert not {back.out, back.into} & {other.out, other.into} and not {*back.shared} & {*other.shared}  # duplex
+    # duplex
+    assert not {back.out, back.into} & {other.out, other.into} and not {*back.shared} & {
+        *other.shared
+    }
     assert routes(0, 5).out == one.out != routes(0, 1).out  # a port for each level
 
 

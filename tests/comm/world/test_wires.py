@@ -5,7 +5,8 @@ import torch
 
 from minidist.comm import ANY, Deadlock, Message, Recv, Send, World
 
-ALPHA, BETA = 2.0, 0.25  # seconds a message, seconds a byte; bytes are multiples of 4, so all times are exact
+# seconds a message, seconds a byte; bytes are multiples of 4, so all times are exact
+ALPHA, BETA = 2.0, 0.25
 
 
 def world(n, **kwargs):
@@ -31,7 +32,11 @@ def test_one_message(n):
     results = w.run(program)
     assert results == [n * BETA, ALPHA + n * BETA]
     assert w.time == results.time == ALPHA + n * BETA
-    assert list(w.trace) == list(results.trace) == [Message(0, 1, n, 0.0, n * BETA, ALPHA + n * BETA, None, "main")]
+    assert (
+        list(w.trace)
+        == list(results.trace)
+        == [Message(0, 1, n, 0.0, n * BETA, ALPHA + n * BETA, None, "main")]
+    )
 
 
 def test_a_transfer_waits_for_both_sides():
@@ -57,7 +62,8 @@ def test_two_senders_to_one_receiver_share_its_wire():
         return comm.now()
 
     w = world(3)
-    assert w.run(program) == [5.0, 1.0, 3.0]  # rank 1 first: the tie goes by rank, not by the receiver's order
+    # rank 1 first: the tie goes by rank, not by the receiver's order
+    assert w.run(program) == [5.0, 1.0, 3.0]
     assert [(m.src, m.start, m.sent, m.arrived) for m in w.trace] == [(1, 0, 1, 3), (2, 1, 3, 5)]
 
 
@@ -83,7 +89,9 @@ def test_two_way_traffic_in_a_batch_overlaps():
 def test_a_ring_step_takes_the_time_of_one_message():
     def program(comm):
         for _ in range(3):
-            comm.sendrecv(nbytes(8), (comm.rank + 1) % comm.size, nbytes(8), (comm.rank - 1) % comm.size)
+            comm.sendrecv(
+                nbytes(8), (comm.rank + 1) % comm.size, nbytes(8), (comm.rank - 1) % comm.size
+            )
 
     w = world(5)
     w.run(program)
@@ -92,7 +100,10 @@ def test_a_ring_step_takes_the_time_of_one_message():
 
 def test_messages_in_a_row_pipeline_their_latency():
     def program(comm):
-        works = [comm.isend(nbytes(4), 1) if comm.rank == 0 else comm.irecv(nbytes(4), 0) for _ in range(5)]
+        works = [
+            comm.isend(nbytes(4), 1) if comm.rank == 0 else comm.irecv(nbytes(4), 0)
+            for _ in range(5)
+        ]
         for w in works:
             w.wait()
         return comm.now()
@@ -154,7 +165,9 @@ def test_blocking_sends_wait_for_their_receives_in_either_mode():
         with pytest.raises(Deadlock) as caught:
             world(3, ordered=ordered).run(program)
         rows = str(caught.value).splitlines()
-        assert rows[1::2] == [f"  rank {r} waits for send of (4,) uint8 to rank {(r + 1) % 3}" for r in range(3)]
+        assert rows[1::2] == [
+            f"  rank {r} waits for send of (4,) uint8 to rank {(r + 1) % 3}" for r in range(3)
+        ]
 
 
 def test_a_blocking_operation_passes_what_is_posted():
@@ -202,7 +215,9 @@ def test_a_message_that_waits_for_its_wire_goes_before_one_that_is_ready_later()
 
     def program(comm):
         if comm.rank == 0:
-            works = [comm.irecv(nbytes(k), r) for k, r in ((40, 1), (4, 2))] + [comm.irecv(nbytes(4), ANY)]
+            works = [comm.irecv(nbytes(k), r) for k, r in ((40, 1), (4, 2))] + [
+                comm.irecv(nbytes(4), ANY)
+            ]
             for work in works:
                 work.wait()
             return [work.time for work in works]
@@ -224,7 +239,8 @@ def test_one_side_in_the_other_order_is_enough():
         return comm.now()
 
     for ordered in (False, True):
-        assert world(2, ordered=ordered).run(program) == [3.0, 3.0]  # started once its wire is its own: both at 0
+        # started once its wire is its own: both at 0
+        assert world(2, ordered=ordered).run(program) == [3.0, 3.0]
 
 
 def test_a_later_batch_of_an_ordered_world_starts_when_all_of_the_former_has_started():
@@ -332,7 +348,9 @@ def test_a_wildcard_receive_beside_named_ones():
 def test_a_mismatch_is_told_to_both_sides_and_nothing_is_copied():
     def program(comm):
         x = torch.full((2 + comm.rank,), float(comm.rank))
-        with pytest.raises(ValueError, match=r"rank 0 sends \(2,\) float32(.|\n)*rank 1 receives \(3,\) float32"):
+        with pytest.raises(
+            ValueError, match=r"rank 0 sends \(2,\) float32(.|\n)*rank 1 receives \(3,\) float32"
+        ):
             comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
         comm.send(x[:2], 1) if comm.rank == 0 else comm.recv(x[:2], 0)
         return x.tolist()
@@ -368,5 +386,7 @@ def test_meta_tensors_take_the_same_time():
         x = torch.empty(2, device="meta") if comm.rank else torch.zeros(2)
         comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
 
-    with pytest.raises(ValueError, match="rank 0 sends a cpu tensor, but rank 1 receives into a meta one"):
+    with pytest.raises(
+        ValueError, match="rank 0 sends a cpu tensor, but rank 1 receives into a meta one"
+    ):
         World(2, device="meta").run(mixed)

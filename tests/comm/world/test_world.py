@@ -41,11 +41,16 @@ def test_the_issue_s_defaults():
     assert world.run(lambda comm: comm.link(1 - comm.rank)) == [Link(5e-6, 1 / 50e9)] * 2
 
 
-@pytest.mark.parametrize(("kwargs", "words"), [
-    (dict(n=0), "at least 1 rank, not 0"), (dict(n=2.0), "not 2.0"),
-    (dict(n=2, alpha=-1.0), "alpha is .* not -1.0"), (dict(n=2, beta=-0.5), "beta is .* not -0.5"),
-    (dict(n=2, on_failure="?"), "not '?'"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(n=0), "at least 1 rank, not 0"),
+        (dict(n=2.0), "not 2.0"),
+        (dict(n=2, alpha=-1.0), "alpha is .* not -1.0"),
+        (dict(n=2, beta=-0.5), "beta is .* not -0.5"),
+        (dict(n=2, on_failure="?"), "not '?'"),
+    ],
+)
 def test_bad_arguments(kwargs, words):
     with pytest.raises(ValueError, match=words):
         World(**kwargs)
@@ -61,7 +66,11 @@ def test_device(device):
     def program(comm):
         x = torch.ones(2, device=comm.device)
         y = comm.sendrecv(x, 1 - comm.rank, torch.empty_like(x), 1 - comm.rank)
-        return y.device.type, comm.split(0).device.type, comm.stream(lambda lane: lane.device.type).wait()
+        return (
+            y.device.type,
+            comm.split(0).device.type,
+            comm.stream(lambda lane: lane.device.type).wait(),
+        )
 
     assert World(2, device=device).run(program) == [(device,) * 3] * 2
 
@@ -82,7 +91,11 @@ def test_each_rank_has_its_copies_and_can_be_run_again():
         results = world.run(program, model, optimizer_state)
         assert [r[0] for r in results] == [1, 2]
         assert torch.equal(results[0][1], before - 1) and torch.equal(results[1][1], before - 1)
-    assert torch.equal(model.weight, before) and model.weight.grad is None and optimizer_state == {"steps": 0}
+    assert (
+        torch.equal(model.weight, before)
+        and model.weight.grad is None
+        and optimizer_state == {"steps": 0}
+    )
 
 
 def test_arguments_that_cannot_be_copied_start_nothing():
@@ -178,7 +191,9 @@ def test_the_stop_button(program, n):
 def test_many_ranks():
     def program(comm):
         x = torch.tensor([comm.rank])
-        return comm.sendrecv(x, (comm.rank + 1) % comm.size, torch.zeros_like(x), (comm.rank - 1) % comm.size).item()
+        return comm.sendrecv(
+            x, (comm.rank + 1) % comm.size, torch.zeros_like(x), (comm.rank - 1) % comm.size
+        ).item()
 
     assert World(300).run(program) == [(r - 1) % 300 for r in range(300)]
 
@@ -194,21 +209,28 @@ def test_steady_code_leaves_random_numbers_alone(run_fast, steady):
                 for _ in range(steady):
                     stack.enter_context(comm.steady)
                 for _ in range(4):
-                    comm.sendrecv(torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3)
+                    comm.sendrecv(
+                        torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3
+                    )
             drawn.append(torch.rand(()).item())
         with pytest.raises(ValueError, match="rank 7"), comm.steady:
             comm.send(torch.ones(1), 7)
         comm.sendrecv(torch.ones(2), (comm.rank + 1) % 3, torch.ones(2), (comm.rank - 1) % 3)
         return drawn + [torch.rand(()).item()]
 
-    alone = [torch.rand(5, generator=torch.Generator().manual_seed(seed_of(0, rank))).tolist() for rank in range(3)]
+    alone = [
+        torch.rand(5, generator=torch.Generator().manual_seed(seed_of(0, rank))).tolist()
+        for rank in range(3)
+    ]
     assert run_fast(program, 3, steady) == alone
 
 
 def test_steady_code_takes_no_turns(monkeypatch):
     turns = []
     turn = Generators.turn
-    monkeypatch.setattr(Generators, "turn", lambda self, rank: turns.append(rank) or turn(self, rank))
+    monkeypatch.setattr(
+        Generators, "turn", lambda self, rank: turns.append(rank) or turn(self, rank)
+    )
 
     def program(comm, steady):
         with comm.steady if steady else contextlib.nullcontext():

@@ -39,8 +39,13 @@ def stages(S, layers):
 def batches(M, inputs=5, outputs=3, samples=6):
     random = torch.Generator().manual_seed(M)
     sizes = [samples + i % 3 for i in range(M)]  # uneven ones, too
-    return [tuple(torch.randn(size, width, generator=random, dtype=torch.float64) for width in (inputs, outputs))
-            for size in sizes]  # fmt: skip
+    return [
+        tuple(
+            torch.randn(size, width, generator=random, dtype=torch.float64)
+            for width in (inputs, outputs)
+        )
+        for size in sizes
+    ]
 
 
 def mse(y, target):
@@ -51,8 +56,15 @@ def made(comm, rule, optimizer, part, loss_fn=mse, m=None, **kwargs):
     """This rank's pipeline, by its rule's name."""
     if rule == "2bw":
         return PipeDream2BW(part, comm, optimizer, loss_fn, m=m, **kwargs)
-    return PipeDream(part, comm, optimizer, loss_fn, vertical=rule == "vertical", wrong_no_stash=rule == "no stash",
-                     **kwargs)  # fmt: skip
+    return PipeDream(
+        part,
+        comm,
+        optimizer,
+        loss_fn,
+        vertical=rule == "vertical",
+        wrong_no_stash=rule == "no stash",
+        **kwargs,
+    )
 
 
 def run(comm, rule, M, optimizer="momentum", m=None, streams=1, **kwargs):
@@ -63,13 +75,21 @@ def run(comm, rule, M, optimizer="momentum", m=None, streams=1, **kwargs):
     pipeline = made(comm, rule, OPTIMIZERS[optimizer], part, m=m, **kwargs)
     for _ in range(streams):
         losses = pipeline.run(batches(M))
-    return (losses, [p.detach() for p in part.parameters()], pipeline.staleness, pipeline.versions.most,
-            pipeline.versions.most_bytes, sum(p.nbytes for p in part.parameters()))  # fmt: skip
+    return (
+        losses,
+        [p.detach() for p in part.parameters()],
+        pipeline.staleness,
+        pipeline.versions.most,
+        pipeline.versions.most_bytes,
+        sum(p.nbytes for p in part.parameters()),
+    )
 
 
 def forward_version(rule, i, s, S, m):
     """The paper's formula: which version of stage s's weights micro-batch i meets."""
-    return {"vertical": max(0, i - S + 1), "2bw": max(0, i // (m or 1) - 1)}.get(rule, max(0, i - S + 1 + s))
+    return {"vertical": max(0, i - S + 1), "2bw": max(0, i // (m or 1) - 1)}.get(
+        rule, max(0, i - S + 1 + s)
+    )
 
 
 class ByHand:
@@ -78,7 +98,9 @@ class ByHand:
     def __init__(self, rule, S, M, optimizer="momentum", m=None, widths=WIDTHS):
         self.rule, self.S, self.m = rule, S, m or S
         linear = [one[0] for one in model(widths)]
-        self.owner = [s for s, (first, end) in enumerate(stages(S, len(linear))) for _ in range(first, end)]
+        self.owner = [
+            s for s, (first, end) in enumerate(stages(S, len(linear))) for _ in range(first, end)
+        ]
         self.now = [[one.weight.detach().clone(), one.bias.detach().clone()] for one in linear]
         for p in itertools.chain(*self.now):
             p.grad = torch.zeros_like(p)
@@ -115,9 +137,15 @@ class ByHand:
 
 def distance(results, oracle):
     """The largest difference of a loss or a weight."""
-    losses, weights = results[-1][0], list(itertools.chain.from_iterable(weights for _, weights, *_ in results))
+    losses, weights = (
+        results[-1][0],
+        list(itertools.chain.from_iterable(weights for _, weights, *_ in results)),
+    )
     assert all(row[0] is None for row in results[:-1]) and len(losses) == len(oracle.losses)
-    pairs = [*zip(losses, oracle.losses, strict=True), *zip(weights, itertools.chain(*oracle.now), strict=True)]
+    pairs = [
+        *zip(losses, oracle.losses, strict=True),
+        *zip(weights, itertools.chain(*oracle.now), strict=True),
+    ]
     return largest((a - b).abs().max().item() for a, b in pairs)
 
 

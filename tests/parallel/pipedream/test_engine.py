@@ -20,7 +20,7 @@ from tests.parallel.pipedream.cases import (
     model,
     mse,
     run,
-)  # fmt: skip
+)
 
 BOUND = 1e-12
 
@@ -28,9 +28,13 @@ BOUND = 1e-12
 def cases(S, lengths):
     """(rule, M, optimizer, m)"""
     groups = [(4, "adam"), (6, "momentum"), (12, "momentum")]
-    return [*((rule, M, "momentum", None) for rule in RULES if rule != "2bw" for M in lengths),
-            ("stash", 12, "adam", None), ("vertical", 12, "adam", None), ("2bw", S, "momentum", None),
-            *(("2bw", 12, optimizer, m) for m, optimizer in groups if m >= S)]  # fmt: skip
+    return [
+        *((rule, M, "momentum", None) for rule in RULES if rule != "2bw" for M in lengths),
+        ("stash", 12, "adam", None),
+        ("vertical", 12, "adam", None),
+        ("2bw", S, "momentum", None),
+        *(("2bw", 12, optimizer, m) for m, optimizer in groups if m >= S),
+    ]
 
 
 FEW = [("stash", 5, "adam", None), ("vertical", 5, "momentum", None), ("2bw", 12, "momentum", 6)]
@@ -40,9 +44,14 @@ def every_case(comm, cases):
     return {case: run(comm, *case) for case in cases}
 
 
-@pytest.mark.parametrize(("runner", "S"), [
-    *(("world", S) for S in (1, 2, 3, 4, 5)), *(("processes", S) for S in (1, 2, 3, 4)), ("gloo", 2),
-])
+@pytest.mark.parametrize(
+    ("runner", "S"),
+    [
+        *(("world", S) for S in (1, 2, 3, 4, 5)),
+        *(("processes", S) for S in (1, 2, 3, 4)),
+        ("gloo", 2),
+    ],
+)
 def test_the_serial_simulation(runner, S):
     if runner == "world":
         results = World(S).run(every_case, cases(S, (1, 2, 3, 5, 12)))
@@ -50,7 +59,9 @@ def test_the_serial_simulation(runner, S):
         results = launch(every_case, S, FEW, transport="gloo" if runner == "gloo" else "shm")
     for case in results[0]:
         rule, M, optimizer, m = case
-        assert distance([row[case] for row in results], by_hand(rule, S, M, optimizer, m)) < BOUND, case
+        assert (
+            distance([row[case] for row in results], by_hand(rule, S, M, optimizer, m)) < BOUND
+        ), case
 
 
 def test_the_rules_differ():
@@ -71,8 +82,13 @@ def test_staleness(rule):
 
 def test_a_second_stream_goes_on():
     """The pipeline is empty between two runs; optimizer states and the count of versions stay."""
+
     def program(comm):
-        whole = nn.Linear(5, 3, dtype=torch.float64) if comm.rank else nn.Linear(5, 5, dtype=torch.float64)
+        whole = (
+            nn.Linear(5, 3, dtype=torch.float64)
+            if comm.rank
+            else nn.Linear(5, 5, dtype=torch.float64)
+        )
         for p in whole.parameters():
             p.data.fill_(0.1)
         pipeline = made(comm, "vertical", OPTIMIZERS["momentum"], whole)
@@ -114,16 +130,23 @@ def test_a_list_of_ones_own():
     results = World(2).run(program)
     assert [row[1:] for row in results] == [([0, 1, 1, 1], 2), ([0, 1, 0, 0], 2)]
     for (weights, *_), expected in zip(results, expected_of_own(), strict=True):
-        assert largest((a - b).abs().max() for a, b in zip(weights, expected[-1], strict=True)) < BOUND
+        assert (
+            largest((a - b).abs().max() for a, b in zip(weights, expected[-1], strict=True)) < BOUND
+        )
 
 
 def expected_of_own():
     """All versions of both stages, by autograd on the whole model."""
     versions = [[[p.detach() for p in of_own(rank).parameters()]] for rank in (0, 1)]
     for micros in ((0,), (1,), (2, 3)):
-        grads = [gradient_of_own([versions[s][OWN_VERSIONS[i][s]] for s in (0, 1)], *batches(4)[i]) for i in micros]
+        grads = [
+            gradient_of_own([versions[s][OWN_VERSIONS[i][s]] for s in (0, 1)], *batches(4)[i])
+            for i in micros
+        ]
         for s in (0, 1):
-            versions[s].append([p - 0.5 * sum(g[s][k] for g in grads) for k, p in enumerate(versions[s][-1])])
+            versions[s].append(
+                [p - 0.5 * sum(g[s][k] for g in grads) for k, p in enumerate(versions[s][-1])]
+            )
     return versions
 
 
@@ -142,6 +165,7 @@ def flops(run_it, *args):
 
 def test_flops_are_those_of_the_serial_run():
     """Old weights are kept, nothing is computed again."""
+
     def serial():
         whole = model()
         for x, target in batches(9):
@@ -152,11 +176,14 @@ def test_flops_are_those_of_the_serial_run():
 
     wanted = flops(serial)
     assert World(1).run(program) == [[wanted] * len(RULES)]
-    assert [sum(column) for column in zip(*launch(program, 3), strict=True)] == [wanted] * len(RULES)
+    assert [sum(column) for column in zip(*launch(program, 3), strict=True)] == [wanted] * len(
+        RULES
+    )
 
 
 def test_other_stages():
     """Frozen, without parameters, several tensors between stages, integer inputs: as in any pipeline."""
+
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
@@ -178,8 +205,11 @@ def test_other_stages():
         changed = [name for name, p in part.named_parameters() if not torch.equal(p, before[name])]
         return changed, pipeline.staleness, pipeline.optimizer is None
 
-    assert World(3).run(program) == [(["embedding.weight"], [0, 1, 2, 2, 2], False), ([], [0, 1, 1, 1, 1], True),
-                                     (["weight", "bias"], [0] * 5, False)]  # fmt: skip
+    assert World(3).run(program) == [
+        (["embedding.weight"], [0, 1, 2, 2, 2], False),
+        ([], [0, 1, 1, 1, 1], True),
+        (["weight", "bias"], [0] * 5, False),
+    ]
 
 
 def refused(error, words, S=2, M=4, rule="stash", **kwargs):
@@ -195,7 +225,14 @@ def test_what_is_refused():
     refused(ValueError, "two versions do not do for 2 stages", rule="2bw", m=1)
     refused(ValueError, "3 micro-batches are not a multiple of the 2", rule="2bw", M=3)
     refused(ValueError, "at least 1 micro-batch, not 0", M=0)
-    refused(ScheduleError, "stage 0, position 8, U3: the list ends without an update", schedule=one_f_one_b)
+    refused(
+        ScheduleError,
+        "stage 0, position 8, U3: the list ends without an update",
+        schedule=one_f_one_b,
+    )
     with pytest.raises(ValueError, match="vertical sync means old versions"):
-        World(1).run(lambda comm: PipeDream(nn.Linear(1, 1), comm, OPTIMIZERS["adam"], vertical=True,
-                                            wrong_no_stash=True))  # fmt: skip
+        World(1).run(
+            lambda comm: PipeDream(
+                nn.Linear(1, 1), comm, OPTIMIZERS["adam"], vertical=True, wrong_no_stash=True
+            )
+        )

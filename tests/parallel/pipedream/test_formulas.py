@@ -18,8 +18,10 @@ def of_lists(rule, S, M, m):
     """(most versions, most stale) by stage, counted in the lists."""
     schedule = functools.partial(pipedream_2bw, m=m) if rule == "2bw" else pipedream
     made_lists, name = lists(schedule, S, M), (LISTS[rule], m if rule == "2bw" else None)
-    return ([max(row) for row in held(made_lists, *name, stash=rule != "no stash")],
-            [max(row.values()) for row in staleness(made_lists, *name)])  # fmt: skip
+    return (
+        [max(row) for row in held(made_lists, *name, stash=rule != "no stash")],
+        [max(row.values()) for row in staleness(made_lists, *name)],
+    )
 
 
 @pytest.mark.parametrize("S", range(1, 9))
@@ -77,9 +79,13 @@ def test_of_equal_stages():
     assert whole == {"stash": 36, "vertical": 64, "2bw": 16, "no stash": 8}
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("stashing", 0, 2), "stash, vertical, 2bw, no stash, not for 'stashing'"), (("stash", 2, 2), "no stage 2"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("stashing", 0, 2), "stash, vertical, 2bw, no stash, not for 'stashing'"),
+        (("stash", 2, 2), "no stage 2"),
+    ],
+)
 def test_bad_arguments(arguments, words):
     for formula in (most_versions, most_stale):
         with pytest.raises(ValueError, match=words):

@@ -45,8 +45,12 @@ class Attention(nn.Module):
 
 
 def model():
-    parts = [nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.Linear(8, 6)), Norm(), Attention(),
-             nn.Sequential(nn.Linear(6, 9), nn.SiLU(), nn.Linear(9, 3))]  # fmt: skip
+    parts = [
+        nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.Linear(8, 6)),
+        Norm(),
+        Attention(),
+        nn.Sequential(nn.Linear(6, 9), nn.SiLU(), nn.Linear(9, 3)),
+    ]
     return seeded_(nn.Sequential(*parts).double())
 
 
@@ -58,7 +62,9 @@ class Recorded(torch.optim.SGD):
         self.seen = seen
 
     def step(self):
-        self.seen.append([None if p.grad is None else p.grad.clone() for p in self.param_groups[0]["params"]])
+        self.seen.append(
+            [None if p.grad is None else p.grad.clone() for p in self.param_groups[0]["params"]]
+        )
         super().step()
 
 
@@ -70,7 +76,10 @@ def watched(comm, rule, M, **kwargs):
     """(weights of every forward, gradients of every update) of this stage."""
     part, weights, gradients = model()[comm.rank], [], []
     part.register_forward_pre_hook(
-        lambda module, _: weights.append({name: p.detach().clone() for name, p in trained(module).items()}))
+        lambda module, _: weights.append(
+            {name: p.detach().clone() for name, p in trained(module).items()}
+        )
+    )
     made(comm, rule, functools.partial(Recorded, seen=gradients), part, **kwargs).run(batches(M))
     return weights, [dict(zip(trained(part), row, strict=True)) for row in gradients]
 
@@ -89,9 +98,19 @@ def errors(results, M, m=1):
     """By micro-batch (or group of m) and stage: how far from the gradient at the weights of the forward."""
     data, found = batches(M), []
     for first in range(0, M, m):
-        at = [gradient_at([weights[i] for weights, _ in results], *data[i], 1 / m) for i in range(first, first + m)]
-        found.append([largest((seen[first // m][name] - sum(g[s][name] for g in at)).abs().max().item()
-                          for name in seen[first // m]) for s, (_, seen) in enumerate(results)])  # fmt: skip
+        at = [
+            gradient_at([weights[i] for weights, _ in results], *data[i], 1 / m)
+            for i in range(first, first + m)
+        ]
+        found.append(
+            [
+                largest(
+                    (seen[first // m][name] - sum(g[s][name] for g in at)).abs().max().item()
+                    for name in seen[first // m]
+                )
+                for s, (_, seen) in enumerate(results)
+            ]
+        )
     return found
 
 
@@ -99,14 +118,23 @@ def worst(rows):
     return largest(map(largest, rows))
 
 
-@pytest.mark.parametrize("runner", [lambda program, *args: World(S).run(program, *args),
-                                    lambda program, *args: launch(program, S, *args)], ids=["world", "processes"])
+@pytest.mark.parametrize(
+    "runner",
+    [
+        lambda program, *args: World(S).run(program, *args),
+        lambda program, *args: launch(program, S, *args),
+    ],
+    ids=["world", "processes"],
+)
 @pytest.mark.parametrize("rule", ["stash", "vertical"])
 def test_the_gradient_at_the_weights_of_the_forward(runner, rule):
     results = runner(watched, rule, 9)
     assert worst(errors(results, 9)) < 1e-12
     for s, (weights, _) in enumerate(results):  # and those were old ones
-        same = [all(torch.equal(weights[i][name], weights[i + 1][name]) for name in weights[i]) for i in range(8)]
+        same = [
+            all(torch.equal(weights[i][name], weights[i + 1][name]) for name in weights[i])
+            for i in range(8)
+        ]
         assert same == [i < (S - 1 if rule == "vertical" else S - 1 - s) for i in range(8)]
 
 
@@ -126,7 +154,9 @@ def test_without_stashing_it_is_not():
 
 def nearest(rows, weights):
     """The version that these weights are."""
-    far = [largest((row[name] - p).abs().max().item() for name, p in weights.items()) for row in rows]
+    far = [
+        largest((row[name] - p).abs().max().item() for name, p in weights.items()) for row in rows
+    ]
     assert sorted(far)[0] < 1e-12 < 1e-5 < sorted(far)[1]
     return far.index(min(far))
 
@@ -144,7 +174,9 @@ def test_all_stages_use_one_version_only_with_vertical_sync(rule):
             rows.append({name: p - 0.05 * speed[name] for name, p in rows[-1].items()})
         made_by.append(rows)
     for i in range(M):
-        ages = [nearest(rows, weights[i]) for rows, (weights, _) in zip(made_by, results, strict=True)]
+        ages = [
+            nearest(rows, weights[i]) for rows, (weights, _) in zip(made_by, results, strict=True)
+        ]
         assert ages == [max(0, i - (S - 1 if rule == "vertical" else S - 1 - s)) for s in range(S)]
 
 

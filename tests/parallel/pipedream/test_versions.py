@@ -13,6 +13,7 @@ from minidist.parallel.pipedream.versions import Overwritten, Versions
 
 def stepping(module, change=1.0):
     """A step in place, as an optimizer makes it."""
+
     @torch.no_grad()
     def step():
         for p in module.parameters():
@@ -74,7 +75,10 @@ def test_without_another_use_a_version_is_changed_in_place():
     assert module.weight.data_ptr() == where and versions.most == 1
     versions.advance(stepping(module))
     assert module.weight.data_ptr() != where and versions.nbytes == 2 * 8 * 4
-    assert versions[2]["weight"].data_ptr() == where and versions[3]["weight"].data_ptr() == module.weight.data_ptr()
+    assert (
+        versions[2]["weight"].data_ptr() == where
+        and versions[3]["weight"].data_ptr() == module.weight.data_ptr()
+    )
 
 
 def loss_at(module, tensors, x):
@@ -95,7 +99,8 @@ def test_backward_after_a_step(kind):
     versions.advance(stepping(module, 0.1))
     loss.backward()
     wrong = [not torch.equal(t.grad, g) for t, g in zip(used.values(), expected, strict=True)]
-    assert wrong == ([False] * 4 if kind is Versions else [True, True, False, False])  # nothing lies behind the last
+    # nothing lies behind the last
+    assert wrong == ([False] * 4 if kind is Versions else [True, True, False, False])
     assert versions.nbytes == (2 if kind is Versions else 1) * 26 * 4
 
 
@@ -108,12 +113,14 @@ def test_the_parameters_themselves_in_the_graph():
         loss.backward()
 
 
-@pytest.mark.parametrize(("kind", "reads_old"), [(lambda: nn.Linear(3, 3), True), (lambda: nn.LayerNorm(3), False)])
+@pytest.mark.parametrize(
+    ("kind", "reads_old"), [(lambda: nn.Linear(3, 3), True), (lambda: nn.LayerNorm(3), False)]
+)
 def test_moved_parameters_in_the_graph(kind, reads_old):
     """It does not notice that they move, and then it depends on the layer what backward reads; a version is right."""
     torch.manual_seed(0)
     module, x = kind(), torch.randn(4, 3, requires_grad=True)
-    expected, = torch.autograd.grad(module(x).pow(2).sum(), x)
+    (expected,) = torch.autograd.grad(module(x).pow(2).sum(), x)
     loss = module(x).pow(2).sum()
     for p in module.parameters():
         p.data = p.data + 1
@@ -121,7 +128,7 @@ def test_moved_parameters_in_the_graph(kind, reads_old):
     versions = Versions(module)
     versions.begin({0: 1})
     loss = loss_at(module, versions[0], x)
-    expected, = torch.autograd.grad(loss, x, retain_graph=True)
+    (expected,) = torch.autograd.grad(loss, x, retain_graph=True)
     versions.advance(stepping(module))
     assert torch.equal(torch.autograd.grad(loss, x)[0], expected)
 

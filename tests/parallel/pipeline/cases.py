@@ -9,12 +9,27 @@ from torch import nn
 from minidist.comm import World
 from minidist.models import seeded_
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_auto, zb_h1, zb_h2
+from minidist.parallel.schedules import (
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+)
 from minidist.split import bounds, uneven
 from tests.largest import largest
 
-SCHEDULES = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved,
-             "h1": zb_h1, "h2": zb_h2, "auto": zb_auto}  # fmt: skip
+SCHEDULES = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "h1": zb_h1,
+    "h2": zb_h2,
+    "auto": zb_auto,
+}
 
 
 def chunks_of(name):
@@ -34,7 +49,10 @@ def mse(y, target):
 def layers(parts, inputs=5, outputs=3):
     """As many layers as parts, each of another width."""
     widths = [inputs, *(3 + (7 * i) % 5 for i in range(1, parts)), outputs]
-    made = [nn.Sequential(nn.Linear(a, b, dtype=torch.float64), nn.Tanh()) for a, b in itertools.pairwise(widths)]
+    made = [
+        nn.Sequential(nn.Linear(a, b, dtype=torch.float64), nn.Tanh())
+        for a, b in itertools.pairwise(widths)
+    ]
     return seeded_(nn.Sequential(*made))
 
 

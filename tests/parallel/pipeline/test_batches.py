@@ -6,12 +6,16 @@ import torch
 from minidist.parallel.pipeline.batches import micro_batches, several, shares
 
 
-@pytest.mark.parametrize(("samples", "M", "sizes"), [(8, 4, [2] * 4), (7, 3, [3, 2, 2]), (3, 3, [1] * 3), (5, 1, [5])])
+@pytest.mark.parametrize(
+    ("samples", "M", "sizes"), [(8, 4, [2] * 4), (7, 3, [3, 2, 2]), (3, 3, [1] * 3), (5, 1, [5])]
+)
 def test_cut(samples, M, sizes):
     x, row = torch.arange(samples * 2.0).view(samples, 2), torch.arange(samples)
     parts = micro_batches((x, row), M, "inputs")
     assert [len(part[0]) for part in parts] == sizes == [len(part[1]) for part in parts]
-    assert torch.equal(torch.cat([a for a, _ in parts]), x) and torch.equal(torch.cat([b for _, b in parts]), row)
+    assert torch.equal(torch.cat([a for a, _ in parts]), x) and torch.equal(
+        torch.cat([b for _, b in parts]), row
+    )
     assert shares(parts) == [size / samples for size in sizes]
 
 
@@ -32,10 +36,15 @@ def test_no_graph_comes_with_the_batch():
     assert not any(part[0].requires_grad for part in micro_batches(x, 2, "inputs"))
 
 
-@pytest.mark.parametrize(("batch", "words"), [
-    (torch.zeros(3), "3 samples does not make 4"), ([torch.zeros(1)] * 3, "list of 3 .* 4"),
-    ((torch.zeros(4), torch.zeros(5)), "4 and 5"), (torch.tensor(1.0), "0 dimensions"),
-])
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (torch.zeros(3), "3 samples does not make 4"),
+        ([torch.zeros(1)] * 3, "list of 3 .* 4"),
+        ((torch.zeros(4), torch.zeros(5)), "4 and 5"),
+        (torch.tensor(1.0), "0 dimensions"),
+    ],
+)
 def test_what_cannot_be(batch, words):
     with pytest.raises(ValueError, match=words):
         micro_batches(batch, 4, "inputs")

@@ -29,7 +29,9 @@ def loss(y, target):
 
 
 def stepped(comm, schedule, M, v=1, ahead=1):
-    pipeline = Pipeline([Part().to(comm.device) for _ in range(v)], comm, schedule, loss, ahead=ahead)
+    pipeline = Pipeline(
+        [Part().to(comm.device) for _ in range(v)], comm, schedule, loss, ahead=ahead
+    )
     x = torch.zeros(ROWS * M, WIDTH, device=comm.device)
     for _ in range(2):
         pipeline.step(M, x, x)
@@ -43,37 +45,57 @@ def world(S, alpha=1e-9):
 
 def time_and_bubble(spans):
     """Seconds from the first forward to the last action, and the share of it in which stages wait."""
-    time = max(end for rank in spans for *_, end in rank) - min(start for rank in spans for _, start, _ in rank)
+    time = max(end for rank in spans for *_, end in rank) - min(
+        start for rank in spans for _, start, _ in rank
+    )
     busy = sum(end - start for rank in spans for _, start, end in rank)
     return time, 1 - busy / len(spans) / time
 
 
-@pytest.mark.parametrize(("name", "schedule", "v"), [
-    ("naive", naive, 1), ("gpipe", gpipe, 1), ("one_f_one_b", one_f_one_b, 1), ("interleaved", interleaved, 2),
-    ("zb_h1", zb_h1, 1),
-])
+@pytest.mark.parametrize(
+    ("name", "schedule", "v"),
+    [
+        ("naive", naive, 1),
+        ("gpipe", gpipe, 1),
+        ("one_f_one_b", one_f_one_b, 1),
+        ("interleaved", interleaved, 2),
+        ("zb_h1", zb_h1, 1),
+    ],
+)
 @pytest.mark.parametrize(("S", "M"), [(1, 2), (2, 4), (4, 8)])
 def test_the_bubble_of_the_formula(name, schedule, v, S, M):
     spans = world(S).run(stepped, schedule, M, v)
     time, waits = time_and_bubble(spans)
     assert waits == pytest.approx(bubble(name, S, M, v), abs=1e-6)
-    assert time * (1 - waits) == pytest.approx(M * v * 3 * 2 * ROWS, rel=1e-6), "three products for each F and its B"
+    assert time * (1 - waits) == pytest.approx(M * v * 3 * 2 * ROWS, rel=1e-6), (
+        "three products for each F and its B"
+    )
 
 
 def test_messages_hide_behind_the_computation():
     """With a message as long as half a forward: posted ahead it is hidden in the steady state, else it is not."""
     alpha, M = ROWS, 16
-    times = [time_and_bubble(world(2, alpha).run(stepped, gpipe, M, 1, ahead))[0] for ahead in (1, 0)]
+    times = [
+        time_and_bubble(world(2, alpha).run(stepped, gpipe, M, 1, ahead))[0] for ahead in (1, 0)
+    ]
     compute = M * 6 * ROWS
     assert times[0] < compute + 12 * ROWS < times[1]
 
 
 def test_backward_and_its_halves_take_the_times_of_their_products():
     spans = world(2).run(stepped, zb_h1, 2)
-    lengths = {action.kind: round((end - start) / (2 * ROWS), 6) for rank in spans for action, start, end in rank}
+    lengths = {
+        action.kind: round((end - start) / (2 * ROWS), 6)
+        for rank in spans
+        for action, start, end in rank
+    }
     assert lengths == {"F": 1, "I": 1, "W": 1}
     spans = world(2).run(stepped, gpipe, 2)
-    lengths = {action.kind: round((end - start) / (2 * ROWS), 6) for rank in spans for action, start, end in rank}
+    lengths = {
+        action.kind: round((end - start) / (2 * ROWS), 6)
+        for rank in spans
+        for action, start, end in rank
+    }
     assert lengths == {"F": 1, "B": 2}
 
 
@@ -85,7 +107,9 @@ def test_without_data(name):
     def program(comm):
         mine = [nn.Linear(4, 4, device=comm.device) for _ in range(v)]
         tied = {"bias": mine[0].bias}
-        pipeline = Pipeline(mine, comm, cases.SCHEDULES[name], loss, recompute=name == "gpipe", tied=tied)
+        pipeline = Pipeline(
+            mine, comm, cases.SCHEDULES[name], loss, recompute=name == "gpipe", tied=tied
+        )
         x = torch.empty(9, 4, device=comm.device)
         losses = pipeline.step(4, x, x)
         return pipeline.peak, losses if losses is None else len(losses), mine[0].weight.grad.shape

@@ -9,16 +9,36 @@ from torch import nn
 
 from minidist.comm import World, launch
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedules import Action, ScheduleError, gpipe, in_flight, lists, one_f_one_b, parse
+from minidist.parallel.schedules import (
+    Action,
+    ScheduleError,
+    gpipe,
+    in_flight,
+    lists,
+    one_f_one_b,
+    parse,
+)
 from minidist.parallel.schedules.flow import Shape
 from tests.parallel.pipeline import cases
-from tests.parallel.pipeline.cases import SCHEDULES, data, difference, layers, mse, own, run, serial, together
+from tests.parallel.pipeline.cases import (
+    SCHEDULES,
+    data,
+    difference,
+    layers,
+    mse,
+    own,
+    run,
+    serial,
+    together,
+)
 
 TRANSPORTS = {"processes": "shm", "gloo": "gloo"}
 SIZES = [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (3, 6), (4, 8), (5, 10)]
 
 
-@pytest.mark.parametrize(("name", "S", "M"), [(n, S, M) for n in SCHEDULES for S, M in SIZES if cases.fits(n, S, M)])
+@pytest.mark.parametrize(
+    ("name", "S", "M"), [(n, S, M) for n in SCHEDULES for S, M in SIZES if cases.fits(n, S, M)]
+)
 def test_the_serial_gradient(name, S, M):
     worst, peaks = cases.compared(name, S, M)
     assert worst == 0
@@ -27,11 +47,16 @@ def test_the_serial_gradient(name, S, M):
 
 def all_schedules(comm, batch, M):
     """{schedule: (losses, gradients)} of two steps each."""
-    return {name: run(comm, schedule, M, batch, cases.chunks_of(name), steps=2)
-            for name, schedule in SCHEDULES.items() if cases.fits(name, comm.size, M)}  # fmt: skip
+    return {
+        name: run(comm, schedule, M, batch, cases.chunks_of(name), steps=2)
+        for name, schedule in SCHEDULES.items()
+        if cases.fits(name, comm.size, M)
+    }
 
 
-@pytest.mark.parametrize(("transport", "n"), [("processes", 2), ("processes", 3), ("processes", 4), ("gloo", 2)])
+@pytest.mark.parametrize(
+    ("transport", "n"), [("processes", 2), ("processes", 3), ("processes", 4), ("gloo", 2)]
+)
 def test_the_serial_gradient_over_processes(transport, n):
     M, batch = 12, data(26)
     results = launch(all_schedules, n, batch, M, transport=TRANSPORTS[transport])
@@ -48,8 +73,12 @@ def orders(S, M, v, seed, place="loop", halves=True):
     draw, shape = random.Random(seed), Shape(S, M, v, place)
     split = {(m, p): halves and draw.random() < 0.5 for m in range(M) for p in range(S * v)}
     waiting = [Action(k, m, c) for m in range(M) for c in range(v) for k in "FBIW"]
-    todo = [(stage, a) for stage in range(S) for a in waiting
-            if a.kind == "F" or (a.kind in "IW") == split[a.micro, shape.part(stage, a.chunk)]]  # fmt: skip
+    todo = [
+        (stage, a)
+        for stage in range(S)
+        for a in waiting
+        if a.kind == "F" or (a.kind in "IW") == split[a.micro, shape.part(stage, a.chunk)]
+    ]
     made, found = set(), [[] for _ in range(S)]
     while todo:
         ready = [(s, a) for s, a in todo if all(need in made for need in shape.needs(s, a))]
@@ -75,9 +104,17 @@ def test_any_order_that_can_be(seed):
         parts = layers(S * v)
         shape = Shape(S, M, v, place)
         numbers = [shape.part(comm.rank, c) for c in range(v)]
-        pipeline = Pipeline([parts[p] for p in numbers], comm, lambda stage, S, M: every[stage], mse,
-                            place=place, ahead=ahead)  # fmt: skip
-        assert pipeline.first_stage == (0 in numbers) and pipeline.last_stage == (S * v - 1 in numbers)
+        pipeline = Pipeline(
+            [parts[p] for p in numbers],
+            comm,
+            lambda stage, S, M: every[stage],
+            mse,
+            place=place,
+            ahead=ahead,
+        )
+        assert pipeline.first_stage == (0 in numbers) and pipeline.last_stage == (
+            S * v - 1 in numbers
+        )
         pipeline.step(M, batch[0], batch[1])
         return {f"{p}.{name}": w.grad for p in numbers for name, w in parts[p].named_parameters()}
 
@@ -153,7 +190,9 @@ def test_several_tensors_and_frozen_stages(name, recompute, frozen):
         return losses, {f"{comm.rank}.{name}": p.grad for name, p in part.named_parameters()}
 
     results = World(S).run(program)
-    _, found = together([(losses if r == S - 1 else None, grads) for r, (losses, grads) in enumerate(results)])
+    _, found = together(
+        [(losses if r == S - 1 else None, grads) for r, (losses, grads) in enumerate(results)]
+    )
     for key, p in model.named_parameters():
         assert (p.grad is None) == (found[key] is None), key
         assert p.grad is None or torch.allclose(p.grad, found[key], rtol=1e-13, atol=1e-15), key
@@ -172,6 +211,7 @@ def test_micro_batches_of_different_lengths():
 
 def test_batches_of_other_sizes_follow_each_other():
     """Another M, another batch, the first again: layouts are told once for each, and hold."""
+
     def program(comm):
         part = own(comm, layers(comm.size), 1)[0]
         pipeline, found = Pipeline(part, comm, one_f_one_b, mse), []
@@ -185,7 +225,9 @@ def test_batches_of_other_sizes_follow_each_other():
     for i, (samples, M) in enumerate(((8, 4), (9, 4), (9, 2), (8, 4), (9, 4))):
         model = layers(3)
         serial(model, *data(samples), M)
-        assert difference(functools.reduce(dict.__or__, (found[i] for found in results)), model) == 0
+        assert (
+            difference(functools.reduce(dict.__or__, (found[i] for found in results)), model) == 0
+        )
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved"])
@@ -199,16 +241,36 @@ def test_messages(name):
     edges = S * v - 1
     assert len(steady) == 2 * M * edges + S - 1
     assert sum(m.nbytes for m in steady if m.label == "a step") == 24 * (S - 1)
-    assert labels.count("a step") == S - 1 and not any(label.startswith("layout") for label in labels)
-    assert sum(label.startswith("F") for label in labels) == sum(label.startswith("B") for label in labels) == M * edges
-    assert sum(label.startswith("layout F") for label in first) == 2 * M * edges, "length and layout, once"
+    assert labels.count("a step") == S - 1 and not any(
+        label.startswith("layout") for label in labels
+    )
+    assert (
+        sum(label.startswith("F") for label in labels)
+        == sum(label.startswith("B") for label in labels)
+        == M * edges
+    )
+    assert sum(label.startswith("layout F") for label in first) == 2 * M * edges, (
+        "length and layout, once"
+    )
 
 
 def test_labels_name_the_action_that_made_the_message():
     trace = World(2).run(run, SCHEDULES["interleaved"], 2, data(4), 2).trace
     sent = {(m.src, m.label) for m in trace if m.label[0] in "FB" and "layout" not in m.label}
-    assert sent == {(0, "F0"), (0, "F1"), (1, "F0"), (1, "F1"), (0, "F0.1"), (0, "F1.1"),
-                    (1, "B0.1"), (1, "B1.1"), (0, "B0.1"), (0, "B1.1"), (1, "B0"), (1, "B1")}  # fmt: skip
+    assert sent == {
+        (0, "F0"),
+        (0, "F1"),
+        (1, "F0"),
+        (1, "F1"),
+        (0, "F0.1"),
+        (0, "F1.1"),
+        (1, "B0.1"),
+        (1, "B1.1"),
+        (0, "B0.1"),
+        (0, "B1.1"),
+        (1, "B0"),
+        (1, "B1"),
+    }
 
 
 class Counting(Pipeline):
@@ -249,35 +311,48 @@ def test_spans_are_in_order():
 
 def wrong(**changes):
     """What a step of two stages raises."""
+
     def program(comm):
         v = changes.get("v", (1, 1))[comm.rank]
         loss_fn = changes.get("loss_fn", mse)
-        pipeline = Pipeline(own(comm, layers(6), v), comm, changes.get("schedule", one_f_one_b), loss_fn,
-                            ahead=changes.get("ahead", 1))  # fmt: skip
+        pipeline = Pipeline(
+            own(comm, layers(6), v),
+            comm,
+            changes.get("schedule", one_f_one_b),
+            loss_fn,
+            ahead=changes.get("ahead", 1),
+        )
         x, y = changes.get("x", data(6)[0]), changes.get("y", data(6)[1])
         pipeline.step(changes.get("M", (2, 2))[comm.rank], x, y)
 
     return lambda: World(2).run(program)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    (dict(M=(7, 7)), "6 samples does not make 7 micro-batches"),
-    (dict(M=(2, 3)), "M = 3, but stage 0 M = 2"),
-    (dict(x=None), "inputs are missing"),
-    (dict(y=None), "targets are missing"),
-    (dict(y=data(5)[1]), "6 samples, the last 5 targets"),
-    (dict(x=(data(6)[0], data(4)[0])), "4 and 6 samples"),
-    (dict(x=[data(6)[0]] * 3), "a list of 3 micro-batches was given, and 2"),
-    (dict(x=torch.tensor(1.0)), "0 dimensions"),
-    (dict(loss_fn=None), "needs a loss_fn"),
-    (dict(loss_fn=lambda y, target: y.mean(0)), r"gave \(\d,\) float64: it must be the mean"),
-    (dict(v=(1, 2)), "rank 0 has 1 chunks of the model, rank 1 has 2"),
-    (dict(schedule=lambda stage, S, M: one_f_one_b(0, S, M)[:-1]), "ends without"),
-    (dict(schedule=lambda stage, S, M: one_f_one_b(stage, S, M + 1)), "no micro-batch 2, only 0 to 1"),
-    (dict(schedule=lambda stage, S, M: [Action("B", 0), Action("F", 0)], M=(1, 1)), "needs F0"),
-    (dict(M=(0, 0)), "at least 1 .*, not 0"), (dict(M=(1.5, 1.5)), r"at least 1 micro-batch, not 1\.5"),
-    (dict(ahead=-3), "at least 0 receives are posted ahead, not -3"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(M=(7, 7)), "6 samples does not make 7 micro-batches"),
+        (dict(M=(2, 3)), "M = 3, but stage 0 M = 2"),
+        (dict(x=None), "inputs are missing"),
+        (dict(y=None), "targets are missing"),
+        (dict(y=data(5)[1]), "6 samples, the last 5 targets"),
+        (dict(x=(data(6)[0], data(4)[0])), "4 and 6 samples"),
+        (dict(x=[data(6)[0]] * 3), "a list of 3 micro-batches was given, and 2"),
+        (dict(x=torch.tensor(1.0)), "0 dimensions"),
+        (dict(loss_fn=None), "needs a loss_fn"),
+        (dict(loss_fn=lambda y, target: y.mean(0)), r"gave \(\d,\) float64: it must be the mean"),
+        (dict(v=(1, 2)), "rank 0 has 1 chunks of the model, rank 1 has 2"),
+        (dict(schedule=lambda stage, S, M: one_f_one_b(0, S, M)[:-1]), "ends without"),
+        (
+            dict(schedule=lambda stage, S, M: one_f_one_b(stage, S, M + 1)),
+            "no micro-batch 2, only 0 to 1",
+        ),
+        (dict(schedule=lambda stage, S, M: [Action("B", 0), Action("F", 0)], M=(1, 1)), "needs F0"),
+        (dict(M=(0, 0)), "at least 1 .*, not 0"),
+        (dict(M=(1.5, 1.5)), r"at least 1 micro-batch, not 1\.5"),
+        (dict(ahead=-3), "at least 0 receives are posted ahead, not -3"),
+    ],
+)
 def test_what_cannot_be(changes, words):
     with pytest.raises(ValueError, match=words):
         wrong(**changes)()
@@ -300,6 +375,7 @@ def test_stages_pass_tensors():
 
 def test_a_model_that_changes():
     """A stage is frozen after the first step: its neighbour expects what was told, and forget() tells it anew."""
+
     def program(comm, forget):
         part = own(comm, layers(2), 1)[0]
         pipeline = Pipeline(part, comm, gpipe, mse)
@@ -316,4 +392,6 @@ def test_a_model_that_changes():
     with pytest.raises(ValueError, match=r"F0 gave .* forget"):
         World(2).run(program, False)
     (_, first), (before, after) = World(2).run(program, True)
-    assert first == [None, None] and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert first == [None, None] and all(
+        torch.equal(a, b) for a, b in zip(before, after, strict=True)
+    )

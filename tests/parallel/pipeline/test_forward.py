@@ -10,7 +10,10 @@ from minidist.parallel.pipeline import Pipeline, forward
 from minidist.parallel.schedules import interleaved, one_f_one_b, zb_v
 from minidist.parallel.schedules.flow import Shape
 
-RUNS = {"world": lambda n, *args: World(n).run(*args), "processes": lambda n, program, *args: launch(program, n, *args)}
+RUNS = {
+    "world": lambda n, *args: World(n).run(*args),
+    "processes": lambda n, program, *args: launch(program, n, *args),
+}
 SIZES = [5, 7, 4, 6, 3, 8, 2]  # six linear layers
 
 
@@ -19,17 +22,28 @@ def program(comm, x, v, place):
     shape = Shape(comm.size, 1, v, place)
     per = len(layers) // (comm.size * v)
     parts = [nn.Sequential(*layers[shape.part(comm.rank, c) * per :][:per]) for c in range(v)]
-    schedule = {1: one_f_one_b, 2: zb_v if place == "V" else interleaved, 3: lambda *a: interleaved(*a, v=3)}[v]
+    schedule = {
+        1: one_f_one_b,
+        2: zb_v if place == "V" else interleaved,
+        3: lambda *a: interleaved(*a, v=3),
+    }[v]
     pipeline = Pipeline(parts, comm, schedule, lambda y, target: y.mean(), place=place)
     found = [forward(pipeline, part if pipeline.first_stage else None) for part in x.split([1, 4])]
     assert all(y is None or not y.requires_grad for y in found)
     return None if found[0] is None else torch.cat(found)
 
 
-@pytest.mark.parametrize(("run", "S", "v", "place"), [
-    ("world", 1, 1, "loop"), ("world", 3, 1, "loop"), ("world", 3, 2, "loop"), ("world", 3, 2, "V"),
-    ("world", 2, 3, "loop"), ("processes", 2, 1, "loop"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "S", "v", "place"),
+    [
+        ("world", 1, 1, "loop"),
+        ("world", 3, 1, "loop"),
+        ("world", 3, 2, "loop"),
+        ("world", 3, 2, "V"),
+        ("world", 2, 3, "loop"),
+        ("processes", 2, 1, "loop"),
+    ],
+)
 def test_the_serial_outputs(run, S, v, place):
     x = torch.randn(5, 5, dtype=torch.float64)
     y = x
@@ -45,5 +59,10 @@ def test_two_messages_an_edge():
     world = World(3)
     world.run(program, torch.randn(5, 5, dtype=torch.float64), 1, "loop")
     sent = [m for m in world.trace if m.label == "forward"]
-    assert [(m.src, m.dst, m.nbytes) for m in sent if m.src == 0] == [(0, 1, 4 * 8), (0, 1, 4 * 4 * 8)]
-    assert len(sent) == 4 == len([m for m in world.trace if m.label == "layout" and m.nbytes == 128])
+    assert [(m.src, m.dst, m.nbytes) for m in sent if m.src == 0] == [
+        (0, 1, 4 * 8),
+        (0, 1, 4 * 4 * 8),
+    ]
+    assert (
+        len(sent) == 4 == len([m for m in world.trace if m.label == "layout" and m.nbytes == 128])
+    )

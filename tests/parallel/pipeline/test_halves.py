@@ -15,7 +15,9 @@ from minidist.study import measure
 
 
 def values(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64
+    )
 
 
 class Twice(nn.Module):
@@ -25,11 +27,16 @@ class Twice(nn.Module):
         super().__init__()
         self.layer, self.again = nn.Linear(6, 6).double(), nn.Linear(6, 6).double()
         self.conv, self.scale = nn.Parameter(values(4, 1, 3)), nn.Parameter(values(6))
-        self.frozen, self.never = nn.Linear(6, 6).double().requires_grad_(False), nn.Linear(2, 2).double()
+        self.frozen, self.never = (
+            nn.Linear(6, 6).double().requires_grad_(False),
+            nn.Linear(2, 2).double(),
+        )
         self.strided = nn.Parameter(values(6, 6).t())
 
     def forward(self, x):
-        x = torch.tanh(self.layer(torch.tanh(self.layer(x)))) * self.scale + torch.sigmoid(self.scale)
+        x = torch.tanh(self.layer(torch.tanh(self.layer(x)))) * self.scale + torch.sigmoid(
+            self.scale
+        )
         x = F.linear(self.frozen(x), self.strided @ self.again.weight.t(), self.again.bias)
         for _ in range(2):
             x = F.conv1d(x[:, None], self.conv, padding=1).mean(1)
@@ -41,15 +48,25 @@ class Ends(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(6, 6).double(), nn.Linear(6, 3).double(), nn.Parameter(values(3))
+        self.a, self.b, self.c = (
+            nn.Linear(6, 6).double(),
+            nn.Linear(6, 3).double(),
+            nn.Parameter(values(3)),
+        )
 
     def forward(self, x, z):
         return self.b(torch.relu(self.a(x))) + z, torch.exp(self.c) * self.c, z
 
 
 def conv_net():
-    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2), nn.GroupNorm(2, 4),
-                        nn.Conv2d(4, 6, 3, stride=2, bias=False), nn.ReLU())  # fmt: skip
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.GroupNorm(2, 4),
+        nn.Conv2d(4, 6, 3, stride=2, bias=False),
+        nn.ReLU(),
+    )
     return seeded_(net.double())
 
 
@@ -64,15 +81,34 @@ MADE = {
     "conv net": lambda: (conv_net(), [values(3, 2, 11, 11)]),
     "resnet": lambda: (blocks(), [values(3, 2, 5, 5)]),
     "layer": lambda: (seeded_(TransformerLayer(16, 4, dtype=torch.float64)), [values(2, 5, 16)]),
-    "explicit": lambda: (seeded_(TransformerLayer(16, 4, 0.1, "explicit", dtype=torch.float64)), [values(2, 5, 16)]),
-    "gpt": lambda: (sequence(gpt(2, 16, 4, 11, 6, dtype=torch.float64)), [torch.arange(8).view(2, 4)]),
-    "embedding": lambda: (sequence(gpt(2, 16, 4, 11, 6, dtype=torch.float64))[:2], [torch.arange(8).view(2, 4)]),
+    "explicit": lambda: (
+        seeded_(TransformerLayer(16, 4, 0.1, "explicit", dtype=torch.float64)),
+        [values(2, 5, 16)],
+    ),
+    "gpt": lambda: (
+        sequence(gpt(2, 16, 4, 11, 6, dtype=torch.float64)),
+        [torch.arange(8).view(2, 4)],
+    ),
+    "embedding": lambda: (
+        sequence(gpt(2, 16, 4, 11, 6, dtype=torch.float64))[:2],
+        [torch.arange(8).view(2, 4)],
+    ),
     "twice": lambda: (seeded_(Twice()), [values(4, 6)]),
     "ends": lambda: (seeded_(Ends()), [values(4, 6), values(4, 3)]),
     "nothing": lambda: (nn.Identity(), [values(4, 6)]),
     "one layer": lambda: (nn.Linear(6, 2, bias=False).double(), [values(4, 6)]),
 }
-EXACT = {"mlp", "conv net", "resnet", "layer", "explicit", "embedding", "ends", "nothing", "one layer"}
+EXACT = {
+    "mlp",
+    "conv net",
+    "resnet",
+    "layer",
+    "explicit",
+    "embedding",
+    "ends",
+    "nothing",
+    "one layer",
+}
 """Where each parameter is used once, and no sum is taken in another order."""
 
 
@@ -83,7 +119,12 @@ def forward(name, wanted):
     inputs = [x.clone().requires_grad_(wanted and x.is_floating_point()) for x in inputs]
     y = module(*inputs)
     outputs = [o for o in ((y,) if isinstance(y, torch.Tensor) else y) if o.requires_grad]
-    return module, inputs, outputs, [values(*o.shape) if o.dim() else torch.ones_like(o) for o in outputs]
+    return (
+        module,
+        inputs,
+        outputs,
+        [values(*o.shape) if o.dim() else torch.ones_like(o) for o in outputs],
+    )
 
 
 def halves_of(inputs, outputs):
@@ -104,7 +145,9 @@ def test_both_halves_are_the_whole(name, wanted):
     assert all(p.grad is None for p in other.parameters()), "I leaves the weights' gradients to W"
     del outputs
     halves.weight()
-    same = torch.equal if name in EXACT else lambda a, b: torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+    same = (
+        torch.equal if name in EXACT else lambda a, b: torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+    )
     for x, grad in zip([x for x in inputs if x.requires_grad], found, strict=True):
         assert same(x.grad, grad)
     for (key, p), q in zip(module.named_parameters(), other.parameters(), strict=True):
@@ -115,7 +158,9 @@ def test_both_halves_are_the_whole(name, wanted):
 @pytest.mark.parametrize(("name", "wanted"), CASES)
 def test_the_flops_of_both_are_those_of_the_whole(name, wanted):
     _, _, outputs, grads = forward(name, wanted)
-    whole = measure(lambda: torch.autograd.backward(outputs, grads) if outputs else None, where="cpu").flops
+    whole = measure(
+        lambda: torch.autograd.backward(outputs, grads) if outputs else None, where="cpu"
+    ).flops
     _, inputs, outputs, grads = forward(name, wanted)
     halves = halves_of(inputs, outputs)
     first = measure(lambda: halves.input(grads), where="cpu").flops
@@ -130,7 +175,10 @@ def test_the_halves_of_a_linear_layer():
     for wanted in (True, False):
         _, inputs, outputs, grads = forward("one layer", wanted)
         halves = halves_of(inputs, outputs)
-        assert measure(lambda halves=halves, grads=grads: halves.input(grads), where="cpu").flops == 96 * wanted
+        assert (
+            measure(lambda halves=halves, grads=grads: halves.input(grads), where="cpu").flops
+            == 96 * wanted
+        )
         assert measure(halves.weight, where="cpu").flops == 96
 
 
@@ -187,7 +235,10 @@ def test_the_second_half_may_come_after_other_micro_batches():
         waiting[-1].input([torch.ones_like(y)])
     for halves in waiting:
         halves.weight()
-    assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), oracle.parameters(), strict=True))
+    assert all(
+        torch.equal(p.grad, q.grad)
+        for p, q in zip(model.parameters(), oracle.parameters(), strict=True)
+    )
 
 
 def test_hooks_of_parameters_see_each_gradient_once():

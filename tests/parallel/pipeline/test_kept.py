@@ -10,7 +10,15 @@ from torch import nn
 from minidist.comm import World, launch
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.pipeline.kept import Kept, Recomputed
-from minidist.parallel.schedules import gpipe, in_flight, interleaved, kept, one_f_one_b, zb_h1, zb_h2
+from minidist.parallel.schedules import (
+    gpipe,
+    in_flight,
+    interleaved,
+    kept,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
 from minidist.study import measure
 from tests.parallel.pipeline.cases import SCHEDULES, data, gradients, layers, mse, own
 
@@ -22,12 +30,21 @@ class Watched(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.linear, self.most, self.most_sent, self.seen, self.sent = nn.Linear(WIDTH, WIDTH), 0, 0, [], []
+        self.linear, self.most, self.most_sent, self.seen, self.sent = (
+            nn.Linear(WIDTH, WIDTH),
+            0,
+            0,
+            [],
+            [],
+        )
 
     def forward(self, x):
         y = torch.tanh(self.linear(x))
         self.seen.append(weakref.ref(y.untyped_storage()))  # tanh keeps its output for backward
-        self.most, self.most_sent = max(self.most, self.alive()), max(self.most_sent, alive(self.sent))
+        self.most, self.most_sent = (
+            max(self.most, self.alive()),
+            max(self.most_sent, alive(self.sent)),
+        )
         out = y + 1
         self.sent.append(weakref.ref(out.untyped_storage()))
         return out
@@ -76,8 +93,11 @@ def sent_at_once(comm, names, M):
 def test_what_was_sent_goes_when_it_is_answered(transport):
     """Not at the end of the step, and not with a weights' half that comes late."""
     names, M = ["1f1b", "h1", "h2"], 12
-    results = World(3).run(sent_at_once, names, M) if transport == "world" else \
-        launch(sent_at_once, 3, names, M, transport=transport)  # fmt: skip
+    results = (
+        World(3).run(sent_at_once, names, M)
+        if transport == "world"
+        else launch(sent_at_once, 3, names, M, transport=transport)
+    )
     for stage, found in enumerate(results[:-1]):
         for name, most in found.items():
             assert most <= max(kept(SCHEDULES[name](stage, 3, M), rest=0)) < M
@@ -86,7 +106,11 @@ def test_what_was_sent_goes_when_it_is_answered(transport):
 def test_chunks_count_each():
     S, M = 2, 6
     for stage, (peak, most, left) in enumerate(World(S).run(watched, interleaved, M, 2)):
-        assert peak == in_flight(interleaved(stage, S, M)) and peak <= most <= peak + 1 and left == [0, 0]
+        assert (
+            peak == in_flight(interleaved(stage, S, M))
+            and peak <= most <= peak + 1
+            and left == [0, 0]
+        )
 
 
 def test_recomputation_keeps_one_graph_at_a_time():
@@ -96,6 +120,7 @@ def test_recomputation_keeps_one_graph_at_a_time():
 
 def peaks(schedule, M, recompute=False):
     """Most live bytes of each of 3 ranks, in a step of M micro-batches of 64 samples."""
+
     def program(comm):
         part = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)))
         pipeline = Pipeline(part, comm, schedule, flat, recompute=recompute)
@@ -113,7 +138,9 @@ def test_1f1b_needs_no_more_memory_for_more_micro_batches():
     assert all(b - a < 24 * 64 for a, b in zip(few, many, strict=True)), "losses only"
     few, many = peaks(gpipe, 6), peaks(gpipe, 24)
     activation = 64 * WIDTH * 4
-    assert all(b - a >= 18 * 6 * activation for a, b in zip(few, many, strict=True)), "6 activations a micro-batch"
+    assert all(b - a >= 18 * 6 * activation for a, b in zip(few, many, strict=True)), (
+        "6 activations a micro-batch"
+    )
 
 
 def test_zero_bubble_keeps_more_than_1f1b_on_the_last_stage_only_as_said():
@@ -142,6 +169,7 @@ class Drops(nn.Module):
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "h1", "interleaved"])
 def test_recomputation_repeats_the_forward(name):
     """Same random numbers, running averages counted once, and the program's own random numbers go on as they would."""
+
     def program(comm, recompute):
         torch.manual_seed(comm.rank)
         v = 2 if name == "interleaved" else 1
@@ -152,7 +180,9 @@ def test_recomputation_repeats_the_forward(name):
         return [[gradients(m), dict(m.named_buffers())] for m in mine], losses, torch.rand(3)
 
     plain, again = (World(2).run(program, recompute) for recompute in (False, True))
-    for (parts, losses, drawn), (others, losses_again, drawn_again) in zip(plain, again, strict=True):
+    for (parts, losses, drawn), (others, losses_again, drawn_again) in zip(
+        plain, again, strict=True
+    ):
         assert torch.equal(drawn, drawn_again) and losses == losses_again
         for part, other in zip(parts, others, strict=True):
             for ours, theirs in zip(part, other, strict=True):
@@ -177,12 +207,15 @@ def test_an_input_that_is_not_used_gets_zeros():
     x, z = (torch.ones(2, requires_grad=True) for _ in range(2))
     for half in (Kept.backward, Kept.input):
         found = half(Kept(lambda x, z: (x * 2,), [x, z]), [torch.ones(2)])
-        assert torch.equal(found[1], torch.zeros(2)) and torch.equal(found[0], torch.full((2,), 2.0))
+        assert torch.equal(found[1], torch.zeros(2)) and torch.equal(
+            found[0], torch.full((2,), 2.0)
+        )
         x.grad = None
 
 
 def test_layers_are_not_kept_by_the_pipeline():
     """After a step nothing holds the batch's activations."""
+
     def program(comm):
         part = own(comm, layers(2), 1)[0]
         pipeline = Pipeline(part, comm, one_f_one_b, mse)

@@ -18,7 +18,10 @@ def test_of_a_tensor():
     assert layout(x) == Layout((2, 3), torch.float32, True) and layout(x, False).wanted is False
     room = layout(x).empty(torch.device("meta"))
     assert room.is_leaf and room.requires_grad and room.is_meta and room.shape == (2, 3)
-    assert words([layout(x), layout(torch.zeros(1).long())]) == "(2, 3) float32 with gradient, (1,) int64"
+    assert (
+        words([layout(x), layout(torch.zeros(1).long())])
+        == "(2, 3) float32 with gradient, (1,) int64"
+    )
     assert words([]) == "no tensor"
 
 

@@ -22,7 +22,12 @@ def exchange(comm, order, use, ahead, what="a"):
         for known in (None, looks):
             box.begin(known)
             for m in order:
-                box.put(m, message(m), [True, False] if what == "a" and known is None else [False, False], LABELS[m])
+                box.put(
+                    m,
+                    message(m),
+                    [True, False] if what == "a" and known is None else [False, False],
+                    LABELS[m],
+                )
                 if known is None:
                     looks[m] = box.known[m]
             box.end()
@@ -47,6 +52,7 @@ def test_messages_come_whole_in_any_order_of_use(use, ahead):
 
 def test_gradients_wanted_are_told():
     """Only float tensors that want one collect it."""
+
     def program(comm):
         if comm.rank == 0:
             box = Outbox(comm, "a")

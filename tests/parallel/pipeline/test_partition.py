@@ -26,9 +26,12 @@ def test_no_partition_is_better(kind):
     draw = random.Random(kind)
     for _ in range(40):
         L = draw.randint(1, 9)
-        costs = {"whole": [draw.randint(1, 9) for _ in range(L)], "real": [draw.random() for _ in range(L)],
-                 "zeros": [draw.choice([0, 0, 3]) for _ in range(L)],
-                 "one large": [draw.choice([1, 50]) for _ in range(L)]}[kind]  # fmt: skip
+        costs = {
+            "whole": [draw.randint(1, 9) for _ in range(L)],
+            "real": [draw.random() for _ in range(L)],
+            "zeros": [draw.choice([0, 0, 3]) for _ in range(L)],
+            "one large": [draw.choice([1, 50]) for _ in range(L)],
+        }[kind]
         for S in range(1, L + 1):
             parts = partition(costs, S)
             assert parts in list(every_partition(L, S)), "contiguous, none empty, all layers"
@@ -41,9 +44,14 @@ def test_by_hand():
     assert partition([1] * 10, 4) == [(0, 2), (2, 4), (4, 7), (7, 10)]
 
 
-@pytest.mark.parametrize(("costs", "S", "words"), [
-    ([1, 1], 3, "2 layers do not make 3"), ([1], 0, "1 layers do not make 0"), ([1, -2, 1], 2, "not -2"),
-])
+@pytest.mark.parametrize(
+    ("costs", "S", "words"),
+    [
+        ([1, 1], 3, "2 layers do not make 3"),
+        ([1], 0, "1 layers do not make 0"),
+        ([1, -2, 1], 2, "not -2"),
+    ],
+)
 def test_what_cannot_be(costs, S, words):
     with pytest.raises(ValueError, match=words):
         partition(costs, S)

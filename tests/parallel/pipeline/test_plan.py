@@ -18,9 +18,21 @@ def plans(schedule, S, M, v=1):
 
 def test_edges():
     assert [(short(e), e.src, e.dst) for e in edges(Shape(3, 1))] == [
-        ("a0", 0, 1), ("g1", 1, 0), ("a1", 1, 2), ("g2", 2, 1)]  # fmt: skip
-    assert [(e.src, e.dst) for e in edges(Shape(2, 1, 2)) if e.what == "a"] == [(0, 1), (1, 0), (0, 1)]
-    assert [(e.src, e.dst) for e in edges(Shape(2, 1, 2, "V")) if e.what == "a"] == [(0, 1), (1, 1), (1, 0)]
+        ("a0", 0, 1),
+        ("g1", 1, 0),
+        ("a1", 1, 2),
+        ("g2", 2, 1),
+    ]
+    assert [(e.src, e.dst) for e in edges(Shape(2, 1, 2)) if e.what == "a"] == [
+        (0, 1),
+        (1, 0),
+        (0, 1),
+    ]
+    assert [(e.src, e.dst) for e in edges(Shape(2, 1, 2, "V")) if e.what == "a"] == [
+        (0, 1),
+        (1, 1),
+        (1, 0),
+    ]
     assert edges(Shape(1, 4)) == []
 
 
@@ -32,17 +44,24 @@ def test_order_is_the_senders():
 
 
 def over(found):
-    return {str(action): sorted(f"{short(e)}:{m}" for e, m in some)
-            for action, some in zip(found.actions, found.over, strict=True) if some}  # fmt: skip
+    return {
+        str(action): sorted(f"{short(e)}:{m}" for e, m in some)
+        for action, some in zip(found.actions, found.over, strict=True)
+        if some
+    }
 
 
 def test_over_by_hand():
     """Stage 0's F1 was used before stage 1 sent the gradient of micro-batch 1; its gradients are never answered."""
     first, second = plans(one_f_one_b, 2, 3)
     assert over(first) == {"B0": ["a0:0"], "B1": ["a0:1"], "B2": ["a0:2"]}
-    assert over(second) == {"F2": ["g1:0"]}, "stage 0 sends F2 after B0; F1 was sent before, and after B1 there is none"
+    assert over(second) == {"F2": ["g1:0"]}, (
+        "stage 0 sends F2 after B0; F1 was sent before, and after B1 there is none"
+    )
     first, second = plans(gpipe, 2, 2)
-    assert over(first) == {"B0": ["a0:0", "a0:1"]}, "stage 1 has used both when it sends its first gradient"
+    assert over(first) == {"B0": ["a0:0", "a0:1"]}, (
+        "stage 1 has used both when it sends its first gradient"
+    )
     assert over(second) == {}
 
 

@@ -23,7 +23,9 @@ def test_the_same_kind_of_batch_has_the_same_number(n):
     steps = [parts(2, 2), parts(2, 1), parts(2, 2), parts(4), parts(2, 2, width=3), parts(2, 1)]
     results = World(n).run(announced, steps)
     assert list(results) == [[(0, 4), (1, 3), (0, 4), (2, 4), (3, 4), (1, 3)]] * n
-    assert results.trace.messages() == 6 * (n - 1) and results.trace.bytes_sent() == 6 * (n - 1) * 24
+    assert (
+        results.trace.messages() == 6 * (n - 1) and results.trace.bytes_sent() == 6 * (n - 1) * 24
+    )
 
 
 def test_another_m():
@@ -47,13 +49,20 @@ def test_forgotten_kinds_are_numbered_anew():
     assert World(2).run(program) == [[0, 1, 0]] * 2
 
 
-@pytest.mark.parametrize(("shape", "kinds"), [
-    (Shape(2, 1), [[Outbox, Inbox], [Inbox, Outbox]]),
-    (Shape(1, 1, 2), [[Local, Local]]),
-    (Shape(2, 1, 2, "V"), [[Outbox, Inbox, Inbox, Outbox], [Inbox, Outbox, Local, Local, Outbox, Inbox]]),
-])
+@pytest.mark.parametrize(
+    ("shape", "kinds"),
+    [
+        (Shape(2, 1), [[Outbox, Inbox], [Inbox, Outbox]]),
+        (Shape(1, 1, 2), [[Local, Local]]),
+        (
+            Shape(2, 1, 2, "V"),
+            [[Outbox, Inbox, Inbox, Outbox], [Inbox, Outbox, Local, Local, Outbox, Inbox]],
+        ),
+    ],
+)
 def test_boxes(shape, kinds):
     """Made without a message, each of remote ones on a channel of its own."""
+
     def program(comm):
         return [type(box) for box in Post(comm, shape, 1).boxes.values()]
 

@@ -21,7 +21,10 @@ def batch():
 def train(comm, schedule, v, steps):
     """A GPT in S·v parts, started from other seeds on every rank but for what is tied: it becomes rank 0's."""
     parts = sequence(gpt(**SHAPE))
-    mine = [parts[first:end] for first, end in partition([1] * len(parts), comm.size * v)[comm.rank :: comm.size]]
+    mine = [
+        parts[first:end]
+        for first, end in partition([1] * len(parts), comm.size * v)[comm.rank :: comm.size]
+    ]
     tables = [p for chunk in mine for p in chunk.parameters() if p.shape == (13, 8)]
     tied = dict(zip(["tokens"], tables, strict=False))
     if comm.rank:
@@ -35,7 +38,11 @@ def train(comm, schedule, v, steps):
         for _ in range(2):  # gradients of two batches accumulate
             pipeline.step(2 * comm.size, *(x.repeat(2, 1) for x in batch()))
         optimizer.step()
-    return {name: p.detach() for chunk in mine for name, p in chunk.named_parameters(remove_duplicate=False)}
+    return {
+        name: p.detach()
+        for chunk in mine
+        for name, p in chunk.named_parameters(remove_duplicate=False)
+    }
 
 
 def oracle(M, steps):
@@ -51,13 +58,25 @@ def oracle(M, steps):
     return dict(sequence(model).named_parameters(remove_duplicate=False))
 
 
-@pytest.mark.parametrize(("transport", "n", "schedule", "v"), [
-    ("world", 1, one_f_one_b, 1), ("world", 1, interleaved, 2), ("world", 2, interleaved, 2), ("world", 2, gpipe, 1),
-    ("world", 3, zb_h1, 1), ("world", 4, one_f_one_b, 1), ("world", 5, zb_h1, 1), ("processes", 3, one_f_one_b, 1),
-])
+@pytest.mark.parametrize(
+    ("transport", "n", "schedule", "v"),
+    [
+        ("world", 1, one_f_one_b, 1),
+        ("world", 1, interleaved, 2),
+        ("world", 2, interleaved, 2),
+        ("world", 2, gpipe, 1),
+        ("world", 3, zb_h1, 1),
+        ("world", 4, one_f_one_b, 1),
+        ("world", 5, zb_h1, 1),
+        ("processes", 3, one_f_one_b, 1),
+    ],
+)
 def test_the_serial_steps(transport, n, schedule, v):
-    results = World(n).run(train, schedule, v, 3) if transport == "world" else \
-        launch(train, n, schedule, v, 3, transport=TRANSPORTS[transport])  # fmt: skip
+    results = (
+        World(n).run(train, schedule, v, 3)
+        if transport == "world"
+        else launch(train, n, schedule, v, 3, transport=TRANSPORTS[transport])
+    )
     expected, seen = oracle(2 * n, 3), set()
     for found in results:
         seen |= set(found)
@@ -88,11 +107,18 @@ def test_sums(n):
     grads = [float(2**r) for r in range(n)]
     everyone = range(n)
     assert World(n).run(sums, everyone, grads) == [(0.0, sum(grads))] * n
-    assert World(n).run(sums, everyone, grads, 100.0) == [(0.0, 100 + sum(grads))] * n, "not summed again"
+    assert World(n).run(sums, everyone, grads, 100.0) == [(0.0, 100 + sum(grads))] * n, (
+        "not summed again"
+    )
 
 
 def test_some_hold_it_and_some_have_no_gradient():
-    assert World(4).run(sums, [1, 3], [1.0, None, 4.0, 8.0]) == [(0.0, 1.0), (1.0, 8.0), (2.0, 4.0), (1.0, 8.0)]
+    assert World(4).run(sums, [1, 3], [1.0, None, 4.0, 8.0]) == [
+        (0.0, 1.0),
+        (1.0, 8.0),
+        (2.0, 4.0),
+        (1.0, 8.0),
+    ]
     assert World(2).run(sums, [0, 1], [None, None], frozen=True) == [(0.0, None), (0.0, None)]
 
 
@@ -114,5 +140,7 @@ def test_shapes_that_do_not_match():
         tied = {"p": torch.zeros(2 + comm.rank)}
         Ties(comm, tied, told(comm, looks(tied)))
 
-    with pytest.raises(ValueError, match=r"p is tied, but \(2,\) float32 on rank 0 and \(3,\) float32 on rank 1"):
+    with pytest.raises(
+        ValueError, match=r"p is tied, but \(2,\) float32 on rank 0 and \(3,\) float32 on rank 1"
+    ):
         World(2).run(program)

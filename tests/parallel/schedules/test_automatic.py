@@ -28,7 +28,10 @@ def test_no_worse_than_by_hand(hand, limit):
 
 def test_more_memory_less_bubble():
     times = dict(forward=1, input=1, weight=0.9, comm=0.05)
-    rates = [simulate(search(8, 24, **times, limit=limit), **times).bubble_rate for limit in (4, 8, 12, 16)]
+    rates = [
+        simulate(search(8, 24, **times, limit=limit), **times).bubble_rate
+        for limit in (4, 8, 12, 16)
+    ]
     assert rates == sorted(rates, reverse=True) and rates[-1] < 0.05 < 0.3 < rates[0]
 
 
@@ -41,7 +44,9 @@ def test_nearly_no_bubble_at_measured_times():
 
 def test_the_time_of_messages_counts():
     times = dict(forward=10, input=10, weight=9)
-    known, unknown = (simulate(search(4, 12, **times, comm=comm), **times, comm=2).cost for comm in (2, 0))
+    known, unknown = (
+        simulate(search(4, 12, **times, comm=comm), **times, comm=2).cost for comm in (2, 0)
+    )
     assert known < unknown
 
 
@@ -57,9 +62,13 @@ def test_stages_of_different_speed():
     assert simulate(actions, **uneven).cost == 8 * 6  # the slowest stage never waits
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (dict(limit=0.5), "at least 1 micro-batch, not 0.5"), (dict(rest=1.5), "not 1.5"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(limit=0.5), "at least 1 micro-batch, not 0.5"),
+        (dict(rest=1.5), "not 1.5"),
+    ],
+)
 def test_bad_arguments(arguments, words):
     with pytest.raises(ValueError, match=words):
         search(2, 4, **arguments)

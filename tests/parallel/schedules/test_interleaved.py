@@ -18,11 +18,15 @@ def test_all_work_is_there_in_groups(S, v):
     for M in (S, 2 * S, 3 * S):
         for actions in lists(lambda stage, S, M: interleaved(stage, S, M, v), S, M):
             assert len(actions) == len(set(actions)) == 2 * M * v
-            assert {a.chunk for a in actions} == set(range(v)) and {a.micro for a in actions} == set(range(M))
+            assert {a.chunk for a in actions} == set(range(v)) and {
+                a.micro for a in actions
+            } == set(range(M))
             forwards = [a for a in actions if a.kind == "F"]
             assert forwards[: S * v] == [Action("F", m, c) for c in range(v) for m in range(S)]
             for chunk in range(v):  # gradients of a chunk add up in the order of the micro-batches
-                assert [a.micro for a in actions if (a.kind, a.chunk) == ("B", chunk)] == list(range(M))
+                assert [a.micro for a in actions if (a.kind, a.chunk) == ("B", chunk)] == list(
+                    range(M)
+                )
 
 
 @pytest.mark.parametrize(("S", "M"), [(4, 6), (3, 2), (2, 1)])

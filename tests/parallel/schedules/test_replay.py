@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from minidist.comm import Deadlock, World
-from minidist.parallel.schedules import ScheduleError, gpipe, interleaved, lists, naive, one_f_one_b, validate, zb_h1
+from minidist.parallel.schedules import (
+    ScheduleError,
+    gpipe,
+    interleaved,
+    lists,
+    naive,
+    one_f_one_b,
+    validate,
+    zb_h1,
+)
 from minidist.parallel.schedules.flow import Shape
 from minidist.parallel.schedules.replay import MODELS
 from minidist.parallel.schedules.work import check_work
@@ -19,13 +28,20 @@ def follow(comm, lists, v, model):
     S, stage = comm.size, comm.rank
     pairs = [(a, b, what) for a in range(S) for b in range(S) for what in "ag" if a != b]
     apart = model != "stream"
-    edges = {pair: comm.split([0 if r in pair[:2] else None for r in range(S)]) if apart else None for pair in pairs}
+    edges = {
+        pair: comm.split([0 if r in pair[:2] else None for r in range(S)]) if apart else None
+        for pair in pairs
+    }
     into, out = messages(lists, v)
     sends, order, came = [], {pair: list(out[pair].values()) for pair in pairs}, set()
 
     def lane(pair):
         """The Comm for a message, and the other side's rank in it."""
-        return (edges[pair], 1 - edges[pair].rank) if apart else (comm, pair[0] if stage == pair[1] else pair[1])
+        return (
+            (edges[pair], 1 - edges[pair].rank)
+            if apart
+            else (comm, pair[0] if stage == pair[1] else pair[1])
+        )
 
     def receive(pair, label):
         through, peer = lane(pair)
@@ -50,7 +66,9 @@ def follow(comm, lists, v, model):
 def messages(lists, v):
     """For each (sender, receiver, direction), {position in the list: label} of what is received, and what is sent."""
     S = len(lists)
-    into, out = ({(a, b, what): {} for a in range(S) for b in range(S) for what in "ag"} for _ in range(2))
+    into, out = (
+        {(a, b, what): {} for a in range(S) for b in range(S) for what in "ag"} for _ in range(2)
+    )
     for stage, actions in enumerate(lists):
         for position, (kind, micro, chunk) in enumerate(actions):
             part, what, step = chunk * S + stage, *(("a", 1) if kind == "F" else ("g", -1))
@@ -123,7 +141,8 @@ def test_1f1b_hangs_in_one_stream():
         validate(lists(one_f_one_b, 2, 3), comm="stream")
     assert str(error.value) == (
         "stage 0, position 1, F1: deadlock in a circle: stage 0 must send the activation of micro-batch 1 to stage 1; "
-        "stage 1 must send the gradient of micro-batch 0 to stage 0")  # fmt: skip
+        "stage 1 must send the gradient of micro-batch 0 to stage 0"
+    )
     for schedule in (naive, gpipe):
         validate(lists(schedule, 4, 8), comm="stream")
 

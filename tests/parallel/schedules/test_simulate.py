@@ -6,7 +6,16 @@ import random
 import pytest
 
 from minidist.parallel import schedules
-from minidist.parallel.schedules import Action, Simulation, Span, gpipe, interleaved, lists, parse, simulate
+from minidist.parallel.schedules import (
+    Action,
+    Simulation,
+    Span,
+    gpipe,
+    interleaved,
+    lists,
+    parse,
+    simulate,
+)
 
 EVERY = ["naive", "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "interleaved", "pipedream"]
 
@@ -14,9 +23,18 @@ EVERY = ["naive", "gpipe", "one_f_one_b", "zb_h1", "zb_h2", "interleaved", "pipe
 def longest(actions, v, cost, comm):
     """When each action ends: after the one before it, and after those that it needs, by part of the model."""
     S = len(actions)
-    where = {(a.kind, a.micro, a.chunk * S + s): (s, i) for s, row in enumerate(actions) for i, a in enumerate(row)}
-    needs = {"F": [("F", -1)], "B": [("F", 0), ("B", 1), ("I", 1)], "I": [("F", 0), ("B", 1), ("I", 1)],
-             "W": [("I", 0)], "U": []}  # fmt: skip
+    where = {
+        (a.kind, a.micro, a.chunk * S + s): (s, i)
+        for s, row in enumerate(actions)
+        for i, a in enumerate(row)
+    }
+    needs = {
+        "F": [("F", -1)],
+        "B": [("F", 0), ("B", 1), ("I", 1)],
+        "I": [("F", 0), ("B", 1), ("I", 1)],
+        "W": [("I", 0)],
+        "U": [],
+    }
 
     @functools.cache
     def end(stage, i):
@@ -37,7 +55,9 @@ def test_as_the_longest_path(name, S, M):
     draw = random.Random(S * 100 + M)
     actions, v = lists(getattr(schedules, name), S, M), 2 if name == "interleaved" else 1
     for comm in (0.0, 0.7):
-        cost = {kind: [[draw.uniform(0.5, 2) for _ in range(v)] for _ in range(S)] for kind in "FBIWU"}
+        cost = {
+            kind: [[draw.uniform(0.5, 2) for _ in range(v)] for _ in range(S)] for kind in "FBIWU"
+        }
         run = simulate(actions, cost["F"], cost["B"], cost["I"], cost["W"], comm, cost["U"])
         ends = [[span.end for span in row] for row in run.spans]
         for got, want in zip(ends, longest(actions, v, cost, comm)):
@@ -48,16 +68,30 @@ def test_as_the_longest_path(name, S, M):
 def test_by_hand():
     """1F1B with two stages, a backward twice as long as a forward, a message half a forward."""
     run = simulate(lists(schedules.one_f_one_b, 2, 2), comm=0.5)
-    assert run.spans[0] == [Span(0, Action("F", 0), 0, 1), Span(0, Action("F", 1), 1, 2),
-                            Span(0, Action("B", 0), 5, 7), Span(0, Action("B", 1), 8, 10)]  # fmt: skip
-    assert [(s.start, s.end) for s in run.spans[1]] == [(1.5, 2.5), (2.5, 4.5), (4.5, 5.5), (5.5, 7.5)]
+    assert run.spans[0] == [
+        Span(0, Action("F", 0), 0, 1),
+        Span(0, Action("F", 1), 1, 2),
+        Span(0, Action("B", 0), 5, 7),
+        Span(0, Action("B", 1), 8, 10),
+    ]
+    assert [(s.start, s.end) for s in run.spans[1]] == [
+        (1.5, 2.5),
+        (2.5, 4.5),
+        (4.5, 5.5),
+        (5.5, 7.5),
+    ]
     assert run.time == run.cost == 10 and run.busy == [6, 6] and run.bubble == pytest.approx(0.4)
 
 
 def test_cost_is_that_of_the_longest_stage():
     """ZB-H2: each stage is busy from its first action to its last, and the last begins S − 1 forwards later."""
     run = simulate(lists(schedules.zb_h2, 4, 8))
-    assert run.cost == 24 and run.time == 27 and run.bubble_rate == 0 and run.bubble == pytest.approx(3 / 27)
+    assert (
+        run.cost == 24
+        and run.time == 27
+        and run.bubble_rate == 0
+        and run.bubble == pytest.approx(3 / 27)
+    )
 
 
 def test_times_of_stages_and_chunks():

@@ -57,40 +57,75 @@ def wrong(text, **options):
 
 def test_the_right_one_passes():
     validate([parse("F0 F1 B0 B1"), parse("F0 B0 F1 B1")], 2, 2)
-    validate([parse("F0 F1 I0 W0 B1"), parse("F0 B0 F1 I1 W1")], 2, 2)  # whole and split backwards may be mixed
+    # whole and split backwards may be mixed
+    validate([parse("F0 F1 I0 W0 B1"), parse("F0 B0 F1 I1 W1")], 2, 2)
 
 
-@pytest.mark.parametrize(("text", "stage", "position", "action", "why"), [
-    # swapped
-    ("F0 F1 B0 B1 | B0 F0 F1 B1", 1, 0, "B0", "it needs F0, which comes later in the list"),
-    ("F0 F1 B0 B1 | F0 W0 I0 F1 B1", 1, 1, "W0", "it needs I0, which comes later in the list"),
-    # missing
-    ("F0 F1 B0 | F0 B0 F1 B1", 0, 3, "B1", "the list ends without this backward"),
-    ("F0 F1 B0 B1 | F0 I0 F1 B1", 1, 4, "W0", "the list ends without this backward for the weights"),
-    ("F0 F1 B0 B1 | F0 B0 B1", 1, 2, "B1", "it needs F1, which is missing from the list"),
-    ("F0 F1 B0 B1 | F0 W0 F1 B1", 1, 1, "W0", "it needs I0, which is missing from the list"),
-    ("F0 B0 | F0 B0 F1 B1", 0, 2, "F1", "the list ends without this forward"),
-    # twice
-    ("F0 F1 F1 B0 B1 | F0 B0 F1 B1", 0, 2, "F1", "this forward was done before, by F1"),
-    ("F0 F1 B0 B1 | F0 I0 W0 B0 F1 B1", 1, 3, "B0", "this backward was done before, by I0"),
-    ("F0 F1 B0 B1 | F0 B0 I0 F1 B1", 1, 2, "I0", "this backward for the input was done before, by B0"),
-    # nobody can go on
-    ("F0 B0 F1 B1 | F0 F1 B0 B1", 0, 1, "B0",
-     "deadlock in a circle: stage 0 waits at B0 for the gradient of micro-batch 0 from stage 1; "
-     "stage 1 waits at F1 for the activation of micro-batch 1 from stage 0"),
-    # unknown
-    ("F0 F1 B0 B1 | F0 B0 F1.1 B1", 1, 2, "F1.1", "there is no chunk 1, only 0 to 0"),
-])
+@pytest.mark.parametrize(
+    ("text", "stage", "position", "action", "why"),
+    [
+        # swapped
+        ("F0 F1 B0 B1 | B0 F0 F1 B1", 1, 0, "B0", "it needs F0, which comes later in the list"),
+        ("F0 F1 B0 B1 | F0 W0 I0 F1 B1", 1, 1, "W0", "it needs I0, which comes later in the list"),
+        # missing
+        ("F0 F1 B0 | F0 B0 F1 B1", 0, 3, "B1", "the list ends without this backward"),
+        (
+            "F0 F1 B0 B1 | F0 I0 F1 B1",
+            1,
+            4,
+            "W0",
+            "the list ends without this backward for the weights",
+        ),
+        ("F0 F1 B0 B1 | F0 B0 B1", 1, 2, "B1", "it needs F1, which is missing from the list"),
+        ("F0 F1 B0 B1 | F0 W0 F1 B1", 1, 1, "W0", "it needs I0, which is missing from the list"),
+        ("F0 B0 | F0 B0 F1 B1", 0, 2, "F1", "the list ends without this forward"),
+        # twice
+        ("F0 F1 F1 B0 B1 | F0 B0 F1 B1", 0, 2, "F1", "this forward was done before, by F1"),
+        ("F0 F1 B0 B1 | F0 I0 W0 B0 F1 B1", 1, 3, "B0", "this backward was done before, by I0"),
+        (
+            "F0 F1 B0 B1 | F0 B0 I0 F1 B1",
+            1,
+            2,
+            "I0",
+            "this backward for the input was done before, by B0",
+        ),
+        # nobody can go on
+        (
+            "F0 B0 F1 B1 | F0 F1 B0 B1",
+            0,
+            1,
+            "B0",
+            "deadlock in a circle: stage 0 waits at B0 for the gradient of micro-batch 0 from stage 1; "
+            "stage 1 waits at F1 for the activation of micro-batch 1 from stage 0",
+        ),
+        # unknown
+        ("F0 F1 B0 B1 | F0 B0 F1.1 B1", 1, 2, "F1.1", "there is no chunk 1, only 0 to 0"),
+    ],
+)
 def test_the_first_wrong_action_is_named(text, stage, position, action, why):
     error = wrong(text)
-    assert (error.stage, error.position, str(error.action), error.why) == (stage, position, action, why)
+    assert (error.stage, error.position, str(error.action), error.why) == (
+        stage,
+        position,
+        action,
+        why,
+    )
     assert str(error) == f"stage {stage}, position {position}, {action}: {why}"
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("F0 F1 B0 B1 | F1 B1 F0 B0", "stage 1, position 0, F1: the next activation that comes from stage 0"),
-    ("F0 F1 B1 B0 | F0 B0 F1 B1", "stage 0, position 2, B1: the next gradient that comes from stage 1"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "F0 F1 B0 B1 | F1 B1 F0 B0",
+            "stage 1, position 0, F1: the next activation that comes from stage 0",
+        ),
+        (
+            "F0 F1 B1 B0 | F0 B0 F1 B1",
+            "stage 0, position 2, B1: the next gradient that comes from stage 1",
+        ),
+    ],
+)
 def test_messages_in_another_order(text, said):
     """A stage that keeps what comes until it is wanted does not mind; one that takes what comes next does."""
     first = "F0" if "activation" in said else "B0"
@@ -106,19 +141,26 @@ def test_the_earliest_of_several_is_named():
 
 def test_a_micro_batch_too_many():
     assert wrong("F0 F1 B0 B1 | F0 B0 F1 B1", M=1).why == "there is no micro-batch 1, only 0 to 0"
-    assert str(wrong("F0 B0 | F0 B0", M=2)) == "stage 0, position 2, F1: the list ends without this forward"
+    assert (
+        str(wrong("F0 B0 | F0 B0", M=2))
+        == "stage 0, position 2, F1: the list ends without this forward"
+    )
 
 
 def test_an_unknown_kind():
-    with pytest.raises(ScheduleError, match="stage 0, position 0, X0: there is no kind 'X', only F, B, I, W, U"):
+    with pytest.raises(
+        ScheduleError, match="stage 0, position 0, X0: there is no kind 'X', only F, B, I, W, U"
+    ):
         validate([[Action("X", 0)]])
 
 
 def test_a_deadlock_is_told_from_its_earliest_action():
     error = wrong("F0 F1 B0 F2 B1 B2 | F0 F2 B0 B2 F1 B1")
     assert (error.stage, error.position) == (1, 1)
-    assert error.why == ("deadlock in a circle: stage 1 waits at F2 for the activation of micro-batch 2 from stage 0; "
-                         "stage 0 waits at B0 for the gradient of micro-batch 0 from stage 1")  # fmt: skip
+    assert error.why == (
+        "deadlock in a circle: stage 1 waits at F2 for the activation of micro-batch 2 from stage 0; "
+        "stage 0 waits at B0 for the gradient of micro-batch 0 from stage 1"
+    )
 
 
 def test_deadlock_of_three_is_told_from_its_first_action():
@@ -131,9 +173,15 @@ def test_memory_over_the_limit():
         validate(lists(one_f_one_b, S, M), S, M, limit=[S - stage for stage in range(S)])
         validate(lists(zb_h1, S, M), S, M, limit=S)
     error = wrong("F0 F1 F2 B0 B1 B2 | F0 B0 F1 B1 F2 B2", limit=2)
-    assert str(error) == "stage 0, position 2, F2: with it 3 are kept for backwards to come, and the limit is 2"
+    assert (
+        str(error)
+        == "stage 0, position 2, F2: with it 3 are kept for backwards to come, and the limit is 2"
+    )
     error = wrong("F0 F1 F2 B0 B1 B2 | F0 F1 B0 F2 B1 B2", limit=[3, 1])
-    assert str(error) == "stage 1, position 1, F1: with it 2 are kept for backwards to come, and the limit is 1"
+    assert (
+        str(error)
+        == "stage 1, position 1, F1: with it 2 are kept for backwards to come, and the limit is 1"
+    )
 
 
 def test_memory_between_the_halves_of_a_backward():
@@ -146,8 +194,10 @@ def test_memory_between_the_halves_of_a_backward():
 def test_weights_of_another_version():
     """1F1B without a flush: without stashing the second backward already meets new weights."""
     error = wrong("F0 F1 B0 U0 B1 U1 | F0 B0 U0 F1 B1 U1", stash=False)
-    assert str(error) == ("stage 0, position 4, B1: its forward used version 0 of the weights, and without stashing it "
-                          "would use version 1")  # fmt: skip
+    assert str(error) == (
+        "stage 0, position 4, B1: its forward used version 0 of the weights, and without stashing it "
+        "would use version 1"
+    )
     for S, M in itertools.product((1, 2, 3, 8), (1, 2, 3, 5, 16)):
         validate(lists(pipedream, S, M), S, M, most=S)
         if S > 1 and M > 1:
@@ -160,7 +210,9 @@ def test_weights_of_another_version():
 
 def test_a_version_that_is_not_made_yet():
     late = [parse("F0 F1 B0 B1 F2 B2 U2 F3 B3"), parse("F0 B0 F1 B1 F2 B2 U2 F3 B3")]
-    with pytest.raises(ScheduleError, match="position 4, F2: it needs version 1 of the weights, and only version 0"):
+    with pytest.raises(
+        ScheduleError, match="position 4, F2: it needs version 1 of the weights, and only version 0"
+    ):
         validate(late, rule="2bw", group=1)
 
 
@@ -179,11 +231,17 @@ def test_an_update_before_its_backward():
     assert wrong("F0 I0 U0 W0").why == "it needs W0, which comes later in the list"
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (dict(S=3), "2 lists were given for 3 stages"), (dict(limit=[1]), "1 limits were given for 2 stages"),
-    (dict(M=0), "1 micro-batch, not 0"), (dict(place="V"), "not as 'V' of 1"), (dict(rule="old"), "not by 'old'"),
-    (dict(rule="2bw"), "group is None"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (dict(S=3), "2 lists were given for 3 stages"),
+        (dict(limit=[1]), "1 limits were given for 2 stages"),
+        (dict(M=0), "1 micro-batch, not 0"),
+        (dict(place="V"), "not as 'V' of 1"),
+        (dict(rule="old"), "not by 'old'"),
+        (dict(rule="2bw"), "group is None"),
+    ],
+)
 def test_a_wrong_question(options, words):
     with pytest.raises(ValueError, match=words) as error:
         validate([parse("F0 F1 B0 B1"), parse("F0 B0 F1 B1")], **options)

@@ -5,7 +5,16 @@ from functools import partial
 
 import pytest
 
-from minidist.parallel.schedules import forward_versions, gpipe, held, lists, parse, pipedream, pipedream_2bw, staleness
+from minidist.parallel.schedules import (
+    forward_versions,
+    gpipe,
+    held,
+    lists,
+    parse,
+    pipedream,
+    pipedream_2bw,
+    staleness,
+)
 
 SIZES = list(itertools.product(range(1, 9), range(1, 17)))
 
@@ -15,7 +24,8 @@ def test_by_hand():
     actions = lists(pipedream, 2, 4)
     assert forward_versions(actions) == [{0: 0, 1: 0, 2: 1, 3: 2}, {0: 0, 1: 1, 2: 2, 3: 3}]
     assert forward_versions(actions, "first") == [{0: 0, 1: 0, 2: 1, 3: 2}] * 2
-    assert held(actions)[0] == [1, 1, 1, 2, 2, 1, 2, 2, 1, 2, 1, 1]  # F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
+    # F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
+    assert held(actions)[0] == [1, 1, 1, 2, 2, 1, 2, 2, 1, 2, 1, 1]
     assert staleness(actions) == [{0: 0, 1: 1, 2: 1, 3: 1}, {0: 0, 1: 0, 2: 0, 3: 0}]
 
 
@@ -32,7 +42,8 @@ def test_versions_held():
     for S, M in SIZES:
         actions = lists(pipedream, S, M)
         assert all(max(row) == 1 for row in held(actions, stash=False))
-        if M >= 2 * S - 2:  # enough for a stage to have S − 1 micro-batches on the way that all met other weights
+        # enough for a stage to have S − 1 micro-batches on the way that all met other weights
+        if M >= 2 * S - 2:
             assert [max(row) for row in held(actions)] == [S - stage for stage in range(S)]
             assert [max(row) for row in held(actions, "first")] == [S] * S
 

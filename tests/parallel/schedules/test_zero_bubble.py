@@ -2,7 +2,16 @@
 
 import pytest
 
-from minidist.parallel.schedules import Action, kept, lists, one_f_one_b, parse, zb_h1, zb_h2, zero_bubble
+from minidist.parallel.schedules import (
+    Action,
+    kept,
+    lists,
+    one_f_one_b,
+    parse,
+    zb_h1,
+    zb_h2,
+    zero_bubble,
+)
 
 SIZES = [(S, M) for S in range(1, 9) for M in range(1, 17)]
 
@@ -22,7 +31,9 @@ def test_as_drawn():
 def test_h1_is_1f1b_with_the_backward_split():
     for S, M in SIZES:
         for half, whole in zip(lists(zb_h1, S, M), lists(one_f_one_b, S, M)):
-            assert [Action("B", a.micro) if a.kind == "I" else a for a in half if a.kind != "W"] == whole
+            assert [
+                Action("B", a.micro) if a.kind == "I" else a for a in half if a.kind != "W"
+            ] == whole
 
 
 @pytest.mark.parametrize(("schedule", "most"), [(zb_h1, lambda S: S), (zb_h2, lambda S: 2 * S - 1)])

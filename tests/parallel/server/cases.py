@@ -36,8 +36,20 @@ def serial(name, optimizer, n, batch=BATCH, steps=STEPS):
     return [p.detach() for p in params]
 
 
-def train(comm, name, optimizer, servers=1, mode="sync", bound=None, batch=BATCH, steps=STEPS, die=(), burn=(),
-          pause=None, **kwargs):  # fmt: skip
+def train(
+    comm,
+    name,
+    optimizer,
+    servers=1,
+    mode="sync",
+    bound=None,
+    batch=BATCH,
+    steps=STEPS,
+    die=(),
+    burn=(),
+    pause=None,
+    **kwargs,
+):
     """(parameters, report) of this rank, which starts with parameters of its own.
 
     die, burn: {rank: step} at which a worker, or a server, fails.  pause(): called in each step of a worker.

@@ -15,7 +15,9 @@ FAST = Device("all but products is free", {torch.float32: 2.0**29}, 1 << 50, flo
 def program(comm, servers, nbytes, steps, mode, size):
     """Two pieces on each server. Workers' values: (seconds at the start of a step, of its product)."""
     count = servers * PIECES
-    model = nn.ParameterList(torch.empty(nbytes // 4 // count, device=comm.device) for _ in range(count))
+    model = nn.ParameterList(
+        torch.empty(nbytes // 4 // count, device=comm.device) for _ in range(count)
+    )
     server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, lr=0.1), servers, mode)
     x = torch.empty(size, size, device=comm.device)
 
@@ -48,7 +50,9 @@ def test_synchronous(n, s, size):
     assert compute == pytest.approx(2 * size**3 / 2.0**29)
     said = compute, PIECES
     alone = max(begun[1] for begun in starts) - starts[0][0]
-    assert alone == pytest.approx(sync_seconds(n, s, 96_000, ALPHA, BETA, *said, alone=True), rel=1e-12)
+    assert alone == pytest.approx(
+        sync_seconds(n, s, 96_000, ALPHA, BETA, *said, alone=True), rel=1e-12
+    )
     long = (max(begun[4] for begun in starts) - max(begun[2] for begun in starts)) / 2
     assert long == pytest.approx(sync_seconds(n, s, 96_000, ALPHA, BETA, *said), rel=1e-12)
 
@@ -58,7 +62,9 @@ def test_synchronous(n, s, size):
 def test_asynchronous(n, nbytes, size):
     _, updates, compute, _ = run(n, 1, nbytes, steps=8, mode="async", size=size)
     took = updates[6 * n].time - updates[3 * n].time
-    assert took / (3 * n) == pytest.approx(async_seconds(n, nbytes, ALPHA, BETA, compute, PIECES), rel=1e-12)
+    assert took / (3 * n) == pytest.approx(
+        async_seconds(n, nbytes, ALPHA, BETA, compute, PIECES), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -78,7 +84,10 @@ def test_the_masters_wire_and_the_ring():
     ring = {n: seconds("all_reduce", "ring", n, nbytes, alpha, beta) for n in (2, 8, 64)}
     one = {n: sync_seconds(n, 1, nbytes, alpha, beta) for n in ring}
     assert one[64] / one[8] == pytest.approx(65 / 9, rel=1e-3) and ring[64] / ring[8] < 1.2
-    assert all(sync_seconds(n, n, nbytes, alpha, beta) == pytest.approx(2 * nbytes * beta, rel=1e-3) for n in ring)
+    assert all(
+        sync_seconds(n, n, nbytes, alpha, beta) == pytest.approx(2 * nbytes * beta, rel=1e-3)
+        for n in ring
+    )
 
 
 def test_refused():

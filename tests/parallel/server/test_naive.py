@@ -31,7 +31,9 @@ def test_the_serial_program(run_fast, n):
     start = sum(p.nbytes for p in made("mlp", 0).parameters())
     results = run_fast(program, n + 1)
     assert equal(results[0][0], serial("mlp", "momentum", n))
-    assert results[0][1] == [None] * STEPS and all(loss > 0 for _, losses in results[1:] for loss in losses)
+    assert results[0][1] == [None] * STEPS and all(
+        loss > 0 for _, losses in results[1:] for loss in losses
+    )
     trace = results.trace
     assert trace.bytes_sent(0) == STEPS * n * start and trace.messages(0) == STEPS * n * 4
     assert [trace.bytes_sent(r) for r in range(1, n + 1)] == [STEPS * start] * n

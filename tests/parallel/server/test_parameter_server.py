@@ -10,8 +10,14 @@ from minidist.parallel.server.parameter_server import with_last
 from tests.parallel.cases import difference, made
 from tests.parallel.server.cases import equal, serial, train
 
-CASES = [("mlp", "momentum", 1, 1), ("mlp", "adamw", 2, 1), ("hard", "adamw", 3, 2), ("mixed", "momentum", 4, 3),
-         ("hard", "momentum", 5, 1), ("mlp", "adamw", 2, 3)]  # fmt: skip
+CASES = [
+    ("mlp", "momentum", 1, 1),
+    ("mlp", "adamw", 2, 1),
+    ("hard", "adamw", 3, 2),
+    ("mixed", "momentum", 4, 3),
+    ("hard", "momentum", 5, 1),
+    ("mlp", "adamw", 2, 3),
+]
 
 
 @pytest.mark.parametrize(("name", "optimizer", "n", "servers"), CASES)
@@ -20,12 +26,17 @@ def test_synchronous_is_the_serial_program_bit_for_bit(run_fast, name, optimizer
     results = run_fast(train, n + servers, name, optimizer, servers)
     expected = serial(name, optimizer, n)
     assert all(equal(params, expected) for params, _ in results)
-    assert difference(results[0][0], serial(name, optimizer, 1)) < (1e-6 if name == "mixed" else 1e-12)
+    assert difference(results[0][0], serial(name, optimizer, 1)) < (
+        1e-6 if name == "mixed" else 1e-12
+    )
 
 
 def test_an_empty_shard():
     """Three workers for two samples."""
-    assert equal(World(4).run(train, "hard", "momentum", batch=2)[0][0], serial("hard", "momentum", 3, batch=2))
+    assert equal(
+        World(4).run(train, "hard", "momentum", batch=2)[0][0],
+        serial("hard", "momentum", 3, batch=2),
+    )
 
 
 def test_an_optimizer_that_looks_at_whole_parameters(run_fast):
@@ -45,7 +56,9 @@ def test_over_gloo(mode):
 def test_ranks_may_go_on_afterwards(run_fast):
     def program(comm):
         _, report = train(comm, "mlp", "momentum", 1, "async")
-        comm.sendrecv(torch.ones(1), (comm.rank + 1) % 3, got := torch.zeros(1), (comm.rank - 1) % 3)
+        comm.sendrecv(
+            torch.ones(1), (comm.rank + 1) % 3, got := torch.zeros(1), (comm.rank - 1) % 3
+        )
         return got.item(), len(report.values), len(report.updates)
 
     assert run_fast(program, 3) == [(1, 0, 12), (1, 6, 0), (1, 6, 0)]
@@ -53,10 +66,15 @@ def test_ranks_may_go_on_afterwards(run_fast):
 
 def test_workers_with_unequally_many_batches(run_fast):
     """Asynchronous ones end when they have done, and wait for the last."""
+
     def program(comm, mode, bound):
         model = made("mlp", 0)
-        server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, lr=0.1), mode=mode, bound=bound)
-        report = server.train(range(2 * comm.rank), lambda i: model(torch.ones(2, 6).double()).sum().backward())
+        server = ParameterServer(
+            model, comm, lambda p: torch.optim.SGD(p, lr=0.1), mode=mode, bound=bound
+        )
+        report = server.train(
+            range(2 * comm.rank), lambda i: model(torch.ones(2, 6).double()).sum().backward()
+        )
         return [p.detach() for p in model.parameters()], len(report.updates), len(report.values)
 
     for mode, bound in (("async", None), ("ssp", 0)):
@@ -78,7 +96,8 @@ def test_frozen_and_buffers_start_equal():
         return model[0].weight.tolist(), model[1].running_mean.tolist(), server.partition.nbytes
 
     results = World(3).run(program)
-    assert results == [results[0]] * 3 and results[0][1:] == ([1, 1], [12, 12])  # two numbers three times
+    # two numbers three times
+    assert results == [results[0]] * 3 and results[0][1:] == ([1, 1], [12, 12])
 
 
 class Layers(nn.Module):
@@ -110,7 +129,9 @@ def test_a_model_of_a_thousand_million_parameters():
     held, total = results[0][0], sum(results[0][0])
     assert total > 4e9 and max(held) - min(held) <= 4
     begun = [max(times) for times in zip(*(row[1] for row in results[servers:]), strict=True)]
-    assert (begun[4] - begun[2]) / 2 == pytest.approx(sync_seconds(n, servers, total, alpha, beta), rel=1e-4)
+    assert (begun[4] - begun[2]) / 2 == pytest.approx(
+        sync_seconds(n, servers, total, alpha, beta), rel=1e-4
+    )
     trained = [m for m in world.trace if m.label in ("gradients", "parameters")]
     for server in range(servers):
         into = sum(m.nbytes for m in trained if m.dst == server)
@@ -128,20 +149,31 @@ def made_with(comm, device="cpu", **kwargs):
     ParameterServer(nn.Linear(1, 1, device=device), comm, torch.optim.SGD, **kwargs)
 
 
-@pytest.mark.parametrize(("kwargs", "words"), [
-    ({"servers": 0}, "0 servers among 2 ranks: at least 1"), ({"servers": 2}, "2 servers among 2 ranks"),
-    ({"mode": "hogwild"}, "not 'hogwild'"), ({"mode": "ssp"}, "mode is 'ssp' and bound None"),
-    ({"mode": "async", "bound": 1}, "mode is 'async' and bound 1"), ({"bound": 1}, "mode is 'sync' and bound 1"),
-    ({"mode": "ssp", "bound": -1}, "the bound is not -1"), ({"device": "meta"}, "weight is on meta"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"servers": 0}, "0 servers among 2 ranks: at least 1"),
+        ({"servers": 2}, "2 servers among 2 ranks"),
+        ({"mode": "hogwild"}, "not 'hogwild'"),
+        ({"mode": "ssp"}, "mode is 'ssp' and bound None"),
+        ({"mode": "async", "bound": 1}, "mode is 'async' and bound 1"),
+        ({"bound": 1}, "mode is 'sync' and bound 1"),
+        ({"mode": "ssp", "bound": -1}, "the bound is not -1"),
+        ({"device": "meta"}, "weight is on meta"),
+    ],
+)
 def test_refused(kwargs, words):
     with pytest.raises(ValueError, match=words):
         World(2).run(made_with, **kwargs)
 
 
-@pytest.mark.parametrize(("mode", "weight", "words"), [
-    ("async", 2.0, "a weight of 2.0 has no meaning in mode 'async'"), ("sync", 0, "2 workers add up to 0"),
-])
+@pytest.mark.parametrize(
+    ("mode", "weight", "words"),
+    [
+        ("async", 2.0, "a weight of 2.0 has no meaning in mode 'async'"),
+        ("sync", 0, "2 workers add up to 0"),
+    ],
+)
 def test_weights_are_for_means(mode, weight, words):
     def program(comm):
         model = nn.Linear(1, 1)

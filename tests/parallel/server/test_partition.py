@@ -19,7 +19,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(("name", "servers", "whole"), [*itertools.product(MODELS, (1, 2, 3, 4, 7), (False, True))])
+@pytest.mark.parametrize(
+    ("name", "servers", "whole"), [*itertools.product(MODELS, (1, 2, 3, 4, 7), (False, True))]
+)
 def test_every_element_once(name, servers, whole):
     params = MODELS[name]()
     partition = Partition(params, servers, whole)
@@ -39,7 +41,8 @@ def test_within_ten_percent_of_equal(name):
     for servers in (1, 2, 3, 4):
         nbytes = Partition(MODELS[name](), servers).nbytes
         assert all(abs(one * servers / sum(nbytes) - 1) < 0.1 for one in nbytes)
-    assert max(Partition(MODELS["one large"](), 4, whole=True).nbytes) == 400_000  # whole, it is one server's
+    # whole, it is one server's
+    assert max(Partition(MODELS["one large"](), 4, whole=True).nbytes) == 400_000
 
 
 @pytest.mark.parametrize(("name", "whole"), [*itertools.product(MODELS, (False, True))])
@@ -52,12 +55,16 @@ def test_there_and_back(name, whole):
     assert all(torch.equal(a, b) for a, b in zip(params, again, strict=True))
     for server in range(3):
         chunks = partition.chunks(flats, server)
-        assert sum(chunk.nbytes for chunk in chunks) == partition.nbytes[server] and all(c.numel() for c in chunks)
+        assert sum(chunk.nbytes for chunk in chunks) == partition.nbytes[server] and all(
+            c.numel() for c in chunks
+        )
         for piece in partition.pieces[server]:
             values = params[piece.param].reshape(-1)[piece.first : piece.end]
             assert torch.equal(chunks[piece.chunk][piece.start : piece.start + len(values)], values)
     empty = partition.flatten([None] * len(params))
-    assert [flat.shape for flat in empty] == [flat.shape for flat in flats] and not any(flat.any() for flat in empty)
+    assert [flat.shape for flat in empty] == [flat.shape for flat in flats] and not any(
+        flat.any() for flat in empty
+    )
 
 
 def test_whole_parameters_are_balanced_by_bytes():

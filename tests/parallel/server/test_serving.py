@@ -30,13 +30,26 @@ def uneven(n, servers, seed, slowest=8.0):
 def passed(reports, servers, bound):
     """(worker, step, other) where a worker began a step before another had done all but `bound` of those before it."""
     logs = [report.values for _, report in reports[servers:]]
-    return [(w, step, other) for w, log in enumerate(logs) for step, (begun, _) in enumerate(log)
-            for other in logs if bound < step <= len(other) + bound and other[step - bound - 1][1] > begun]  # fmt: skip
+    return [
+        (w, step, other)
+        for w, log in enumerate(logs)
+        for step, (begun, _) in enumerate(log)
+        for other in logs
+        if bound < step <= len(other) + bound and other[step - bound - 1][1] > begun
+    ]
 
 
-@pytest.mark.parametrize(("bound", "n", "servers", "seed"), [
-    (0, 3, 1, 0), (0, 2, 2, 1), (1, 3, 1, 2), (1, 4, 2, 3), (2, 3, 2, 4), (3, 2, 1, 5),
-])
+@pytest.mark.parametrize(
+    ("bound", "n", "servers", "seed"),
+    [
+        (0, 3, 1, 0),
+        (0, 2, 2, 1),
+        (1, 3, 1, 2),
+        (1, 4, 2, 3),
+        (2, 3, 2, 4),
+        (3, 2, 1, 5),
+    ],
+)
 def test_ssp_keeps_its_bound(bound, n, servers, seed):
     world = World(n + servers, cluster=uneven(n, servers, seed))
     results = world.run(train, "mlp", "momentum", servers, "ssp", bound, steps=12)
@@ -53,7 +66,11 @@ def test_the_bound_is_used_and_asynchronous_passes_it():
     ahead = {}
     for mode, bound in (("ssp", 2), ("async", None)):
         results = World(4, cluster=cluster).run(train, "mlp", "momentum", 1, mode, bound, steps=12)
-        ahead[mode] = max(update.ahead for update in results[0][1].updates), bool(passed(results, 1, 2)), results.time
+        ahead[mode] = (
+            max(update.ahead for update in results[0][1].updates),
+            bool(passed(results, 1, 2)),
+            results.time,
+        )
     assert ahead["ssp"][:2] == (2, False) and ahead["async"][0] > 5 and ahead["async"][1]
 
 
@@ -62,7 +79,9 @@ def test_ssp_over_processes():
         time.sleep(random.random() * 5e-3)  # each rank has random numbers of its own
 
     results = launch(train, 5, "mlp", "momentum", 2, "ssp", 1, steps=10, pause=pause)
-    assert passed(results, 2, 1) == [] and all(equal(params, results[0][0]) for params, _ in results)
+    assert passed(results, 2, 1) == [] and all(
+        equal(params, results[0][0]) for params, _ in results
+    )
     for _, report in results[:2]:
         assert largest(update.ahead for update in report.updates) <= 1
         assert largest(update.staleness for update in report.updates) <= most_stale(3, 1)
@@ -71,6 +90,7 @@ def test_ssp_over_processes():
 @pytest.mark.parametrize(("mode", "bound"), [("async", None), ("ssp", 1)])
 def test_a_world_repeats_itself(mode, bound):
     """Bit for bit, though who comes when is a matter of speeds."""
+
     def run(seed):
         results = World(5, cluster=uneven(3, 2, seed)).run(train, "hard", "adamw", 2, mode, bound)
         return [params for params, _ in results], [report for _, report in results]
@@ -87,14 +107,19 @@ def test_staleness_by_hand():
         updates = World(n + 1).run(train, "mlp", "momentum", 1, "async", steps=4)[0][1].updates
         assert [update.staleness for update in updates] == [min(i, n - 1) for i in range(4 * n)]
         assert [update.rank for update in updates] == [*range(1, n + 1)] * 4
-        assert [update.step for update in updates] == [step for step in range(1, 5) for _ in range(n)]
+        assert [update.step for update in updates] == [
+            step for step in range(1, 5) for _ in range(n)
+        ]
         assert all(a.time < b.time for a, b in itertools.pairwise(updates))
 
 
 def replayed(updates, n):
     """The parameters after a server's updates, one by one, each with the gradients of those that its worker had."""
     model, (x, y) = made("mlp", 0), data()
-    optimizer, versions = OPTIMIZERS["momentum"](model.parameters()), [copy.deepcopy(model.state_dict())]
+    optimizer, versions = (
+        OPTIMIZERS["momentum"](model.parameters()),
+        [copy.deepcopy(model.state_dict())],
+    )
     for update in updates:
         first, end = shards(n)[update.step - 1][update.rank - 1]
         model.load_state_dict(versions[-1 - update.staleness])
@@ -117,7 +142,8 @@ def test_an_asynchronous_run_is_its_updates_one_by_one(mode, bound):
 def test_synchronous_updates_are_not_stale():
     updates = World(4).run(train, "mlp", "momentum")[0][1].updates
     assert [(u.rank, u.step, u.staleness, u.ahead) for u in updates] == [
-        (rank, step, 0, 0) for step in range(1, STEPS + 1) for rank in (1, 2, 3)]  # fmt: skip
+        (rank, step, 0, 0) for step in range(1, STEPS + 1) for rank in (1, 2, 3)
+    ]
 
 
 # --- the dead ---
@@ -142,16 +168,24 @@ def test_a_synchronous_run_ends_with_its_worker(run_fast):
     results = run_fast(train, 5, "mlp", "momentum", 2, die={3: 2}, on_failure="continue")
     assert isinstance(results[3], ValueError)
     assert [(type(e), e.rank) for r, e in enumerate(results) if r != 3] == [(PeerLost, 3)] * 4
-    assert all("it was worker 1 of 3, and a synchronous step waits for every worker" in str(e) for e in results[:2])
+    assert all(
+        "it was worker 1 of 3, and a synchronous step waits for every worker" in str(e)
+        for e in results[:2]
+    )
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("sync", None), ("async", None), ("ssp", 1)])
 def test_a_dead_server_ends_the_run(run_fast, mode, bound):
-    results = run_fast(train, 5, "mlp", "momentum", 2, mode, bound, burn={0: 3}, on_failure="continue")
+    results = run_fast(
+        train, 5, "mlp", "momentum", 2, mode, bound, burn={0: 3}, on_failure="continue"
+    )
     assert isinstance(results[0], RuntimeError)
     for error in results[2:] if mode == "sync" else results[1:]:
         assert isinstance(error, PeerLost) and error.rank == 0
-        assert "it was parameter server 0 of 2, and its part of the parameters went with it" in str(error)
-    assert isinstance(results[1], PeerLost)  # in a synchronous run the first loss it sees may be a worker's
+        assert "it was parameter server 0 of 2, and its part of the parameters went with it" in str(
+            error
+        )
+    # in a synchronous run the first loss it sees may be a worker's
+    assert isinstance(results[1], PeerLost)
     with pytest.raises(RuntimeError, match="server 0 fails"):
         run_fast(train, 5, "mlp", "momentum", 2, mode, bound, burn={0: 3})

@@ -52,7 +52,8 @@ def test_pieces_are_stepped_as_the_whole(name, model):
         flats = partition.flatten(gradients)
         for server, shard in enumerate(servers):
             shard.step(partition.chunks(flats, server), [1.0] * len(shard.pieces))
-    bound = 1e-14 if name == "adafactor" else 0.0  # of a strided parameter it adds up rows in another order
+    # of a strided parameter it adds up rows in another order
+    bound = 1e-14 if name == "adafactor" else 0.0
     assert difference(gathered(partition, servers, params), whole) <= bound
     assert [shard.version for shard in servers] == [4] * 3
 

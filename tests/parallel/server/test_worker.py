@@ -13,7 +13,10 @@ SIZES = [(2, 2), (3,)]
 
 def worker_or_channels(comm, servers):
     params = [torch.nn.Parameter(torch.zeros(size)) for size in SIZES]
-    partition, channels = Partition(params, servers), [Channel.of(comm, one, servers) for one in range(servers)]
+    partition, channels = (
+        Partition(params, servers),
+        [Channel.of(comm, one, servers) for one in range(servers)],
+    )
     if comm.rank < servers:
         return partition, channels[comm.rank]
     return params, Worker(partition, channels, comm.rank - servers)
@@ -47,7 +50,9 @@ def test_one_push_and_its_answer(run_fast):
         other.pull()  # nothing was pushed: nothing comes
         mine[0].grad = torch.full((2, 2), 2.0)
         other.push(weight=3.0, last=True)
-        with pytest.raises(ValueError, match="worker 0 pushes before it has pulled 2 servers' answers"):
+        with pytest.raises(
+            ValueError, match="worker 0 pushes before it has pulled 2 servers' answers"
+        ):
             other.push()
         before = [p.detach().clone() for p in mine]
         other.pull()
@@ -88,7 +93,12 @@ def test_workers_begin_with_different_servers():
         other.pull()
 
     results = World(4, alpha=1.0, beta=1.0).run(program)
-    assert [(m.src, m.dst) for m in results.trace if m.label == "push"] == [(2, 0), (3, 1), (2, 1), (3, 0)]
+    assert [(m.src, m.dst) for m in results.trace if m.label == "push"] == [
+        (2, 0),
+        (3, 1),
+        (2, 1),
+        (3, 0),
+    ]
 
 
 def test_a_refusal_names_the_lost_rank():
@@ -98,7 +108,9 @@ def test_a_refusal_names_the_lost_rank():
             heard(other, 2, 7)
             return answer(other, None, (5, 0))
         other.push()
-        with pytest.raises(PeerLost, match="rank 5 is lost: it is dead, and server 0 cannot go on without it"):
+        with pytest.raises(
+            PeerLost, match="rank 5 is lost: it is dead, and server 0 cannot go on without it"
+        ):
             other.pull()
         raise KeyError("as it should")  # or it would wait for parameters that never come
 

@@ -33,8 +33,10 @@ def found(blocks, x, comm=None, sequence=False, learn=True):
     y = gather_from(y, comm, 1) if sequence else y
     (y * data(*y.shape, seed=1)).sum().backward()
     how = cuts(blocks)
-    grads = {name: gather_from(p.grad, comm, *how[name]) if name in how else p.grad
-             for name, p in blocks.named_parameters()}  # fmt: skip
+    grads = {
+        name: gather_from(p.grad, comm, *how[name]) if name in how else p.grad
+        for name, p in blocks.named_parameters()
+    }
     return y.detach(), grads | ({"x": x.grad} if learn else {})
 
 
@@ -46,5 +48,9 @@ def difference(mine, oracle):
     """The largest one, of outputs and of every gradient; they must have the same names and shapes."""
     (y, grads), (expected, gradients) = mine, oracle
     assert grads.keys() == gradients.keys()
-    assert y.shape == expected.shape and all(grads[k].shape == g.shape for k, g in gradients.items())
-    return largest([(y - expected).abs().max(), *((grads[k] - g).abs().max() for k, g in gradients.items())]).item()
+    assert y.shape == expected.shape and all(
+        grads[k].shape == g.shape for k, g in gradients.items()
+    )
+    return largest(
+        [(y - expected).abs().max(), *((grads[k] - g).abs().max() for k, g in gradients.items())]
+    ).item()

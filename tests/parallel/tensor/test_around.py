@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from minidist.comm import World
-from minidist.parallel.tensor import SequenceNorm, TensorDropout, gather_from, scatter_to, seed_group_
+from minidist.parallel.tensor import (
+    SequenceNorm,
+    TensorDropout,
+    gather_from,
+    scatter_to,
+    seed_group_,
+)
 from tests.parallel.tensor.cases import EVERYWHERE, RUNS, WIDE, batch, difference, found
 
 HIDDEN = 24
@@ -13,7 +19,9 @@ HIDDEN = 24
 @pytest.mark.parametrize(("run", "n"), EVERYWHERE)
 def test_a_norm_of_parts_of_the_sequence(run, n):
     oracle = found([torch.nn.LayerNorm(HIDDEN, **WIDE)], batch())
-    for mine in RUNS[run](n, lambda comm: found([SequenceNorm(HIDDEN, comm, **WIDE)], batch(), comm, True)):
+    for mine in RUNS[run](
+        n, lambda comm: found([SequenceNorm(HIDDEN, comm, **WIDE)], batch(), comm, True)
+    ):
         assert difference(mine, oracle) < 1e-12
 
 
@@ -47,6 +55,7 @@ def test_dropout():
 
 def test_dropout_of_whole_and_split_data_in_turn():
     """What ranks draw for split data in between does not part them."""
+
     def program(comm):
         seed_group_(comm, 3)
         whole, split = (TensorDropout(0.5, comm, which) for which in (False, True))

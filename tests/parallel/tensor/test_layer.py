@@ -9,14 +9,39 @@ from minidist.comm import World, launch
 from minidist.models import TransformerLayer, seeded_
 from minidist.models.gpt import MLP
 from minidist.parallel.data import DataParallel
-from minidist.parallel.tensor import RowFirstMLP, SequenceNorm, TensorAttention, TensorLayer, TensorMLP, cuts
+from minidist.parallel.tensor import (
+    RowFirstMLP,
+    SequenceNorm,
+    TensorAttention,
+    TensorLayer,
+    TensorMLP,
+    cuts,
+)
 from tests.largest import largest
-from tests.parallel.tensor.cases import EVERYWHERE, HIDDEN, RUNS, WIDE, batch, difference, found, serial
+from tests.parallel.tensor.cases import (
+    EVERYWHERE,
+    HIDDEN,
+    RUNS,
+    WIDE,
+    batch,
+    difference,
+    found,
+    serial,
+)
 
 # 12 heads over 2, 3 and 4 ranks; over 5, and 5 heads over any, uneven; 1 group leaves ranks without heads
-LAYERS = {"heads": (HIDDEN, 12, None), "groups": (HIDDEN, 12, 4), "one group": (HIDDEN, 12, 1), "uneven": (20, 5, None),
-          "uneven groups": (20, 10, 5)}  # fmt: skip
-SPLITS = {"whole": {}, "sequence": dict(sequence=True), "regather": dict(sequence=True, regather=True)}
+LAYERS = {
+    "heads": (HIDDEN, 12, None),
+    "groups": (HIDDEN, 12, 4),
+    "one group": (HIDDEN, 12, 1),
+    "uneven": (20, 5, None),
+    "uneven groups": (20, 10, 5),
+}
+SPLITS = {
+    "whole": {},
+    "sequence": dict(sequence=True),
+    "regather": dict(sequence=True, regather=True),
+}
 
 
 def oracle(name, **options):
@@ -31,9 +56,14 @@ def layers(comm, name, count=2, make=TensorLayer, **options):
 
 
 def every_layer(comm):
-    return {(name, split): found(layers(comm, name, **options), batch(LAYERS[name][0]), comm, "sequence" in options)
-            for name in LAYERS for split, options in SPLITS.items()
-            if split == "whole" or name in ("heads", "uneven groups")}  # fmt: skip
+    return {
+        (name, split): found(
+            layers(comm, name, **options), batch(LAYERS[name][0]), comm, "sequence" in options
+        )
+        for name in LAYERS
+        for split, options in SPLITS.items()
+        if split == "whole" or name in ("heads", "uneven groups")
+    }
 
 
 @functools.cache
@@ -48,10 +78,16 @@ def test_the_serial_layer(run, n):
             assert difference(results, oracles()[name]) < 1e-12, (name, split)
 
 
-@pytest.mark.parametrize("options", [
-    dict(attention="explicit"), dict(gelu="none"), dict(rotary=True), dict(gated=True, ffn=13),
-    dict(ffn=2, rotary=True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(attention="explicit"),
+        dict(gelu="none"),
+        dict(rotary=True),
+        dict(gated=True, ffn=13),
+        dict(ffn=2, rotary=True),
+    ],
+)
 def test_other_options(options):
     for mine in World(3).run(lambda comm: found(layers(comm, "groups", **options), batch(), comm)):
         assert difference(mine, oracle("groups", **options)) < 1e-12
@@ -72,7 +108,10 @@ def test_dtypes(dtype, split):
     bound = 300 * torch.finfo(dtype).eps
     for kind, y, grads in World(3).run(program):
         assert kind == dtype and (y - expected).abs().max() < bound
-        assert all((grads[name] - g).abs().max() < bound * largest(1, g.abs().max()) for name, g in gradients.items())
+        assert all(
+            (grads[name] - g).abs().max() < bound * largest(1, g.abs().max())
+            for name, g in gradients.items()
+        )
 
 
 class WithoutF(TensorMLP):
@@ -95,7 +134,10 @@ def test_mistakes_are_found():
 
     for plant, options in [(("mlp", WithoutF), {}), (("norm_2", AloneNorm), SPLITS["sequence"])]:
         right, wrong = (World(2).run(program, which, **options)[1] for which in (None, plant))
-        assert difference(right, oracles()["heads"]) < 1e-12 and difference(wrong, oracles()["heads"]) > 1e-3
+        assert (
+            difference(right, oracles()["heads"]) < 1e-12
+            and difference(wrong, oracles()["heads"]) > 1e-3
+        )
 
 
 def counted(program, n=4, **options):
@@ -106,7 +148,9 @@ def counted(program, n=4, **options):
 
 def block_program(comm, backward, make, **options):
     block = make(HIDDEN, comm=comm, **options)
-    x = torch.ones(2, 60 // (comm.size if options.get("sequence") else 1), HIDDEN, requires_grad=True)
+    x = torch.ones(
+        2, 60 // (comm.size if options.get("sequence") else 1), HIDDEN, requires_grad=True
+    )
     y = block(x)
     if backward:
         y.sum().backward()
@@ -118,7 +162,10 @@ RING = 2 * (4 - 1)  # messages of an all-reduce
 
 @pytest.mark.parametrize("make", [TensorMLP, functools.partial(TensorAttention, heads=12)])
 def test_a_block_has_one_all_reduce_forward_and_one_backward(make):
-    assert counted(block_program, make=make) == [(RING, RING * N // 4), (2 * RING, 2 * RING * N // 4)]
+    assert counted(block_program, make=make) == [
+        (RING, RING * N // 4),
+        (2 * RING, 2 * RING * N // 4),
+    ]
 
 
 def test_a_layer_has_two_and_two():
@@ -130,7 +177,9 @@ def test_a_layer_has_two_and_two():
 def test_sequence_parallel_sends_the_same_bytes_of_activations():
     """An all-gather and a reduce-scatter are an all-reduce; the vectors' gradients come on top."""
     make = functools.partial(TensorLayer, heads=12)
-    whole, split = (counted(block_program, make=make, sequence=sequence) for sequence in (False, True))
+    whole, split = (
+        counted(block_program, make=make, sequence=sequence) for sequence in (False, True)
+    )
     vectors = RING * 6 * HIDDEN * 4 // 4  # two norms' weights and biases, two biases of RowLinear
     assert split[0] == whole[0]
     assert split[1] == (whole[1][0] + 4 * RING, whole[1][1] + vectors)
@@ -144,7 +193,9 @@ def test_rows_first_sums_once_more():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_rows_first_is_the_serial_mlp_too(n):
-    for mine in World(n).run(lambda comm: found([RowFirstMLP(HIDDEN, comm, **WIDE)], batch(), comm)):
+    for mine in World(n).run(
+        lambda comm: found([RowFirstMLP(HIDDEN, comm, **WIDE)], batch(), comm)
+    ):
         assert difference(mine, serial(lambda: MLP(HIDDEN, 0.0, "tanh", **WIDE), batch())) < 1e-12
 
 
@@ -153,7 +204,11 @@ def hybrid(comm):
     tensor, copies = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
     model = DataParallel(torch.nn.Sequential(*layers(tensor, "heads", count=1)), copies)
     (model(batch()[copies.rank :][:1]) * batch(seed=1)[copies.rank :][:1]).sum().backward()
-    return {name: p.grad for name, p in model.module.named_parameters()}, cuts(model.module), tensor.rank
+    return (
+        {name: p.grad for name, p in model.module.named_parameters()},
+        cuts(model.module),
+        tensor.rank,
+    )
 
 
 def test_within_data_parallelism():
@@ -167,23 +222,40 @@ def test_within_data_parallelism():
 def by_dtensor(comm, store):
     """Our layer, and PyTorch's DTensor."""
     import torch.distributed as dist
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, comm.size), rank=comm.rank, world_size=comm.size
+    )
     theirs = seeded_(TransformerLayer(HIDDEN, 12, kv_heads=4, **WIDE))
     theirs.attention.groups //= comm.size
-    parallelize_module(theirs, dist.init_device_mesh("cpu", (comm.size,)), {
-        "attention.qkv": ColwiseParallel(), "attention.proj": RowwiseParallel(),
-        "mlp.fc": ColwiseParallel(), "mlp.proj": RowwiseParallel()})  # fmt: skip
+    parallelize_module(
+        theirs,
+        dist.init_device_mesh("cpu", (comm.size,)),
+        {
+            "attention.qkv": ColwiseParallel(),
+            "attention.proj": RowwiseParallel(),
+            "mlp.fc": ColwiseParallel(),
+            "mlp.proj": RowwiseParallel(),
+        },
+    )
     x = batch().requires_grad_()
     (theirs(x) * batch(seed=1)).sum().backward()
-    grads = {name: getattr(p.grad, "to_local", lambda g=p.grad: g)() for name, p in theirs.named_parameters()}
+    grads = {
+        name: getattr(p.grad, "to_local", lambda g=p.grad: g)()
+        for name, p in theirs.named_parameters()
+    }
     ours, again = layers(comm, "groups", count=1)[0], batch().requires_grad_()
     (ours(again) * batch(seed=1)).sum().backward()
     dist.barrier()
     dist.destroy_process_group()
-    return [(p.grad - grads[name]).abs().max().item() for name, p in ours.named_parameters()] + \
-        [(x.grad - again.grad).abs().max().item()]  # fmt: skip
+    return [(p.grad - grads[name]).abs().max().item() for name, p in ours.named_parameters()] + [
+        (x.grad - again.grad).abs().max().item()
+    ]
 
 
 def test_as_dtensor_does(tmp_path):

@@ -14,23 +14,54 @@ from tests.parallel.tensor.cases import EVERYWHERE, RUNS, WIDE, batch, data, dif
 INPUTS, OUTPUTS = 7, 10  # n = 3, 4 and 5 divide at most one of them
 
 
-column, row = functools.partial(ColumnLinear, INPUTS, OUTPUTS), functools.partial(RowLinear, OUTPUTS, INPUTS)
+column, row = (
+    functools.partial(ColumnLinear, INPUTS, OUTPUTS),
+    functools.partial(RowLinear, OUTPUTS, INPUTS),
+)
 PAIRS = {  # all are Linear(7, 10), Linear(10, 7)
-    "column, row": (lambda comm, **o: [column(comm, name="0", **o), row(comm, name="1", **o)], False),
-    "gathered between": (lambda comm, **o: [column(comm, gather_output=True, name="0", **o),
-                                            row(comm, input_is_split=False, name="1", **o)], False),
-    "sequence": (lambda comm, **o: [column(comm, sequence=True, name="0", **o),
-                                    row(comm, sequence=True, name="1", **o)], True),
-    "regather": (lambda comm, **o: [column(comm, sequence=True, regather=True, name="0", **o),
-                                    row(comm, sequence=True, name="1", **o)], True),
-    "sizes": (lambda comm, **o: [column(comm, sizes=[0] * (comm.size - 1) + [10], name="0", **o),
-                                 row(comm, sizes=[0] * (comm.size - 1) + [10], name="1", **o)], False),
-}  # fmt: skip
+    "column, row": (
+        lambda comm, **o: [column(comm, name="0", **o), row(comm, name="1", **o)],
+        False,
+    ),
+    "gathered between": (
+        lambda comm, **o: [
+            column(comm, gather_output=True, name="0", **o),
+            row(comm, input_is_split=False, name="1", **o),
+        ],
+        False,
+    ),
+    "sequence": (
+        lambda comm, **o: [
+            column(comm, sequence=True, name="0", **o),
+            row(comm, sequence=True, name="1", **o),
+        ],
+        True,
+    ),
+    "regather": (
+        lambda comm, **o: [
+            column(comm, sequence=True, regather=True, name="0", **o),
+            row(comm, sequence=True, name="1", **o),
+        ],
+        True,
+    ),
+    "sizes": (
+        lambda comm, **o: [
+            column(comm, sizes=[0] * (comm.size - 1) + [10], name="0", **o),
+            row(comm, sizes=[0] * (comm.size - 1) + [10], name="1", **o),
+        ],
+        False,
+    ),
+}
 
 
 def every_pair(comm):
-    return {(name, bias, learn): found(make(comm, bias=bias, **WIDE), batch(INPUTS), comm, sequence, learn)
-            for name, (make, sequence) in PAIRS.items() for bias, learn in ((True, True), (True, False), (False, True))}
+    return {
+        (name, bias, learn): found(
+            make(comm, bias=bias, **WIDE), batch(INPUTS), comm, sequence, learn
+        )
+        for name, (make, sequence) in PAIRS.items()
+        for bias, learn in ((True, True), (True, False), (False, True))
+    }
 
 
 @functools.cache
@@ -61,9 +92,14 @@ class WithoutF(ColumnLinear):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-@pytest.mark.parametrize(("first", "second", "sequence"), [
-    (ColumnLinear, BiasOnEveryRank, False), (WithoutF, RowLinear, False), (ColumnLinear, BiasOfMyTokens, True),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "sequence"),
+    [
+        (ColumnLinear, BiasOnEveryRank, False),
+        (WithoutF, RowLinear, False),
+        (ColumnLinear, BiasOfMyTokens, True),
+    ],
+)
 def test_a_mistake_is_found(first, second, sequence):
     def program(comm, first, second):
         some = dict(comm=comm, sequence=sequence, **WIDE)
@@ -71,12 +107,15 @@ def test_a_mistake_is_found(first, second, sequence):
         nn.init.ones_(layers[1].bias)
         return found(layers, batch(INPUTS), comm, sequence)
 
-    right, wrong = (World(3).run(program, *layers)[1] for layers in ((ColumnLinear, RowLinear), (first, second)))
+    right, wrong = (
+        World(3).run(program, *layers)[1] for layers in ((ColumnLinear, RowLinear), (first, second))
+    )
     assert difference(right, wrong) > 1e-3
 
 
 def test_one_all_reduce_each():
     """Column: nothing forward, one all-reduce backward. Row: one forward, nothing backward."""
+
     def program(comm, layer, width, backward):
         y = layer(12, 12, comm)(torch.ones(2, width, requires_grad=True))
         if backward:
@@ -89,7 +128,9 @@ def test_one_all_reduce_each():
 
 def test_initial_values_are_cut_out_of_the_whole():
     def program(comm):
-        made = [layer(5, 7, comm, seed=3, name="a.b", **WIDE) for layer in (ColumnLinear, RowLinear)]
+        made = [
+            layer(5, 7, comm, seed=3, name="a.b", **WIDE) for layer in (ColumnLinear, RowLinear)
+        ]
         return [(m.weight.detach(), m.bias.detach()) for m in made]
 
     whole = initial(3, "a.b.weight", (7, 5))
@@ -124,5 +165,11 @@ def test_bad_input():
         World(2).run(lambda comm: RowLinear(10, 4, comm, sizes=[5, 4, 1]))
     with pytest.raises(ValueError, match="sequence=False, regather=True"):
         World(2).run(lambda comm: ColumnLinear(4, 10, comm, regather=True))
-    with pytest.raises(ValueError, match="7 rows do not split over 2 ranks: 7 is not a multiple of 2"):
-        World(2).run(lambda comm: RowLinear(4, 4, comm, input_is_split=False, sequence=True)(data(7, 4).float()))
+    with pytest.raises(
+        ValueError, match="7 rows do not split over 2 ranks: 7 is not a multiple of 2"
+    ):
+        World(2).run(
+            lambda comm: RowLinear(4, 4, comm, input_is_split=False, sequence=True)(
+                data(7, 4).float()
+            )
+        )

@@ -25,8 +25,13 @@ NUMBERS = 24  # bytes that the fused attention keeps to draw its random numbers 
 @functools.cache
 def kept(n, *args):
     """Bytes of activations of rank 0 at its peak, for one layer more."""
-    most = [World(n, cluster=Cluster.dgx_h100(), device="meta").run(step, count, *args).trace.memory[0].at_peak
-            for count in (1, 2)]  # fmt: skip
+    most = [
+        World(n, cluster=Cluster.dgx_h100(), device="meta")
+        .run(step, count, *args)
+        .trace.memory[0]
+        .at_peak
+        for count in (1, 2)
+    ]
     return most[1]["activations"] - most[0]["activations"]
 
 
@@ -46,5 +51,7 @@ def test_as_the_calculator_of_memory_says(n):
     """study.memory knows nothing of these layers; its sequence parallelism is the paper's, which gathers again."""
     model = memory.Transformer(layers=1, hidden=96, heads=12, vocab=1, context=240)
     for split in (False, True):
-        said = memory.saved_layer(model, 8, dtype=torch.float32, device="meta", tensor=n, sequence=split)
+        said = memory.saved_layer(
+            model, 8, dtype=torch.float32, device="meta", tensor=n, sequence=split
+        )
         assert kept(n, split, split) == said.total

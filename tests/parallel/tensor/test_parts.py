@@ -11,7 +11,8 @@ from minidist.models import GPT, TransformerLayer, initial, seeded_, seeds
 from minidist.parallel.tensor import Cut, TensorLayer, cuts, shard, unshard
 from tests.parallel.tensor.cases import EVERYWHERE, RUNS, WIDE, batch
 
-SHAPE = dict(hidden=20, heads=10, kv_heads=5)  # 5 groups and 80 features: 2, 3 and 4 ranks get uneven parts
+# 5 groups and 80 features: 2, 3 and 4 ranks get uneven parts
+SHAPE = dict(hidden=20, heads=10, kv_heads=5)
 
 
 def there_and_back(comm, state):
@@ -20,7 +21,11 @@ def there_and_back(comm, state):
     mine = shard(state, layer, comm)
     layer.load_state_dict(mine)
     del state, mine
-    return unshard(layer, comm), sum(p.numel() for p in layer.parameters()), layer(batch(20)).detach()
+    return (
+        unshard(layer, comm),
+        sum(p.numel() for p in layer.parameters()),
+        layer(batch(20)).detach(),
+    )
 
 
 @pytest.mark.parametrize(("run", "n"), EVERYWHERE)
@@ -40,9 +45,16 @@ def test_apart_and_together(run, n):
 @pytest.mark.parametrize("sequence", [False, True])
 def test_initial_values_are_the_serial_ones(n, sequence):
     """As layer 1 of a GPT, by name."""
+
     def program(comm):
-        model = nn.ModuleDict({"layers": nn.ModuleList(
-            TensorLayer(20, 10, comm, 5, sequence=sequence, seed=4, name=f"layers.{i}") for i in range(2))})
+        model = nn.ModuleDict(
+            {
+                "layers": nn.ModuleList(
+                    TensorLayer(20, 10, comm, 5, sequence=sequence, seed=4, name=f"layers.{i}")
+                    for i in range(2)
+                )
+            }
+        )
         return unshard(model, comm)
 
     serial = seeded_(GPT(2, vocab=7, context=3, **SHAPE), 4).state_dict()
@@ -66,15 +78,23 @@ def test_cuts():
         return cuts(TensorLayer(20, 10, comm, 5))
 
     found = World(4).run(program)[0]
-    assert found["mlp.fc.weight"] == found["mlp.fc.bias"] == (0, [20] * 4) and found["mlp.proj.weight"] == (1, [20] * 4)
-    assert found["attention.qkv.weight"] == (0, [16, 8, 8, 8]) and found["attention.proj.weight"] == (1, [8, 4, 4, 4])
+    assert found["mlp.fc.weight"] == found["mlp.fc.bias"] == (0, [20] * 4) and found[
+        "mlp.proj.weight"
+    ] == (1, [20] * 4)
+    assert found["attention.qkv.weight"] == (0, [16, 8, 8, 8]) and found[
+        "attention.proj.weight"
+    ] == (1, [8, 4, 4, 4])
     assert len(found) == 6
 
 
 def test_a_cut():
     whole = torch.arange(10).view(2, 5)
     cut = Cut(1, [2, 0, 3])
-    assert [cut.part(whole, r).tolist() for r in range(3)] == [[[0, 1], [5, 6]], [[], []], [[2, 3, 4], [7, 8, 9]]]
+    assert [cut.part(whole, r).tolist() for r in range(3)] == [
+        [[0, 1], [5, 6]],
+        [[], []],
+        [[2, 3, 4], [7, 8, 9]],
+    ]
     assert cut.shape((2, 5, 4), 3) == (2, 3, 4) and Cut(0, []).shape((7,), 2) == (2,)
 
 
@@ -92,13 +112,17 @@ def test_bad_input():
         World(2).run(program, lambda state: state.pop("norm_1.bias"))
     with pytest.raises(ValueError, match=r"missing \[\], unknown \['more'\]"):
         World(2).run(program, lambda state: state.update(more=torch.zeros(1)))
-    with pytest.raises(ValueError, match=r"mlp.fc.weight has shape \(80, 20\) here, but \(40, 20\)"):
+    with pytest.raises(
+        ValueError, match=r"mlp.fc.weight has shape \(80, 20\) here, but \(40, 20\)"
+    ):
         World(2).run(program, functools.partial(another, (40, 20)))
 
 
 def test_processes_start_alike():
     """Seeds belong to names, in every world."""
-    weights = launch(lambda comm: unshard(TensorLayer(20, 10, comm, 5, name="a"), comm)["mlp.fc.weight"], 2)
+    weights = launch(
+        lambda comm: unshard(TensorLayer(20, 10, comm, 5, name="a"), comm)["mlp.fc.weight"], 2
+    )
     assert torch.equal(weights[0], initial(0, "a.mlp.fc.weight", (80, 20)).float())
 
 

@@ -30,7 +30,8 @@ def test_same_and_different(run):
     for i, whole in enumerate((True, False, True, False, True)):
         assert all(torch.equal(ranks[0][i], other[i]) is whole for other in ranks[1:])
     everything = torch.cat([torch.cat(ranks[0]), *(torch.cat([r[1], r[3]]) for r in ranks[1:])])
-    assert len(everything.unique()) == len(everything) == 9 * 50  # no stream is another one's, or its own again
+    # no stream is another one's, or its own again
+    assert len(everything.unique()) == len(everything) == 9 * 50
 
 
 def test_what_is_drawn_within_does_not_matter_outside():
@@ -40,7 +41,10 @@ def test_what_is_drawn_within_does_not_matter_outside():
             torch.rand(count)
         return torch.rand(5)
 
-    assert all(torch.equal(*pair) for pair in zip(World(2).run(program, 1), World(2).run(program, 99), strict=True))
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(World(2).run(program, 1), World(2).run(program, 99), strict=True)
+    )
 
 
 def test_an_exception_leaves_the_numbers_in_order():
@@ -68,12 +72,16 @@ def test_groups():
 
 def layers(comm, sequence, dropout=0.3, count=2):
     seed_group_(comm, 8)
-    return [TensorLayer(24, 12, comm, dropout=dropout, sequence=sequence, **WIDE) for _ in range(count)]
+    return [
+        TensorLayer(24, 12, comm, dropout=dropout, sequence=sequence, **WIDE) for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("sequence", [False, True])
 def test_copies_stay_copies(sequence):
-    first, *others = World(3).run(lambda comm: found(layers(comm, sequence), batch(), comm, sequence))
+    first, *others = World(3).run(
+        lambda comm: found(layers(comm, sequence), batch(), comm, sequence)
+    )
     assert all(difference(other, first) == 0 for other in others)
 
 
@@ -86,7 +94,10 @@ def test_dropout_on_whole_data_is_the_serial_one():
     def program(comm):
         return found(map(without_attention_dropout, layers(comm, False)), batch(), comm)
 
-    serial = [without_attention_dropout(seeded_(TransformerLayer(24, 12, dropout=0.3, **WIDE))) for _ in range(2)]
+    serial = [
+        without_attention_dropout(seeded_(TransformerLayer(24, 12, dropout=0.3, **WIDE)))
+        for _ in range(2)
+    ]
     torch.manual_seed(8)
     oracle = found(serial, batch())
     for mine in World(3).run(program):
@@ -107,6 +118,7 @@ class Checkpointed(torch.nn.Module):
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_in_another_order(run, sequence, reentrant):
     """Backward computes the last layer's forward again first; each draws what it has drawn before."""
+
     def program(comm, again):
         blocks = layers(comm, sequence, count=3)
         blocks = [Checkpointed(block, reentrant) for block in blocks] if again else blocks
@@ -119,6 +131,7 @@ def test_recomputed_in_another_order(run, sequence, reentrant):
 
 def test_heads_drop_different_weights():
     """All heads are made alike, so that only what they drop can differ."""
+
     def program(comm):
         layer = layers(comm, False, count=1)[0].attention
         layer.dropout.p = 0.0

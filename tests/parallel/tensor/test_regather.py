@@ -12,15 +12,23 @@ from tests.parallel.tensor.cases import data
 def counted(layer, *args):
     """Its result, and the bytes that it keeps for backward."""
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.nbytes) or t, lambda t: t
+    ):
         return layer(*args), sum(kept)
 
 
 def both(comm, bias=True):
     """Results and gradients with it, and with the operator; and the bytes kept by each."""
     results = []
-    for layer in (linear_on_gathered, lambda x, w, b, comm: F.linear(gather_sequence(x, comm), w, b)):
-        x, w = data(2, 4, 3, seed=comm.rank).requires_grad_(), data(5, 3, seed=9 + comm.rank).requires_grad_()
+    for layer in (
+        linear_on_gathered,
+        lambda x, w, b, comm: F.linear(gather_sequence(x, comm), w, b),
+    ):
+        x, w = (
+            data(2, 4, 3, seed=comm.rank).requires_grad_(),
+            data(5, 3, seed=9 + comm.rank).requires_grad_(),
+        )
         b = data(5, seed=20).requires_grad_() if bias else None
         y, kept = counted(layer, x, w, b, comm)
         (y * data(*y.shape, seed=30 + comm.rank)).sum().backward()
@@ -46,7 +54,9 @@ def test_beside_the_computation():
 def test_what_needs_no_gradient_is_not_computed():
     def program(comm, *learn):
         shapes = (2, 3), (4, 3), (4,)
-        args = [data(*shape).requires_grad_(wanted) for shape, wanted in zip(shapes, learn, strict=True)]
+        args = [
+            data(*shape).requires_grad_(wanted) for shape, wanted in zip(shapes, learn, strict=True)
+        ]
         linear_on_gathered(*args, comm).sum().backward()
         return [arg.grad is not None for arg in args]
 
@@ -62,7 +72,10 @@ def test_autocast():
     def program(comm):
         with torch.autocast("cpu", torch.bfloat16):
             (mine, _), (theirs, _) = both(comm)
-        return [(a.dtype == b.dtype, (a - b).abs().max().item()) for a, b in zip(mine, theirs, strict=True)]
+        return [
+            (a.dtype == b.dtype, (a - b).abs().max().item())
+            for a, b in zip(mine, theirs, strict=True)
+        ]
 
     for results in World(2).run(program):
         assert all(same and error < 0.1 for same, error in results)

@@ -12,8 +12,14 @@ from minidist.split import uneven
 from tests.largest import largest
 
 BOTH = [vocab_cross_entropy, gathered_cross_entropy]
-OPTIONS = [{}, {"reduction": "sum"}, {"reduction": "none"}, {"label_smoothing": 0.1}, {"ignore_index": 3},
-           {"reduction": "none", "label_smoothing": 1.0, "ignore_index": -1}]  # fmt: skip
+OPTIONS = [
+    {},
+    {"reduction": "sum"},
+    {"reduction": "none"},
+    {"label_smoothing": 0.1},
+    {"ignore_index": 3},
+    {"reduction": "none", "label_smoothing": 1.0, "ignore_index": -1},
+]
 
 
 def tokens(vocab, shape, ignore_index=-100):
@@ -41,7 +47,9 @@ def on_part(comm, f, logits, targets, options=None):
 
 def serial(logits, targets, options=None):
     whole = logits.double().clone().requires_grad_()
-    loss = F.cross_entropy(whole.view(-1, whole.shape[-1]), targets.view(-1).long(), **(options or {}))
+    loss = F.cross_entropy(
+        whole.view(-1, whole.shape[-1]), targets.view(-1).long(), **(options or {})
+    )
     loss = loss.view(targets.shape) if loss.dim() else loss
     weighted(loss).backward()
     return loss.detach(), whole.grad
@@ -52,7 +60,9 @@ def worst(results, expected):
     assert all(torch.equal(loss, results[0][0]) or loss.isnan().any() for loss, _ in results)
     got = results[0][0], torch.cat([grad for _, grad in results], -1)
     assert [g.shape for g in got] == [e.shape for e in expected]
-    return largest((g.double() - e).abs().max().item() for g, e in zip(got, expected, strict=True) if g.numel())
+    return largest(
+        (g.double() - e).abs().max().item() for g, e in zip(got, expected, strict=True) if g.numel()
+    )
 
 
 def both_ways(run, n, *args):
@@ -69,7 +79,9 @@ def given(vocab, i):
     return *tokens(vocab, (2, 3), OPTIONS[i].get("ignore_index", -100)), OPTIONS[i]
 
 
-@pytest.mark.parametrize(("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 7)), *(("shm", n) for n in (2, 3))])
+@pytest.mark.parametrize(
+    ("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 7)), *(("shm", n) for n in (2, 3))]
+)
 def test_the_serial_loss(run, n):
     results = both_ways(run, n, every_case, [5, 11])
     for name, vocab, i in results[0]:
@@ -115,13 +127,17 @@ def test_logits_of_minus_infinity(options):
     logits, targets = tokens(9, (4,))
     targets[0], targets[2] = 8, 1
     logits[0, 1], logits[2, 3:6] = -torch.inf, -torch.inf
-    results = World(3).run(on_part, vocab_cross_entropy, logits, targets, options | {"reduction": "none"})
+    results = World(3).run(
+        on_part, vocab_cross_entropy, logits, targets, options | {"reduction": "none"}
+    )
     loss, grad = serial(logits, targets, options | {"reduction": "none"})
     for mine, _ in results:
         assert torch.allclose(mine, loss, rtol=0, atol=1e-12)
     assert torch.allclose(torch.cat([g for _, g in results], -1), grad, rtol=0, atol=1e-12)
     logits[3] = -torch.inf
-    for mine, _ in World(3).run(on_part, vocab_cross_entropy, logits, targets, {"reduction": "none"}):
+    for mine, _ in World(3).run(
+        on_part, vocab_cross_entropy, logits, targets, {"reduction": "none"}
+    ):
         assert mine.isnan().tolist() == [False] * 3 + [True]
 
 
@@ -158,6 +174,7 @@ def test_layouts_and_types():
 
 def sent(n, f, vocab, count, backward=True, dtype=torch.float32, **options):
     """(messages, bytes) of each rank."""
+
     def program(comm):
         part = torch.randn(count, uneven(vocab, n)[comm.rank], dtype=dtype).requires_grad_()
         loss = f(part, torch.arange(count), comm, vocab, **options)
@@ -173,9 +190,18 @@ def test_messages_and_bytes(n):
     """By hand: n−1 messages of three numbers a token; four with smoothing; V is not there, and backward is silent."""
     for vocab in (50, 100, 5000):
         for backward in (False, True):
-            assert sent(n, vocab_cross_entropy, vocab, 20, backward) == [(n - 1, (n - 1) * 20 * 12)] * n
-        assert sent(n, vocab_cross_entropy, vocab, 20, label_smoothing=0.1) == [(n - 1, (n - 1) * 20 * 16)] * n
-        assert sent(n, vocab_cross_entropy, vocab, 20, dtype=torch.bfloat16) == [(n - 1, (n - 1) * 20 * 12)] * n
+            assert (
+                sent(n, vocab_cross_entropy, vocab, 20, backward)
+                == [(n - 1, (n - 1) * 20 * 12)] * n
+            )
+        assert (
+            sent(n, vocab_cross_entropy, vocab, 20, label_smoothing=0.1)
+            == [(n - 1, (n - 1) * 20 * 16)] * n
+        )
+        assert (
+            sent(n, vocab_cross_entropy, vocab, 20, dtype=torch.bfloat16)
+            == [(n - 1, (n - 1) * 20 * 12)] * n
+        )
         own = uneven(vocab, n)
         naive = [(n - 1, 20 * 4 * (vocab - own[(r + 1) % n])) for r in range(n)]
         assert sent(n, gathered_cross_entropy, vocab, 20) == naive
@@ -183,6 +209,7 @@ def test_messages_and_bytes(n):
 
 def test_no_copy_of_all_logits_in_float32():
     """What forward and backward need beside logits and gradient, of 4 MiB each in bfloat16: blocks of 0.5 MiB."""
+
     def program(comm):
         part = torch.zeros(256, 8192, dtype=torch.bfloat16, requires_grad=True)
         vocab_cross_entropy(part, torch.arange(256), comm, 8192 * comm.size).backward()
@@ -197,8 +224,9 @@ def test_no_copy_of_all_logits_in_float32():
 def test_meta_costs_the_same():
     def program(comm, device):
         part = torch.zeros(8, uneven(11, comm.size)[comm.rank], device=device, requires_grad=True)
-        vocab_cross_entropy(part, torch.zeros(8, dtype=torch.int64, device=device), comm, 11,
-                            label_smoothing=0.1).backward()  # fmt: skip
+        vocab_cross_entropy(
+            part, torch.zeros(8, dtype=torch.int64, device=device), comm, 11, label_smoothing=0.1
+        ).backward()
         return part.grad.shape
 
     real, meta = World(3), World(3, device="meta")
@@ -211,7 +239,11 @@ def test_blocks_do_not_change_the_result(monkeypatch):
     expected = World(2).run(on_part, vocab_cross_entropy, logits, targets, {"label_smoothing": 0.1})
     monkeypatch.setattr(cross_entropy, "CACHED", 60)
     got = World(2).run(on_part, vocab_cross_entropy, logits, targets, {"label_smoothing": 0.1})
-    assert all(torch.equal(a, b) for r, s in zip(got, expected, strict=True) for a, b in zip(r, s, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for r, s in zip(got, expected, strict=True)
+        for a, b in zip(r, s, strict=True)
+    )
 
 
 def test_a_second_derivative_is_refused():
@@ -224,17 +256,20 @@ def test_a_second_derivative_is_refused():
         World(1).run(program)
 
 
-@pytest.mark.parametrize(("part", "targets", "options", "match"), [
-    ((4, 5), [0, 1, 2, 3], {}, r"rank \d of 2 holds 3 of 6 logits.*\(4, 5\)"),
-    ((4, 6), [0, 1, 2, 3], {}, r"rank \d of 2 holds 3 of 6 logits.*\(4, 6\)"),
-    ((4, 3), [0, 1, 2], {}, r"\(4, 3\) float32 and \(3,\) int64"),
-    ((4, 3), [0, 1, 6, 3], {}, "target 6 is no token of a vocabulary of 6: 0 to 5"),
-    ((4, 3), [0, -1, 2, 3], {}, "target -1 is no token of a vocabulary of 6"),
-    ((4, 3), [0, -100, 2, 3], {"ignore_index": -1}, "target -100 is no token"),
-    ((4, 3), [0.0, 1.0, 2.0, 3.0], {}, r"whole.*\(4,\) float32"),
-    ((4, 3), [0, 1, 2, 3], {"reduction": "max"}, "'mean', 'sum', 'none', not 'max'"),
-    ((4, 3), [0, 1, 2, 3], {"label_smoothing": 1.5}, "between 0 and 1, not 1.5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "targets", "options", "match"),
+    [
+        ((4, 5), [0, 1, 2, 3], {}, r"rank \d of 2 holds 3 of 6 logits.*\(4, 5\)"),
+        ((4, 6), [0, 1, 2, 3], {}, r"rank \d of 2 holds 3 of 6 logits.*\(4, 6\)"),
+        ((4, 3), [0, 1, 2], {}, r"\(4, 3\) float32 and \(3,\) int64"),
+        ((4, 3), [0, 1, 6, 3], {}, "target 6 is no token of a vocabulary of 6: 0 to 5"),
+        ((4, 3), [0, -1, 2, 3], {}, "target -1 is no token of a vocabulary of 6"),
+        ((4, 3), [0, -100, 2, 3], {"ignore_index": -1}, "target -100 is no token"),
+        ((4, 3), [0.0, 1.0, 2.0, 3.0], {}, r"whole.*\(4,\) float32"),
+        ((4, 3), [0, 1, 2, 3], {"reduction": "max"}, "'mean', 'sum', 'none', not 'max'"),
+        ((4, 3), [0, 1, 2, 3], {"label_smoothing": 1.5}, "between 0 and 1, not 1.5"),
+    ],
+)
 @pytest.mark.parametrize("f", BOTH)
 def test_wrong_input(f, part, targets, options, match):
     with pytest.raises(ValueError, match=match):
@@ -243,4 +278,8 @@ def test_wrong_input(f, part, targets, options, match):
 
 def test_logits_that_are_no_floats():
     with pytest.raises(ValueError, match="int64"):
-        World(1).run(lambda c: vocab_cross_entropy(torch.zeros(1, 3, dtype=torch.int64), torch.tensor([0]), c, 3))
+        World(1).run(
+            lambda c: vocab_cross_entropy(
+                torch.zeros(1, 3, dtype=torch.int64), torch.tensor([0]), c, 3
+            )
+        )

@@ -43,7 +43,9 @@ def split(comm, vocab, steps, layer=VocabEmbedding):
     for step in range(steps):
         tokens, targets = text(vocab, step)
         optimizer.zero_grad()
-        losses.append(vocab_cross_entropy(embedding.project(embedding(tokens).tanh()), targets, comm, vocab))
+        losses.append(
+            vocab_cross_entropy(embedding.project(embedding(tokens).tanh()), targets, comm, vocab)
+        )
         losses[-1].backward()
         optimizer.step()
     return torch.stack(losses).detach(), embedding.weight.detach(), embedding.weight.grad
@@ -55,7 +57,9 @@ def worst(results, expected):
     return largest((g - e).abs().max().item() for g, e in zip(got, expected, strict=True))
 
 
-@pytest.mark.parametrize(("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 7)), *(("shm", n) for n in (3, 4))])
+@pytest.mark.parametrize(
+    ("run", "n"), [*(("world", n) for n in (1, 2, 3, 4, 7)), *(("shm", n) for n in (3, 4))]
+)
 @pytest.mark.parametrize("vocab", [5, 11])
 def test_trained_as_one(run, n, vocab):
     runner = World(n).run if run == "world" else lambda *args: launch(args[0], n, *args[1:])
@@ -125,16 +129,25 @@ def test_frozen_rows_and_no_tokens():
         embedding = VocabEmbedding(7, HIDDEN, comm).requires_grad_(False)
         x = torch.ones(2, HIDDEN, requires_grad=True)
         embedding.project(x).sum().backward()
-        return embedding(torch.zeros(2, 0, dtype=torch.int64)).shape, embedding.weight.grad, x.grad[0]
+        return (
+            embedding(torch.zeros(2, 0, dtype=torch.int64)).shape,
+            embedding.weight.grad,
+            x.grad[0],
+        )
 
     rows = initial(0, "tokens.weight", (7, HIDDEN)).sum(0)
     for shape, grad, dx in World(3).run(program):
-        assert shape == (2, 0, HIDDEN) and grad is None and torch.allclose(dx.double(), rows, rtol=0, atol=1e-6)
+        assert (
+            shape == (2, 0, HIDDEN)
+            and grad is None
+            and torch.allclose(dx.double(), rows, rtol=0, atol=1e-6)
+        )
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_messages_and_bytes(n):
     """By hand: one all-reduce of (tokens, H) for the look-up, one for the projection's backward."""
+
     def program(comm, vocab, project, backward):
         embedding = VocabEmbedding(vocab, 8, comm)
         x = torch.ones(6, 8, requires_grad=True)
@@ -146,7 +159,11 @@ def test_messages_and_bytes(n):
         for project in (False, True):
             for backward in (False, True):
                 trace = World(n).run(program, vocab, project, backward).trace
-                one = (2 * (n - 1), 2 * (n - 1) * 6 * 8 // n * 4) if project == backward or not project else (0, 0)
+                one = (
+                    (2 * (n - 1), 2 * (n - 1) * 6 * 8 // n * 4)
+                    if project == backward or not project
+                    else (0, 0)
+                )
                 assert [(trace.messages(r), trace.bytes_sent(r)) for r in range(n)] == [one] * n
 
 
@@ -165,7 +182,9 @@ def test_taken_apart_and_put_together():
 
 def test_meta_costs_the_same():
     real, meta = World(3), World(3, device="meta")
-    assert [rows.shape for _, rows, _ in meta.run(on_meta)] == [rows.shape for _, rows, _ in real.run(split, 11, 1)]
+    assert [rows.shape for _, rows, _ in meta.run(on_meta)] == [
+        rows.shape for _, rows, _ in real.run(split, 11, 1)
+    ]
     assert real.time == meta.time and real.trace == meta.trace
 
 
@@ -179,7 +198,9 @@ def on_meta(comm):
 
 @pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (-1, 2)])
 def test_no_rows_or_columns(sizes):
-    with pytest.raises(ValueError, match=f"at least 1 row and 1 column, not {sizes[0]} and {sizes[1]}"):
+    with pytest.raises(
+        ValueError, match=f"at least 1 row and 1 column, not {sizes[0]} and {sizes[1]}"
+    ):
         World(2).run(lambda comm: VocabEmbedding(*sizes, comm))
 
 
@@ -191,4 +212,5 @@ def test_no_token(token):
 
 def test_shows_its_rows():
     assert World(3).run(lambda comm: repr(VocabEmbedding(7, HIDDEN, comm)))[1] == (
-        "VocabEmbedding(7, 3, 2 rows from 3 on rank 1)")  # fmt: skip
+        "VocabEmbedding(7, 3, 2 rows from 3 on rank 1)"
+    )

@@ -12,9 +12,13 @@ def test_tokens(tokens):
         check_tokens(torch.tensor(tokens, dtype=dtype), 5, "target", -100)
 
 
-@pytest.mark.parametrize(("tokens", "number"), [([0, 5], 5), ([[2], [-1]], -1), ([7, -1], 7), ([-100], -100)])
+@pytest.mark.parametrize(
+    ("tokens", "number"), [([0, 5], 5), ([[2], [-1]], -1), ([7, -1], 7), ([-100], -100)]
+)
 def test_no_tokens(tokens, number):
-    with pytest.raises(ValueError, match=f"token {number} is no token of a vocabulary of 5: 0 to 4"):
+    with pytest.raises(
+        ValueError, match=f"token {number} is no token of a vocabulary of 5: 0 to 4"
+    ):
         check_tokens(torch.tensor(tokens), 5, "token")
 
 

@@ -24,7 +24,12 @@ class Users(torch.optim.Optimizer):
                     continue
                 state = self.state[p]
                 if not state:
-                    state |= {"count": 0, "norms": [0.5], "pair": (1, None), "more": {"m": torch.zeros_like(p), 7: 2.5}}
+                    state |= {
+                        "count": 0,
+                        "norms": [0.5],
+                        "pair": (1, None),
+                        "more": {"m": torch.zeros_like(p), 7: 2.5},
+                    }
                 state["count"] += 1
                 state["norms"].append(p.grad.norm().item() * 3)
                 state["more"]["m"].mul_(0.9).add_(p.grad / (1 + p.norm() + p.grad.norm()))
@@ -68,7 +73,17 @@ def serial(name, optimizer, batch=12, steps=20, drop_last=True):
     return list(model.parameters()), optimizer
 
 
-def train(comm, name, optimizer, stage, batch=12, steps=20, drop_last=True, wrap=ShardedOptimizer, **options):
+def train(
+    comm,
+    name,
+    optimizer,
+    stage,
+    batch=12,
+    steps=20,
+    drop_last=True,
+    wrap=ShardedOptimizer,
+    **options,
+):
     """The same on this rank's part. Ranks start from different seeds."""
     model = made(name, comm.rank)
     optimizer = wrap(model.parameters(), OPTIMIZERS[optimizer], comm, stage, **options)

@@ -17,7 +17,10 @@ def test_slices(monkeypatch, piece, small):
     monkeypatch.setattr(bucket, "SMALL", small)
     for n, stage in ((2, 2), (3, 1)):
         results = World(n).run(train, "hard", "adamw", stage)
-        assert all(alike and difference(params, serial("hard", "adamw")[0]) < 1e-12 for params, alike, _ in results)
+        assert all(
+            alike and difference(params, serial("hard", "adamw")[0]) < 1e-12
+            for params, alike, _ in results
+        )
 
 
 def rounds(comm, sizes):
@@ -35,15 +38,23 @@ def test_messages(monkeypatch):
     monkeypatch.setattr(bucket, "SLICE", 400)
     monkeypatch.setattr(bucket, "SMALL", 200)
     worlds = []
-    for sizes, pieces in (([250, 250], 4), ([100, 10], 2), ([10, 10], 1), ([40] * 10, 3), ([250, 20], 4)):
+    for sizes, pieces in (
+        ([250, 250], 4),
+        ([100, 10], 2),
+        ([10, 10], 1),
+        ([40] * 10, 3),
+        ([250, 20], 4),
+    ):
         world = World(2)
         assert world.run(rounds, sizes) == [[[-0.5]] * len(sizes)] * 2
         worlds.append((world.trace.messages(0), pieces))
-    assert [messages for messages, _ in worlds] == [2 + pieces + 1 for _, pieces in worlds]  # broadcast, all-gather
+    # broadcast, all-gather
+    assert [messages for messages, _ in worlds] == [2 + pieces + 1 for _, pieces in worlds]
 
 
 def test_gradients_laid_out_otherwise():
     """By hand one rank's gradient is transposed, one expanded: the numbers meet their own."""
+
     def program(comm):
         p = nn.Parameter(torch.zeros(2, 3))
         optimizer = ShardedOptimizer([p], torch.optim.SGD, comm, 2, lr=1.0)
@@ -57,9 +68,12 @@ def test_gradients_laid_out_otherwise():
 
 def test_a_large_gradient_is_not_copied():
     """A reduction of 4 MB by two ranks takes room for what a ring receives, and nothing packed."""
+
     def program(comm):
         p = nn.Parameter(torch.zeros(1 << 20))
-        optimizer = ShardedOptimizer([p, nn.Parameter(torch.zeros(1 << 20))], torch.optim.SGD, comm, 1, lr=1.0)
+        optimizer = ShardedOptimizer(
+            [p, nn.Parameter(torch.zeros(1 << 20))], torch.optim.SGD, comm, 1, lr=1.0
+        )
         optimizer.gradients()
         for q in optimizer.param_groups[0]["params"]:
             q.grad = torch.ones_like(q)

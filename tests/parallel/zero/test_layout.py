@@ -30,7 +30,9 @@ def test_balance(n):
 
 def flat(comm):
     shapes = [(2, 3), (4,), (), (0,)]
-    params = [nn.Parameter(torch.full(shape, float(i + 10 * comm.rank))) for i, shape in enumerate(shapes)]
+    params = [
+        nn.Parameter(torch.full(shape, float(i + 10 * comm.rank))) for i, shape in enumerate(shapes)
+    ]
     strided = nn.Parameter(torch.arange(6.0).view(2, 3).t())
     one = FlatParameters([*params, strided], [1, 0, 2, 1, 0], comm)
     one.chunks[comm.rank].fill_(comm.rank)
@@ -41,29 +43,41 @@ def flat(comm):
 def test_flat_parameters():
     for rank, (one, params) in enumerate(World(3).run(flat)):
         assert [c.tolist() for c in one.chunks] == [[0.0] * 10, [1.0] * 6, [2.0]]
-        assert [p.shape for p in params] == [(2, 3), (4,), (), (0,), (3, 2)] and params[4].stride() == (1, 3)
+        assert [p.shape for p in params] == [(2, 3), (4,), (), (0,), (3, 2)] and params[
+            4
+        ].stride() == (1, 3)
         assert [p.detach().unique().tolist() for p in params] == [[1.0], [0.0], [2.0], [], [0.0]]
-        assert all(p.untyped_storage()._cdata == one.buffer.untyped_storage()._cdata for p in params)
+        assert all(
+            p.untyped_storage()._cdata == one.buffer.untyped_storage()._cdata for p in params
+        )
         copy, views = one.like(torch.float64)
         assert copy.dtype == torch.float64 and copy.tolist() == one.chunks[rank].tolist()
         mine = {0: [1, 4], 1: [0], 2: [2]}[rank]
         assert {id(p) for p in views} == {id(params[i]) for i in mine}
         for i in mine:
-            assert views[params[i]].shape == params[i].shape and views[params[i]].stride() == params[i].stride()
+            assert (
+                views[params[i]].shape == params[i].shape
+                and views[params[i]].stride() == params[i].stride()
+            )
         assert one.moved() == []
         params[0].data = params[0].data.clone()
         assert one.moved() == [params[0]]
 
 
-@pytest.mark.parametrize("make", [lambda: mlp([50] * 13),
-                                  lambda: gpt(layers=6, hidden=32, heads=4, vocab=60, context=8)])  # fmt: skip
+@pytest.mark.parametrize(
+    "make", [lambda: mlp([50] * 13), lambda: gpt(layers=6, hidden=32, heads=4, vocab=60, context=8)]
+)
 def test_models_are_shared_evenly(make):
     """Of a model with layers to share, no rank owns a tenth more than its part."""
+
     def program(comm):
         model = make()
         optimizer = ShardedOptimizer(model.named_parameters(), torch.optim.SGD, comm, lr=0.1)
         sizes = {name: p.nbytes for name, p in model.named_parameters()}
-        loads = [sum(sizes[name] for name, owner in optimizer.owners.items() if owner == r) for r in range(comm.size)]
+        loads = [
+            sum(sizes[name] for name, owner in optimizer.owners.items() if owner == r)
+            for r in range(comm.size)
+        ]
         return loads, optimizer.owners
 
     for n in (2, 3, 4):

@@ -46,7 +46,9 @@ def sharded(comm, dtype, stage, steps=10, lr=0.01):
     """Each rank with the whole batch, so that the average of n = 2 or 4 gradients is exactly the serial one."""
     model = half(dtype)
     params = [p for p in model.parameters() if p.requires_grad]
-    optimizer = ShardedOptimizer(params, torch.optim.AdamW, comm, stage, torch.float32, bucket_bytes=100, lr=lr)
+    optimizer = ShardedOptimizer(
+        params, torch.optim.AdamW, comm, stage, torch.float32, bucket_bytes=100, lr=lr
+    )
     for step in range(steps):
         optimizer.zero_grad()
         loss_of(model, step, dtype).backward()
@@ -78,6 +80,7 @@ def test_serial_over_processes():
 
 def test_small_updates_are_kept():
     """Updates of 1e-5 on bf16 weights: without masters most of them never move, with masters they do."""
+
     def moved(comm, master_dtype):
         weight = nn.Parameter(torch.ones(50, dtype=torch.bfloat16))
         optimizer = ShardedOptimizer([weight], torch.optim.SGD, comm, 1, master_dtype, lr=1e-3)
@@ -156,13 +159,25 @@ def test_a_loss_scaler_steps_all_ranks_or_none(stage):
         assert all(stood == [4] and scale == 2.0**9 for stood, _, scale in results)
         assert all(equal(params, results[0][1]) for _, params, _ in results)
     for _, params, _ in World(2).run(scaled, stage, None):
-        expected = [p for p, q in zip(plain, half(torch.float16).parameters(), strict=True) if q.requires_grad]
-        assert largest((a.float() - b.float()).abs().max().item() for a, b in zip(params, expected, strict=True)) < 2e-3
+        expected = [
+            p
+            for p, q in zip(plain, half(torch.float16).parameters(), strict=True)
+            if q.requires_grad
+        ]
+        assert (
+            largest(
+                (a.float() - b.float()).abs().max().item()
+                for a, b in zip(params, expected, strict=True)
+            )
+            < 2e-3
+        )
 
 
 def test_a_dtype_without_fractions_is_refused():
     def program(comm):
-        ShardedOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, comm, master_dtype=torch.int32)
+        ShardedOptimizer(
+            nn.Linear(2, 2).parameters(), torch.optim.SGD, comm, master_dtype=torch.int32
+        )
 
     with pytest.raises(ValueError, match=r"floating-point dtype, not torch\.int32"):
         World(1).run(program)

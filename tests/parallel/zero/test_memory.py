@@ -46,7 +46,9 @@ def steps(comm, stage, dtypes, count, wrap=ShardedOptimizer, **options):
 
 def run(n, *args, **options):
     """(times of each rank, trace)"""
-    results = World(n, device="meta", cluster=Cluster.uniform(n, 5e-6, 1 / 50e9, H100)).run(steps, *args, **options)
+    results = World(n, device="meta", cluster=Cluster.uniform(n, 5e-6, 1 / 50e9, H100)).run(
+        steps, *args, **options
+    )
     return list(results), results.trace
 
 
@@ -57,19 +59,37 @@ def unlike(n, stage, dtypes, precision, **options):
     for rank, (_, backward, _) in enumerate(times):
         live = trace.memory[rank].at(backward)
         said = states(PARAMS, "adam", precision, zero=stage, data=n, rank=rank)
-        want = {"parameters": said.parameters, "gradients": said.gradients, "optimizer states": said.optimizer_states}
-        found += [(rank, kind, live[kind], nbytes) for kind, nbytes in want.items() if live[kind] != nbytes]
+        want = {
+            "parameters": said.parameters,
+            "gradients": said.gradients,
+            "optimizer states": said.optimizer_states,
+        }
+        found += [
+            (rank, kind, live[kind], nbytes)
+            for kind, nbytes in want.items()
+            if live[kind] != nbytes
+        ]
     return found
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize(("n", "dtypes", "precision"), [(1, FP16, "fp16"), (2, FP16, "fp16"), (3, FP32, "fp32"),
-                                                        (4, FP16, "fp16")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "dtypes", "precision"),
+    [(1, FP16, "fp16"), (2, FP16, "fp16"), (3, FP32, "fp32"), (4, FP16, "fp16")],
+)
 def test_bytes_by_category(n, stage, dtypes, precision):
     """4Ψ + 12Ψ/n and 2Ψ + 14Ψ/n, and without masters 8Ψ + 8Ψ/n and 4Ψ + 12Ψ/n, to the byte."""
     assert unlike(n, stage, dtypes, precision) == []
-    total = {("fp16", 1): 4 + 12 / n, ("fp16", 2): 2 + 14 / n, ("fp32", 1): 8 + 8 / n, ("fp32", 2): 4 + 12 / n}
-    assert states(PARAMS, "adam", precision, zero=stage, data=n).total == PARAMS * total[precision, stage]
+    total = {
+        ("fp16", 1): 4 + 12 / n,
+        ("fp16", 2): 2 + 14 / n,
+        ("fp32", 1): 8 + 8 / n,
+        ("fp32", 2): 4 + 12 / n,
+    }
+    assert (
+        states(PARAMS, "adam", precision, zero=stage, data=n).total
+        == PARAMS * total[precision, stage]
+    )
 
 
 class ShardsNothing:
@@ -94,10 +114,13 @@ class FreesNothing(ShardedOptimizer):
 
 def test_one_that_shards_nothing_is_found():
     results = World(2).run(train, "mlp", "adamw", 1, wrap=ShardsNothing)
-    assert all(difference(params, serial("mlp", "adamw")[0]) < 1e-12 for params, *_ in results)  # its numbers are right
+    # its numbers are right
+    assert all(difference(params, serial("mlp", "adamw")[0]) < 1e-12 for params, *_ in results)
     wrong = unlike(2, 1, FP32, "fp32", wrap=ShardsNothing)
     assert {(rank, kind): nbytes / PARAMS for rank, kind, nbytes, _ in wrong} == {
-        (0, "optimizer states"): 8, (1, "optimizer states"): 8}  # fmt: skip
+        (0, "optimizer states"): 8,
+        (1, "optimizer states"): 8,
+    }
     wrong = unlike(2, 2, FP16, "fp16", wrap=FreesNothing)
     assert {kind for _, kind, *_ in wrong} == {"gradients"} and len(wrong) == 2
 
@@ -115,9 +138,13 @@ def test_stage_2_frees_during_backward(n):
     three slices, here layers. Stage 1 has all of it."""
     peaks = {}
     for stage, wrap in ((1, ShardedOptimizer), (2, ShardedOptimizer), (2, FreesNothing)):
-        times, trace = run(n, stage, FP16, 2, wrap=wrap, bucket_bytes=4 * LAYER, first_bucket_bytes=2 * LAYER)
-        peaks[stage, wrap] = max(most(trace.memory[r], ("gradients", "other"), forward, backward)
-                                 for r, (forward, backward, _) in enumerate(times))  # fmt: skip
+        times, trace = run(
+            n, stage, FP16, 2, wrap=wrap, bucket_bytes=4 * LAYER, first_bucket_bytes=2 * LAYER
+        )
+        peaks[stage, wrap] = max(
+            most(trace.memory[r], ("gradients", "other"), forward, backward)
+            for r, (forward, backward, _) in enumerate(times)
+        )
     bound = 2 * PARAMS // n + (4 + min(3, n - 1)) * 2 * LAYER + 2**18
     assert peaks[2, ShardedOptimizer] < bound < peaks[2, FreesNothing] == peaks[1, ShardedOptimizer]
     assert peaks[1, ShardedOptimizer] >= 2 * PARAMS
@@ -130,13 +157,19 @@ def test_bytes_of_a_step(n, stage):
     traces = [run(n, stage, FP16, count)[1] for count in (1, 2)]
     for rank in range(n):
         sent = traces[1].bytes_sent(rank) - traces[0].bytes_sent(rank)
-        assert sent == 2 * (n - 1) * (2 * PARAMS + TENSORS) // n == step_bytes(PARAMS, TENSORS, n, 2) // n
+        assert (
+            sent
+            == 2 * (n - 1) * (2 * PARAMS + TENSORS) // n
+            == step_bytes(PARAMS, TENSORS, n, 2) // n
+        )
 
 
 def test_bytes_of_a_step_where_the_shards_are_uneven():
     """All ranks together send the same, whoever owns what."""
     for n in (2, 3, 4, 6):
         for name, numbers, tensors in (("mlp", 53, 4), ("hard", 73, 7)):
-            sent = [World(n).run(train, name, "momentum", 1 + n % 2, 12, count).trace.bytes_sent()
-                    for count in (1, 2)]  # fmt: skip
+            sent = [
+                World(n).run(train, name, "momentum", 1 + n % 2, 12, count).trace.bytes_sent()
+                for count in (1, 2)
+            ]
             assert sent[1] - sent[0] == step_bytes(numbers, tensors, n, 8)

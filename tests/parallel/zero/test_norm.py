@@ -18,14 +18,19 @@ NORMS = [1.0, 2.0, 3.5, math.inf]
 def grads(rank):
     """Uneven: rank 2 has none."""
     random = torch.Generator().manual_seed(rank)
-    return [torch.randn(size, generator=random, dtype=torch.float64) for size in ((3, 2), (5,), (0,))[: 3 - rank]]
+    return [
+        torch.randn(size, generator=random, dtype=torch.float64)
+        for size in ((3, 2), (5,), (0,))[: 3 - rank]
+    ]
 
 
 @pytest.mark.parametrize("kind", NORMS)
 def test_norm(kind):
     everything = torch.cat([g.reshape(-1) for r in range(3) for g in grads(r)])
     want = torch.linalg.vector_norm(everything, kind)
-    found = World(3).run(lambda comm: global_norm(comm, [g for g in grads(comm.rank) if g.numel()], kind))
+    found = World(3).run(
+        lambda comm: global_norm(comm, [g for g in grads(comm.rank) if g.numel()], kind)
+    )
     assert all(torch.equal(x, found[0]) for x in found) and abs(found[0] - want) < 1e-14
 
 
@@ -54,7 +59,9 @@ def clipped(comm, make, most, kind):
         optimizer.zero_grad()
         loss().backward()
         clip = getattr(optimizer, "clip_grad_norm_", None)
-        norm = clip(most, kind) if clip else nn.utils.clip_grad_norm_(model.parameters(), most, kind)
+        norm = (
+            clip(most, kind) if clip else nn.utils.clip_grad_norm_(model.parameters(), most, kind)
+        )
         norms.append(norm.item())
         optimizer.step()
     return [p.detach() for p in model.parameters()], norms
@@ -69,7 +76,9 @@ def sgd(params, comm):
 def test_clipping(stage, most, kind):
     params, norms = World(1).run(clipped, sgd, most, kind)[0]
     assert (max(norms) > most) == (most < 1)
-    sharded = lambda params, comm: ShardedOptimizer(params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.9)
+    sharded = lambda params, comm: ShardedOptimizer(
+        params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.9
+    )
     for n in (3, 12):
         for found, ours in World(n).run(clipped, sharded, most, kind):
             assert difference(found, params) < 1e-12 and ours == pytest.approx(norms, rel=1e-12)
@@ -80,7 +89,9 @@ class OwnNorm(ShardedOptimizer):
 
     def clip_grad_norm_(self, most, kind):
         self.gradients()
-        return nn.utils.clip_grad_norm_([p for g in self._inner.param_groups for p in g["params"]], most, kind)
+        return nn.utils.clip_grad_norm_(
+            [p for g in self._inner.param_groups for p in g["params"]], most, kind
+        )
 
 
 def test_a_norm_of_one_rank_is_found():

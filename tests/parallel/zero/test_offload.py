@@ -66,7 +66,9 @@ def plain(model, optimizer, steps):
 def offloaded(comm, model, optimizer, steps, mode="exact", in_backward=False, warmup=0):
     kind, options = OPTIMIZERS[optimizer]
     model = made(model, 0)
-    ours = OffloadedOptimizer(model.parameters(), kind, comm, mode, warmup, in_backward=in_backward, **options)
+    ours = OffloadedOptimizer(
+        model.parameters(), kind, comm, mode, warmup, in_backward=in_backward, **options
+    )
     train(ours, model, steps)
     ours.finish()
     return list(model.parameters())
@@ -110,11 +112,13 @@ def test_delayed_is_a_serial_loop_one_update_behind(optimizer, warmup):
     for in_backward in (False, True):
         ours = World(1).run(offloaded, "hard", optimizer, 7, "delayed", in_backward, warmup)[0]
         assert difference(ours, oracle) <= 1e-12
-        assert (difference(ours, exact) > 1e-6) == (warmup < 6)  # the last of 7 steps has nobody to delay
+        # the last of 7 steps has nobody to delay
+        assert (difference(ours, exact) > 1e-6) == (warmup < 6)
 
 
 def test_when_an_update_lands():
     """Of step k before forward k + 2: parameters do not change in between, and exact steps show at once."""
+
     def program(comm, mode, warmup):
         p = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
         optimizer = OffloadedOptimizer([p], torch.optim.SGD, comm, mode, warmup, lr=1.0)
@@ -197,7 +201,9 @@ def halves(dtype, mode, steps):
         optimizer.step()
         ready = [master.to(dtype) for master in masters]
         with torch.no_grad():
-            for p, value in zip(model.parameters(), late if mode == "delayed" else ready, strict=False):
+            for p, value in zip(
+                model.parameters(), late if mode == "delayed" else ready, strict=False
+            ):
                 p.copy_(value)
     return ready, masters
 
@@ -207,7 +213,9 @@ def halves(dtype, mode, steps):
 def test_halves_with_masters(dtype, mode):
     def program(comm):
         model = made("mlp", 0).to(dtype)
-        optimizer = OffloadedOptimizer(model.parameters(), torch.optim.AdamW, comm, mode, 0, torch.float32, lr=0.01)
+        optimizer = OffloadedOptimizer(
+            model.parameters(), torch.optim.AdamW, comm, mode, 0, torch.float32, lr=0.01
+        )
         for x, y in batches(6):
             optimizer.zero_grad()
             mse(model(x.to(dtype)), y.to(dtype)).backward()
@@ -246,13 +254,21 @@ def test_groups_a_scheduler_and_a_group_that_comes_later(in_backward):
         model, parameters = with_extra()
         optimizer = OffloadedOptimizer(parameters, torch.optim.AdamW, comm, in_backward=in_backward)
         train(optimizer, model, 7, late_group(optimizer, model))
-        return list(model.parameters()), [g["lr"] for g in optimizer.param_groups], optimizer.defaults
+        return (
+            list(model.parameters()),
+            [g["lr"] for g in optimizer.param_groups],
+            optimizer.defaults,
+        )
 
     model, parameters = with_extra()
     oracle = torch.optim.AdamW(parameters)
     expected = train(oracle, model, 7, late_group(oracle, model))
     ours, rates, defaults = World(1).run(program)[0]
-    assert equal(ours, expected) and rates == [g["lr"] for g in oracle.param_groups] and defaults == oracle.defaults
+    assert (
+        equal(ours, expected)
+        and rates == [g["lr"] for g in oracle.param_groups]
+        and defaults == oracle.defaults
+    )
 
 
 def test_options_that_the_optimizer_changes_show():
@@ -271,7 +287,9 @@ def test_options_that_the_optimizer_changes_show():
 def test_several_backwards_add_up_and_zero_grad_forgets():
     def program(comm, in_backward):
         model = made("hard", 0)
-        optimizer = OffloadedOptimizer(model.parameters(), torch.optim.SGD, comm, in_backward=in_backward, lr=0.1)
+        optimizer = OffloadedOptimizer(
+            model.parameters(), torch.optim.SGD, comm, in_backward=in_backward, lr=0.1
+        )
         (x, y), (u, v), (w, z) = batches(3)
         mse(model(w), z).backward()
         optimizer.zero_grad()
@@ -281,7 +299,9 @@ def test_several_backwards_add_up_and_zero_grad_forgets():
         optimizer.step(lambda: mse(model(w), z).backward())  # and a closure, before which they stay
         return list(model.parameters()), all(held)
 
-    (late, some), (early, none) = (World(1).run(program, in_backward)[0] for in_backward in (False, True))
+    (late, some), (early, none) = (
+        World(1).run(program, in_backward)[0] for in_backward in (False, True)
+    )
     assert equal(late, early) and none and not some
     assert difference(late, list(made("hard", 0).parameters())) > 1e-3
 
@@ -291,7 +311,9 @@ def resumed(comm, mode, first, then):
     saved = None
     for steps in (first, then):
         model = made("mlp", 3)
-        optimizer = OffloadedOptimizer(model.parameters(), torch.optim.AdamW, comm, mode, 2, torch.float64)
+        optimizer = OffloadedOptimizer(
+            model.parameters(), torch.optim.AdamW, comm, mode, 2, torch.float64
+        )
         if saved is not None:
             model.load_state_dict(saved[0])
             optimizer.load_state_dict(saved[1])
@@ -330,11 +352,19 @@ def test_its_state_is_the_plain_optimizers_and_back():
         again.load_state_dict(copy.deepcopy(back.state_dict()))
         train(again, other, 2)  # → ours
         train(optimizer, model, 2)
-        return list(model.parameters()), list(other.parameters()), optimizer.state_dict(), back.state_dict()
+        return (
+            list(model.parameters()),
+            list(other.parameters()),
+            optimizer.state_dict(),
+            back.state_dict(),
+        )
 
     ours, others, mine, theirs = World(1).run(program)[0]
     assert equal(ours, others) and mine["param_groups"] == theirs["param_groups"]
-    assert mine["state"].keys() == theirs["state"].keys() and mine["state"][0].keys() == theirs["state"][0].keys()
+    assert (
+        mine["state"].keys() == theirs["state"].keys()
+        and mine["state"][0].keys() == theirs["state"][0].keys()
+    )
 
 
 def test_refresh_takes_what_others_wrote():
@@ -351,10 +381,17 @@ def test_refresh_takes_what_others_wrote():
         optimizer.finish()
         return now, p.item()
 
-    found = {(refresh, mode): World(1).run(program, refresh, mode)[0]
-             for refresh in (True, False) for mode in ("exact", "delayed")}  # fmt: skip
-    assert found == {(True, "exact"): (4.0, 4.0), (True, "delayed"): (5.0, 4.0),
-                     (False, "exact"): (-2.0, -2.0), (False, "delayed"): (-1.0, -2.0)}  # fmt: skip
+    found = {
+        (refresh, mode): World(1).run(program, refresh, mode)[0]
+        for refresh in (True, False)
+        for mode in ("exact", "delayed")
+    }
+    assert found == {
+        (True, "exact"): (4.0, 4.0),
+        (True, "delayed"): (5.0, 4.0),
+        (False, "exact"): (-2.0, -2.0),
+        (False, "delayed"): (-1.0, -2.0),
+    }
 
 
 @pytest.mark.parametrize("mode", ["exact", "delayed"])
@@ -378,7 +415,9 @@ def test_what_others_write_in_place_is_followed(mode):
 def test_a_master_keeps_its_digits_where_nothing_was_written():
     def program(comm):
         p = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
-        optimizer = OffloadedOptimizer([p], torch.optim.SGD, comm, "exact", 0, torch.float32, lr=1e-4)
+        optimizer = OffloadedOptimizer(
+            [p], torch.optim.SGD, comm, "exact", 0, torch.float32, lr=1e-4
+        )
         for _ in range(8):
             p.grad = torch.ones_like(p)
             optimizer.step()
@@ -388,7 +427,8 @@ def test_a_master_keeps_its_digits_where_nothing_was_written():
 
     first, second = World(1).run(program)[0]
     assert abs(first - (1 - 8e-4)) < 1e-6
-    assert abs(second - (3 - 7e-4)) < 1e-6  # written once: 3.0 is what its master is rounded to, from then on
+    # written once: 3.0 is what its master is rounded to, from then on
+    assert abs(second - (3 - 7e-4)) < 1e-6
 
 
 def test_one_that_has_no_gradient_for_a_while_is_not_stepped():
@@ -411,12 +451,20 @@ def sparse(comm):
     optimizer.step()
 
 
-@pytest.mark.parametrize(("how", "words"), [
-    ({"mode": "late"}, "'exact' and 'delayed', not 'late'"), ({"warmup": -1}, "at least 0 steps, not -1"),
-    ({"master_dtype": torch.int32}, "not torch.int32"),
-    ({"params": [torch.nn.Parameter(torch.ones(3, device="meta"))]}, r"shape \(3,\) is on meta, .* device is cpu"),
-    ({"params": []}, "empty parameter list"), ({"lr": -1.0}, "learning rate: -1.0"),
-])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"mode": "late"}, "'exact' and 'delayed', not 'late'"),
+        ({"warmup": -1}, "at least 0 steps, not -1"),
+        ({"master_dtype": torch.int32}, "not torch.int32"),
+        (
+            {"params": [torch.nn.Parameter(torch.ones(3, device="meta"))]},
+            r"shape \(3,\) is on meta, .* device is cpu",
+        ),
+        ({"params": []}, "empty parameter list"),
+        ({"lr": -1.0}, "learning rate: -1.0"),
+    ],
+)
 def test_what_cannot_be(how, words):
     def program(comm, params=None, lr=0.1, **how):
         params = [torch.nn.Parameter(torch.ones(3))] if params is None else params

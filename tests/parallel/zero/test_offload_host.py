@@ -16,13 +16,19 @@ SIZE = LAYERS * (WIDTH * WIDTH + WIDTH)
 
 
 def net(comm, dtype=torch.float16):
-    return nn.Sequential(*[nn.Linear(WIDTH, WIDTH, dtype=dtype, device=comm.device) for _ in range(LAYERS)])
+    return nn.Sequential(
+        *[nn.Linear(WIDTH, WIDTH, dtype=dtype, device=comm.device) for _ in range(LAYERS)]
+    )
 
 
 def step(comm, kind, options, steps=STEPS, dtype=torch.float16):
     """Train, with what is on the device after the last step; seconds and bytes of the first and the last step."""
     model = net(comm, dtype)
-    optimizer = OffloadedOptimizer(model.parameters(), kind, comm, **options) if options else kind(model.parameters())
+    optimizer = (
+        OffloadedOptimizer(model.parameters(), kind, comm, **options)
+        if options
+        else kind(model.parameters())
+    )
     times = [comm.now()]
     for _ in range(steps):
         optimizer.zero_grad()
@@ -51,12 +57,18 @@ def offloads(options):
     if not trace.host:
         return False
     there, here = trace.host[0], before.host[0]
-    states = there.memory.live["optimizer states"].max() - 4 * 2 * LAYERS  # Adam counts the steps of each tensor
+    # Adam counts the steps of each tensor
+    states = there.memory.live["optimizer states"].max() - 4 * 2 * LAYERS
     stays = kept["parameters"], kept["gradients"], 0
-    return all(tuple(of[name] for name in ("parameters", "gradients", "optimizer states")) == stays
-               for of in (most, device)) \
-        and states == kept["host"] and there.memory.live["parameters"].max() == 0 \
-        and (there.down - here.down, there.up - here.up) == (moved["down"], moved["up"])  # fmt: skip
+    return (
+        all(
+            tuple(of[name] for name in ("parameters", "gradients", "optimizer states")) == stays
+            for of in (most, device)
+        )
+        and states == kept["host"]
+        and there.memory.live["parameters"].max() == 0
+        and (there.down - here.down, there.up - here.up) == (moved["down"], moved["up"])
+    )
 
 
 @pytest.mark.parametrize("mode", ["exact", "delayed"])
@@ -76,16 +88,19 @@ def test_what_does_not_offload_fails_that():
             return self.hosted.taken()
 
     assert not offloads({})  # the plain optimizer
-    assert not offloads({"master_dtype": torch.float64}) and not offloads({"mode": "exact"})  # other copies
+    # other copies
+    assert not offloads({"master_dtype": torch.float64}) and not offloads({"mode": "exact"})
     model, wide = World(1, cluster=Cluster.dgx_a100(), device="meta"), []
     for kind in (OffloadedOptimizer, Stays):
+
         def program(comm, kind=kind):
             layers = net(comm)
             optimizer = kind(layers.parameters(), torch.optim.AdamW, comm, **HALVES)
             layers(torch.empty(2, WIDTH, dtype=torch.float16, device="meta")).sum().backward()
             optimizer.step()
 
-        wide.append(model.run(program).trace.host[0].down - 2 * SIZE)  # the masters, too, came down once
+        # the masters, too, came down once
+        wide.append(model.run(program).trace.host[0].down - 2 * SIZE)
     assert wide == [2 * SIZE, 4 * SIZE]
 
 
@@ -96,8 +111,11 @@ def test_gradients_that_go_down_in_backward_leave_the_device():
 
 
 def test_delayed_and_early_steps_are_shorter():
-    times = {(mode, early): ran(HALVES | {"mode": mode, "warmup": 0, "in_backward": early})[0]
-             for mode in ("exact", "delayed") for early in (False, True)}  # fmt: skip
+    times = {
+        (mode, early): ran(HALVES | {"mode": mode, "warmup": 0, "in_backward": early})[0]
+        for mode in ("exact", "delayed")
+        for early in (False, True)
+    }
     assert times["delayed", True] < times["delayed", False] < 0.9 * times["exact", False]
     assert times["delayed", True] < times["exact", True] < times["exact", False]
     warm = ran(HALVES | {"mode": "delayed", "warmup": STEPS + 1})[0]
@@ -112,15 +130,21 @@ def test_the_host_steps_while_the_device_computes():
     beside = [u for u in updates for c in computed if u.start < c.end and c.start < u.end]
     assert len(beside) > len(updates) / 4 and {s.lane for s in copies} == {"main"}
     assert not any(u.start < c.end and c.start < u.end for u in updates for c in copies)
-    assert {s.name for s in copies} == {"to host", "to device"} and "addcdiv_" in {s.name for s in updates}
+    assert {s.name for s in copies} == {"to host", "to device"} and "addcdiv_" in {
+        s.name for s in updates
+    }
 
 
 def test_a_world_with_values_tells_host_and_device_apart():
     run = ran({"mode": "exact"}, device="cpu", dtype=torch.float32)
     _, device, trace = run
-    assert device["parameters"] == device["gradients"] == 4 * SIZE and device["optimizer states"] == 0
+    assert (
+        device["parameters"] == device["gradients"] == 4 * SIZE and device["optimizer states"] == 0
+    )
     host = trace.host[0].memory
-    assert host.live["optimizer states"].max() == 12 * SIZE + 4 * 2 * LAYERS and host.device == "host"
+    assert (
+        host.live["optimizer states"].max() == 12 * SIZE + 4 * 2 * LAYERS and host.device == "host"
+    )
     assert trace.host[0].up == STEPS * 4 * SIZE
 
 
@@ -129,16 +153,23 @@ def test_every_rank_has_a_part_of_the_host():
     cluster = Cluster.uniform(1, 0.0, 0.0, host=slow, pcie=Level(0.0, 0.0))
     for n in (1, 2):
         node = replace(cluster, nodes=1, devices=n)
-        times = [seconds for seconds, _ in World(n, cluster=node, device="meta", meter=True).run(
-            step, torch.optim.SGD, HALVES)]  # fmt: skip
+        times = [
+            seconds
+            for seconds, _ in World(n, cluster=node, device="meta", meter=True).run(
+                step, torch.optim.SGD, HALVES
+            )
+        ]
         assert times == [pytest.approx(n * update_seconds(SIZE, 12, 1e9))] * n
 
 
 def test_a_step_of_a_large_model():
     """13 billion parameters on one V100 of 32 GB, as in the paper: 4Ψ bytes would not fit, 2Ψ do."""
+
     def program(comm):
         shapes = [(4096, 12 * 4096)] * 65
-        weights = [nn.Parameter(torch.empty(s, dtype=torch.float16, device=comm.device)) for s in shapes]
+        weights = [
+            nn.Parameter(torch.empty(s, dtype=torch.float16, device=comm.device)) for s in shapes
+        ]
         optimizer = OffloadedOptimizer(weights, torch.optim.Adam, comm, in_backward=True, **HALVES)
         x = torch.empty(1, 4096, dtype=torch.float16, device=comm.device)
         for w in weights:
@@ -165,5 +196,9 @@ def test_the_masters_keep_the_parameters_strides():
         return hosted.masters[p].stride(), value.tolist(), p.tolist(), hosted.fresh
 
     stride, before, after, fresh = World(1).run(program)[0]
-    assert stride == (1, 3) and before == [[0, 3], [1, 4], [2, 5]] and after == [[-0.5, 2.5], [0.5, 3.5], [1.5, 4.5]]
+    assert (
+        stride == (1, 3)
+        and before == [[0, 3], [1, 4], [2, 5]]
+        and after == [[-0.5, 2.5], [0.5, 3.5], [1.5, 4.5]]
+    )
     assert fresh is None

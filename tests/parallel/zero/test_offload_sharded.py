@@ -76,7 +76,9 @@ def test_each_host_holds_its_shard_alone():
     def states(n):
         run = World(n, meter=True).run(sharded, "adamw", "exact", 1, "mlp")
         found = [run.trace.host[r].memory.live["optimizer states"].max() for r in range(n)]
-        assert all(memory.live["optimizer states"].max() == 0 for memory in run.trace.memory.values())
+        assert all(
+            memory.live["optimizer states"].max() == 0 for memory in run.trace.memory.values()
+        )
         return found
 
     whole = states(1)[0]
@@ -89,7 +91,11 @@ def test_one_that_is_unfrozen_later_moves_to_the_host_too():
     def program(comm, host):
         model = made("mlp", 0)
         first = next(model.parameters()).requires_grad_(False)
-        kind = partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD, comm=comm) if host else torch.optim.SGD
+        kind = (
+            partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD, comm=comm)
+            if host
+            else torch.optim.SGD
+        )
         ours = ShardedOptimizer(model.parameters(), kind, comm, lr=0.1)
         for k in range(3):
             first.requires_grad_(k > 0)
@@ -107,9 +113,16 @@ def test_one_that_is_unfrozen_later_moves_to_the_host_too():
 def run(comm, mode, steps, saved=None, shards=False):
     """Some of `STEPS` steps, each rank with the whole batch: (state_dict, parameters, those after the last update)."""
     model = made("hard", 3).float()
-    host = partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW, comm=comm, mode=mode, warmup=1,
-                   master_dtype=torch.float64)  # fmt: skip
-    ours = ShardedOptimizer(model.parameters(), host, comm, algorithm="halving_doubling", lr=0.01)  # exact: 2g, 4g, …
+    host = partial(
+        OffloadedOptimizer,
+        optimizer_class=torch.optim.AdamW,
+        comm=comm,
+        mode=mode,
+        warmup=1,
+        master_dtype=torch.float64,
+    )
+    # exact: 2g, 4g, …
+    ours = ShardedOptimizer(model.parameters(), host, comm, algorithm="halving_doubling", lr=0.01)
     if saved is not None:
         state, params = copy.deepcopy(saved[comm.rank] if shards else saved[0])[:2]
         with torch.no_grad():
@@ -140,7 +153,11 @@ def test_a_run_goes_on_bit_for_bit(n, then, shards, first, mode):
     saved = World(n).run(run, mode, range(first), None, shards)
     for state, params, last in World(then).run(run, mode, range(first, STEPS), saved, shards):
         assert equal(params, whole[1]) and equal(last, whole[2])
-        assert state["offload"] == {"steps": STEPS, "pending": mode == "delayed"} == whole[0]["offload"]
+        assert (
+            state["offload"]
+            == {"steps": STEPS, "pending": mode == "delayed"}
+            == whole[0]["offload"]
+        )
         assert shards or equal(state["masters"].values(), whole[0]["masters"].values())
     assert equal(whole[1], whole[2]) == (mode == "exact")
 
@@ -158,5 +175,7 @@ def test_masters_of_masters_are_refused():
         host = partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD, comm=comm)
         ShardedOptimizer(made("mlp", 0).parameters(), host, comm, master_dtype=torch.float32)
 
-    with pytest.raises(ValueError, match=r"masters of masters: the OffloadedOptimizer .* torch\.float32"):
+    with pytest.raises(
+        ValueError, match=r"masters of masters: the OffloadedOptimizer .* torch\.float32"
+    ):
         World(2).run(program)

@@ -18,20 +18,27 @@ SMALL = {"bucket_bytes": 300, "first_bucket_bytes": 100}  # of stage 2: several 
 
 def wrong(results, oracle, tolerance=1e-12):
     """What is not as the oracle's, or not alike on all ranks."""
-    return [(rank, difference(params, oracle), alike) for rank, (params, alike, *_) in enumerate(results)
-            if not alike or not difference(params, oracle) < tolerance]  # fmt: skip
+    return [
+        (rank, difference(params, oracle), alike)
+        for rank, (params, alike, *_) in enumerate(results)
+        if not alike or not difference(params, oracle) < tolerance
+    ]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize(("optimizer", "n"), [*itertools.product(OPTIMIZERS, (1, 2, 3, 4)), ("users", 12)])
+@pytest.mark.parametrize(
+    ("optimizer", "n"), [*itertools.product(OPTIMIZERS, (1, 2, 3, 4)), ("users", 12)]
+)
 def test_serial(optimizer, n, stage):
     """12 ranks for 7 parameters: five own nothing."""
     results = World(n).run(train, "hard", optimizer, stage, **SMALL)
     assert wrong(results, serial("hard", optimizer)[0]) == []
 
 
-@pytest.mark.parametrize(("n", "stage", "optimizer"), [(2, 1, "users"), (2, 2, "adamw"), (3, 1, "momentum"),
-                                                       (4, 2, "users")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "stage", "optimizer"),
+    [(2, 1, "users"), (2, 2, "adamw"), (3, 1, "momentum"), (4, 2, "users")],
+)
 def test_serial_over_processes(n, stage, optimizer):
     results = launch(train, n, "hard", optimizer, stage, **SMALL)
     assert wrong(results, serial("hard", optimizer)[0]) == []
@@ -53,8 +60,16 @@ def test_uneven_batches(n, stage):
     assert wrong(results, serial("hard", "momentum", drop_last=False)[0]) == []
 
 
-@pytest.mark.parametrize("options", [{"overlap": False}, {"bucket_bytes": 1}, {}, {"algorithm": "halving_doubling"},
-                                     {"algorithm": "naive"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlap": False},
+        {"bucket_bytes": 1},
+        {},
+        {"algorithm": "halving_doubling"},
+        {"algorithm": "naive"},
+    ],
+)
 def test_options(options):
     for stage in (1, 2):
         results = World(3).run(train, "hard", "adamw", stage, **options)
@@ -99,16 +114,21 @@ def test_wrong_ones_are_found(wrap):
 def two_groups(model):
     """Of all that require a gradient, named, the biases with other options."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    return [{"params": [x for x in named if x[1].ndim != 1], "weight_decay": 0.1},
-            {"params": [x for x in named if x[1].ndim == 1], "lr": 0.3, "weight_decay": 0.0}]  # fmt: skip
+    return [
+        {"params": [x for x in named if x[1].ndim != 1], "weight_decay": 0.1},
+        {"params": [x for x in named if x[1].ndim == 1], "lr": 0.3, "weight_decay": 0.0},
+    ]
 
 
 def scheduled(comm, make, scheduler):
     """Parameters, and the groups' options, after 20 steps with a scheduler."""
     model = made("hard", 0)
     optimizer = make(two_groups(model), comm)
-    schedule = (torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=25) if scheduler == "cycle"
-                else torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5))  # fmt: skip
+    schedule = (
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=25)
+        if scheduler == "cycle"
+        else torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    )
     for _, loss in losses(model, comm, 24):
         optimizer.zero_grad()
         optimizer.step(lambda loss=loss: loss().backward())
@@ -126,7 +146,9 @@ def sgd(params, comm):
 def test_groups_and_schedulers(scheduler, stage):
     """A cycle turns the momentum, too. The groups hold what the serial optimizer's hold."""
     oracle = World(1).run(scheduled, sgd, scheduler)[0]
-    sharded = lambda params, comm: ShardedOptimizer(params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8)
+    sharded = lambda params, comm: ShardedOptimizer(
+        params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8
+    )
     results = World(3).run(scheduled, sharded, scheduler)
     assert wrong(results, oracle[0]) == [] and all(groups == oracle[2] for _, _, groups in results)
 
@@ -153,7 +175,9 @@ def growing(comm, make):
 @pytest.mark.parametrize("stage", [1, 2])
 def test_groups_grow_and_parameters_thaw(stage):
     oracle = World(1).run(growing, sgd)[0]
-    sharded = lambda params, comm: ShardedOptimizer(params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8, **SMALL)
+    sharded = lambda params, comm: ShardedOptimizer(
+        params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8, **SMALL
+    )
     results = World(3).run(growing, sharded)
     assert wrong(results, oracle[0]) == []
     for _, _, state in results:
@@ -186,7 +210,9 @@ def accumulated(comm, make, how, k=2, steps=4):
 def test_accumulation(stage, how):
     """Within no_sync or without; gradients dropped by either zero_grad, made zeros, or never dropped at all."""
     oracle = World(1).run(accumulated, sgd, how)[0][0]
-    sharded = lambda params, comm: ShardedOptimizer(params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8, **SMALL)
+    sharded = lambda params, comm: ShardedOptimizer(
+        params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8, **SMALL
+    )
     assert wrong(World(3).run(accumulated, sharded, how), oracle) == []
 
 
@@ -221,8 +247,9 @@ def clip(optimizer, model, most, kind=2.0):
 def test_an_average_is_told_from_what_is_added_to_it(case):
     oracle = World(1).run(mixed_accumulation, sgd, case)[0][0]
     for stage in (1, 2):
-        sharded = lambda params, comm, stage=stage: ShardedOptimizer(params, torch.optim.SGD, comm, stage, lr=0.1,
-                                                                     momentum=0.8, **SMALL)  # fmt: skip
+        sharded = lambda params, comm, stage=stage: ShardedOptimizer(
+            params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8, **SMALL
+        )
         assert wrong(World(3).run(mixed_accumulation, sharded, case), oracle) == []
 
 
@@ -242,7 +269,9 @@ class Forgetful(ShardedOptimizer):
 @pytest.mark.parametrize("stage", [1, 2])
 def test_adding_to_averages_is_found(stage):
     oracle = World(1).run(accumulated, sgd, "kept")[0][0]
-    forgetful = lambda params, comm: Forgetful(params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8)
+    forgetful = lambda params, comm: Forgetful(
+        params, torch.optim.SGD, comm, stage, lr=0.1, momentum=0.8
+    )
     assert wrong(World(2).run(accumulated, forgetful, "kept"), oracle, 1e-4) != []
 
 
@@ -264,7 +293,9 @@ def choosing(comm, make, routes):
     optimizer = make(model.parameters(), comm)
     for step in range(4):
         optimizer.zero_grad()
-        mine = [route for i, route in enumerate(routes) if i * comm.size // len(routes) == comm.rank]
+        mine = [
+            route for i, route in enumerate(routes) if i * comm.size // len(routes) == comm.rank
+        ]
         x = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
         sum(model(x, which).square().mean() / len(mine) for which in mine).backward()
         optimizer.step()
@@ -275,7 +306,9 @@ def choosing(comm, make, routes):
 @pytest.mark.parametrize("routes", [(0, 1), (2, 2), (1, 1, 1), (0, 2, 2), (0, 1, 2)])
 def test_gradients_that_some_ranks_or_none_have(routes, stage):
     decays = lambda params, comm: torch.optim.AdamW(params, lr=0.1, weight_decay=0.5)
-    sharded = lambda params, comm: ShardedOptimizer(params, torch.optim.AdamW, comm, stage, lr=0.1, weight_decay=0.5)
+    sharded = lambda params, comm: ShardedOptimizer(
+        params, torch.optim.AdamW, comm, stage, lr=0.1, weight_decay=0.5
+    )
     oracle = World(1).run(choosing, decays, routes)[0]
     results = World(len(routes)).run(choosing, sharded, routes)
     assert wrong(results, oracle[0]) == [] and all(states == oracle[2] for _, _, states in results)
@@ -303,6 +336,7 @@ def test_a_closure_is_called_once(stage):
 
 def test_a_rank_without_work_averages():
     """Of three backwards, one rank has no part in the second; at stage 1 nothing is to be done for it."""
+
     def program(comm, stage):
         model = made("hard", 0)
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, comm, stage, lr=0.1)
@@ -315,7 +349,9 @@ def test_a_rank_without_work_averages():
         return [p.detach() for p in model.parameters()]
 
     results = {stage: World(3).run(program, stage) for stage in (1, 2)}
-    assert all(difference(params, results[1][0]) < 1e-14 for found in results.values() for params in found)
+    assert all(
+        difference(params, results[1][0]) < 1e-14 for found in results.values() for params in found
+    )
 
 
 def test_wrong_arguments():
@@ -326,8 +362,12 @@ def test_wrong_arguments():
         if case == "lbfgs":
             ShardedOptimizer(model.parameters(), torch.optim.LBFGS, comm)
         if case == "device":
-            ShardedOptimizer(nn.Linear(2, 1, device="meta").named_parameters(), torch.optim.SGD, comm)
-        optimizer = ShardedOptimizer(model.named_parameters(), torch.optim.SGD, comm, stage=2, lr=0.1)
+            ShardedOptimizer(
+                nn.Linear(2, 1, device="meta").named_parameters(), torch.optim.SGD, comm
+            )
+        optimizer = ShardedOptimizer(
+            model.named_parameters(), torch.optim.SGD, comm, stage=2, lr=0.1
+        )
         if case == "replaced":
             model.bias.data = model.bias.data.clone()
             optimizer.step()
@@ -336,9 +376,13 @@ def test_wrong_arguments():
             optimizer.add_param_group({"params": [("words", words.weight)]})
             words(torch.tensor([1])).sum().backward()
 
-    for case, message in {"stage": "stages 1 and 2 of ZeRO, not 3", "lbfgs": "all parameters at once",
-                          "device": "weight is on meta, this Comm passes tensors on cpu",
-                          "replaced": "the data of bias were replaced", "sparse": "of words is sparse"}.items():
+    for case, message in {
+        "stage": "stages 1 and 2 of ZeRO, not 3",
+        "lbfgs": "all parameters at once",
+        "device": "weight is on meta, this Comm passes tensors on cpu",
+        "replaced": "the data of bias were replaced",
+        "sparse": "of words is sparse",
+    }.items():
         with pytest.raises(ValueError, match=message):
             World(2).run(program, case)
 
@@ -348,8 +392,12 @@ def beside_pytorch(comm):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def theirs():
-        model = nn.parallel.DistributedDataParallel(made("mlp", comm.rank), process_group=comm.group)
-        return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, process_group=comm.group, lr=0.02)
+        model = nn.parallel.DistributedDataParallel(
+            made("mlp", comm.rank), process_group=comm.group
+        )
+        return model, ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.AdamW, process_group=comm.group, lr=0.02
+        )
 
     def ours(stage):
         model = made("mlp", comm.rank)

@@ -17,14 +17,19 @@ from tests.parallel.zero.cases import OPTIMIZERS, Users, losses, serial, train
 def same(ours, theirs, tolerance=1e-12):
     """Whether two states are equal, tensors within a tolerance, all else exactly, kinds too."""
     if isinstance(theirs, torch.Tensor):
-        alike = isinstance(ours, torch.Tensor) and (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        alike = isinstance(ours, torch.Tensor) and (ours.dtype, ours.shape) == (
+            theirs.dtype,
+            theirs.shape,
+        )
         return alike and (not ours.numel() or (ours - theirs).abs().max().item() < tolerance)
     if type(ours) is not type(theirs):
         return False
     if isinstance(theirs, dict):
         return set(ours) == set(theirs) and all(same(ours[k], theirs[k], tolerance) for k in theirs)
     if isinstance(theirs, (list, tuple)):
-        return len(ours) == len(theirs) and all(same(a, b, tolerance) for a, b in zip(ours, theirs, strict=True))
+        return len(ours) == len(theirs) and all(
+            same(a, b, tolerance) for a, b in zip(ours, theirs, strict=True)
+        )
     return ours == theirs if not isinstance(theirs, float) else abs(ours - theirs) < tolerance
 
 
@@ -96,7 +101,10 @@ def test_sharded():
     states = [state for _, state in results]
     numbers = [i for state in states for i in state["state"]]
     assert sorted(numbers) == sorted(set(numbers)) == [0, 1, 2, 3, 4]
-    assert all(len(state["state"]) < 5 and state["shard"] == {"rank": r, "size": 3} for r, state in enumerate(states))
+    assert all(
+        len(state["state"]) < 5 and state["shard"] == {"rank": r, "size": 3}
+        for r, state in enumerate(states)
+    )
     for params, _ in World(3).run(on, "adamw", results[0][0], states, 2, True):
         assert difference(params, oracle) < 1e-12
 
@@ -104,7 +112,9 @@ def test_sharded():
 def test_nothing_is_sent_for_a_shard():
     def program(comm, sharded):
         model = nn.Linear(3, 3)
-        optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, comm, momentum=0.9, lr=0.1)
+        optimizer = ShardedOptimizer(
+            model.parameters(), torch.optim.SGD, comm, momentum=0.9, lr=0.1
+        )
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         for _ in range(5 if sharded else 0):
@@ -132,10 +142,12 @@ def test_what_does_not_fit():
             optimizer.state_dict()
         optimizer.load_state_dict(state)
 
-    for case, message in {"another rank": r"the shard of rank 1 of 4, loaded on rank \d of 2",
-                          "another layout": r"states of parameters \[\d\], of which rank \d owns none",
-                          "groups": r"groups of \[3\] parameters, the optimizer of \[2\]",
-                          "kind": "not set: {1, 2}"}.items():  # fmt: skip
+    for case, message in {
+        "another rank": r"the shard of rank 1 of 4, loaded on rank \d of 2",
+        "another layout": r"states of parameters \[\d\], of which rank \d owns none",
+        "groups": r"groups of \[3\] parameters, the optimizer of \[2\]",
+        "kind": "not set: {1, 2}",
+    }.items():
         with pytest.raises(ValueError, match=message):
             World(2).run(program, case)
 
@@ -147,10 +159,17 @@ def test_on_meta_tensors():
         model(torch.empty(1, 30, device="meta")).sum().backward()
         optimizer.step()
         states = optimizer.state_dict()["state"]
-        return {i: {k: (v.device.type, v.shape) for k, v in state.items()} for i, state in states.items()}
+        return {
+            i: {k: (v.device.type, v.shape) for k, v in state.items()}
+            for i, state in states.items()
+        }
 
     for found in World(2, device="meta").run(program):
-        assert found[1]["exp_avg"] == ("meta", (30,)) and found[0]["step"] == ("cpu", ()) and len(found) == 2
+        assert (
+            found[1]["exp_avg"] == ("meta", (30,))
+            and found[0]["step"] == ("cpu", ())
+            and len(found) == 2
+        )
 
 
 def with_masters(comm, steps, saved=None, shards=False):
@@ -166,7 +185,9 @@ def with_masters(comm, steps, saved=None, shards=False):
         optimizer.load_state_dict(state)
     for step in steps:
         for i, p in enumerate(model.parameters()):
-            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * step + i)).half()
+            p.grad = torch.randn(
+                p.shape, generator=torch.Generator().manual_seed(10 * step + i)
+            ).half()
         optimizer.step()
         optimizer.zero_grad()
     return optimizer.state_dict(sharded=shards), [p.detach().clone() for p in model.parameters()]
@@ -192,4 +213,8 @@ class Counting(torch.optim.SGD):
 
 def test_what_cannot_be_put_together_is_refused():
     with pytest.raises(ValueError, match="'count' in the state_dict of Counting is a int"):
-        World(2).run(lambda comm: ShardedOptimizer([nn.Parameter(torch.ones(2))], Counting, comm, lr=1.0).state_dict())
+        World(2).run(
+            lambda comm: ShardedOptimizer(
+                [nn.Parameter(torch.ones(2))], Counting, comm, lr=1.0
+            ).state_dict()
+        )

@@ -13,7 +13,8 @@ def kept(model, fn):
     def pack(x):
         storage = x.untyped_storage()
         if storage._cdata not in own:
-            found[storage._cdata] = storage  # alive until we have counted: its address is nobody else's
+            # alive until we have counted: its address is nobody else's
+            found[storage._cdata] = storage
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):

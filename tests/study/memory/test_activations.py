@@ -14,7 +14,9 @@ GPT2 = Transformer(48, 1600, 25, 50257, 1024)
 
 
 def said(**words):
-    rows = [r for r in published("activation_recomputation") if all(r[k] == v for k, v in words.items())]
+    rows = [
+        r for r in published("activation_recomputation") if all(r[k] == v for k, v in words.items())
+    ]
     assert len(rows) == 1, words
     return rows[0]["value"]
 
@@ -44,18 +46,26 @@ def test_table_2_of_activation_recomputation(model, t, b):
 def test_claims_about_mt_nlg():
     """65 % less kept for 1.6 % more FLOPs; five times less with sequence parallelism."""
     saved = 100 * memory.selective_saving(MT_NLG)
-    assert saved == pytest.approx(65.3, abs=0.05) and int(saved) == said(quantity="selective_saves_activation")
+    assert saved == pytest.approx(65.3, abs=0.05) and int(saved) == said(
+        quantity="selective_saves_activation"
+    )
     more = 100 * (published_hardware_flops(MT_NLG, 1) / flops(MT_NLG, 1) - 1)
     assert round(more, 1) == said(quantity="selective_flops_overhead")
     exact = 100 * (flops(MT_NLG, 1, recompute="selective") / flops(MT_NLG, 1) - 1)
-    assert exact == pytest.approx(more / 3, rel=1e-9)  # as the formula of that paper counts, not as one forward
-    parallel, both = (memory.activations(MT_NLG, 1, tensor=8, **grid) for grid in (
-        dict(), dict(sequence=True, recompute="selective")))  # fmt: skip
+    # as the formula of that paper counts, not as one forward
+    assert exact == pytest.approx(more / 3, rel=1e-9)
+    parallel, both = (
+        memory.activations(MT_NLG, 1, tensor=8, **grid)
+        for grid in (dict(), dict(sequence=True, recompute="selective"))
+    )
     assert parallel / both == pytest.approx(said(quantity="activation_memory_reduction"), abs=0.5)
 
 
 def test_full_recomputation_split_over_tensor_parallel_ranks():
-    assert memory.activations(GPT3, 1, tensor=8, sequence=True, recompute="full") == 2 * 2048 * 12288 // 8
+    assert (
+        memory.activations(GPT3, 1, tensor=8, sequence=True, recompute="full")
+        == 2 * 2048 * 12288 // 8
+    )
 
 
 def test_ends():
@@ -64,13 +74,16 @@ def test_ends():
     assert memory.output_activations(MT_NLG, 3, tensor=t) == 4 * s * 3 * h * (h + V) // h // t
     assert memory.logits(1000, 50, tensor=5) == 40_000 and memory.logits(10, 3, bytes_each=2) == 60
     assert memory.logits(1, 64000 * 5120) == 1_310_720_000
-    assert memory.logits(10, 50, tensor=3) == 10 * 17 * 4  # the first part has 17 of the vocabulary, the others less
+    # the first part has 17 of the vocabulary, the others less
+    assert memory.logits(10, 50, tensor=3) == 10 * 17 * 4
 
 
 def test_activations_of_zero():
     """GPT-2 1.5B, batch 32, 1,024 tokens: about 60 GB; recomputed, and of 100 B parameters. 33 GB are elements."""
     text = {r["quantity"]: r["value"] for r in published("zero") if r["table_or_figure"] == "text"}
-    assert memory.rough(GPT2, 32) / GB == pytest.approx(text["gpt2_1.5B_activation_s1024_b32"], rel=0.01)
+    assert memory.rough(GPT2, 32) / GB == pytest.approx(
+        text["gpt2_1.5B_activation_s1024_b32"], rel=0.01
+    )
     large = Transformer(125, 8192, 64, 50257, 1024)
     inputs = large.layers * memory.activations(large, 32, recompute="full")
     assert inputs == 67_108_864_000
@@ -80,14 +93,22 @@ def test_activations_of_zero():
     assert elements // 16 / GB == pytest.approx(text["100B_b32_s1024_MP16_checkpoint_Pa"], rel=0.05)
     # "about 8 GB" is between the layers' inputs alone and these with one whole layer of the later paper.
     alone = GPT2.layers * memory.activations(GPT2, 32, recompute="full")
-    assert alone / GB < text["gpt2_1.5B_activation_with_checkpointing"] < (alone + memory.activations(GPT2, 32)) / GB
+    assert (
+        alone / GB
+        < text["gpt2_1.5B_activation_with_checkpointing"]
+        < (alone + memory.activations(GPT2, 32)) / GB
+    )
 
 
 def test_llama():
     """sbh(16 + 8·ffn/h) + 2as²b, with 13824 / 5120: 37.6."""
-    llama = Transformer(40, 5120, 40, 32000, 2048, tied=False, ffn=13824, gated=True, bias=False, positions=False)
+    llama = Transformer(
+        40, 5120, 40, 32000, 2048, tied=False, ffn=13824, gated=True, bias=False, positions=False
+    )
     x = 1024 * 5120
-    assert memory.activations(llama, 1, 1024, dropout=False) == Fraction("37.6") * x + 2 * 40 * 1024**2
+    assert (
+        memory.activations(llama, 1, 1024, dropout=False) == Fraction("37.6") * x + 2 * 40 * 1024**2
+    )
     narrow = Transformer(80, 8192, 64, 32000, 4096, ffn=28672, gated=True, kv_heads=8)
     kept = memory.activations(narrow, 1, dropout=False, recompute="selective")
     assert kept == 4096 * (8192 * 12 + 4 * 1024 + 8 * 28672)
@@ -118,9 +139,18 @@ def run(stage, S, M, v):
         yield -1, v - 1 - chunk(k)
 
 
-@pytest.mark.parametrize(("S", "M", "v"), [
-    (1, 3, 1), (4, 2, 1), (4, 12, 1), (2, 4, 2), (4, 8, 3), (4, 4, 2), (3, 9, 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("S", "M", "v"),
+    [
+        (1, 3, 1),
+        (4, 2, 1),
+        (4, 12, 1),
+        (2, 4, 2),
+        (4, 8, 3),
+        (4, 4, 2),
+        (3, 9, 4),
+    ],
+)
 def test_in_flight_as_a_schedule_has_it(S, M, v):
     for stage in range(S):
         alive, first, most, most_first = 0, 0, 0, 0
@@ -133,20 +163,25 @@ def test_in_flight_as_a_schedule_has_it(S, M, v):
 
 
 def test_other_schedules():
-    assert memory.in_flight(4, 9, schedule="gpipe") == 9 and memory.in_flight(4, 9, schedule="naive") == 1
+    assert (
+        memory.in_flight(4, 9, schedule="gpipe") == 9
+        and memory.in_flight(4, 9, schedule="naive") == 1
+    )
     assert [memory.in_flight(4, 9, s) for s in range(4)] == [4, 3, 2, 1]
 
 
 def test_bad_input():
     for wrong, words in (
-        (dict(recompute="some"), "none, selective, full, not 'some'"), (dict(tensor=3), "8 heads do not split over 3"),
+        (dict(recompute="some"), "none, selective, full, not 'some'"),
+        (dict(tensor=3), "8 heads do not split over 3"),
         (dict(tensor=8, sequence=True, tokens=12), "12 tokens do not split over 8"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=words):
             memory.activations(Transformer(2, 64, 8, 100, 32), 1, **wrong)
     for args, words in (
-        ((4, 8, 4), "no stage 4 among 4"), ((4, 8, 0, "zigzag"), "not 'zigzag'"),
+        ((4, 8, 4), "no stage 4 among 4"),
+        ((4, 8, 0, "zigzag"), "not 'zigzag'"),
         ((4, 8, 0, "gpipe", 2), "not gpipe with 2"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=words):
             memory.in_flight(*args)

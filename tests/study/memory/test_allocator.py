@@ -12,16 +12,27 @@ from minidist.study.memory.allocator import rounded, segment_size
 def layout(memory):
     """Sizes in MiB by state, segment by segment: U used, F free, - unmapped."""
     words = {"used": "U", "free": "F", "unmapped": "-"}
-    return [" ".join(f"{words[b.state]}{b.size / MiB:g}" for b in s.blocks) for s in memory.segments]
+    return [
+        " ".join(f"{words[b.state]}{b.size / MiB:g}" for b in s.blocks) for s in memory.segments
+    ]
 
 
-@pytest.mark.parametrize(("nbytes", "block"), [
-    (1, 512), (512, 512), (513, 1024), (1_000_000, 1_000_448), (3 * MiB, 3 * MiB),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nbytes", "block"),
+    [
+        (1, 512),
+        (512, 512),
+        (513, 1024),
+        (1_000_000, 1_000_448),
+        (3 * MiB, 3 * MiB),
+    ],
+)
 def test_sizes_are_rounded_to_512_bytes(nbytes, block):
     assert rounded(nbytes) == block
     memory = Allocator(GiB)
-    assert memory.malloc(nbytes).size == block and memory.allocated == block and memory.asked == nbytes
+    assert (
+        memory.malloc(nbytes).size == block and memory.allocated == block and memory.asked == nbytes
+    )
 
 
 def test_rounding_between_powers_of_two():
@@ -32,9 +43,18 @@ def test_rounding_between_powers_of_two():
     assert rounded(1025, 4) == 1536  # too small to be divided into four
 
 
-@pytest.mark.parametrize(("size", "segment"), [
-    (512, 2), (MiB, 2), (MiB + 512, 20), (10 * MiB - 512, 20), (10 * MiB, 10), (10 * MiB + 512, 12), (21 * MiB, 22),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "segment"),
+    [
+        (512, 2),
+        (MiB, 2),
+        (MiB + 512, 20),
+        (10 * MiB - 512, 20),
+        (10 * MiB, 10),
+        (10 * MiB + 512, 12),
+        (21 * MiB, 22),
+    ],
+)
 def test_segments(size, segment):
     assert segment_size(size) == segment * MiB
     memory = Allocator(GiB)
@@ -107,13 +127,15 @@ def test_a_segment_with_one_live_block_does_not_go_back():
 def test_expandable_segments_grow_by_pages_and_give_back_their_middle():
     memory = Allocator(120 * MiB, expandable=True)
     a, b, c = (memory.malloc(n * MiB) for n in (30, 20, 10))
-    assert layout(memory) == ["U30 U20 U10 -80"]  # of 140 MiB of addresses; three pages of 20 MiB have memory
+    # of 140 MiB of addresses; three pages of 20 MiB have memory
+    assert layout(memory) == ["U30 U20 U10 -80"]
     assert memory.reserved == 60 * MiB
     memory.free(b)
     d = memory.malloc(35 * MiB)  # not into the hole of 20: behind, where addresses go on
     assert layout(memory) == ["U30 F20 U10 U35 F5 -40"] and memory.reserved == 100 * MiB
     memory.empty_cache()
-    assert layout(memory) == ["U30 F20 U10 U35 F5 -40"]  # no whole page of 20 to 40 or 40 to 60 is free
+    # no whole page of 20 to 40 or 40 to 60 is free
+    assert layout(memory) == ["U30 F20 U10 U35 F5 -40"]
     memory.free(a)
     memory.empty_cache()
     assert layout(memory) == ["-40 F10 U10 U35 F5 -40"]  # two pages went back from the front
@@ -149,7 +171,9 @@ def test_pages_of_holes_serve_elsewhere():
         fixed.malloc(80 * MiB)
     assert (e.value.free, e.value.largest) == (80 * MiB, 40 * MiB)
     grown.malloc(80 * MiB)
-    assert layout(grown) == ["U520 -40 U40 U80 -40"] and grown.reserved == grown.allocated == 640 * MiB
+    assert (
+        layout(grown) == ["U520 -40 U40 U80 -40"] and grown.reserved == grown.allocated == 640 * MiB
+    )
 
 
 def attempt(memory, nbytes):
@@ -169,7 +193,9 @@ def test_invariants(seed, words):
         if live and rng.random() < 0.48:
             memory.free(live.pop(rng.randrange(len(live))))
         else:
-            nbytes = rng.choice([rng.randrange(1, MiB), rng.randrange(1, 12 * MiB), rng.randrange(1, 60 * MiB)])
+            nbytes = rng.choice(
+                [rng.randrange(1, MiB), rng.randrange(1, 12 * MiB), rng.randrange(1, 60 * MiB)]
+            )
             block, error = attempt(memory, nbytes)
             if error:
                 full += 1
@@ -180,12 +206,16 @@ def test_invariants(seed, words):
         if rng.random() < 0.02:
             memory.empty_cache()
         assert memory.reserved <= memory.capacity
-        assert sorted(b.start for b in live) == sorted(b.start for b in memory.blocks if b.state == "used")
+        assert sorted(b.start for b in live) == sorted(
+            b.start for b in memory.blocks if b.state == "used"
+        )
         assert memory.allocated == sum(b.size for b in live) <= memory.reserved
         for segment in memory.segments:
             for one, two in pairwise(segment.blocks):
                 assert one.end == two.start and (one.state != two.state or one.state == "used")
-            assert all(b.size > 0 and b.size % 512 == 0 and b.segment is segment for b in segment.blocks)
+            assert all(
+                b.size > 0 and b.size % 512 == 0 and b.segment is segment for b in segment.blocks
+            )
         ends = sorted((s.blocks[0].start, s.blocks[-1].end) for s in memory.segments)
         assert all(a[1] <= b[0] for a, b in pairwise(ends))
     assert full

@@ -29,15 +29,25 @@ def test_text():
 
 def test_parts():
     assert [(label, first) for label, _, first in _parts(small())] == [
-        ("in use", True), (HOLE, False), ("gradients", True), (HOLE, False), (REST, False),
-    ]  # fmt: skip
+        ("in use", True),
+        (HOLE, False),
+        ("gradients", True),
+        (HOLE, False),
+        (REST, False),
+    ]
     grown = Allocator(64 * MiB, expandable=True)
     grown.malloc(3 * MiB, "a")
-    assert [(label, size / MiB) for label, size, _ in _parts(grown)] == [("a", 3), (HOLE, 17), (REST, 44)]
+    assert [(label, size / MiB) for label, size, _ in _parts(grown)] == [
+        ("a", 3),
+        (HOLE, 17),
+        (REST, 44),
+    ]
 
 
 @pytest.mark.parametrize("rows", [LINES, 3, 1])
-@pytest.mark.parametrize("sizes", [[1000], [1, 999], [500, 500], [63, 1, 62, 300, 574], [333, 333, 334]])
+@pytest.mark.parametrize(
+    "sizes", [[1000], [1, 999], [500, 500], [63, 1, 62, 300, 574], [333, 333, 334]]
+)
 def test_pieces_fill_every_line(sizes, rows):
     lines, at = [0.0] * rows, 0
     for size in sizes:

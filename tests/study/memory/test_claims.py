@@ -1,11 +1,24 @@
 """Sums from the literature, each one done again by the calculators: which hold, and in which unit."""
 
 from minidist.study import published
-from minidist.study.memory import GB, MB, GiB, MiB, Transformer, activations, largest, logits, parameters, states
+from minidist.study.memory import (
+    GB,
+    MB,
+    GiB,
+    MiB,
+    Transformer,
+    activations,
+    largest,
+    logits,
+    parameters,
+    states,
+)
 
 # The sums treat LLaMA-13B as a GPT with its width, as the write-ups do.
 AS_GPT = Transformer(40, 5120, 40, 32000, 1024)
-LLAMA = Transformer(40, 5120, 40, 32000, 2048, tied=False, ffn=13824, gated=True, bias=False, positions=False)
+LLAMA = Transformer(
+    40, 5120, 40, 32000, 2048, tied=False, ffn=13824, gated=True, bias=False, positions=False
+)
 
 
 def test_every_sum():
@@ -33,8 +46,14 @@ def test_every_sum():
     assert kept == 40 * 387_973_120 == 15_518_924_800  # the row is consistent with its own formula
 
     # What the notes say of them.
-    assert layer == 370 * MiB and round(layer / GiB, 6) == 0.361328 and round(layer / GB, 6) == 0.387973
-    assert kept / GiB == 14.453125 and round(kept / GB, 4) == 15.5189 and round(kept / GiB, 1) == 14.5
+    assert (
+        layer == 370 * MiB
+        and round(layer / GiB, 6) == 0.361328
+        and round(layer / GB, 6) == 0.387973
+    )
+    assert (
+        kept / GiB == 14.453125 and round(kept / GB, 4) == 15.5189 and round(kept / GiB, 1) == 14.5
+    )
     assert claims["claimed total"] == model / GB + round(kept / GiB, 1)  # GB and GiB added up
     assert round(model / GiB, 3) == 193.715 and round((exact + kept) / GiB, 2) == 208.40
     assert parameters(LLAMA) == 13_015_864_320

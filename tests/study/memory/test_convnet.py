@@ -15,12 +15,24 @@ def test_mlp(sizes, dtype):
     assert saved_mlp(sizes, 6, dtype).total == kept(model, lambda: model(x))
 
 
-@pytest.mark.parametrize(("dtype", "device"), [
-    (torch.float32, "cpu"), (torch.float32, "meta"), (torch.bfloat16, "meta"), (torch.float64, "cpu")])
-@pytest.mark.parametrize(("words", "batch", "size"), [
-    (dict(depth=18, width=4), 2, 40), (dict(depth=18, width=4, small=True, classes=10, channels=1), 3, 9),
-    (dict(depth=34, width=4), 1, 45), (dict(depth=50, width=4), 2, 33),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "device"),
+    [
+        (torch.float32, "cpu"),
+        (torch.float32, "meta"),
+        (torch.bfloat16, "meta"),
+        (torch.float64, "cpu"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("words", "batch", "size"),
+    [
+        (dict(depth=18, width=4), 2, 40),
+        (dict(depth=18, width=4, small=True, classes=10, channels=1), 3, 9),
+        (dict(depth=34, width=4), 1, 45),
+        (dict(depth=50, width=4), 2, 33),
+    ],
+)
 def test_resnet(words, batch, size, dtype, device):
     model = resnet(**words, dtype=dtype, device=device)
     x = torch.randn(batch, words.get("channels", 3), size, size, dtype=dtype).to(device)

@@ -40,4 +40,5 @@ def test_gradients_made_first_leave_no_holes():
     step = backward_in_pieces(1, 64, 4, 2, 32, first=True)
     blocks = replay(step, Allocator(2**30))
     size = 2 * (12 * 64 * 64 + 13 * 64)
-    assert sorted(b.asked for b in blocks.values() if b.label == "long-lived") == [size, size]  # and the one to send
+    # and the one to send
+    assert sorted(b.asked for b in blocks.values() if b.label == "long-lived") == [size, size]

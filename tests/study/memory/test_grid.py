@@ -27,7 +27,10 @@ WHOLE = ("norm", "positions", "proj.bias")  # what every tensor-parallel rank ho
 @pytest.mark.parametrize("t", [1, 2, 4])
 def test_parameters_of_a_tensor_parallel_rank(t, tied):
     net = gpt(**SHAPE, tied=tied, device="meta")
-    named = sum(p.numel() // (1 if any(w in name for w in WHOLE) else t) for name, p in net.named_parameters())
+    named = sum(
+        p.numel() // (1 if any(w in name for w in WHOLE) else t)
+        for name, p in net.named_parameters()
+    )
     assert rank_parameters(replace(MODEL, tied=tied), t) == named
 
 
@@ -47,7 +50,9 @@ def test_a_vocabulary_that_does_not_split_evenly():
 
 def test_one_rank():
     one = per_rank(MODEL, Grid(micro_batch=3))
-    assert (one.parameters, one.gradients, one.optimizer_states) == tuple(states(parameters(MODEL)).bytes.values())
+    assert (one.parameters, one.gradients, one.optimizer_states) == tuple(
+        states(parameters(MODEL)).bytes.values()
+    )
     assert one.activations_of_layers == 6 * activations(MODEL, 3)
     assert one.mask_after_embedding == embedding_activations(MODEL, 3) == 3 * 8 * 16
     assert one.output_and_logits == output_activations(MODEL, 3)
@@ -76,7 +81,11 @@ def test_zero_divides_what_is_left_of_the_model(zero):
 
 def test_fused_gradients():
     grid = Grid(tensor=2, fused=True)
-    assert per_rank(MODEL, grid).buffers == fused_gradients(rank_parameters(MODEL, 2)) == 4 * rank_parameters(MODEL, 2)
+    assert (
+        per_rank(MODEL, grid).buffers
+        == fused_gradients(rank_parameters(MODEL, 2))
+        == 4 * rank_parameters(MODEL, 2)
+    )
 
 
 def test_activations_of_a_stage():
@@ -84,14 +93,21 @@ def test_activations_of_a_stage():
     layer = activations(MODEL, 1)
     assert [at(s, micro_batches=9).activations_of_layers // layer for s in range(3)] == [6, 4, 2]
     assert [at(s, micro_batches=2).activations_of_layers // layer for s in range(3)] == [4, 4, 2]
-    assert [at(s, micro_batches=9, schedule="gpipe").activations_of_layers // layer for s in range(3)] == [18] * 3
+    assert [
+        at(s, micro_batches=9, schedule="gpipe").activations_of_layers // layer for s in range(3)
+    ] == [18] * 3
     # L(1 + (p − 1)/(p m)) with p = 3 and m = 2 chunks of one layer: 8.
     assert at(0, micro_batches=9, interleave=2).activations_of_layers == 8 * layer
     assert [at(s, micro_batches=9).mask_after_embedding for s in range(3)] == [3 * 8 * 16, 0, 0]
     assert at(0, micro_batches=9, interleave=2).mask_after_embedding == 6 * 8 * 16
     assert at(0, micro_batches=9, dropout=False).mask_after_embedding == 0
-    assert at(2, micro_batches=9).output_and_logits == output_activations(MODEL, 1) and at(1).output_and_logits == 0
-    assert at(2, micro_batches=9, schedule="gpipe").output_and_logits == 9 * output_activations(MODEL, 1)
+    assert (
+        at(2, micro_batches=9).output_and_logits == output_activations(MODEL, 1)
+        and at(1).output_and_logits == 0
+    )
+    assert at(2, micro_batches=9, schedule="gpipe").output_and_logits == 9 * output_activations(
+        MODEL, 1
+    )
 
 
 def test_uneven_layers():
@@ -104,7 +120,9 @@ def test_uneven_layers():
 
 def test_the_fullest_stage_is_taken():
     grid = Grid(pipeline=3, micro_batches=6)
-    assert per_rank(MODEL, grid) == max((per_rank(MODEL, grid, s) for s in range(3)), key=lambda r: r.total)
+    assert per_rank(MODEL, grid) == max(
+        (per_rank(MODEL, grid, s) for s in range(3)), key=lambda r: r.total
+    )
     big = replace(MODEL, vocab=4000)
     assert per_rank(big, grid) == per_rank(big, grid, 2)  # logits
 
@@ -113,8 +131,14 @@ def test_the_fullest_stage_is_taken():
 def test_recomputation(recompute):
     words = dict(tensor=4, sequence=True, recompute=recompute, micro_batch=2)
     rank = per_rank(MODEL, Grid(**words))
-    assert rank.activations_of_layers == 6 * activations(MODEL, 2, tensor=4, sequence=True, recompute=recompute)
-    again = {"none": 0, "selective": 5 * 4 * 8 * 8 * 2 // 4, "full": activations(MODEL, 2, tensor=4, sequence=True)}
+    assert rank.activations_of_layers == 6 * activations(
+        MODEL, 2, tensor=4, sequence=True, recompute=recompute
+    )
+    again = {
+        "none": 0,
+        "selective": 5 * 4 * 8 * 8 * 2 // 4,
+        "full": activations(MODEL, 2, tensor=4, sequence=True),
+    }
     assert rank.layer_being_recomputed == again[recompute]
 
 
@@ -128,7 +152,16 @@ def test_output_under_tensor_and_sequence_parallelism():
 def test_bloom_fits_where_it_ran():
     """384 A100 of 80 GB, 8 × 12 × 4, ZeRO 1, every layer recomputed (BigScience): a rank needs half of its card."""
     bloom = Transformer(70, 14336, 112, 250880, 2048, positions=False)
-    grid = Grid(8, 4, 12, zero=1, micro_batch=2, micro_batches=128, recompute="full", precision="bf16, fp32 gradients")
+    grid = Grid(
+        8,
+        4,
+        12,
+        zero=1,
+        micro_batch=2,
+        micro_batches=128,
+        recompute="full",
+        precision="bf16, fp32 gradients",
+    )
     assert grid.ranks == 384
     assert 39.7e9 < per_rank(bloom, grid).total < 39.8e9
     assert per_rank(bloom, replace(grid, recompute="none")).total > 80e9
@@ -142,9 +175,11 @@ def test_printed():
 
 def test_bad_input():
     for grid, words in (
-        (Grid(tensor=8), "4 heads do not split over 8"), (Grid(pipeline=7), "6 layers do not make 7 stages"),
-        (Grid(recompute="part"), "not 'part'"), (Grid(zero=4), "not 4"),
-    ):  # fmt: skip
+        (Grid(tensor=8), "4 heads do not split over 8"),
+        (Grid(pipeline=7), "6 layers do not make 7 stages"),
+        (Grid(recompute="part"), "not 'part'"),
+        (Grid(zero=4), "not 4"),
+    ):
         with pytest.raises(ValueError, match=words):
             per_rank(MODEL, grid)
     with pytest.raises(ValueError, match="no stage 3 among 3"):

@@ -34,7 +34,9 @@ def test_items():
 
 def test_shares():
     item = Item("a", 12, 8, "why", "split")
-    assert item.times(3) == Item("a", 36, 24, "why", "split") and item.over(4) == Item("a", 3, 2, "why", "split")
+    assert item.times(3) == Item("a", 36, 24, "why", "split") and item.over(4) == Item(
+        "a", 3, 2, "why", "split"
+    )
     with pytest.raises(ValueError, match="12 a do not split over 5 ranks"):
         item.over(5)
     assert divided(12, 3, "heads") == 4

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from minidist.models import gpt, next_token_loss
-from minidist.study.memory import Peak, Transformer, parameter_tensors, parameters, peak, saved, states
+from minidist.study.memory import (
+    Peak,
+    Transformer,
+    parameter_tensors,
+    parameters,
+    peak,
+    saved,
+    states,
+)
 from minidist.study.meter import measure
 
 SHAPE = dict(layers=3, hidden=64, heads=4, vocab=256, context=32)
@@ -23,10 +31,15 @@ def trained(device, dtype, **words):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize(("attention", "dropout", "dtype"), [
-    ("sdpa", 0.0, torch.float32), ("sdpa", 0.1, torch.float32), ("explicit", 0.1, torch.bfloat16),
-    ("explicit", 0.0, torch.float16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attention", "dropout", "dtype"),
+    [
+        ("sdpa", 0.0, torch.float32),
+        ("sdpa", 0.1, torch.float32),
+        ("explicit", 0.1, torch.bfloat16),
+        ("explicit", 0.0, torch.float16),
+    ],
+)
 def test_the_meter_measures_what_we_predict(device, attention, dropout, dtype):
     net, optimizer, x, y = trained(device, dtype, attention=attention, dropout=dropout)
 
@@ -58,7 +71,8 @@ def test_model_states_byte_for_byte(device):
     ours = states(parameters(MODEL), "adam", "fp32", tensors=tensors)
     assert {k: left[k] for k in ours.bytes} == ours.bytes
     exact = saved(MODEL, BATCH, device=device).total
-    assert exact <= max(timeline.live["activations"]) <= exact + 8  # the loss's own gradient is read as one
+    # the loss's own gradient is read as one
+    assert exact <= max(timeline.live["activations"]) <= exact + 8
 
 
 def test_parts():

@@ -45,7 +45,10 @@ def test_the_same_storage_twice_is_one():
 def test_replay():
     memory = Allocator(GiB)
     blocks = replay(record(chain, there=[torch.empty(3)]), memory)
-    assert [(n, b.label, b.asked) for n, b in blocks.items()] == [(1, "there before", 12), (4, "long-lived", 400)]
+    assert [(n, b.label, b.asked) for n, b in blocks.items()] == [
+        (1, "there before", 12),
+        (4, "long-lived", 400),
+    ]
     assert memory.allocated == 1024 and memory.asked == 412
     with pytest.raises(OutOfMemory):
         replay(record(lambda: torch.empty(10**9, device="meta")), memory)

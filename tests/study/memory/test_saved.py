@@ -22,15 +22,21 @@ def net_and_batch(device, dtype, dropout, attention, layers, heads, batch, lengt
     return net, x, y, Transformer(**words)
 
 
-@pytest.mark.parametrize(("device", "dtype"), [
-    *(("cpu", dtype) for dtype in FLOATS), ("meta", torch.float32), ("meta", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [*(("cpu", dtype) for dtype in FLOATS), ("meta", torch.float32), ("meta", torch.bfloat16)],
+)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("attention", ["sdpa", "explicit"])
 def test_a_model_keeps_what_we_count(device, attention, dropout, dtype):
     for layers, heads, batch, length in SIZES:
         tied = layers == 2
-        net, x, y, model = net_and_batch(device, dtype, dropout, attention, layers, heads, batch, length, tied)
-        ours = saved(model, batch, length, dtype=dtype, dropout=dropout, attention=attention, device=device)
+        net, x, y, model = net_and_batch(
+            device, dtype, dropout, attention, layers, heads, batch, length, tied
+        )
+        ours = saved(
+            model, batch, length, dtype=dtype, dropout=dropout, attention=attention, device=device
+        )
         found = kept(net, lambda net=net, x=x, y=y: next_token_loss(net(x), y))
         assert found == ours.total, (layers, heads, batch, length)
 
@@ -77,8 +83,14 @@ class OneOf(nn.Module):
         super().__init__()
         self.layer = layer = TransformerLayer(HIDDEN, 4, dropout=0.1, attention="explicit")
         layer.attention.heads = 4 // t
-        layer.attention.qkv, layer.attention.proj = nn.Linear(HIDDEN, 3 * HIDDEN // t), nn.Linear(HIDDEN // t, HIDDEN)
-        layer.mlp.fc, layer.mlp.proj = nn.Linear(HIDDEN, 4 * HIDDEN // t), nn.Linear(4 * HIDDEN // t, HIDDEN)
+        layer.attention.qkv, layer.attention.proj = (
+            nn.Linear(HIDDEN, 3 * HIDDEN // t),
+            nn.Linear(HIDDEN // t, HIDDEN),
+        )
+        layer.mlp.fc, layer.mlp.proj = (
+            nn.Linear(HIDDEN, 4 * HIDDEN // t),
+            nn.Linear(4 * HIDDEN // t, HIDDEN),
+        )
 
     def forward(self, x):
         a, (B, T, _) = self.layer.attention, x.shape
@@ -100,7 +112,10 @@ def test_tensor_parallel(t):
 @pytest.mark.parametrize("sequence", [True, False])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_the_papers_column_is_the_papers_formula(t, sequence, recompute, attention):
-    model, words = Transformer(3, 64, 8, 100, 32), dict(tensor=t, sequence=sequence, recompute=recompute)
+    model, words = (
+        Transformer(3, 64, 8, 100, 32),
+        dict(tensor=t, sequence=sequence, recompute=recompute),
+    )
     if attention == "explicit" or recompute != "selective":
         layer = saved_layer(model, 4, device="meta", attention="explicit", **words)
         assert layer.paper == activations(model, 4, **words)
@@ -118,17 +133,24 @@ def test_differences_are_explained():
     half = saved(LAYER, 2, dtype=torch.float16, dropout=0.1, attention="explicit", device="meta")
     apart = {item.name for item in half if item.ours != item.paper}
     assert apart == {
-        "numbers of tokens", "numbers of positions", "numbers of targets", "sum of the loss's weights", "causal mask",
-        "mean and deviation of norm 1", "mean and deviation of norm 2", "mean and deviation of the last norm",
-    }  # fmt: skip
+        "numbers of tokens",
+        "numbers of positions",
+        "numbers of targets",
+        "sum of the loss's weights",
+        "causal mask",
+        "mean and deviation of norm 1",
+        "mean and deviation of norm 2",
+        "mean and deviation of the last norm",
+    }
 
 
 def test_bad_input():
     for wrong, words in (
-        (dict(attention="flash"), "'flash' on 'cpu'"), (dict(device="cuda"), "'sdpa' on 'cuda'"),
+        (dict(attention="flash"), "'flash' on 'cpu'"),
+        (dict(device="cuda"), "'sdpa' on 'cuda'"),
         (dict(recompute="selective"), "only where attention is explicit"),
         (dict(tensor=3), "4 heads do not split over 3"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=words):
             saved(LAYER, 1, **wrong)
     with pytest.raises(ValueError, match="without gates"):

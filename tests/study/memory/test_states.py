@@ -7,7 +7,14 @@ import pytest
 from minidist.split import uneven
 from minidist.study import published
 from minidist.study.memory.items import GB, TB, GiB
-from minidist.study.memory.states import PRECISIONS, States, fused_gradients, largest, per_parameter, states
+from minidist.study.memory.states import (
+    PRECISIONS,
+    States,
+    fused_gradients,
+    largest,
+    per_parameter,
+    states,
+)
 from tests.study.memory.kept import shown
 
 STAGES = {"baseline": 0, "Pos": 1, "Pos+g": 2, "Pos+g+p": 3}
@@ -52,7 +59,10 @@ def test_table_2_of_zero():
         ours = largest(32 * GB, zero=zero, data=row["Nd"], tensor=tensor) / GB
         if row["stage"] == "Pos+g+p" and tensor >= 4:
             assert row["value"] == {4: 500, 8: 1000, 16: 2000}[tensor]  # printed as 0.5 T, 1 T, 2 T
-            assert ours == 128 * tensor and round(ours / 1000, 1 if tensor == 4 else 0) * 1000 == row["value"]
+            assert (
+                ours == 128 * tensor
+                and round(ours / 1000, 1 if tensor == 4 else 0) * 1000 == row["value"]
+            )
         else:
             assert row["value"] == pytest.approx(tensor * first, abs=1e-9)
             assert ours == pytest.approx(row["value"], rel=0.007)
@@ -69,11 +79,14 @@ def test_text_of_zero():
     assert round(states(10**12, zero=3, data=1024).total / GB) == said["1T_on_1024_gpus"]
 
 
-@pytest.mark.parametrize(("params", "precision"), [
-    ("fp16 params fp16 grads", "fp16, fp32 gradients in the optimizer"),
-    ("bf16 params fp32 grads", "bf16, fp32 gradients"),
-    ("fp32 params fp32 grads", "fp32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "precision"),
+    [
+        ("fp16 params fp16 grads", "fp16, fp32 gradients in the optimizer"),
+        ("bf16 params fp32 grads", "bf16, fp32 gradients"),
+        ("fp32 params fp32 grads", "fp32"),
+    ],
+)
 def test_bytes_a_parameter_of_megatron(params, precision):
     said = {r["quantity"]: r["value"] for r in rows("bytes per parameter") if r["stage"] == params}
     assert states(1, precision=precision).total == said["non_distributed"]
@@ -85,12 +98,24 @@ def test_bytes_a_parameter_by_optimizer():
     total = lambda *words: sum(per_parameter(*words).values())
     assert total("momentum", "fp32") == total("momentum", "fp16") == 12
     assert total("adam", "fp32") == total("adam", "fp16") == 16 and total("sgd", "fp32") == 8
-    assert per_parameter("adam", "fp16") == {"parameters": 2, "gradients": 2, "optimizer states": 12}
-    assert per_parameter("adam", "all 16 bits") == {"parameters": 2, "gradients": 2, "optimizer states": 4}
-    said = {r["quantity"]: r["value"] for r in published("training_runs") if r["unit"] == "bytes/param"}
+    assert per_parameter("adam", "fp16") == {
+        "parameters": 2,
+        "gradients": 2,
+        "optimizer states": 12,
+    }
+    assert per_parameter("adam", "all 16 bits") == {
+        "parameters": 2,
+        "gradients": 2,
+        "optimizer states": 4,
+    }
+    said = {
+        r["quantity"]: r["value"] for r in published("training_runs") if r["unit"] == "bytes/param"
+    }
     optimizers = {"AdamW": "adam", "8-bit": "adam 8-bit", "SGD momentum": "momentum"}
-    assert {f"{name} optimizer bytes": per_parameter(ours, "fp16")["optimizer states"]
-            for name, ours in optimizers.items()} == said  # fmt: skip
+    assert {
+        f"{name} optimizer bytes": per_parameter(ours, "fp16")["optimizer states"]
+        for name, ours in optimizers.items()
+    } == said
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
@@ -102,15 +127,20 @@ def test_shards_of_all_ranks_add_up_to_the_whole(n, params, zero):
         whole = states(params, precision=precision)
         assert sum(r.optimizer_states for r in ranks) == whole.optimizer_states
         shares, all_of_it = uneven(params, n), [params] * n
-        assert [r.gradients for r in ranks] == [per.gradient * s for s in (shares if zero > 1 else all_of_it)]
-        assert [r.parameters for r in ranks] == [per.parameter * s for s in (shares if zero > 2 else all_of_it)]
+        assert [r.gradients for r in ranks] == [
+            per.gradient * s for s in (shares if zero > 1 else all_of_it)
+        ]
+        assert [r.parameters for r in ranks] == [
+            per.parameter * s for s in (shares if zero > 2 else all_of_it)
+        ]
         assert max(r.total for r in ranks) == ranks[0].total
 
 
 def test_tensor_and_pipeline_divide_everything_first():
     made = states(16 * 10**9, tensor=8, pipeline=4, zero=1, data=10)
     assert made == States(10**9, 10**9, 6 * 10**9 // 10)
-    assert states(1001, tensor=2, pipeline=3).parameters == 2 * 167  # of 501, 500 and then of 167, 167, 167
+    # of 501, 500 and then of 167, 167, 167
+    assert states(1001, tensor=2, pipeline=3).parameters == 2 * 167
 
 
 def test_step_counts():
@@ -121,17 +151,23 @@ def test_step_counts():
 def test_largest():
     assert largest(32 * GB) == 2 * 10**9 and largest(32 * GiB) == 2**31
     assert largest(15) == 0 and largest(16) == 1 and largest(0) == 0
-    for grid in ({}, dict(zero=3, data=7), dict(tensor=3, pipeline=2, zero=1, data=4, optimizer="momentum")):
+    for grid in (
+        {},
+        dict(zero=3, data=7),
+        dict(tensor=3, pipeline=2, zero=1, data=4, optimizer="momentum"),
+    ):
         most = largest(10**6 + 3, **grid)
         assert states(most, **grid).total <= 10**6 + 3 < states(most + 1, **grid).total
 
 
 def test_bad_input():
     for wrong, words in (
-        (dict(optimizer="adamw"), r"'adamw' is none of 'sgd', .*'adam'"), (dict(precision="fp8"), "precision 'fp8'"),
-        (dict(zero=4), "0 .none. to 3, not 4"), (dict(data=4, rank=4), "no rank 4 among 4"),
+        (dict(optimizer="adamw"), r"'adamw' is none of 'sgd', .*'adam'"),
+        (dict(precision="fp8"), "precision 'fp8'"),
+        (dict(zero=4), "0 .none. to 3, not 4"),
+        (dict(data=4, rank=4), "no rank 4 among 4"),
         (dict(tensor=0), "10 rows do not split over 0"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=words):
             states(10, **wrong)
     with pytest.raises(ValueError, match="-1"):

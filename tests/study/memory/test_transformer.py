@@ -29,7 +29,11 @@ def test_sc21_table_1():
         done = memory.flops(model, row["batch"], recompute="full")
         seconds = done / (row["gpus"] * rate[row["model"]] * 1e12)
         if quantity == "params_formula":
-            assert memory.sc21_parameters(model) == value == memory.parameters(model) - 2 * model.hidden
+            assert (
+                memory.sc21_parameters(model)
+                == value
+                == memory.parameters(model) - 2 * model.hidden
+            )
         elif quantity == "params" and value == 1.7:  # the exact number would print as 1.65
             assert memory.sc21_parameters(model) / 1e9 == pytest.approx(1.652, abs=5e-4)
         elif quantity == "params":
@@ -41,7 +45,9 @@ def test_sc21_table_1():
         elif quantity == "percent_of_peak":
             assert round(100 * utilization(done, seconds, row["gpus"], A100)) == value
         else:  # achieved a GPU, and all together in PFLOP/s: printed from unrounded figures
-            together = {r["model"]: r["value"] for r in rows if r["quantity"] == "aggregate"}[row["model"]]
+            together = {r["model"]: r["value"] for r in rows if r["quantity"] == "aggregate"}[
+                row["model"]
+            ]
             assert together * 1e3 / row["gpus"] == pytest.approx(rate[row["model"]], abs=0.55)
 
 
@@ -53,7 +59,9 @@ def test_equations_of_sc21_as_they_are_printed():
         assert memory.sc21_parameters(model) == pytest.approx(printed, rel=1e-12)
         printed = 96 * B * s * l * h**2 * (1 + s / (6 * h) + V / (16 * l * h))
         assert memory.flops(model, B, recompute="full") == pytest.approx(printed, rel=1e-12)
-        assert memory.flops(model, B) == pytest.approx(72 * B * l * s * h**2 * (1 + s / (6 * h) + V / (12 * h * l)))
+        assert memory.flops(model, B) == pytest.approx(
+            72 * B * l * s * h**2 * (1 + s / (6 * h) + V / (12 * h * l))
+        )
         twice = 72 * B * l * s * h**2 * (1 + s / (3 * h) + V / (12 * h * l))
         assert memory.published_hardware_flops(model, B) == pytest.approx(twice, rel=1e-12)
         once = 72 * B * l * s * h**2 * (1 + 2 * s / (9 * h) + V / (12 * h * l))
@@ -77,20 +85,34 @@ def test_other_models():
     llama2 = Transformer(80, 8192, 64, 32000, 4096, ffn=28672, kv_heads=8, **words)
     assert memory.parameters(llama2) == 68_976_648_192  # LLaMA-2 70B, as its checkpoint has it
     bloom = Transformer(70, 14336, 112, 250880, 2048, positions=False)
-    said = {r["quantity"]: r["value"] for r in published("training_runs") if r["model"] == "BLOOM-176B"}
+    said = {
+        r["quantity"]: r["value"] for r in published("training_runs") if r["model"] == "BLOOM-176B"
+    }
     assert memory.layer_parameters(bloom) == said["layer_params"] == 12 * 14336**2 + 13 * 14336
     assert memory.embedding_parameters(bloom) == said["embedding_params"]
     assert round(memory.parameters(bloom) / 1e9) == said["params_formula"]
-    parts = memory.embedding_parameters(llama) + 40 * memory.layer_parameters(llama) + memory.output_parameters(llama)
+    parts = (
+        memory.embedding_parameters(llama)
+        + 40 * memory.layer_parameters(llama)
+        + memory.output_parameters(llama)
+    )
     assert parts == memory.parameters(llama)
 
 
-@pytest.mark.parametrize(("attention", "device", "fused"), [
-    ("explicit", "cpu", False), ("explicit", "meta", False), ("sdpa", "meta", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attention", "device", "fused"),
+    [
+        ("explicit", "cpu", False),
+        ("explicit", "meta", False),
+        ("sdpa", "meta", True),
+    ],
+)
 def test_flops_as_pytorch_counts_them(attention, device, fused):
     words = dict(layers=2, hidden=32, heads=4, vocab=50, context=16)
-    net, x = gpt(**words, attention=attention, device=device), torch.zeros(3, 12, dtype=torch.long, device=device)
+    net, x = (
+        gpt(**words, attention=attention, device=device),
+        torch.zeros(3, 12, dtype=torch.long, device=device),
+    )
     with FlopCounterMode(display=False) as forward:
         loss = next_token_loss(net(x), x)
     with FlopCounterMode(display=False) as backward:
@@ -117,7 +139,14 @@ def test_bad_input():
         Transformer(1, 8, 3, 5, 3)
     with pytest.raises(ValueError, match="3 heads of keys and values do not serve 2 heads"):
         Transformer(1, 8, 2, 5, 3, kv_heads=3)
-    for wrong in (dict(layers=0), dict(hidden=-8), dict(heads=0), dict(vocab=0), dict(context=-1), dict(ffn=0)):
+    for wrong in (
+        dict(layers=0),
+        dict(hidden=-8),
+        dict(heads=0),
+        dict(vocab=0),
+        dict(context=-1),
+        dict(ffn=0),
+    ):
         name, value = next(iter(wrong.items()))
         with pytest.raises(ValueError, match=f"at least 1 of each, and {name} = {value}"):
             Transformer(**dict(layers=1, hidden=8, heads=2, vocab=5, context=3) | wrong)

@@ -12,8 +12,10 @@ from tests.largest import largest
 SHAPE = dict(seq=2048, vocab=51200, tp=8)
 
 
-@pytest.mark.parametrize(("name", "rows", "average", "most"), [
-    ("bloom", 50, 0.06, 0.27), ("megatron", 5, 0.05, 0.08), ("recompute", 5, 0.07, 0.11)])
+@pytest.mark.parametrize(
+    ("name", "rows", "average", "most"),
+    [("bloom", 50, 0.06, 0.27), ("megatron", 5, 0.05, 0.08), ("recompute", 5, 0.07, 0.11)],
+)
 def test_errors(name, rows, average, most):
     found = errors(name)
     assert len(found.rows) == len(found.time) == rows
@@ -28,9 +30,32 @@ def test_memory_of_bloom():
 
 def test_rows_that_no_table_here_has():
     """Narayanan et al. 2021, Table 1: 76.1 B, 1008 B; Korthikanti et al. 2022, Table 5: 175 B; BLOOM's chronicles."""
-    sizes = dict(heads=80, hidden=10240, layers=60, pp=4), dict(heads=160, hidden=25600, layers=128, pp=64)
-    large = dict(heads=96, hidden=12288, layers=96, pp=8, interleave=3, gpus=64, global_batch=64, micro_batch=1)
-    chronicle = dict(dp=8, tp=4, pp=12, zero=1, mbs=2, gbs=2048, optimizer="fp16", heads=64, layers=78, hidden=13824)
+    sizes = (
+        dict(heads=80, hidden=10240, layers=60, pp=4),
+        dict(heads=160, hidden=25600, layers=128, pp=64),
+    )
+    large = dict(
+        heads=96,
+        hidden=12288,
+        layers=96,
+        pp=8,
+        interleave=3,
+        gpus=64,
+        global_batch=64,
+        micro_batch=1,
+    )
+    chronicle = dict(
+        dp=8,
+        tp=4,
+        pp=12,
+        zero=1,
+        mbs=2,
+        gbs=2048,
+        optimizer="fp16",
+        heads=64,
+        layers=78,
+        hidden=13824,
+    )
     for run in (
         megatron_run(dict(model="76.1B", gpus=1024, batch=1792, **sizes[0], **SHAPE), 16.06),
         megatron_run(dict(model="1008B", gpus=3072, batch=3072, **sizes[1], **SHAPE), 102.63),

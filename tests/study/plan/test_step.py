@@ -13,37 +13,49 @@ from tests.study.plan.case import program
 
 GPT = Transformer(4, 4096, 32, 8192, 1024, tied=False)
 NODES = replace(Cluster.dgx_h100(2), devices=4)
-LOW, MASTERS = dict(precision="all 16 bits", micro_batch=2), dict(precision="bf16", micro_batch=2, zero=1)
+LOW, MASTERS = (
+    dict(precision="all 16 bits", micro_batch=2),
+    dict(precision="bf16", micro_batch=2, zero=1),
+)
 
 
 def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
     return Planner(model, cluster, kernels, Machine.of(cluster.device, IDEAL), algorithm)
 
 
-@pytest.mark.parametrize("grid", [
-    Grid(1, 1, 1, micro_batches=2, recompute="full", **LOW),
-    Grid(1, 2, 1, micro_batches=2, recompute="full", **LOW),
-    Grid(1, 2, 1, micro_batches=2, **LOW),
-    Grid(1, 1, 3, micro_batches=3, **LOW),
-    Grid(1, 1, 2, micro_batches=4, interleave=2, **LOW),
-    Grid(1, 1, 2, micro_batches=2, interleave=2, **LOW),
-    Grid(2, 1, 1, micro_batches=2, **LOW),
-    Grid(2, 1, 1, micro_batches=2, **MASTERS),
-    Grid(2, 2, 2, micro_batches=2, **LOW),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(1, 1, 1, micro_batches=2, recompute="full", **LOW),
+        Grid(1, 2, 1, micro_batches=2, recompute="full", **LOW),
+        Grid(1, 2, 1, micro_batches=2, **LOW),
+        Grid(1, 1, 3, micro_batches=3, **LOW),
+        Grid(1, 1, 2, micro_batches=4, interleave=2, **LOW),
+        Grid(1, 1, 2, micro_batches=2, interleave=2, **LOW),
+        Grid(2, 1, 1, micro_batches=2, **LOW),
+        Grid(2, 1, 1, micro_batches=2, **MASTERS),
+        Grid(2, 2, 2, micro_batches=2, **LOW),
+    ],
+    ids=str,
+)
 def test_a_world_takes_as_long(grid):
     cluster = replace(NODES, devices=-(-grid.ranks // 2))
     model = replace(GPT, layers=max(2, grid.pipeline * grid.interleave))
     took = max(World(grid.ranks, cluster=cluster, device="meta").run(program, model, grid))
     kernels = replace(EAGER, overlap=grid.zero == 0 and grid.pipeline == 1)
-    assert planner(kernels, model=model, cluster=cluster).estimate(grid).step.total == pytest.approx(took, rel=0.05)
+    assert planner(kernels, model=model, cluster=cluster).estimate(
+        grid
+    ).step.total == pytest.approx(took, rel=0.05)
 
 
 def test_slower_links_show():
     """The agreement is no accident of what is large: the links decide, too."""
     clusters = [Cluster.uniform(2, 1e-5, beta, NODES.device) for beta in (1 / 50e9, 1.5 / 50e9)]
     said = [planner(cluster=one).estimate(Grid(2, micro_batches=2, **LOW)).step for one in clusters]
-    assert said[1].data == pytest.approx(1.5 * said[0].data, rel=0.05) and said[1].total > 1.15 * said[0].total
+    assert (
+        said[1].data == pytest.approx(1.5 * said[0].data, rel=0.05)
+        and said[1].total > 1.15 * said[0].total
+    )
 
 
 @pytest.mark.parametrize(("S", "v", "M"), [(2, 1, 4), (4, 1, 8), (4, 2, 8), (4, 4, 8)])
@@ -54,7 +66,9 @@ def test_the_bubble_is_the_schedules(S, v, M):
     step = planner(model=model).estimate(grid).step
     order = [interleaved(s, S, M, v) if v > 1 else one_f_one_b(s, S, M) for s in range(S)]
     one = step.compute / M / v
-    assert step.compute + step.bubble == pytest.approx(simulate(order, one / 3, backward=2 * one / 3).time, rel=0.02)
+    assert step.compute + step.bubble == pytest.approx(
+        simulate(order, one / 3, backward=2 * one / 3).time, rel=0.02
+    )
 
 
 def test_what_each_choice_costs():
@@ -69,12 +83,18 @@ def test_what_each_choice_costs():
     assert sum(split.parts.values()) == split.total
     assert at(data=2, zero=2, micro_batches=8).data > at(data=2, zero=1, micro_batches=8).data
     assert at(data=2, zero=1).optimizer < at(data=2).optimizer
-    assert at(pipeline=2, micro_batches=8).bubble > at(pipeline=2, micro_batches=8, interleave=2).bubble > 0
+    assert (
+        at(pipeline=2, micro_batches=8).bubble
+        > at(pipeline=2, micro_batches=8, interleave=2).bubble
+        > 0
+    )
 
 
 def test_gradients_hide_behind_the_last_backward():
     grid = Grid(data=2, micro_batch=4, micro_batches=1)
-    shown, hidden = (planner(replace(FUSED, overlap=o)).estimate(grid).step.data for o in (False, True))
+    shown, hidden = (
+        planner(replace(FUSED, overlap=o)).estimate(grid).step.data for o in (False, True)
+    )
     assert 0 <= hidden < shown
 
 

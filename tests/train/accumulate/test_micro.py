@@ -60,7 +60,10 @@ def test_every_token_weighs_alike(lengths, sizes):
     expected, grads = whole(x, y)
     net = model()
     found = accumulate(mean(net), *cut(x, y, sizes))
-    assert abs(found - expected) < 1e-14 and furthest([p.grad for p in net.parameters()], grads) < 1e-14
+    assert (
+        abs(found - expected) < 1e-14
+        and furthest([p.grad for p in net.parameters()], grads) < 1e-14
+    )
 
 
 @pytest.mark.parametrize(("lengths", "right"), [([6, 6, 6, 6], True), ([6, 1, 4, 2], False)])
@@ -70,7 +73,9 @@ def test_the_naive_form_is_right_only_for_equal_ones(lengths, right):
     net = model()
     found = accumulate_naive(mean(net), cut(x, y, [1, 1, 1, 1])[0])
     off = furthest([p.grad for p in net.parameters()], grads)
-    assert (abs(found - expected).item() < 1e-14) is right and (off < 1e-14 if right else off > 1e-3)
+    assert (abs(found - expected).item() < 1e-14) is right and (
+        off < 1e-14 if right else off > 1e-3
+    )
 
 
 def test_gradients_add_to_what_is_there():
@@ -98,7 +103,10 @@ def among_ranks(comm, ranks):
 
 @pytest.mark.parametrize(("run", "n"), [("world", 2), ("world", 3), ("processes", 3)])
 def test_among_ranks_with_different_numbers_of_tokens_and_one_without(run, n):
-    x, y = (torch.cat(both) for both in zip(*(sequences(part, r) for r, part in enumerate(PARTS[n])), strict=True))
+    x, y = (
+        torch.cat(both)
+        for both in zip(*(sequences(part, r) for r, part in enumerate(PARTS[n])), strict=True)
+    )
     for found in RUNS[run](n, among_ranks, PARTS[n]):
         assert furthest(found, whole(x, y)[1]) < 1e-14
 

@@ -15,7 +15,10 @@ K = 8
 
 
 def data(batch=64, shift=3.0):
-    return torch.randn(batch, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 + shift
+    return (
+        torch.randn(batch, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2
+        + shift
+    )
 
 
 def net(norm=nn.BatchNorm1d):
@@ -25,8 +28,13 @@ def net(norm=nn.BatchNorm1d):
 @pytest.mark.parametrize("momentum", [0.1, 0.5, 0.9])
 def test_k_updates_forget_as_much_as_one(momentum):
     adjusted = momentum_for(momentum, K)
-    assert (1 - adjusted) ** K == pytest.approx(1 - momentum) and momentum_for(momentum, 1) == pytest.approx(momentum)
-    one, many = nn.BatchNorm1d(1, momentum=momentum).double(), nn.BatchNorm1d(1, momentum=momentum).double()
+    assert (1 - adjusted) ** K == pytest.approx(1 - momentum) and momentum_for(
+        momentum, 1
+    ) == pytest.approx(momentum)
+    one, many = (
+        nn.BatchNorm1d(1, momentum=momentum).double(),
+        nn.BatchNorm1d(1, momentum=momentum).double(),
+    )
     x = torch.tensor([[4.0], [6.0]], dtype=torch.float64)
     one(x)
     adjust_momentum_(many, K)
@@ -81,14 +89,21 @@ def test_other_norms_have_no_gap_in_what_they_compute():
 def test_a_convolution_and_that_the_module_is_left_as_it_is():
     module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
     before = copy.deepcopy(module.state_dict())
-    gap = batch_norm_gap(module, torch.randn(8, 1, 4, 4, generator=torch.Generator().manual_seed(0)), 4, adjusted=True)
+    gap = batch_norm_gap(
+        module,
+        torch.randn(8, 1, 4, 4, generator=torch.Generator().manual_seed(0)),
+        4,
+        adjusted=True,
+    )
     assert all(map(torch.equal, module.state_dict().values(), before.values()))
     assert module[1].momentum == 0.1 and all(p.grad is None for p in module.parameters())
     assert 0.01 < gap.outputs < 2 and gap.forgotten == pytest.approx((0.9, 0.9))
 
 
 def test_every_kind_is_adjusted_but_that_without_momentum():
-    module = nn.Sequential(nn.BatchNorm2d(3, momentum=0.3), nn.BatchNorm1d(3, momentum=None), nn.LayerNorm(3))
+    module = nn.Sequential(
+        nn.BatchNorm2d(3, momentum=0.3), nn.BatchNorm1d(3, momentum=None), nn.LayerNorm(3)
+    )
     adjust_momentum_(module, 4)
     assert module[0].momentum == momentum_for(0.3, 4) and module[1].momentum is None
     assert issubclass(SyncBatchNorm, nn.modules.batchnorm._BatchNorm)  # ours, too
@@ -105,5 +120,7 @@ def test_a_batch_that_does_not_split():
 
 def test_nothing_to_compare():
     for norms in ([], [nn.BatchNorm1d(3, momentum=None)]):
-        with pytest.raises(ValueError, match=f"of {len(norms)} batch norms in the module 0 have a momentum"):
+        with pytest.raises(
+            ValueError, match=f"of {len(norms)} batch norms in the module 0 have a momentum"
+        ):
             batch_norm_gap(nn.Sequential(nn.Linear(3, 3), *norms), torch.ones(4, 3), 2)

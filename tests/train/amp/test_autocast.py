@@ -14,7 +14,11 @@ f32, f64 = torch.float32, torch.float64
 
 
 def tensor(*shape, dtype=f32, seed=0):
-    made = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=f64).add(0.1).to(dtype)
+    made = (
+        torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=f64)
+        .add(0.1)
+        .to(dtype)
+    )
     return made.requires_grad_()
 
 
@@ -37,9 +41,12 @@ SAME = {
     "conv2d": (F.conv2d, [I, (5, 3, 2, 2)]),
     "conv_transpose2d": (F.conv_transpose2d, [I, (3, 5, 2, 2)]),
     "scaled_dot_product_attention": (F.scaled_dot_product_attention, [(2, 4, 4)] * 3),
-    "multi_head_attention": (lambda x, w, b, o, c: F.multi_head_attention_forward(
-        x, x, x, 4, 2, w, b, None, None, False, 0.0, o, c, need_weights=False)[0],
-        [(3, 2, 4), (12, 4), (12,), X, (4,)]),
+    "multi_head_attention": (
+        lambda x, w, b, o, c: F.multi_head_attention_forward(
+            x, x, x, 4, 2, w, b, None, None, False, 0.0, o, c, need_weights=False
+        )[0],
+        [(3, 2, 4), (12, 4), (12,), X, (4,)],
+    ),
     "cross_entropy of a half": (lambda x, y: F.cross_entropy(x @ y, classes()), [X, Y]),
     "nll_loss of a half": (lambda x, y: F.nll_loss(x @ y, classes()), [X, Y]),
     "mse_loss of a half": (lambda x, y: F.mse_loss(x @ y, y), [X, Y]),
@@ -52,18 +59,35 @@ SAME = {
     "relu of a half": (lambda x, y: F.relu(x @ y), [X, Y]),
     "gelu": (F.gelu, [X]),
     "half + fp32": (lambda x, y: x @ y + x, [X, Y]),
-    "batch_norm of a half": (lambda x, y: F.batch_norm(x @ y, None, None, y[0], y[0], True), [X, Y]),
+    "batch_norm of a half": (
+        lambda x, y: F.batch_norm(x @ y, None, None, y[0], y[0], True),
+        [X, Y],
+    ),
     "max_pool2d": (lambda i: F.max_pool2d(i, 2), [I]),
-}  # fmt: skip
+}
 # In fp32 here and on CUDA, whose lists these are; torch's CPU lists leave them in half.
 IN_HALF_BY_TORCH = {
-    "softmax": lambda h: F.softmax(h, -1), "log_softmax": lambda h: h.log_softmax(-1), "sum": torch.sum,
-    "layer_norm": lambda h: F.layer_norm(h, (4,)), "group_norm": lambda h: F.group_norm(h, 2), "exp": torch.exp,
-    "norm": lambda h: h.norm(), "vector_norm": torch.linalg.vector_norm, "log": torch.log, "pow": lambda h: h**2,
-    "rpow": lambda h: 2**h, "reciprocal": lambda h: 1 / h, "rsqrt": torch.rsqrt, "mean": torch.mean,
-    "square": torch.square, "cumsum": lambda h: h.cumsum(0), "logsumexp": lambda h: h.logsumexp(0),
-    "var": torch.var, "cosine_similarity": lambda h: F.cosine_similarity(h, h), "softplus": F.softplus,
-}  # fmt: skip
+    "softmax": lambda h: F.softmax(h, -1),
+    "log_softmax": lambda h: h.log_softmax(-1),
+    "sum": torch.sum,
+    "layer_norm": lambda h: F.layer_norm(h, (4,)),
+    "group_norm": lambda h: F.group_norm(h, 2),
+    "exp": torch.exp,
+    "norm": lambda h: h.norm(),
+    "vector_norm": torch.linalg.vector_norm,
+    "log": torch.log,
+    "pow": lambda h: h**2,
+    "rpow": lambda h: 2**h,
+    "reciprocal": lambda h: 1 / h,
+    "rsqrt": torch.rsqrt,
+    "mean": torch.mean,
+    "square": torch.square,
+    "cumsum": lambda h: h.cumsum(0),
+    "logsumexp": lambda h: h.logsumexp(0),
+    "var": torch.var,
+    "cosine_similarity": lambda h: F.cosine_similarity(h, h),
+    "softplus": F.softplus,
+}
 
 
 def dtypes(context, function, shapes):
@@ -86,8 +110,10 @@ def test_as_torch(name, dtype):
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", IN_HALF_BY_TORCH)
 def test_sums_and_powers_are_fp32_here(name, dtype):
-    found = [dtypes(context, lambda x, y: IN_HALF_BY_TORCH[name](x @ y), [X, Y])[:2]
-             for context in (autocast(dtype), torch.autocast("cpu", dtype))]  # fmt: skip
+    found = [
+        dtypes(context, lambda x, y: IN_HALF_BY_TORCH[name](x @ y), [X, Y])[:2]
+        for context in (autocast(dtype), torch.autocast("cpu", dtype))
+    ]
     assert found == [(f32, [f32, f32]), (dtype, [f32, f32])]
 
 
@@ -99,10 +125,16 @@ def test_every_name_on_the_lists_is_one_of_torch():
 
 # ------------------------------------------------------------------------------------------------- numbers, not dtypes
 SUMS = {
-    "sum": torch.sum, "mean": torch.mean, "norm": torch.linalg.vector_norm, "softmax": lambda x: x.softmax(0),
-    "logsumexp": lambda x: x.logsumexp(0), "square": lambda x: x.square().sum(), "var": torch.var,
-    "layer_norm": lambda x: F.layer_norm(x, x.shape), "mse_loss": lambda x: F.mse_loss(x, torch.zeros_like(x)),
-}  # fmt: skip
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "norm": torch.linalg.vector_norm,
+    "softmax": lambda x: x.softmax(0),
+    "logsumexp": lambda x: x.logsumexp(0),
+    "square": lambda x: x.square().sum(),
+    "var": torch.var,
+    "layer_norm": lambda x: F.layer_norm(x, x.shape),
+    "mse_loss": lambda x: F.mse_loss(x, torch.zeros_like(x)),
+}
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -137,7 +169,10 @@ def test_activations_halve():
     """What backward reads, counted: with weights of few bytes beside them. Gradients of weights stay fp32."""
     net, x = mlp([64, 64, 64, 64, 8]), torch.rand(1024, 64)
     held = {}
-    for name, context in {"fp32": autocast(enabled=False), "fp16": autocast(torch.float16, cache=False)}.items():
+    for name, context in {
+        "fp32": autocast(enabled=False),
+        "fp16": autocast(torch.float16, cache=False),
+    }.items():
         net.zero_grad()
         run = measure(trained, net, lambda net: net(x).sum(), context)
         held[name] = run.timeline.at(run.phases[0][2])["activations"]
@@ -150,7 +185,9 @@ def test_activations_halve():
 
 def test_saved_tensors_are_half():
     seen = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: (seen.append(x.dtype), x)[1], lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: (seen.append(x.dtype), x)[1], lambda x: x
+    ):
         with autocast(torch.float16):
             F.linear(tensor(3, 4), tensor(2, 4))
     assert seen == [torch.float16] * 2
@@ -183,14 +220,19 @@ def test_recurrent_cells_and_modules():
     with autocast(torch.bfloat16):
         assert nn.LSTM(4, 4)(tensor(2, 3, 4))[0].dtype == torch.bfloat16
         assert nn.GRUCell(4, 4)(tensor(3, 4)).dtype == torch.bfloat16
-        assert nn.TransformerEncoderLayer(4, 2, 8)(tensor(2, 3, 4)).dtype == f32  # its norm comes last
+        # its norm comes last
+        assert nn.TransformerEncoderLayer(4, 2, 8)(tensor(2, 3, 4)).dtype == f32
 
 
 # --------------------------------------------------------------------------------------------------------- its own API
 def test_lists_are_the_users():
     x = tensor(4, 4)
     with autocast(black=BLACK | {F.gelu}, white=WHITE - {"mm"} | {torch.add}):
-        assert F.gelu(x.half()).dtype == f32 and torch.mm(x, x).dtype == f32 and (x + x).dtype == torch.float16
+        assert (
+            F.gelu(x.half()).dtype == f32
+            and torch.mm(x, x).dtype == f32
+            and (x + x).dtype == torch.float16
+        )
         assert torch.add(x, x).dtype == (x @ x).dtype == torch.float16
     with pytest.raises(ValueError, match="on two lists at once: softmax"):
         autocast(white=WHITE | {"softmax"})
@@ -214,7 +256,8 @@ def test_gray_takes_the_widest():
     with autocast(torch.float16):
         assert torch.dot(x, h).dtype == torch.addcmul(h, h, x).dtype == f32
         assert torch.dot(h, h).dtype == torch.float16
-        assert torch.cat([h, tensor(2, dtype=torch.bfloat16)]).dtype == f32  # neither half holds the other
+        # neither half holds the other
+        assert torch.cat([h, tensor(2, dtype=torch.bfloat16)]).dtype == f32
     with pytest.raises(RuntimeError, match="same dtype"):
         torch.dot(x, h)
 
@@ -232,7 +275,9 @@ def test_in_place_and_out_are_left_alone():
 def test_doubles_and_integers_are_left_alone():
     x, i = tensor(3, 3, dtype=f64), torch.arange(4).view(2, 2)
     with autocast(torch.float16):
-        assert (x @ x).dtype == x.sum().dtype == f64 and (i @ i).dtype == i.sum().dtype == torch.int64
+        assert (x @ x).dtype == x.sum().dtype == f64 and (
+            i @ i
+        ).dtype == i.sum().dtype == torch.int64
 
 
 def products(*inputs):
@@ -266,7 +311,10 @@ def test_nesting():
 def test_composites_are_opened_for_the_innermost_only():
     """What multi_head_attention_forward calls is cast by the inner one, and by none where that is off."""
     function, shapes = SAME["multi_head_attention"]
-    for inner, expected in ((autocast(torch.bfloat16), torch.bfloat16), (autocast(enabled=False), f32)):
+    for inner, expected in (
+        (autocast(torch.bfloat16), torch.bfloat16),
+        (autocast(enabled=False), f32),
+    ):
         with autocast(torch.float16):
             assert dtypes(inner, function, shapes)[0] == expected
             assert active().dtype == torch.float16 and not active()._silenced

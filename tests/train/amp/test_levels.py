@@ -33,12 +33,15 @@ def sgd(params):
     return torch.optim.SGD(params, lr=0.125)
 
 
-@pytest.mark.parametrize(("level", "seen", "weight", "norm", "optimizer", "scale", "out"), [
-    ("O0", [f32, f32, f32], f32, f32, torch.optim.SGD, 1.0, f32),
-    ("O1", [f32, f16, f16], f32, f32, torch.optim.SGD, 2.0**16, f32),
-    ("O2", [f16, f16, f16], f16, f32, Masters, 2.0**16, f32),
-    ("O3", [f16, f16, f16], f16, f16, torch.optim.SGD, 1.0, f32),
-])
+@pytest.mark.parametrize(
+    ("level", "seen", "weight", "norm", "optimizer", "scale", "out"),
+    [
+        ("O0", [f32, f32, f32], f32, f32, torch.optim.SGD, 1.0, f32),
+        ("O1", [f32, f16, f16], f32, f32, torch.optim.SGD, 2.0**16, f32),
+        ("O2", [f16, f16, f16], f16, f32, Masters, 2.0**16, f32),
+        ("O3", [f16, f16, f16], f16, f16, torch.optim.SGD, 1.0, f32),
+    ],
+)
 def test_what_is_in_which_dtype(level, seen, weight, norm, optimizer, scale, out):
     net = Net()
     amp = prepare(net, sgd, level)
@@ -47,19 +50,25 @@ def test_what_is_in_which_dtype(level, seen, weight, norm, optimizer, scale, out
     assert net.seen == seen and y.dtype == out
     assert net.first.weight is net.again.weight and net.first.weight.dtype == weight
     assert net.norm.weight.dtype == net.norm.running_mean.dtype == norm
-    assert net.shift.dtype == (f16 if level in ("O2", "O3") else f32) and net.count.dtype == torch.long
+    assert (
+        net.shift.dtype == (f16 if level in ("O2", "O3") else f32) and net.count.dtype == torch.long
+    )
     assert type(amp.optimizer) is optimizer and amp.scaler.get_scale() == scale
     assert len(list(LEVELS)) == 4
 
 
 def test_bf16_needs_no_scale():
-    assert [prepare(Net(), sgd, level, torch.bfloat16).scaler.enabled for level in LEVELS] == [False] * 4
+    assert [prepare(Net(), sgd, level, torch.bfloat16).scaler.enabled for level in LEVELS] == [
+        False
+    ] * 4
 
 
 def test_masters_start_as_the_halves():
     """Those of ranks with other seeds follow the broadcast of the halves; bits that it did not carry would differ."""
     amp = prepare(Net(), sgd, "O2")
-    assert all(map(torch.equal, amp.optimizer.masters(), [p.float() for p in amp.model.parameters()]))
+    assert all(
+        map(torch.equal, amp.optimizer.masters(), [p.float() for p in amp.model.parameters()])
+    )
 
 
 def test_keywords_and_other_inputs_are_passed_on():
@@ -80,7 +89,11 @@ def test_near_the_fp32_step(level, dtype):
     random, out = torch.Generator().manual_seed(0), {}
     x, y = torch.rand(4, 3, 8, 8, generator=random), torch.arange(4)
     for name in ("O0", level):
-        net = seeded_(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)))
+        net = seeded_(
+            nn.Sequential(
+                nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)
+            )
+        )
         start = torch.cat([p.detach().flatten() for p in net.parameters()])
         amp = prepare(net, sgd, name, dtype)
         with amp.autocast:
@@ -98,7 +111,9 @@ def test_near_the_fp32_step(level, dtype):
 def test_clipping_is_after_unscaling():
     moved = {}
     for level in ("O0", "O1", "O2"):
-        amp = prepare(mlp([4, 3], seed=2), sgd, level, scaler=LossScaler(256.0, enabled=level != "O0"))
+        amp = prepare(
+            mlp([4, 3], seed=2), sgd, level, scaler=LossScaler(256.0, enabled=level != "O0")
+        )
         params = getattr(amp.optimizer, "masters", amp.model.parameters)
         before = torch.cat([p.detach().flatten() for p in params()])
         with amp.autocast:
@@ -112,13 +127,19 @@ def test_clipping_is_after_unscaling():
 def test_masters_of_another():
     """An optimizer with masters of its own is taken as it is."""
     made = []
-    amp = prepare(mlp([4, 3]), lambda params: made.append(params) or Masters(params, sgd), "O2", masters=False)
+    amp = prepare(
+        mlp([4, 3]), lambda params: made.append(params) or Masters(params, sgd), "O2", masters=False
+    )
     assert type(amp.optimizer.inner) is torch.optim.SGD and all(p.dtype == f16 for p in made[0])
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (dict(level="O4"), "O0, O1, O2, O3 .* not 'O4'"), (dict(dtype=f32), "float32"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(level="O4"), "O0, O1, O2, O3 .* not 'O4'"),
+        (dict(dtype=f32), "float32"),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         prepare(mlp([2, 2]), sgd, **arguments)
@@ -129,13 +150,18 @@ def test_refused(arguments, message):
 def test_halve_drops_gradients_of_another_dtype():
     net = mlp([2, 2])
     net(torch.ones(1, 2)).sum().backward()
-    assert all(p.grad is None and p.dtype == torch.bfloat16 for p in halve_(net, torch.bfloat16).parameters())
+    assert all(
+        p.grad is None and p.dtype == torch.bfloat16
+        for p in halve_(net, torch.bfloat16).parameters()
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ several ranks
 def parallel(comm, level, bad_step, wrong=False):
     """Three samples a rank; those of the last rank overflow fp16 in one step."""
-    amp = prepare(mlp([4, 6, 3], seed=comm.rank), sgd, level, comm=comm, scaler=LossScaler(256.0, comm=comm))
+    amp = prepare(
+        mlp([4, 6, 3], seed=comm.rank), sgd, level, comm=comm, scaler=LossScaler(256.0, comm=comm)
+    )
     model, seen = DataParallel(amp.model, comm), []
     params = list(getattr(amp.optimizer, "masters", model.parameters)())
     for step in range(4):

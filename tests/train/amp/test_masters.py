@@ -75,7 +75,9 @@ def test_masters_are_what_fp32_would_be(name, dtype):
     for p, m, expected in zip(low.parameters(), optimizer.masters(), params, strict=True):
         assert m.dtype == torch.float32 and p.dtype == dtype and torch.equal(p, m.to(dtype))
         assert torch.equal(m, expected)
-    ours, theirs = ({k: v for k, v in o.param_groups[0].items() if k != "params"} for o in (optimizer, serial))
+    ours, theirs = (
+        {k: v for k, v in o.param_groups[0].items() if k != "params"} for o in (optimizer, serial)
+    )
     assert ours == theirs
 
 
@@ -106,11 +108,18 @@ def test_gradients_are_there_in_fp32_for_all_to_see():
     low(torch.ones(1, 4, dtype=torch.float16)).sum().backward()
     before = [p.grad.clone() for p in low.parameters()]
     found, masters = optimizer.gradients(), [m.clone() for m in optimizer.masters()]
-    assert found == optimizer.gradients() and all(p.grad is g for p, g in zip(low.parameters(), found, strict=True))
-    assert all(g.dtype == torch.float32 and torch.equal(g, b.float()) for g, b in zip(found, before, strict=True))
+    assert found == optimizer.gradients() and all(
+        p.grad is g for p, g in zip(low.parameters(), found, strict=True)
+    )
+    assert all(
+        g.dtype == torch.float32 and torch.equal(g, b.float())
+        for g, b in zip(found, before, strict=True)
+    )
     norm = nn.utils.clip_grad_norm_(low.parameters(), 0.5)
     optimizer.step()
-    moved = torch.cat([(a - b).flatten() for a, b in zip(masters, optimizer.masters(), strict=True)])
+    moved = torch.cat(
+        [(a - b).flatten() for a, b in zip(masters, optimizer.masters(), strict=True)]
+    )
     assert all(m.grad is None for m in optimizer.masters())
     assert norm > 1 and moved.norm().item() == pytest.approx(0.5, rel=1e-5)
 
@@ -134,7 +143,9 @@ def test_groups_and_options():
     first, second = (nn.Parameter(torch.ones(1, dtype=torch.float16)) for _ in range(2))
     optimizer = Masters([{"params": [first], "lr": 0.5}], torch.optim.SGD, lr=0.25)
     optimizer.add_param_group({"params": [second]})
-    assert [g["lr"] for g in optimizer.param_groups] == [0.5, 0.25] and optimizer.defaults["lr"] == 0.25
+    assert [g["lr"] for g in optimizer.param_groups] == [0.5, 0.25] and optimizer.defaults[
+        "lr"
+    ] == 0.25
     optimizer.param_groups[1]["lr"] = 0.125
     first.grad, second.grad = torch.ones_like(first), torch.ones_like(second)
     optimizer.step()
@@ -182,7 +193,9 @@ def test_saved_and_loaded():
         stepped(list(module.parameters()), stepping, 3)
     stepped(params, serial, 3)
     stepped(list(third.parameters()), back, 3)
-    for a, b, c, d in zip(optimizer.masters(), resumed.masters(), params, back.masters(), strict=True):
+    for a, b, c, d in zip(
+        optimizer.masters(), resumed.masters(), params, back.masters(), strict=True
+    ):
         assert torch.equal(a, b) and torch.equal(a, c) and torch.equal(a, d)
 
 
@@ -217,9 +230,15 @@ def parallel(comm, first):
     torch.manual_seed(comm.rank)
     module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).half()
     if first == "masters":
-        optimizer, model = Masters(module.parameters(), torch.optim.AdamW, lr=1e-3), DataParallel(module, comm)
+        optimizer, model = (
+            Masters(module.parameters(), torch.optim.AdamW, lr=1e-3),
+            DataParallel(module, comm),
+        )
     else:
-        model, optimizer = DataParallel(module, comm), Masters(module.parameters(), torch.optim.AdamW, lr=1e-3)
+        model, optimizer = (
+            DataParallel(module, comm),
+            Masters(module.parameters(), torch.optim.AdamW, lr=1e-3),
+        )
     scaler = LossScaler(init=256.0, comm=comm)
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(5))[comm.rank :: comm.size].half()
     for _ in range(3):
@@ -237,12 +256,16 @@ def test_with_data_parallel(first):
     run = World(2).run(parallel, first)
     assert [same for same, _ in run] == [True, True]
     for ours, expected in zip(run[0][1], serial, strict=True):
-        assert (ours - expected).abs().max() < 2e-4  # three steps of 1e-3, with gradients rounded to 11 bits
+        # three steps of 1e-3, with gradients rounded to 11 bits
+        assert (ours - expected).abs().max() < 2e-4
 
 
 def on_meta(comm):
     module = mlp([4, 6, 3], dtype=torch.float16, device="meta")
-    optimizer, scaler = Masters(module.parameters(), torch.optim.AdamW, lr=1e-3), LossScaler(comm=comm)
+    optimizer, scaler = (
+        Masters(module.parameters(), torch.optim.AdamW, lr=1e-3),
+        LossScaler(comm=comm),
+    )
     scaler.scale(module(torch.empty(2, 4, dtype=torch.float16, device="meta")).sum()).backward()
     scaler.step(optimizer)
     return [m.dtype for m in optimizer.masters()]

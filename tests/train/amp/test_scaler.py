@@ -11,7 +11,8 @@ from minidist.models import mlp
 from minidist.train.amp import LossScaler, Masters
 
 INF, NAN = math.inf, math.nan
-FACTORS = dict(growth_factor=1.7, backoff_factor=0.3, growth_interval=3)  # no powers of two: rounding counts
+# no powers of two: rounding counts
+FACTORS = dict(growth_factor=1.7, backoff_factor=0.3, growth_interval=3)
 
 
 class Theirs(torch.amp.GradScaler):
@@ -44,8 +45,13 @@ def train(make, planted, optimizers=1, clip=None, **options):
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             scaler.step(optimizer)
         scaler.update()
-        seen.append((scaler.state_dict(), [p.detach().clone() for p in net.parameters()],
-                     [len(o.state) for o in steppers]))  # fmt: skip
+        seen.append(
+            (
+                scaler.state_dict(),
+                [p.detach().clone() for p in net.parameters()],
+                [len(o.state) for o in steppers],
+            )
+        )
     return seen
 
 
@@ -58,12 +64,16 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
-@pytest.mark.parametrize("options", [{}, FACTORS, {"enabled": False}], ids=["defaults", "factors", "off"])
+@pytest.mark.parametrize(
+    "options", [{}, FACTORS, {"enabled": False}], ids=["defaults", "factors", "off"]
+)
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_step_by_step_as_torch(planted, options, clip):
     planted = [None] * 4 if options == {"enabled": False} else planted
     ours, theirs = (train(make, planted, clip=clip, **options) for make in (LossScaler, Theirs))
-    for (state, params, steps), (their_state, their_params, their_steps) in zip(ours, theirs, strict=True):
+    for (state, params, steps), (their_state, their_params, their_steps) in zip(
+        ours, theirs, strict=True
+    ):
         assert (state, steps) == (their_state, their_steps)
         assert all(map(torch.equal, params, their_params))
     assert len(ours) == len(planted)
@@ -74,15 +84,19 @@ def test_two_optimizers_as_torch(which):
     """The one with the inf is skipped, the other steps, and the scale backs off once."""
     planted = [None, (which, INF), None, None, None]
     ours, theirs = (train(make, planted, optimizers=2, **FACTORS) for make in (LossScaler, Theirs))
-    for (state, params, steps), (their_state, their_params, their_steps) in zip(ours, theirs, strict=True):
+    for (state, params, steps), (their_state, their_params, their_steps) in zip(
+        ours, theirs, strict=True
+    ):
         assert (state, steps) == (their_state, their_steps)
         assert all(map(torch.equal, params, their_params))
     assert ours[1][0]["scale"] == pytest.approx(0.3 * 2**10, rel=1e-6)
 
 
 def test_the_scale_stops_at_the_largest_of_fp32_as_torch():
-    found = [train(make, [None] * 120, growth_factor=4.0, growth_interval=1)[-1][0]
-             for make in (LossScaler, Theirs)]  # fmt: skip
+    found = [
+        train(make, [None] * 120, growth_factor=4.0, growth_interval=1)[-1][0]
+        for make in (LossScaler, Theirs)
+    ]
     assert found[0] == found[1]
     assert math.isfinite(found[0]["scale"])
 
@@ -92,7 +106,11 @@ def test_the_state_goes_over_to_torch_and_back():
     ours.load_state_dict(train(Theirs, PLANTED["one"], **FACTORS)[-1][0])
     theirs = Theirs()
     theirs.load_state_dict(ours.state_dict())
-    assert theirs.state_dict() == ours.state_dict() == train(LossScaler, PLANTED["one"], **FACTORS)[-1][0]
+    assert (
+        theirs.state_dict()
+        == ours.state_dict()
+        == train(LossScaler, PLANTED["one"], **FACTORS)[-1][0]
+    )
     assert LossScaler(enabled=False).state_dict() == {}
     with pytest.raises(ValueError, match="0 of its 5 entries"):
         ours.load_state_dict({})
@@ -125,7 +143,10 @@ def test_a_new_scale():
 def replicas(comm, bad_rank, agree=True):
     """Gradients differ between ranks, as those of parts of a model do; one rank's has an inf in the second step."""
     torch.manual_seed(comm.rank)
-    net, scaler = nn.Linear(3, 2), LossScaler(init=4.0, growth_interval=2, comm=comm if agree else None)
+    net, scaler = (
+        nn.Linear(3, 2),
+        LossScaler(init=4.0, growth_interval=2, comm=comm if agree else None),
+    )
     optimizer, seen = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), []
     for step in range(5):
         optimizer.zero_grad()
@@ -146,7 +167,10 @@ EXPECTED = [(False, 4.0), (True, 2.0), (False, 2.0), (False, 4.0), (False, 4.0)]
 def test_all_ranks_skip_the_same_step_and_no_other(n):
     for bad_rank in {0, n - 1}:
         assert list(World(n).run(replicas, bad_rank)) == [EXPECTED] * n
-    assert list(World(n).run(replicas, n)) == [([(False, s) for s in (4.0, 8.0, 8.0, 16.0, 16.0)], 0)] * n
+    assert (
+        list(World(n).run(replicas, n))
+        == [([(False, s) for s in (4.0, 8.0, 8.0, 16.0, 16.0)], 0)] * n
+    )
 
 
 def test_over_processes():
@@ -190,10 +214,17 @@ def test_on_meta_no_step_is_skipped():
 
 
 # ------------------------------------------------------------------------------------------------------------ refused
-@pytest.mark.parametrize("wrong", [
-    {"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"backoff_factor": 0.0}, {"growth_interval": 0}, {"init": 0.0},
-    {"init": INF},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"growth_factor": 1.0},
+        {"backoff_factor": 1.0},
+        {"backoff_factor": 0.0},
+        {"growth_interval": 0},
+        {"init": 0.0},
+        {"init": INF},
+    ],
+)
 def test_factors_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         LossScaler(**wrong)
@@ -242,7 +273,9 @@ def test_a_sparse_gradient_and_an_empty_one():
     before = table.weight.detach().clone()
     scaler.scale(table(torch.tensor([1, 1])).sum() + empty.sum()).backward()
     scaler.step(optimizer)
-    assert torch.allclose(before - table.weight, torch.tensor([[0.0, 0.0], [2.0, 2.0], [0, 0], [0, 0], [0, 0]]))
+    assert torch.allclose(
+        before - table.weight, torch.tensor([[0.0, 0.0], [2.0, 2.0], [0, 0], [0, 0], [0, 0]])
+    )
 
 
 def test_float64_may_be_large():

@@ -37,8 +37,12 @@ def serial(bad_step, clip):
 
 def sharded(comm, stage, bad_step, clip):
     """The same over ranks, with the inf in one gradient of the last rank."""
-    make = lambda params: ShardedOptimizer(params, sgd, comm, stage=stage, master_dtype=torch.float32)
-    amp = prepare(mlp(WIDTHS, seed=comm.rank), make, "O2", scaler=LossScaler(256.0, comm=comm), masters=False)
+    make = lambda params: ShardedOptimizer(
+        params, sgd, comm, stage=stage, master_dtype=torch.float32
+    )
+    amp = prepare(
+        mlp(WIDTHS, seed=comm.rank), make, "O2", scaler=LossScaler(256.0, comm=comm), masters=False
+    )
     losses, skips, first = [], [], next(amp.model.parameters())
     for step in range(STEPS):
         x, y = (t[comm.rank :: comm.size] for t in batch(step))

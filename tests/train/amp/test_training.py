@@ -19,10 +19,15 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("name", "steps", "seeds", "worse"), [("digits", 40, (0, 1, 2), 1.0), ("gpt", 30, (0,), 0.05)])
+@pytest.mark.parametrize(
+    ("name", "steps", "seeds", "worse"), [("digits", 40, (0, 1, 2), 1.0), ("gpt", 30, (0,), 0.05)]
+)
 def test_scaled_fp16_reaches_the_fp32_loss(name, steps, seeds, worse):
     job = jobs()[name]
-    found = {way: [reached(job, way, seed, steps) for seed in seeds] for way in ("fp32", "O2", "O2, no scaler", "O3")}
+    found = {
+        way: [reached(job, way, seed, steps) for seed in seeds]
+        for way in ("fp32", "O2", "O2, no scaler", "O3")
+    }
     exact = found["fp32"]
     assert off(found["O2"], exact) < 0.01 < off(found["O2, no scaler"], exact)
     assert all(b > (1 + worse) * a for a, b in zip(exact, found["O2, no scaler"], strict=True))
@@ -33,7 +38,9 @@ def test_scaled_fp16_reaches_the_fp32_loss(name, steps, seeds, worse):
 def test_updates_are_lost_where_all_is_half():
     """bf16 with a mean loss and plain SGD: nothing is wrong with the gradients, and O3 learns far less than O2."""
     job = jobs()["updates"]
-    exact, with_masters, without = (reached(job, way, 0, 200) for way in ("fp32", "O2, bf16", "O3, bf16"))
+    exact, with_masters, without = (
+        reached(job, way, 0, 200) for way in ("fp32", "O2, bf16", "O3, bf16")
+    )
     assert abs(with_masters / exact - 1) < 0.01 and without > 1.05 * exact
 
 

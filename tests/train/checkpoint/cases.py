@@ -62,8 +62,15 @@ def serial():
     """The model on one rank, without anything of ours but what is fused; and its optimizer after two steps."""
     torch.manual_seed(0)
     head = nn.Linear(H, V, bias=False)
-    model = nn.ModuleDict(dict(zip(NAMES, (nn.Embedding(V, H), TransformerLayer(H, 2), Strided(), GateUp(Alone), head),
-                                   strict=True)))  # fmt: skip
+    model = nn.ModuleDict(
+        dict(
+            zip(
+                NAMES,
+                (nn.Embedding(V, H), TransformerLayer(H, 2), Strided(), GateUp(Alone), head),
+                strict=True,
+            )
+        )
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for _ in range(2):
         for p in model.parameters():
@@ -87,12 +94,23 @@ class Split:
         self.tensor = comm.split([p * dp + d for p, d, _ in at])
         first, end = bounds(uneven(len(NAMES), pp))[self.stage]
         self.names = NAMES[first:end]
-        like = {"tokens": lambda: VocabEmbedding(V, H, self.tensor, seed=5), "layer": self._layer, "strided": Strided,
-                "gate_up": lambda: GateUp(self.tensor), "head": lambda: Padded(self.tensor)}  # fmt: skip
+        like = {
+            "tokens": lambda: VocabEmbedding(V, H, self.tensor, seed=5),
+            "layer": self._layer,
+            "strided": Strided,
+            "gate_up": lambda: GateUp(self.tensor),
+            "head": lambda: Padded(self.tensor),
+        }
         self.stages = nn.ModuleList(like[name]() for name in self.names)
-        self.model = FullySharded(self.stages, self.data, blocks=TensorLayer) if kind == "fully" else self.stages
+        self.model = (
+            FullySharded(self.stages, self.data, blocks=TensorLayer)
+            if kind == "fully"
+            else self.stages
+        )
         if kind.startswith("zero"):
-            self.optimizer = ShardedOptimizer(self.model.parameters(), torch.optim.AdamW, self.data, int(kind[-1]))
+            self.optimizer = ShardedOptimizer(
+                self.model.parameters(), torch.optim.AdamW, self.data, int(kind[-1])
+            )
         else:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.2)
 
@@ -121,17 +139,26 @@ class Split:
         else:
             state = self.optimizer.state_dict()["state"]
             found = {"model": self.stages.state_dict()}
-            found |= {what: {name: state[i][what] for i, name in enumerate(params)} for what in STATES}
-        return {f"{what}/{self.rename(name)}": x for what, some in found.items() for name, x in some.items()
-                if what == "model" or name in params}  # fmt: skip
+            found |= {
+                what: {name: state[i][what] for i, name in enumerate(params)} for what in STATES
+            }
+        return {
+            f"{what}/{self.rename(name)}": x
+            for what, some in found.items()
+            for name, x in some.items()
+            if what == "model" or name in params
+        }
 
     def expected(self, model, optimizer):
         """The same, cut by hand out of the serial ones."""
         state = {name: optimizer.state[p] for name, p in model.named_parameters()}
         whole = {f"model/{name}": x for name, x in model.state_dict().items()}
         whole |= {f"{what}/{name}": of[what] for name, of in state.items() for what in STATES}
-        return {key: self._part(key, x.detach()) for key, x in whole.items()
-                if key.split("/")[1].split(".")[0] in self.names}  # fmt: skip
+        return {
+            key: self._part(key, x.detach())
+            for key, x in whole.items()
+            if key.split("/")[1].split(".")[0] in self.names
+        }
 
     def _part(self, key, x):
         r, n = self.tensor.rank, self.tensor.size
@@ -144,9 +171,14 @@ class Split:
         if name == "tokens.weight":
             return x.split(uneven(V, n))[r]
         heads = [k * H // 2 for k in uneven(2, n)]
-        for suffix, dim, sizes in (("attention.qkv.weight", 0, [3 * k for k in heads]), ("mlp.fc.bias", 0, None),
-                                   ("attention.qkv.bias", 0, [3 * k for k in heads]), ("mlp.fc.weight", 0, None),
-                                   ("attention.proj.weight", 1, heads), ("mlp.proj.weight", 1, None)):  # fmt: skip
+        for suffix, dim, sizes in (
+            ("attention.qkv.weight", 0, [3 * k for k in heads]),
+            ("mlp.fc.bias", 0, None),
+            ("attention.qkv.bias", 0, [3 * k for k in heads]),
+            ("mlp.fc.weight", 0, None),
+            ("attention.proj.weight", 1, heads),
+            ("mlp.proj.weight", 1, None),
+        ):
             if name.endswith(suffix):
                 return x.split(sizes or uneven(4 * H, n), dim)[r]
         return x
@@ -155,13 +187,32 @@ class Split:
         """Bit for bit, in every name; names that do not."""
         ours, oracle = self.values(), self.expected(model, optimizer)
         assert ours.keys() == oracle.keys()
-        return [key for key, x in ours.items() if not torch.equal(x[: len(oracle[key])] if x.dim() else x, oracle[key])]
+        return [
+            key
+            for key, x in ours.items()
+            if not torch.equal(x[: len(oracle[key])] if x.dim() else x, oracle[key])
+        ]
 
 
-GRIDS = [("plain", 1, 1, 1), ("zero 1", 1, 2, 1), ("zero 2", 1, 3, 1), ("fully", 1, 2, 1), ("plain", 1, 1, 2),
-         ("fully", 1, 4, 1), ("plain", 1, 1, 3), ("plain", 2, 1, 1), ("zero 1", 1, 4, 1), ("plain", 1, 1, 4),
-         ("fully", 1, 2, 2), ("plain", 3, 1, 1), ("fully", 1, 3, 1), ("zero 2", 2, 2, 2), ("plain", 4, 1, 1),
-         ("plain", 1, 2, 2), ("fully", 2, 3, 1)]  # fmt: skip
+GRIDS = [
+    ("plain", 1, 1, 1),
+    ("zero 1", 1, 2, 1),
+    ("zero 2", 1, 3, 1),
+    ("fully", 1, 2, 1),
+    ("plain", 1, 1, 2),
+    ("fully", 1, 4, 1),
+    ("plain", 1, 1, 3),
+    ("plain", 2, 1, 1),
+    ("zero 1", 1, 4, 1),
+    ("plain", 1, 1, 4),
+    ("fully", 1, 2, 2),
+    ("plain", 3, 1, 1),
+    ("fully", 1, 3, 1),
+    ("zero 2", 2, 2, 2),
+    ("plain", 4, 1, 1),
+    ("plain", 1, 2, 2),
+    ("fully", 2, 3, 1),
+]
 
 
 def ranks(grid):

@@ -12,7 +12,9 @@ SHAPES = [(), (1,), (7,), (3, 4), (4, 1), (2, 3, 4), (2, 1, 3, 2)]
 
 
 def elements(box):
-    return set(itertools.product(*(range(a, a + n) for a, n in zip(box.first, box.size, strict=True))))
+    return set(
+        itertools.product(*(range(a, a + n) for a, n in zip(box.first, box.size, strict=True)))
+    )
 
 
 def some(shape, count=12):
@@ -20,8 +22,10 @@ def some(shape, count=12):
     random = torch.Generator().manual_seed(len(shape))
     for _ in range(count):
         ends = [sorted(torch.randint(0, n + 1, (2,), generator=random).tolist()) for n in shape]
-        yield Box(tuple(min(a, n - 1) for (a, _), n in zip(ends, shape, strict=True)),
-                  tuple(max(b - min(a, n - 1), 1) for (a, b), n in zip(ends, shape, strict=True)))  # fmt: skip
+        yield Box(
+            tuple(min(a, n - 1) for (a, _), n in zip(ends, shape, strict=True)),
+            tuple(max(b - min(a, n - 1), 1) for (a, b), n in zip(ends, shape, strict=True)),
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -53,8 +57,11 @@ def test_runs(shape):
     order = list(itertools.product(*map(range, shape)))
     for first, end in itertools.combinations_with_replacement(range(numel + 1), 2):
         boxes = list(runs(shape, first, end))
-        in_order = [i for box in boxes
-                    for i in itertools.product(*(range(a, a + n) for a, n in zip(*box, strict=True)))]
+        in_order = [
+            i
+            for box in boxes
+            for i in itertools.product(*(range(a, a + n) for a, n in zip(*box, strict=True)))
+        ]
         assert in_order == order[first:end]
         assert len(boxes) <= max(1, 2 * len(shape) - 1)
 

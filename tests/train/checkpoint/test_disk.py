@@ -15,7 +15,11 @@ WHOLE = b"".join(CHUNKS)
 def test_sums(tmp_path):
     found = disk.write(tmp_path / "file", CHUNKS)
     assert (tmp_path / "file").read_bytes() == WHOLE
-    assert found == disk.Sum(len(WHOLE), hashlib.sha256(WHOLE).hexdigest()) == disk.sum_of(tmp_path / "file")
+    assert (
+        found
+        == disk.Sum(len(WHOLE), hashlib.sha256(WHOLE).hexdigest())
+        == disk.sum_of(tmp_path / "file")
+    )
 
 
 def test_the_order(tmp_path, monkeypatch):
@@ -41,8 +45,15 @@ def test_the_order(tmp_path, monkeypatch):
     watch("fsync", lambda args, _: "fsync folder" if args[0] in folders else "fsync")
     watch("replace", lambda args, _: f"rename to {os.path.basename(args[1])}")
     disk.write(tmp_path / "file", [b"a", b"b"])
-    assert seen == ["open file.partial", "write", "write", "fsync", "rename to file", f"open {tmp_path.name}",
-                    "fsync folder"]  # fmt: skip
+    assert seen == [
+        "open file.partial",
+        "write",
+        "write",
+        "fsync",
+        "rename to file",
+        f"open {tmp_path.name}",
+        "fsync folder",
+    ]
 
 
 def test_short_writes(tmp_path, monkeypatch):

@@ -21,8 +21,13 @@ def many():
         x = torch.randint(0, 2, (3, 5), generator=RANDOM)
         found[f"of {dtype}"] = x.to(dtype)
     big = torch.randn(4, 3, 5, generator=RANDOM)
-    return found | {"": torch.ones(2), "ünï\"\n": big, "number": torch.tensor(3.5), "none": torch.zeros(0, 4),
-                    "half": torch.randn(7, generator=RANDOM).bfloat16()}  # fmt: skip
+    return found | {
+        "": torch.ones(2),
+        'ünï"\n': big,
+        "number": torch.tensor(3.5),
+        "none": torch.zeros(0, 4),
+        "half": torch.randn(7, generator=RANDOM).bfloat16(),
+    }
 
 
 def written(path, tensors, metadata=None):
@@ -30,7 +35,7 @@ def written(path, tensors, metadata=None):
     return path
 
 
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"a\n": "{\"b\"}"}])
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"a\n": '{"b"}'}])
 def test_the_same_bytes_as_the_package(tmp_path, metadata):
     tensors = many()
     ours = written(tmp_path / "ours", tensors, metadata).read_bytes()
@@ -65,7 +70,9 @@ def test_strided_tensors_are_written_row_by_row(tmp_path):
 
 def test_boxes_and_only_their_bytes(tmp_path, monkeypatch):
     x = torch.randn(5, 4, 6, generator=RANDOM)
-    file = File(written(tmp_path / "file", {"before": torch.ones(3), "x": x, "y": torch.tensor(2.0)}))
+    file = File(
+        written(tmp_path / "file", {"before": torch.ones(3), "x": x, "y": torch.tensor(2.0)})
+    )
     read, real = [], os.preadv
 
     def watched(descriptor, buffers, first):
@@ -73,9 +80,16 @@ def test_boxes_and_only_their_bytes(tmp_path, monkeypatch):
         return real(descriptor, buffers, first)
 
     monkeypatch.setattr(os, "preadv", watched)
-    for first, size, calls in (((0, 0, 0), (5, 4, 6), 1), ((1, 0, 0), (3, 4, 6), 1), ((2, 1, 0), (1, 2, 6), 1),
-                               ((2, 1, 0), (2, 2, 6), 2), ((0, 3, 2), (5, 1, 3), 5), ((1, 1, 5), (2, 3, 1), 6),
-                               ((4, 3, 5), (1, 1, 1), 1), ((1, 2, 3), (0, 1, 1), 0)):  # fmt: skip
+    for first, size, calls in (
+        ((0, 0, 0), (5, 4, 6), 1),
+        ((1, 0, 0), (3, 4, 6), 1),
+        ((2, 1, 0), (1, 2, 6), 1),
+        ((2, 1, 0), (2, 2, 6), 2),
+        ((0, 3, 2), (5, 1, 3), 5),
+        ((1, 1, 5), (2, 3, 1), 6),
+        ((4, 3, 5), (1, 1, 1), 1),
+        ((1, 2, 3), (0, 1, 1), 0),
+    ):
         read.clear()
         box = Box(first, size)
         assert torch.equal(file.read("x", box), box.view(x))
@@ -93,7 +107,9 @@ def test_every_truncation_is_refused(tmp_path):
         with pytest.raises(ValueError, match="file is no whole safetensors file"):
             File(path)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(ValueError, match=f"it has {len(whole) + 1} bytes, its header speaks of {len(whole)}"):
+    with pytest.raises(
+        ValueError, match=f"it has {len(whole) + 1} bytes, its header speaks of {len(whole)}"
+    ):
         File(path)
 
 
@@ -105,12 +121,26 @@ def headed(header, data=b"\0" * 16):
 ONE = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"PK\x03\x04" + b"\0" * 60, b"\x80\x04\x95" + b"\0" * 60, headed(b"not json"), headed([1]), headed({"w": 1}),
-    headed({"w": ONE | {"dtype": "F33"}}), headed({"w": ONE | {"shape": [5]}}), headed({"w": ONE | {"shape": None}}),
-    headed({"w": ONE | {"data_offsets": [4, 20]}}), headed({"v": ONE, "w": ONE}), headed({"w": {"dtype": "F32"}}),
-    headed({"w": ONE | {"shape": [-4]}}), headed(b"[" * 9000), struct.pack("<Q", 1 << 62) + b"\0" * 16,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04" + b"\0" * 60,
+        b"\x80\x04\x95" + b"\0" * 60,
+        headed(b"not json"),
+        headed([1]),
+        headed({"w": 1}),
+        headed({"w": ONE | {"dtype": "F33"}}),
+        headed({"w": ONE | {"shape": [5]}}),
+        headed({"w": ONE | {"shape": None}}),
+        headed({"w": ONE | {"data_offsets": [4, 20]}}),
+        headed({"v": ONE, "w": ONE}),
+        headed({"w": {"dtype": "F32"}}),
+        headed({"w": ONE | {"shape": [-4]}}),
+        headed(b"[" * 9000),
+        struct.pack("<Q", 1 << 62) + b"\0" * 16,
+    ],
+)
 def test_what_is_no_such_file(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match="is no whole safetensors file"):
@@ -118,5 +148,7 @@ def test_what_is_no_such_file(tmp_path, content):
 
 
 def test_a_dtype_that_it_does_not_have():
-    with pytest.raises(ValueError, match="w is complex128, which the safetensors format does not have"):
+    with pytest.raises(
+        ValueError, match="w is complex128, which the safetensors format does not have"
+    ):
         list(chunks({"w": torch.empty(2, dtype=torch.complex128)}, {}))

@@ -85,8 +85,12 @@ def test_at_every_step(tmp_path, calls, wait):
 
 def points(calls):
     """(rank, call) of every call, but of writes that follow each other in one file the first two."""
-    return [(rank, at) for rank, log in enumerate(calls) for at in range(len(log))
-            if log[max(0, at - 2) : at + 1] != ["write"] * 3]  # fmt: skip
+    return [
+        (rank, at)
+        for rank, log in enumerate(calls)
+        for at in range(len(log))
+        if log[max(0, at - 2) : at + 1] != ["write"] * 3
+    ]
 
 
 def last_of_manifest(log):

@@ -41,13 +41,18 @@ def test_names_do_not_say_that_a_module_is_wrapped():
 
 def test_every_element_is_somewhere_once():
     """Elements that say where they are, of a strided parameter in runs."""
+
     def program(comm):
         model = Hard()
         with torch.no_grad():
             model.strided.copy_(torch.arange(18.0).view(3, 6))
         shards = FullySharded(model, comm)
-        return [(one.box, one.values.clone()) for x, place in places(shards).items() if place.name == "strided"
-                for one in place.pieces(x, "")]  # fmt: skip
+        return [
+            (one.box, one.values.clone())
+            for x, place in places(shards).items()
+            if place.name == "strided"
+            for one in place.pieces(x, "")
+        ]
 
     for n in (1, 2, 3, 4, 7):
         whole = torch.full((3, 6), -1.0)
@@ -59,6 +64,9 @@ def test_every_element_is_somewhere_once():
 
 def test_sections_that_do_not_fit():
     module = nn.Linear(3, 4)
-    module.comm, module.cuts = type("Alone", (), dict(rank=0, size=1)), {"weight": Fused(0, [[2], [3]])}
+    module.comm, module.cuts = (
+        type("Alone", (), dict(rank=0, size=1)),
+        {"weight": Fused(0, [[2], [3]])},
+    )
     with pytest.raises(ValueError, match="a parameter has 4 along dimension 0, its sections 5"):
         places(module)

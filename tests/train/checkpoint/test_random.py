@@ -13,7 +13,13 @@ from minidist.train.checkpoint.values import decode, encode
 
 
 def drawn():
-    return torch.rand(3).tolist(), torch.randn(1).item(), random.random(), random.gauss(0, 1), np.random.normal(size=3)
+    return (
+        torch.rand(3).tolist(),
+        torch.randn(1).item(),
+        random.random(),
+        random.gauss(0, 1),
+        np.random.normal(size=3),
+    )
 
 
 def test_they_go_on():
@@ -53,7 +59,9 @@ class Gpus:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(self.states))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.device)
         monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: self.states[self.device].clone())
-        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: self.states[self.device].copy_(state))
+        monkeypatch.setattr(
+            torch.cuda, "set_rng_state", lambda state: self.states[self.device].copy_(state)
+        )
         return self
 
     def draw(self):
@@ -86,7 +94,9 @@ def test_what_was_saved_of_all_gpus(monkeypatch):
     fewer = Gpus(2, 1).stand_in(monkeypatch)
     fewer.draw()
     torch.rand(3)
-    with pytest.warns(UserWarning, match="generators of 4 GPUs .* sees 2: the generator of GPU 1 stays as it is"):
+    with pytest.warns(
+        UserWarning, match="generators of 4 GPUs .* sees 2: the generator of GPU 1 stays as it is"
+    ):
         set_random_state(state)
     assert fewer.draw() == [10, 2]
     assert torch.equal(torch.get_rng_state(), state["torch"])  # the others are set all the same

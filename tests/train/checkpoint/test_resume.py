@@ -12,7 +12,9 @@ from minidist.train.compress import PowerSGD
 from tests.parallel.cases import SAMPLES, data, made, mse
 from tests.train.checkpoint import cases
 
-EVERYWHERE = pytest.mark.parametrize(("where", "n"), [*(("world", n) for n in (1, 2, 3, 4)), ("processes", 2)])
+EVERYWHERE = pytest.mark.parametrize(
+    ("where", "n"), [*(("world", n) for n in (1, 2, 3, 4)), ("processes", 2)]
+)
 STEPS, BATCH = 7, 12
 
 
@@ -55,7 +57,10 @@ class Program:
 
     def save(self, checkpoints):
         common = {"scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict()}
-        own = {"random": random_state(), "feedback": self.compression and self.compression.state_dict()}
+        own = {
+            "random": random_state(),
+            "feedback": self.compression and self.compression.state_dict(),
+        }
         checkpoints.save(self.step, pieces(self.module, self.optimizer), common, own, wait=False)
 
     def load(self, checkpoints):
@@ -72,8 +77,12 @@ class Program:
     def end(self):
         """All that is left of a run."""
         state = self.optimizer.state_dict()["state"]
-        return ([p.detach().clone() for p in self.module.parameters()],
-                [x for of in state.values() for x in of.values()], self.scaler.state_dict(), torch.rand(2))  # fmt: skip
+        return (
+            [p.detach().clone() for p in self.module.parameters()],
+            [x for of in state.values() for x in of.values()],
+            self.scaler.state_dict(),
+            torch.rand(2),
+        )
 
 
 def undisturbed(comm, how):
@@ -115,7 +124,9 @@ def test_every_bit(tmp_path, where, n, how):
     run = cases.RUNS[where]
     oracle = run(n, undisturbed, how)
     losses = run(n, first, how, tmp_path, 4)
-    for (whole, end), before, (after, again) in zip(oracle, losses, run(n, second, how, tmp_path), strict=True):
+    for (whole, end), before, (after, again) in zip(
+        oracle, losses, run(n, second, how, tmp_path), strict=True
+    ):
         assert before + after == whole
         assert same(end, again)
 

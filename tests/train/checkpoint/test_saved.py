@@ -23,7 +23,9 @@ def alone(folder, pieces):
 def columns(comm, folder):
     """Each rank has two columns, and all have the bias."""
     mine = piece("model/w", X[:, 2 * comm.rank : 2 * comm.rank + 2], (10, 8), (0, 2 * comm.rank))
-    Checkpoints(folder, comm).save(4, [mine, piece("model/b", torch.ones(3)), piece("other", torch.zeros(2))])
+    Checkpoints(folder, comm).save(
+        4, [mine, piece("model/b", torch.ones(3)), piece("other", torch.zeros(2))]
+    )
 
 
 @pytest.fixture
@@ -40,8 +42,16 @@ def test_what_it_says(saved):
     saved.verify()
 
 
-@pytest.mark.parametrize("box", [Box.of((10, 8)), Box((3, 1), (2, 6)), Box((9, 7), (1, 1)), Box((0, 2), (10, 2)),
-                                 Box((2, 2), (0, 4))])  # fmt: skip
+@pytest.mark.parametrize(
+    "box",
+    [
+        Box.of((10, 8)),
+        Box((3, 1), (2, 6)),
+        Box((9, 7), (1, 1)),
+        Box((0, 2), (10, 2)),
+        Box((2, 2), (0, 4)),
+    ],
+)
 def test_any_part_and_only_its_bytes(saved, monkeypatch, box):
     wanted = piece("model/w", torch.zeros(box.size), (10, 8), box.first)
     read, real = [], os.preadv
@@ -55,7 +65,11 @@ def test_any_part_and_only_its_bytes(saved, monkeypatch, box):
     assert torch.equal(wanted.values, box.view(X))
     headers = [k for i, (file, k) in enumerate(read) if [f for f, _ in read[:i]].count(file) < 2]
     assert sum(k for _, k in read) - sum(headers) == 4 * box.numel
-    touched = {column // 2 for column in range(box.first[1], box.first[1] + box.size[1])} if box.numel else ()
+    touched = (
+        {column // 2 for column in range(box.first[1], box.first[1] + box.size[1])}
+        if box.numel
+        else ()
+    )
     assert len({file for file, _ in read}) == len(touched)
 
 
@@ -67,11 +81,23 @@ def test_into_a_strided_view(saved):
     assert not x[4:].any()
 
 
-@pytest.mark.parametrize(("wrong", "words"), [
-    (piece("model/v", torch.zeros(3)), r"has no model/v; it has \d+ tensors, \['model/b', 'model/w'\] among them"),
-    (piece("model/b", torch.zeros(4)), r"model/b is \(4,\) torch.float32 here, and \(3,\) torch.float32 in "),
-    (piece("model/b", torch.zeros(3).half()), r"model/b is \(3,\) torch.float16 here, and \(3,\) torch.float32 in "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            piece("model/v", torch.zeros(3)),
+            r"has no model/v; it has \d+ tensors, \['model/b', 'model/w'\] among them",
+        ),
+        (
+            piece("model/b", torch.zeros(4)),
+            r"model/b is \(4,\) torch.float32 here, and \(3,\) torch.float32 in ",
+        ),
+        (
+            piece("model/b", torch.zeros(3).half()),
+            r"model/b is \(3,\) torch.float16 here, and \(3,\) torch.float32 in ",
+        ),
+    ],
+)
 def test_what_it_has_not(saved, wrong, words):
     first = piece("model/w", torch.zeros(10, 8))
     with pytest.raises(ValueError, match=words):
@@ -97,7 +123,9 @@ def test_tied_parameters_in_one_file(tmp_path):
     again = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     again[1].weight = again[0].weight
     safetensors.torch.load_model(again, tmp_path / "one")
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), tied.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), tied.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer", "remove", "swap"])
@@ -110,8 +138,11 @@ def test_damage_is_found(saved, damage, rank):
     elif damage == "remove":
         files[rank].unlink()
     else:
-        changed = {"flip": content[:-3] + bytes([content[-3] ^ 64]) + content[-2:], "cut": content[:-1],
-                   "longer": content + b"\0"}  # fmt: skip
+        changed = {
+            "flip": content[:-3] + bytes([content[-3] ^ 64]) + content[-2:],
+            "cut": content[:-1],
+            "longer": content + b"\0",
+        }
         files[rank].write_bytes(changed[damage])
     with pytest.raises(Refused, match=files[rank].name):
         saved.verify()

@@ -31,16 +31,30 @@ def test_replicas_share_the_work(n):
 
 
 def test_who_alone_has_it_writes_it():
-    found = owners([table(whole("a", 1), part("m", 0, 3)), table(whole("a", 1), part("m", 3, 3)), table(whole("b", 9))])
+    found = owners(
+        [
+            table(whole("a", 1), part("m", 0, 3)),
+            table(whole("a", 1), part("m", 3, 3)),
+            table(whole("b", 9)),
+        ]
+    )
     by_key = {one.key: rank for one, rank in found.items()}
     assert by_key == {"a": 0, "m[0:3, 0:2]": 0, "m[3:6, 0:2]": 1, "b": 2}
     m = tensors(found)["m"]
-    assert m == {"dtype": "F32", "shape": [6, 2], "pieces": [["rank-00000.safetensors", [0, 0], [3, 2]],
-                                                             ["rank-00001.safetensors", [3, 0], [3, 2]]]}  # fmt: skip
+    assert m == {
+        "dtype": "F32",
+        "shape": [6, 2],
+        "pieces": [
+            ["rank-00000.safetensors", [0, 0], [3, 2]],
+            ["rank-00001.safetensors", [3, 0], [3, 2]],
+        ],
+    }
 
 
 def test_empty_ones():
-    found = owners([table(part("m", 0, 6), whole("none", 0)), table(part("m", 6, 0), whole("none", 0))])
+    found = owners(
+        [table(part("m", 0, 6), whole("none", 0)), table(part("m", 6, 0), whole("none", 0))]
+    )
     assert [one.key for one in found] == ["m", "none"]
     assert found[Row.of(part("m", 0, 6))] == 0
 
@@ -49,11 +63,18 @@ def test_the_same_piece_twice_on_a_rank():
     assert len(owners([table(whole("a", 2), whole("a", 2))])) == 1
 
 
-@pytest.mark.parametrize(("one", "other", "words"), [
-    (whole("w", 3), whole("w", 4), r"w is \(3, 2\) F32 on rank 0, and \(4, 2\) F32 on rank 1"),
-    (whole("w", 3), whole("w", 3, torch.float16), r"w is \(3, 2\) F32 on rank 0, and \(3, 2\) F16 on rank 1"),
-    (part("w", 0, 3), part("w", 4, 2), r"w is \(6, 2\), and no rank has \[3:4, 0:2\] of it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (whole("w", 3), whole("w", 4), r"w is \(3, 2\) F32 on rank 0, and \(4, 2\) F32 on rank 1"),
+        (
+            whole("w", 3),
+            whole("w", 3, torch.float16),
+            r"w is \(3, 2\) F32 on rank 0, and \(3, 2\) F16 on rank 1",
+        ),
+        (part("w", 0, 3), part("w", 4, 2), r"w is \(6, 2\), and no rank has \[3:4, 0:2\] of it"),
+    ],
+)
 def test_what_does_not_fit_together(one, other, words):
     with pytest.raises(ValueError, match=words):
         owners([table(one), table(other)])

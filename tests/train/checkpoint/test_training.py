@@ -60,7 +60,13 @@ def test_through_all_grids_and_back(tmp_path, serial):
 
 def test_over_processes(tmp_path, serial):
     World(1).run(save_serial, tmp_path, *serial)
-    for grid in (("plain", 1, 1, 1), ("plain", 1, 1, 2), ("fully", 1, 3, 1), ("zero 1", 2, 2, 1), ("plain", 1, 2, 1)):
+    for grid in (
+        ("plain", 1, 1, 1),
+        ("plain", 1, 1, 2),
+        ("fully", 1, 3, 1),
+        ("zero 1", 2, 2, 1),
+        ("plain", 1, 2, 1),
+    ):
         n = cases.ranks(grid)
         assert cases.RUNS["processes"](n, move, tmp_path, grid, serial) == [([], 0.1)] * n
         check(manifest.finished(tmp_path)[-1], *serial)
@@ -70,7 +76,9 @@ def test_bytes_are_shared(tmp_path, serial):
     """Four replicas write a quarter each, about."""
     World(1).run(save_serial, tmp_path, *serial)
     World(4).run(move, tmp_path, ("plain", 1, 4, 1), serial)
-    one, four = (sorted(p.stat().st_size for p in path.glob("rank*")) for path in manifest.finished(tmp_path))
+    one, four = (
+        sorted(p.stat().st_size for p in path.glob("rank*")) for path in manifest.finished(tmp_path)
+    )
     assert sum(four) < 1.2 * one[0] + 4 * 4096  # headers
     assert four[-1] < 1.3 * sum(four) / 4
 
@@ -81,15 +89,19 @@ LOW = torch.float16
 def optimizers(model, comm):
     """Those that keep more than states, over fp16 parameters."""
     p, adam = list(model.parameters()), torch.optim.AdamW
-    return {"masters": lambda: Masters(p, adam, lr=0.1),
-            "sharded masters": lambda: ShardedOptimizer(p, adam, comm, 2, torch.float32, lr=0.1),
-            "offloaded": lambda: OffloadedOptimizer(p, adam, comm, "delayed", 1, torch.float32, lr=0.1)}  # fmt: skip
+    return {
+        "masters": lambda: Masters(p, adam, lr=0.1),
+        "sharded masters": lambda: ShardedOptimizer(p, adam, comm, 2, torch.float32, lr=0.1),
+        "offloaded": lambda: OffloadedOptimizer(p, adam, comm, "delayed", 1, torch.float32, lr=0.1),
+    }
 
 
 def steps(model, optimizer, comm, seeds):
     for seed in seeds:
         for i, p in enumerate(model.parameters()):
-            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * seed + i)).to(LOW)
+            p.grad = torch.randn(
+                p.shape, generator=torch.Generator().manual_seed(10 * seed + i)
+            ).to(LOW)
         optimizer.step()
 
 
@@ -106,13 +118,19 @@ def masters(comm, folder, name):
         if part == 1:
             checkpoints.save(2, pieces(model, optimizer))
         whole = optimizer.state_dict()
-        values = whole["masters"].values() if isinstance(whole["masters"], dict) else whole["masters"]
+        values = (
+            whole["masters"].values() if isinstance(whole["masters"], dict) else whole["masters"]
+        )
         found.append([x.clone() for x in (*model.parameters(), *values)])
-    return all(torch.equal(a, b) for a, b in zip(found[0], found[2], strict=True)), whole.get("offload")
+    return all(torch.equal(a, b) for a, b in zip(found[0], found[2], strict=True)), whole.get(
+        "offload"
+    )
 
 
-@pytest.mark.parametrize(("n", "name"), [(1, "masters"), (1, "sharded masters"), (3, "sharded masters"),
-                                         (1, "offloaded")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "name"),
+    [(1, "masters"), (1, "sharded masters"), (3, "sharded masters"), (1, "offloaded")],
+)
 def test_masters_go_on_bit_for_bit(tmp_path, n, name):
     more = {"steps": 4, "pending": True} if name == "offloaded" else None
     assert World(n).run(masters, tmp_path, name) == [(True, more)] * n
@@ -135,7 +153,9 @@ def test_frozen_since(tmp_path, n):
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     optimizer.step()
-    World(1).run(lambda comm, mine: Checkpoints(tmp_path, comm).save(1, mine), pieces(model, optimizer))
+    World(1).run(
+        lambda comm, mine: Checkpoints(tmp_path, comm).save(1, mine), pieces(model, optimizer)
+    )
     oracle = optimizer.state_dict()["state"]
     for found in World(n).run(thawed, tmp_path):
         assert found.keys() == oracle.keys()
@@ -159,12 +179,16 @@ def wrong(comm, folder, how):
         pieces(FullySharded(model, comm), torch.optim.SGD(nn.Linear(3, 2).parameters()))
 
 
-@pytest.mark.parametrize(("how", "words"), [
-    ("groups", "has 1 groups of parameters, the optimizer 2"), ("names", "has no model/0.weight"),
-    ("more", "has 1 tensors more than the model: model/bias"),
-    ("shape", r"model/weight is \(2, 4\) torch.float32 here, and \(2, 3\)"),
-    ("foreign", "parameter 0 of 2 of the optimizer is none of the model's"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("groups", "has 1 groups of parameters, the optimizer 2"),
+        ("names", "has no model/0.weight"),
+        ("more", "has 1 tensors more than the model: model/bias"),
+        ("shape", r"model/weight is \(2, 4\) torch.float32 here, and \(2, 3\)"),
+        ("foreign", "parameter 0 of 2 of the optimizer is none of the model's"),
+    ],
+)
 def test_what_does_not_fit(tmp_path, how, words):
     with pytest.raises(ValueError, match=words):
         World(2).run(wrong, tmp_path, how)

@@ -10,9 +10,27 @@ import torch
 
 from minidist.train.checkpoint.values import decode, encode
 
-VALUES = [None, True, 0, -(2**70), 0.1, -0.0, 5e-324, math.inf, "wörd\n\ud800", "", [], {}, (), [1, (2, [3])],
-          {1: "int", "1": "str", (1, 2): None, None: 0.0}, {"betas": (0.9, 0.95), "fused": None},
-          ["tensor", "x"], ["dict", []], {"list": ["list"]}]  # fmt: skip
+VALUES = [
+    None,
+    True,
+    0,
+    -(2**70),
+    0.1,
+    -0.0,
+    5e-324,
+    math.inf,
+    "wörd\n\ud800",
+    "",
+    [],
+    {},
+    (),
+    [1, (2, [3])],
+    {1: "int", "1": "str", (1, 2): None, None: 0.0},
+    {"betas": (0.9, 0.95), "fused": None},
+    ["tensor", "x"],
+    ["dict", []],
+    {"list": ["list"]},
+]
 
 
 def there_and_back(value):
@@ -46,9 +64,13 @@ def test_tensors():
     assert found["a"][1]["b"] is value["a"][1]["b"]
 
 
-@pytest.mark.parametrize("wrong", [{1, 2}, b"bytes", object(), np.zeros(2), torch.float32, lambda: 0, 1j])
+@pytest.mark.parametrize(
+    "wrong", [{1, 2}, b"bytes", object(), np.zeros(2), torch.float32, lambda: 0, 1j]
+)
 def test_others_are_refused_by_place(wrong):
-    with pytest.raises(ValueError, match=f"more/1/x is a {type(wrong).__name__}: a checkpoint holds dicts"):
+    with pytest.raises(
+        ValueError, match=f"more/1/x is a {type(wrong).__name__}: a checkpoint holds dicts"
+    ):
         encode({"more": [0, {"x": wrong}]}, None)
 
 

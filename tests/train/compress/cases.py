@@ -16,7 +16,10 @@ from tests.largest import largest
 from tests.parallel.cases import difference, replicas_equal
 
 STEPS, LR = 6, 0.05
-RUNS = {"world": lambda n, *args: World(n).run(*args), "processes": lambda n, program, *args: launch(program, n, *args)}
+RUNS = {
+    "world": lambda n, *args: World(n).run(*args),
+    "processes": lambda n, program, *args: launch(program, n, *args),
+}
 EVERYWHERE = [*(("world", n) for n in (1, 2, 3, 4)), ("processes", 3)]
 
 
@@ -62,7 +65,11 @@ def train(comm, compression, steps=STEPS, weighted=False, epochs=False, options=
         assert model.module.never.weight.grad is None
         optimizer.step()
         seen.append([p.detach().clone() for p in model.parameters()])
-    return seen, replicas_equal(comm, list(model.parameters())), copy.deepcopy(compression.state_dict())
+    return (
+        seen,
+        replicas_equal(comm, list(model.parameters())),
+        copy.deepcopy(compression.state_dict()),
+    )
 
 
 def by_oracle(oracle, n, steps=STEPS, weighted=False, order=None):
@@ -75,7 +82,12 @@ def by_oracle(oracle, n, steps=STEPS, weighted=False, order=None):
         grads = []
         for rank, size in enumerate(sizes):
             found = torch.autograd.grad(loss_of(model, rank, step, size), list(named.values()))
-            grads.append({name: g.numpy() * (size / sum(sizes)) for name, g in zip(named, found, strict=True)})
+            grads.append(
+                {
+                    name: g.numpy() * (size / sum(sizes))
+                    for name, g in zip(named, found, strict=True)
+                }
+            )
         averages = oracle(step, grads)
         with torch.no_grad():
             for name, p in named.items():
@@ -87,12 +99,16 @@ def by_oracle(oracle, n, steps=STEPS, weighted=False, order=None):
 def worst(results, expected):
     """How far the parameters of any rank are from the oracle's, at any step. The replicas are equal."""
     assert all(same for _, same, _ in results)
-    return largest(difference(a, b) for seen, _, _ in results for a, b in zip(seen, expected, strict=True))
+    return largest(
+        difference(a, b) for seen, _, _ in results for a, b in zip(seen, expected, strict=True)
+    )
 
 
 def a_step(n, program, *args, device="cpu"):
     """Bytes of the fourth step of `program(comm, …, steps)`, all ranks together."""
-    four, three = (World(n, device=device).run(program, *args, steps).trace.bytes_sent() for steps in (4, 3))
+    four, three = (
+        World(n, device=device).run(program, *args, steps).trace.bytes_sent() for steps in (4, 3)
+    )
     return four - three
 
 

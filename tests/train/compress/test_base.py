@@ -9,7 +9,16 @@ from minidist.comm import World
 from minidist.parallel.data import DataParallel
 from minidist.train.compress import DGC, Dense, Half, PowerSGD, Sign
 from tests.parallel.cases import difference, replicas_equal
-from tests.train.compress.cases import EVERYWHERE, RUNS, Momentum, by_oracle, loss_of, net, train, worst
+from tests.train.compress.cases import (
+    EVERYWHERE,
+    RUNS,
+    Momentum,
+    by_oracle,
+    loss_of,
+    net,
+    train,
+    worst,
+)
 
 MAKE = {
     "dense": Dense,
@@ -31,6 +40,7 @@ def test_dense_is_the_average(run, n, weighted):
 
 def resumed(comm, make, first, steps, through):
     """The parameters after `first + steps`, saved and loaded after `first` of them."""
+
     def some(model, begin, end):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for step in range(begin, end):
@@ -81,8 +91,13 @@ def test_loading_what_another_kept():
 
     def program(comm):
         compression = Sign()
-        compression.load_state_dict({"kind": "Sign", "progress": {},
-                                     "parameters": {"first.weight": {"error": torch.zeros(7)}}})  # fmt: skip
+        compression.load_state_dict(
+            {
+                "kind": "Sign",
+                "progress": {},
+                "parameters": {"first.weight": {"error": torch.zeros(7)}},
+            }
+        )
         train(comm, compression, 1)
 
     with pytest.raises(ValueError, match=r"first\.weight has 240 numbers.*7"):
@@ -111,15 +126,22 @@ def accumulated(comm, make, how):
             (one() + two()).backward()
         if how == "average again":
             model.average()
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None], model.compression.state_dict()
+    return [
+        p.grad.clone() for p in model.parameters() if p.grad is not None
+    ], model.compression.state_dict()
 
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("how", ["no_sync", "average again", "zeros"])
 def test_accumulation(name, how):
-    for one, other in zip(World(3).run(accumulated, MAKE[name], "at once"),
-                          World(3).run(accumulated, MAKE[name], how), strict=True):  # fmt: skip
-        assert len(one[0]) == 7 and difference(one[0], other[0]) < (2e-3 if name == "half" else 1e-13)
+    for one, other in zip(
+        World(3).run(accumulated, MAKE[name], "at once"),
+        World(3).run(accumulated, MAKE[name], how),
+        strict=True,
+    ):
+        assert len(one[0]) == 7 and difference(one[0], other[0]) < (
+            2e-3 if name == "half" else 1e-13
+        )
         for param, kept in one[1]["parameters"].items():
             for what in kept.keys() & {"error", "u", "v"}:
                 assert torch.allclose(kept[what], other[1]["parameters"][param][what], atol=1e-13)
@@ -128,6 +150,7 @@ def test_accumulation(name, how):
 @pytest.mark.parametrize("name", ["sign", "dgc"])
 def test_two_backwards_add_two_averages(name):
     """What was averaged is not compressed a second time."""
+
     def program(comm, twice):
         model, total = DataParallel(net(), comm, compression=MAKE[name]()), 0
         for step in range(3):
@@ -142,15 +165,22 @@ def test_two_backwards_add_two_averages(name):
 
 
 @pytest.mark.parametrize("name", MAKE)
-@pytest.mark.parametrize("options", [{"overlap": False, "bucket_bytes": 1}, {"algorithm": "halving_doubling"}])
+@pytest.mark.parametrize(
+    "options", [{"overlap": False, "bucket_bytes": 1}, {"algorithm": "halving_doubling"}]
+)
 def test_buckets_and_algorithms_do_not_matter(name, options):
     """Nor overlap. But for the Qs, which are drawn for each bucket, and rounding."""
     if name in ("powersgd", "cold") and "bucket_bytes" in options:
         options = options | {"bucket_bytes": 2000}
-    runs = [World(4).run(train, MAKE[name](), 3, False, False, o) for o in ({"bucket_bytes": 25 << 20}, options)]
+    runs = [
+        World(4).run(train, MAKE[name](), 3, False, False, o)
+        for o in ({"bucket_bytes": 25 << 20}, options)
+    ]
     assert all(same for results in runs for _, same, _ in results)
     if "algorithm" in options or name not in ("powersgd", "cold"):
-        assert difference(runs[0][0][0][-1], runs[1][0][0][-1]) < (1e-3 if name == "half" else 1e-12)
+        assert difference(runs[0][0][0][-1], runs[1][0][0][-1]) < (
+            1e-3 if name == "half" else 1e-12
+        )
 
 
 class Branches(torch.nn.Module):
@@ -167,20 +197,33 @@ class Branches(torch.nn.Module):
 @pytest.mark.parametrize("name", MAKE)
 def test_what_no_rank_has_waits(name):
     """Branch 2 has a gradient in the first step, then none: None for the optimizer, and what is kept does not move."""
+
     def program(comm):
         torch.manual_seed(0)
         model = DataParallel(Branches().double(), comm, compression=MAKE[name]())
         seen = []
         for which in (2, comm.rank, comm.rank, 2):
             model.zero_grad()
-            model(torch.ones(2, 12, dtype=torch.float64) * (comm.rank + 1), which).square().mean().backward()
+            model(
+                torch.ones(2, 12, dtype=torch.float64) * (comm.rank + 1), which
+            ).square().mean().backward()
             seen.append([p.grad is not None for b in model.module.branches for p in b.parameters()])
-            seen.append({k: x.clone() for k, x in model.compression.of("branches.2.weight").items() if k != "steps"})
+            seen.append(
+                {
+                    k: x.clone()
+                    for k, x in model.compression.of("branches.2.weight").items()
+                    if k != "steps"
+                }
+            )
         return seen, replicas_equal(comm, [p.grad for p in model.module.branches[2].parameters()])
 
     for seen, same in World(2).run(program):
-        assert same and seen[0::2] == [[False] * 4 + [True] * 2, [True] * 4 + [False] * 2, [True] * 4 + [False] * 2,
-                                       [False] * 4 + [True] * 2]  # fmt: skip
+        assert same and seen[0::2] == [
+            [False] * 4 + [True] * 2,
+            [True] * 4 + [False] * 2,
+            [True] * 4 + [False] * 2,
+            [False] * 4 + [True] * 2,
+        ]
         assert equal(seen[1], seen[3]) and equal(seen[1], seen[5])
 
 

@@ -23,4 +23,6 @@ def test_there_and_back(length, dtype, share):
 
 def test_only_in_the_last_block():
     places = torch.tensor([2 * BLOCK, 3 * BLOCK - 1])
-    assert torch.equal(unpack(pack(torch.ones(2), places, 3 * BLOCK), 2, 3 * BLOCK, torch.float32)[1], places)
+    assert torch.equal(
+        unpack(pack(torch.ones(2), places, 3 * BLOCK), 2, 3 * BLOCK, torch.float32)[1], places
+    )

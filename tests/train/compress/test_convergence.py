@@ -17,7 +17,9 @@ def one_thread():
 
 def test_without_a_part_it_does_not_learn():
     ways = [way for way in WAYS if way != "dense"]
-    found = {way: accuracies[0] for way, accuracies in parts(seeds=(0,), epochs=8, ways=ways).items()}
+    found = {
+        way: accuracies[0] for way, accuracies in parts(seeds=(0,), epochs=8, ways=ways).items()
+    }
     assert found["DGC"] > 90
     assert found["no momentum correction"] < found["DGC"] - 3
     assert found["no masking"] < found["DGC"] - 10

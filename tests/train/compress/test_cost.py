@@ -7,7 +7,13 @@ from minidist.comm import World
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
 from minidist.train.compress import DGC, Dense, Half, PowerSGD, Sign
-from minidist.train.compress.cost import dense_bytes, dgc_bytes, half_bytes, powersgd_bytes, sign_bytes
+from minidist.train.compress.cost import (
+    dense_bytes,
+    dgc_bytes,
+    half_bytes,
+    powersgd_bytes,
+    sign_bytes,
+)
 
 SIZES = [30, 50, 20, 3]
 SHAPES = [p.shape for p in mlp(SIZES).parameters()]
@@ -22,12 +28,18 @@ def test_by_hand():
     assert powersgd_bytes(shapes, 4, 2) == 2 * 3 * 4 * (2 + 100 + 2 * 150)
     assert dgc_bytes(shapes, 4, 0.99) == 2 * 3 * 4 * (2 + 100) + 4 * 3 * (6 * 50 + 8)
     assert dgc_bytes(shapes, 4, 0.99, small=9999) == 2 * 3 * 4 * (2 + 5100)
-    assert powersgd_bytes([(3, 4, 5), ()], 2, 8, w=8) == 2 * 8 * (2 + 61)  # 3·23 numbers would not save half
+    # 3·23 numbers would not save half
+    assert powersgd_bytes([(3, 4, 5), ()], 2, 8, w=8) == 2 * 8 * (2 + 61)
 
 
 def steps(comm, compression, sizes, device, count, dtype=torch.float32):
-    model = DataParallel(mlp(sizes, dtype=dtype, device=device), comm, bucket_bytes=1 << 30,
-                         first_bucket_bytes=1 << 30, compression=compression)  # fmt: skip
+    model = DataParallel(
+        mlp(sizes, dtype=dtype, device=device),
+        comm,
+        bucket_bytes=1 << 30,
+        first_bucket_bytes=1 << 30,
+        compression=compression,
+    )
     x = torch.ones(2, sizes[0], dtype=dtype, device=device)
     for step in range(count):
         model.zero_grad()
@@ -37,7 +49,9 @@ def steps(comm, compression, sizes, device, count, dtype=torch.float32):
 def a_step(n, *args, **kwargs):
     """Bytes of the second step, all ranks together."""
     device = args[-1]
-    more, less = (World(n, device=device).run(steps, *args, c, **kwargs).trace.bytes_sent() for c in (2, 1))
+    more, less = (
+        World(n, device=device).run(steps, *args, c, **kwargs).trace.bytes_sent() for c in (2, 1)
+    )
     return more - less
 
 
@@ -45,16 +59,21 @@ def a_step(n, *args, **kwargs):
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_counted(n, device):
     for compression, said in [
-        (Dense(), dense_bytes(SHAPES, n)), (Half(), half_bytes(SHAPES, n)), (Sign(), sign_bytes(SHAPES, n)),
-        (PowerSGD(1), powersgd_bytes(SHAPES, n)), (PowerSGD(4, min_rate=1), powersgd_bytes(SHAPES, n, 4, 1)),
+        (Dense(), dense_bytes(SHAPES, n)),
+        (Half(), half_bytes(SHAPES, n)),
+        (Sign(), sign_bytes(SHAPES, n)),
+        (PowerSGD(1), powersgd_bytes(SHAPES, n)),
+        (PowerSGD(4, min_rate=1), powersgd_bytes(SHAPES, n, 4, 1)),
         (DGC(0.99, small=60, warm_up=()), dgc_bytes(SHAPES, n, 0.99, 60)),
         (DGC(0.9, small=0, clip=1, warm_up=(), masking=False), dgc_bytes(SHAPES, n, 0.9, 0)),
-    ]:  # fmt: skip
+    ]:
         assert a_step(n, compression, SIZES, device) == said
 
 
 def test_counted_in_float64():
-    assert a_step(3, DGC(0.99, warm_up=()), SIZES, "cpu", dtype=torch.float64) == dgc_bytes(SHAPES, 3, 0.99, w=8)
+    assert a_step(3, DGC(0.99, warm_up=()), SIZES, "cpu", dtype=torch.float64) == dgc_bytes(
+        SHAPES, 3, 0.99, w=8
+    )
     assert a_step(3, Sign(), SIZES, "cpu", dtype=torch.float64) == sign_bytes(SHAPES, 3, w=8)
 
 

@@ -8,7 +8,16 @@ from minidist.comm import World
 from minidist.parallel.data import DataParallel
 from minidist.train.compress import DGC
 from tests.parallel.cases import difference
-from tests.train.compress.cases import EVERYWHERE, RUNS, Momentum, by_oracle, loss_of, net, train, worst
+from tests.train.compress.cases import (
+    EVERYWHERE,
+    RUNS,
+    Momentum,
+    by_oracle,
+    loss_of,
+    net,
+    train,
+    worst,
+)
 
 SMALL = 30  # numbers: the biases and the scale
 
@@ -17,7 +26,13 @@ class Oracle:
     """Lin et al. 2018, Algorithms 4 and 5 (Algorithm 1 without momentum), node by node, threshold and mask."""
 
     def __init__(self, sparsities, m=0.9, nesterov=False, masking=True, clip=None):
-        self.sparsities, self.m, self.nesterov, self.masking, self.clip = sparsities, m, nesterov, masking, clip
+        self.sparsities, self.m, self.nesterov, self.masking, self.clip = (
+            sparsities,
+            m,
+            nesterov,
+            masking,
+            clip,
+        )
         self.small, self.U, self.V = Momentum(m, nesterov), {}, {}
 
     def __call__(self, step, grads):
@@ -25,15 +40,24 @@ class Oracle:
         if self.clip:
             grads = [self.clipped(of, len(grads)) for of in grads]
         exact = {name for name, g in grads[0].items() if g.size < SMALL}
-        averages = self.small(step, [{name: of[name] for name in of if name in exact} for of in grads])
+        averages = self.small(
+            step, [{name: of[name] for name in of if name in exact} for of in grads]
+        )
         for node, of in enumerate(grads):
             for name in of.keys() - exact:
-                averages[name] = averages.get(name, 0) + self.sparse((node, name), of[name], sparsity)
+                averages[name] = averages.get(name, 0) + self.sparse(
+                    (node, name), of[name], sparsity
+                )
         return averages
 
     def clipped(self, grads, nodes):
-        threshold, norm = self.clip * nodes**-0.5, np.sqrt(sum((g**2).sum() for g in grads.values()))
-        return {name: g * (threshold / norm if norm > threshold else 1) for name, g in grads.items()}
+        threshold, norm = (
+            self.clip * nodes**-0.5,
+            np.sqrt(sum((g**2).sum() for g in grads.values())),
+        )
+        return {
+            name: g * (threshold / norm if norm > threshold else 1) for name, g in grads.items()
+        }
 
     def sparse(self, key, G, sparsity):
         U, V = self.U.get(key, np.zeros(G.shape)), self.V.get(key, np.zeros(G.shape))
@@ -58,7 +82,10 @@ CASES = {
     "no masking": ({"masking": False}, {"masking": False}),
     "no momentum": ({"momentum": 0}, {"m": 0}),
     "clipped": ({"clip": 0.3}, {"clip": 0.3}),
-    "nesterov, clipped": ({"nesterov": True, "clip": 0.1, "momentum": 0.7}, {"nesterov": True, "clip": 0.1, "m": 0.7}),
+    "nesterov, clipped": (
+        {"nesterov": True, "clip": 0.1, "momentum": 0.7},
+        {"nesterov": True, "clip": 0.1, "m": 0.7},
+    ),
 }
 
 
@@ -70,7 +97,8 @@ def compression(**options):
 def test_the_papers_algorithm_on_one_rank(case):
     ours, theirs = CASES[case]
     results = World(1).run(train, compression(**ours), 20, False, True)
-    bound = 1e-5 if "clip" in theirs else 1e-12  # the norm is divided by with 1e-6 more, as torch does
+    # the norm is divided by with 1e-6 more, as torch does
+    bound = 1e-5 if "clip" in theirs else 1e-12
     assert worst(results, by_oracle(Oracle((*WARM, 0.97), **theirs), 1, 20)) < bound
 
 
@@ -79,7 +107,9 @@ def test_the_papers_algorithm_on_one_rank(case):
 def test_over_ranks(run, n, case):
     ours, theirs = CASES[case]
     results = RUNS[run](n, train, compression(**ours), 6, False, True)
-    assert worst(results, by_oracle(Oracle((*WARM, 0.97), **theirs), n)) < (1e-5 if "clip" in theirs else 1e-12)
+    assert worst(results, by_oracle(Oracle((*WARM, 0.97), **theirs), n)) < (
+        1e-5 if "clip" in theirs else 1e-12
+    )
 
 
 @pytest.mark.parametrize("case", ["plain", "clipped"])
@@ -94,8 +124,10 @@ def test_with_weights(case):
 def test_each_part_makes_a_difference(case):
     """Ten times the bound at least: a part that does nothing would be found."""
     if case != "plain":
-        plain, other = (World(2).run(train, compression(**CASES[c][0]), 6, False, True)[0][0][-1]
-                        for c in ("plain", case))  # fmt: skip
+        plain, other = (
+            World(2).run(train, compression(**CASES[c][0]), 6, False, True)[0][0][-1]
+            for c in ("plain", case)
+        )
         assert difference(plain, other) > 1e-4
 
 
@@ -111,7 +143,12 @@ def conserved(comm, sample):
     bucket = Bucket(grads)
     ours, total, given = DGC(0.95, momentum=0, warm_up=(), sample=sample), 0, 0
     for step in range(5):
-        g = torch.randn(40, 50, generator=torch.Generator().manual_seed(step * 7 + comm.rank), dtype=torch.float64)
+        g = torch.randn(
+            40,
+            50,
+            generator=torch.Generator().manual_seed(step * 7 + comm.rank),
+            dtype=torch.float64,
+        )
         grads["w"].copy_(g)
         given = given + g
         ours.average_(comm, bucket, None)
@@ -152,10 +189,13 @@ def test_the_sparsity_of_an_epoch():
 
 def test_clipping_waits_for_the_whole_gradient():
     """Nothing is sent before the end of backward; without it the first bucket is."""
+
     def program(comm, clip):
         model = DataParallel(net(), comm, bucket_bytes=1, compression=DGC(0.9, clip=clip))
         started = []
-        model.module.first.bias.register_post_accumulate_grad_hook(lambda p: started.append(model._reducer._started))
+        model.module.first.bias.register_post_accumulate_grad_hook(
+            lambda p: started.append(model._reducer._started)
+        )
         for step in range(2):
             model.zero_grad()
             loss_of(model, comm.rank, step).backward()
@@ -164,10 +204,17 @@ def test_clipping_waits_for_the_whole_gradient():
     assert World(2).run(program, 1.0)[0] == 0 < World(2).run(program, None)[0]
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"sparsity": 1.0}, "sparsity.*1.0"), ({"warm_up": (-0.1,)}, "sparsity.*-0.1"), ({"momentum": 1}, "momentum.*1"),
-    ({"clip": 0}, "clip.*0"), ({"sample": 2}, "sample.*2"), ({"nesterov": True, "momentum": 0}, "Nesterov.*0"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sparsity": 1.0}, "sparsity.*1.0"),
+        ({"warm_up": (-0.1,)}, "sparsity.*-0.1"),
+        ({"momentum": 1}, "momentum.*1"),
+        ({"clip": 0}, "clip.*0"),
+        ({"sample": 2}, "sample.*2"),
+        ({"nesterov": True, "momentum": 0}, "Nesterov.*0"),
+    ],
+)
 def test_what_cannot_be(options, words):
     with pytest.raises(ValueError, match=words):
         DGC(**options)

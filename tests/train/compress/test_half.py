@@ -54,7 +54,9 @@ def test_no_overflow_in_the_sum():
 def test_bf16_has_the_range_of_fp32():
     def program(comm):
         layer = nn.Linear(1, 1, bias=False)
-        (DataParallel(layer, comm, compression=Half(torch.bfloat16))(torch.ones(1, 1)) * 2.0**20).sum().backward()
+        (
+            DataParallel(layer, comm, compression=Half(torch.bfloat16))(torch.ones(1, 1)) * 2.0**20
+        ).sum().backward()
         return layer.weight.grad.item()
 
     assert World(2).run(program) == [2.0**20] * 2

@@ -10,7 +10,9 @@ from minidist.train.compress.orthogonal import orthogonalize_
 @pytest.mark.parametrize("shape", [(5, 1), (5, 2), (7, 3), (4, 4)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_as_torchs(shape, dtype):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(
+        dtype
+    )
     theirs = x.clone()[None]
     _orthogonalize(theirs)
     ours = orthogonalize_(x.clone()).double()

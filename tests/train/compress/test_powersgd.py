@@ -13,7 +13,8 @@ from tests.largest import largest
 from tests.parallel.cases import difference
 from tests.train.compress.cases import EVERYWHERE, RUNS, Momentum, by_oracle, train, worst
 
-ORDER = ["second.weight", "second.bias", "first.weight", "first.bias", "scale", "cube", "strided"]  # in the bucket
+# in the bucket
+ORDER = ["second.weight", "second.bias", "first.weight", "first.bias", "scale", "cube", "strided"]
 OPTIONS = {  # ours: rank, start, error feedback, warm start, seed
     "rank 1": (1, 2, True, True, 0),
     "rank 3, cold": (3, 3, True, False, 5),
@@ -26,7 +27,9 @@ class Oracle:
 
     def __init__(self, rank, seed=0, feedback=True):
         self.rank, self.Q, self.errors, self.feedback = rank, {}, {}, feedback
-        self.random = torch.Generator().manual_seed(np.random.RandomState(seed).randint(1_000_000_000))
+        self.random = torch.Generator().manual_seed(
+            np.random.RandomState(seed).randint(1_000_000_000)
+        )
 
     def __call__(self, step, grads):
         n, averages = len(grads), Momentum(0)(step, grads)
@@ -34,12 +37,17 @@ class Oracle:
             if averages[name].ndim < 2:
                 continue
             rows = averages[name].shape[0]
-            M = [n * of[name].reshape(rows, -1) + self.errors.get((k, name), 0) for k, of in enumerate(grads)]
+            M = [
+                n * of[name].reshape(rows, -1) + self.errors.get((k, name), 0)
+                for k, of in enumerate(grads)
+            ]
             columns = M[0].shape[1]
             if 2 * self.rank * (rows + columns) >= rows * columns:
                 continue
             if name not in self.Q:
-                self.Q[name] = torch.randn(columns, self.rank, generator=self.random, dtype=torch.float64).numpy()
+                self.Q[name] = torch.randn(
+                    columns, self.rank, generator=self.random, dtype=torch.float64
+                ).numpy()
             P = self.orthogonal(sum(m @ self.orthogonal(self.Q[name]) for m in M) / n)
             self.Q[name] = sum(m.T @ P for m in M) / n
             product = P @ self.Q[name].T
@@ -76,10 +84,15 @@ def test_before_the_start_and_with_full_rank_it_is_exact():
 
 
 def torchs(module, comm, rank, start, feedback, warm, seed):
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+        PowerSGDState,
+        powerSGD_hook,
+    )
 
     model = nn.parallel.DistributedDataParallel(module, process_group=comm.group)
-    state = PowerSGDState(comm.group, rank, start, use_error_feedback=feedback, warm_start=warm, random_seed=seed)
+    state = PowerSGDState(
+        comm.group, rank, start, use_error_feedback=feedback, warm_start=warm, random_seed=seed
+    )
     model.register_comm_hook(state, powerSGD_hook)
     return model
 
@@ -94,7 +107,12 @@ def trained(comm, wrap, options, steps=20):
     model = wrap(mlp([16, 40, 40, 24, 10], dtype=torch.float64), comm, *options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(steps):
-        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(10 * step + comm.rank), dtype=torch.float64)
+        x = torch.randn(
+            8,
+            16,
+            generator=torch.Generator().manual_seed(10 * step + comm.rank),
+            dtype=torch.float64,
+        )
         optimizer.zero_grad()
         (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
         optimizer.step()
@@ -103,14 +121,21 @@ def trained(comm, wrap, options, steps=20):
 
 def beside(comm, cases):
     """{case: how far ours are from torch's after 20 steps}, and how far torch's are from exact averages."""
-    found = {case: difference(*(trained(comm, wrap, OPTIONS[case]) for wrap in (ours, torchs))) for case in cases}
-    exact = difference(*(trained(comm, ours, OPTIONS[cases[0]][:1] + (start, True, True, 0)) for start in (2, 99)))
+    found = {
+        case: difference(*(trained(comm, wrap, OPTIONS[case]) for wrap in (ours, torchs)))
+        for case in cases
+    }
+    exact = difference(
+        *(trained(comm, ours, OPTIONS[cases[0]][:1] + (start, True, True, 0)) for start in (2, 99))
+    )
     return found, exact
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_beside_pytorchs_hook(n):
-    for found, exact in launch(beside, n, list(OPTIONS) if n == 2 else ["rank 1"], transport="gloo"):
+    for found, exact in launch(
+        beside, n, list(OPTIONS) if n == 2 else ["rank 1"], transport="gloo"
+    ):
         assert largest(found.values()) < 1e-6 < 1e-3 < exact
 
 

@@ -10,9 +10,16 @@ def numbers(length, seed=0):
     return torch.randn(length, generator=torch.Generator().manual_seed(seed)).abs()
 
 
-@pytest.mark.parametrize(("length", "sparsity", "k"), [
-    (1000, 0.999, 1), (1_000_000, 0.999, 1000), (10, 0.999, 1), (64, 0.75, 16), (5, 0.0, 5),
-])
+@pytest.mark.parametrize(
+    ("length", "sparsity", "k"),
+    [
+        (1000, 0.999, 1),
+        (1_000_000, 0.999, 1000),
+        (10, 0.999, 1),
+        (64, 0.75, 16),
+        (5, 0.0, 5),
+    ],
+)
 def test_how_many(length, sparsity, k):
     assert wanted(length, sparsity) == k
 
@@ -25,7 +32,9 @@ def test_exact():
     assert len(chosen.unique()) == 37 and x[chosen].min() >= x[rest].max()
 
 
-@pytest.mark.parametrize(("length", "k", "share"), [(20_000, 200, 0.1), (20_000, 20, 0.01), (300, 3, 0.01)])
+@pytest.mark.parametrize(
+    ("length", "k", "share"), [(20_000, 200, 0.1), (20_000, 20, 0.01), (300, 3, 0.01)]
+)
 def test_sampled_are_the_largest_and_not_far_more_than_k(length, k, share):
     x, counts = numbers(length), []
     for seed in range(30):

@@ -36,7 +36,9 @@ def assert_wide(ours, theirs, inputs, kept=1):
     for i, (found, expected) in enumerate(zip(results(ours, inputs, dtype), exact, strict=True)):
         assert found.dtype in (dtype, torch.float32)
         ulp, largest = torch.finfo(found.dtype).eps, expected.abs().max().item()
-        torch.testing.assert_close(found.double(), expected, rtol=ulp, atol=(kept if i else 1) * ulp * largest / 64)
+        torch.testing.assert_close(
+            found.double(), expected, rtol=ulp, atol=(kept if i else 1) * ulp * largest / 64
+        )
 
 
 def work(fn, *args):

@@ -31,7 +31,9 @@ def test_wide():
 
 
 def test_the_gradient():
-    assert torch.autograd.gradcheck(add3, [x.requires_grad_() for x in randoms((2, 3), (2, 3), (2, 3))])
+    assert torch.autograd.gradcheck(
+        add3, [x.requires_grad_() for x in randoms((2, 3), (2, 3), (2, 3))]
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -45,7 +47,9 @@ def test_launches_and_bytes(device):
     assert mine[1] == theirs[1] == (0, 0)
 
 
-@pytest.mark.parametrize("other", [torch.ones(4), torch.ones(3).half(), torch.ones(3, device="meta")])
+@pytest.mark.parametrize(
+    "other", [torch.ones(4), torch.ones(3).half(), torch.ones(3, device="meta")]
+)
 def test_others_are_refused(other):
     with pytest.raises(ValueError, match="c must be as a"):
         add3(torch.ones(3), torch.ones(3), other)

@@ -49,7 +49,11 @@ def test_eager_until_compiled(compiles):
     kernel.compile_(torch.float32)
     assert kernel.ready(torch.float32) and not kernel.ready(torch.float64)
     (fn, options), *given = compiles
-    assert fn is not scaled and fn.__code__ is not scaled.__code__ and options == dict(dynamic=True, fullgraph=True)
+    assert (
+        fn is not scaled
+        and fn.__code__ is not scaled.__code__
+        and options == dict(dynamic=True, fullgraph=True)
+    )
     assert [args[2] for args in given] == [False, True]  # all examples
     compiles.clear()
     kernel.compile_(torch.float32)  # once is enough
@@ -64,7 +68,12 @@ def test_numbers_become_a_tensor_and_histories_end(compiles):
     out = kernel(x, (0.1,), False)
     assert out.tolist() == [0.1] * 3 and not out.requires_grad
     given, how, twice = compiles[0]
-    assert not given.requires_grad and how.dtype == torch.float64 and how.tolist() == [0.1] and twice is False
+    assert (
+        not given.requires_grad
+        and how.dtype == torch.float64
+        and how.tolist() == [0.1]
+        and twice is False
+    )
 
 
 def test_only_its_dtype_on_a_cpu(compiles):
@@ -95,7 +104,10 @@ def test_threads_compile_one_after_the_other(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", slow)
     made = [Kernel(scaled, examples) for _ in range(3)]
-    threads = [threading.Thread(target=kernel.compile_, args=[torch.float32]) for kernel in [*made, made[0]]]
+    threads = [
+        threading.Thread(target=kernel.compile_, args=[torch.float32])
+        for kernel in [*made, made[0]]
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -154,9 +166,16 @@ def test_compiled_by_pytorch():
         assert fuse.backend("adamw", p) == "compiled" and fuse.backend("softmax", p) == "eager"
         known = counts()
         profile = measure(both(lambda x, b: fuse.bias_gelu(x, b, "tanh")), torch.ones(30, 17), x, b)
-        assert profile.by_operator["bias_gelu"].calls == profile.by_operator["bias_gelu_backward"].calls == 1
+        assert (
+            profile.by_operator["bias_gelu"].calls
+            == profile.by_operator["bias_gelu_backward"].calls
+            == 1
+        )
         assert profile.calls == 2
-        found = [*torch.autograd.grad(fuse.bias_gelu(x, b, "tanh").sum(), (x, b)), *World(2).run(gelu_and_norm)]
+        found = [
+            *torch.autograd.grad(fuse.bias_gelu(x, b, "tanh").sum(), (x, b)),
+            *World(2).run(gelu_and_norm),
+        ]
         torch.testing.assert_close(found, [*eager, eager[-1]], rtol=1e-5, atol=1e-5)
         for lr in (0.2, 0.1):
             second = step(lr)

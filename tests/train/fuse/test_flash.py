@@ -11,12 +11,16 @@ CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"]
 
 
 def pair(causal, tile=None, scale=None):
-    return (lambda q, k, v: attention(q, k, v, causal, scale, tile),
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
+    return (
+        lambda q, k, v: attention(q, k, v, causal, scale, tile),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale),
+    )
 
 
 @CAUSAL
-@pytest.mark.parametrize(("T", "tile"), [(1, 1), (7, 1), (7, 4), (64, 16), (33, 16), (33, 64), (200, None)])
+@pytest.mark.parametrize(
+    ("T", "tile"), [(1, 1), (7, 1), (7, 4), (64, 16), (33, 16), (33, 64), (200, None)]
+)
 def test_equals_torch_and_the_plain_one(causal, T, tile):
     inputs = randoms((2, 3, T, 8), (2, 3, T, 8), (2, 3, T, 8))
     assert_same(*pair(causal, tile), inputs)
@@ -29,10 +33,14 @@ def test_other_keys_than_queries(T, K):
 
 
 def test_a_scale_and_inputs_that_lie_otherwise():
-    q, k, v = randoms((2, 10, 3, 8), (2, 10, 3, 8), (2, 10, 3, 8))  # heads behind tokens, as a projection gives them
+    # heads behind tokens, as a projection gives them
+    q, k, v = randoms((2, 10, 3, 8), (2, 10, 3, 8), (2, 10, 3, 8))
     ours, theirs = pair(True, 4, 0.7)
-    assert_same(lambda *x: ours(*(t.transpose(1, 2) for t in x)), lambda *x: theirs(*(t.transpose(1, 2) for t in x)),
-                (q, k, v))
+    assert_same(
+        lambda *x: ours(*(t.transpose(1, 2) for t in x)),
+        lambda *x: theirs(*(t.transpose(1, 2) for t in x)),
+        (q, k, v),
+    )
     assert_same(ours, theirs, randoms((10, 8), (10, 8), (10, 8)))
 
 
@@ -44,7 +52,10 @@ def test_large_scores_do_not_overflow():
 @CAUSAL
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_worked_on_in_float32(causal, dtype):
-    assert_wide(*pair(causal, 16), randoms((2, 70, 8), (2, 70, 8), (2, 70, 8), dtype=dtype), kept=32)  # D, from o
+    # D, from o
+    assert_wide(
+        *pair(causal, 16), randoms((2, 70, 8), (2, 70, 8), (2, 70, 8), dtype=dtype), kept=32
+    )
 
 
 @CAUSAL
@@ -57,16 +68,19 @@ N, T, D, TILE = 3, 64, 8, 16
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize(("causal", "tiles_"), [(False, 16), (True, 10)])  # 4 × 4 tiles, or 1 + 2 + 3 + 4 of them
+# 4 × 4 tiles, or 1 + 2 + 3 + 4 of them
+@pytest.mark.parametrize(("causal", "tiles_"), [(False, 16), (True, 10)])
 def test_launches_flops_and_bytes(device, causal, tiles_):
     do, q, k, v = (torch.ones(N, T, D, device=device) for _ in range(4))
     inputs = [x.requires_grad_() for x in (q, k, v)]
     run = both(pair(causal, TILE)[0])
     profile, product = measure(run, do, *inputs), 2 * N * tiles_ * TILE * TILE * D
-    row, number, x = N * D * 4, N * 4, N * T * D * 4  # bytes of a query, of a number a query, of all queries
+    # bytes of a query, of a number a query, of all queries
+    row, number, x = N * D * 4, N * 4, N * T * D * 4
     forward = 2 * x + N * T * 4 + tiles_ * TILE * 2 * row  # q, o, lse; k and v for each tile
     assert profile.by_operator["attention"][:3] == (1, 2 * product, forward)
-    backward = 6 * x + N * T * 4 + tiles_ * TILE * (4 * row + 2 * number)  # do, o, lse; k, v, dk, dv; q, do, dq, lse, D
+    # do, o, lse; k, v, dk, dv; q, do, dq, lse, D
+    backward = 6 * x + N * T * 4 + tiles_ * TILE * (4 * row + 2 * number)
     assert profile.by_operator["attention_backward"][:3] == (1, 5 * product, backward)
     assert profile.calls == 2
     with FlopCounterMode(display=False) as theirs:
@@ -78,7 +92,10 @@ def test_launches_flops_and_bytes(device, causal, tiles_):
 def test_the_plain_one_launches_more_and_moves_more(device):
     do, q, k, v = (torch.ones(8, 256, 16, device=device) for _ in range(4))
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    mine, plain = work(both(pair(False, 64)[0]), do, *inputs), work(both(attention_plain), do, *inputs)
+    mine, plain = (
+        work(both(pair(False, 64)[0]), do, *inputs),
+        work(both(attention_plain), do, *inputs),
+    )
     for (calls, nbytes), (more, many) in zip(mine, plain, strict=True):
         assert calls == 1 and more >= 4 and many > 3 * nbytes
 
@@ -95,8 +112,11 @@ def tile_by_tile(do, q, k, v):
 
 
 def written_out(do, q, k, v):
-    return torch.autograd.grad(attention_plain(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), True),
-                               (q, k, v), do)  # fmt: skip
+    return torch.autograd.grad(
+        attention_plain(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), True),
+        (q, k, v),
+        do,
+    )
 
 
 def test_memory_is_linear_in_T():
@@ -114,12 +134,19 @@ def test_what_the_operator_keeps_is_linear_in_T(device):
 
     assert kept(pair(True)[0], 512) == 4 * 2 * 512 * (4 * 8 + 1)
     assert kept(pair(True)[0], 1024) == 2 * kept(pair(True)[0], 512)
-    assert kept(lambda *x: attention_plain(*x, True), 1024) > 3.5 * kept(lambda *x: attention_plain(*x, True), 512)
+    assert kept(lambda *x: attention_plain(*x, True), 1024) > 3.5 * kept(
+        lambda *x: attention_plain(*x, True), 512
+    )
 
 
 def test_wrong_inputs_are_refused():
     x, other = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
-    for q, k, v in ((x, x, other), (x, other[..., :3], other[..., :3]), (x[0], x, x), (x.half(), x, x)):
+    for q, k, v in (
+        (x, x, other),
+        (x, other[..., :3], other[..., :3]),
+        (x[0], x, x),
+        (x.half(), x, x),
+    ):
         with pytest.raises(ValueError, match="3, "):
             attention(q, k, v)
     with pytest.raises(ValueError, match="3 and 5"):

@@ -37,7 +37,9 @@ def test_half_precision_is_worked_on_in_float32(way, dtype):
 
 @WAYS
 def test_the_gradient(way):
-    assert torch.autograd.gradcheck(pair(way)[0], [x.requires_grad_() for x in randoms((2, 3), (3,))])
+    assert torch.autograd.gradcheck(
+        pair(way)[0], [x.requires_grad_() for x in randoms((2, 3), (3,))]
+    )
 
 
 @WAYS
@@ -49,7 +51,8 @@ def test_launches_and_bytes(way, device):
     assert mine[0] == (1, 4 * (2 * N + H))
     assert theirs[0] == (2, 4 * (4 * N + H))
     assert mine[1] == (1, 4 * (3 * N + 2 * H))
-    assert theirs[1] == (2, 4 * (4 * N + H))  # gelu_backward reads two and writes one; the sum for the bias reads one
+    # gelu_backward reads two and writes one; the sum for the bias reads one
+    assert theirs[1] == (2, 4 * (4 * N + H))
 
 
 def test_keeps_its_input_alone():

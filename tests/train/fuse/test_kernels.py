@@ -26,8 +26,11 @@ def test_examples_fit_their_kernels(name, dtype):
 def test_warm_and_cool(stand_in):
     x = torch.ones(3)
     assert warm("add3", "cross_entropy", dtypes=[torch.float32, torch.float16]) == "compiled"
-    assert [backend("add3", x.to(d)) for d in (torch.float32, torch.float16, torch.float64)] \
-        == ["compiled", "compiled", "eager"]  # fmt: skip
+    assert [backend("add3", x.to(d)) for d in (torch.float32, torch.float16, torch.float64)] == [
+        "compiled",
+        "compiled",
+        "eager",
+    ]
     assert backend("cross_entropy", x) == "compiled" and backend("softmax", x) == "eager"
     cool()
     assert backend("add3", x) == "eager"

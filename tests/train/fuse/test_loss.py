@@ -20,21 +20,30 @@ def targets_of(tokens, vocab, seed=3):
 def test_equals_torch(reduction, vocab):
     x, targets = *randoms((5, vocab)), targets_of(5, vocab)
     targets[3] = -100
-    assert_same(lambda x: cross_entropy(x, targets, reduction),
-                lambda x: F.cross_entropy(x, targets, reduction=reduction), (x,))
+    assert_same(
+        lambda x: cross_entropy(x, targets, reduction),
+        lambda x: F.cross_entropy(x, targets, reduction=reduction),
+        (x,),
+    )
 
 
 def test_equals_the_written_one():
     targets = targets_of(TOKENS, V)
-    assert_same(lambda x: cross_entropy(x, targets, "none"), lambda x: cross_entropy_plain(x, targets),
-                randoms((TOKENS, V)))
+    assert_same(
+        lambda x: cross_entropy(x, targets, "none"),
+        lambda x: cross_entropy_plain(x, targets),
+        randoms((TOKENS, V)),
+    )
 
 
 def test_more_dimensions_and_another_index_to_ignore():
     x, targets = *randoms((2, 3, V)), targets_of(6, V).view(2, 3)
     targets[1, 1] = 7
-    assert_same(lambda x: cross_entropy(x, targets, ignore_index=7),
-                lambda x: F.cross_entropy(x.flatten(0, 1), targets.flatten(), ignore_index=7), (x,))
+    assert_same(
+        lambda x: cross_entropy(x, targets, ignore_index=7),
+        lambda x: F.cross_entropy(x.flatten(0, 1), targets.flatten(), ignore_index=7),
+        (x,),
+    )
 
 
 def test_all_ignored():
@@ -47,10 +56,13 @@ def test_all_ignored():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_worked_on_in_float32(dtype):
     targets = targets_of(TOKENS, 300)
-    x, = randoms((TOKENS, 300), dtype=dtype)
+    (x,) = randoms((TOKENS, 300), dtype=dtype)
     assert cross_entropy(x, targets).dtype == torch.float32
-    assert_wide(lambda x: cross_entropy(x, targets, "none"),
-                lambda x: F.cross_entropy(x, targets, reduction="none"), (x,))
+    assert_wide(
+        lambda x: cross_entropy(x, targets, "none"),
+        lambda x: F.cross_entropy(x, targets, reduction="none"),
+        (x,),
+    )
 
 
 def test_a_sure_hit_has_a_gradient_in_fp16():
@@ -63,13 +75,18 @@ def test_a_sure_hit_has_a_gradient_in_fp16():
 def test_the_gradient():
     targets = torch.tensor([0, 3, -100])
     for reduction in ("mean", "none"):
-        assert torch.autograd.gradcheck(lambda x, r=reduction: cross_entropy(x, targets, r),
-                                        [x.requires_grad_() for x in randoms((3, 4))])
+        assert torch.autograd.gradcheck(
+            lambda x, r=reduction: cross_entropy(x, targets, r),
+            [x.requires_grad_() for x in randoms((3, 4))],
+        )
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_launches_and_bytes(device):
-    x, targets = torch.ones(TOKENS, V, device=device, requires_grad=True), torch.ones(TOKENS, device=device).long()
+    x, targets = (
+        torch.ones(TOKENS, V, device=device, requires_grad=True),
+        torch.ones(TOKENS, device=device).long(),
+    )
     dy = torch.ones(TOKENS, device=device)
     mine = work(both(lambda x: cross_entropy(x, targets, "none")), dy, x)
     plain = work(both(lambda x: cross_entropy_plain(x, targets)), dy, x)

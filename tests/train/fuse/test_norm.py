@@ -22,13 +22,19 @@ def test_equals_torch(ours, shape):
 
 def test_epsilon():
     x, w, b = randoms((4, 6), (6,), (6,))
-    assert_same(lambda *a: layer_norm(*a, eps=0.3), lambda x, w, b: F.layer_norm(x, (6,), w, b, 0.3), (x, w, b))
+    assert_same(
+        lambda *a: layer_norm(*a, eps=0.3),
+        lambda x, w, b: F.layer_norm(x, (6,), w, b, 0.3),
+        (x, w, b),
+    )
 
 
 def test_a_large_mean_costs_no_digits():
     x, w, b = randoms((4, 64), (64,), (64,))
     found = layer_norm((x + 1e4).float(), w.float(), b.float())
-    torch.testing.assert_close(found.double(), torchs((x + 1e4).float().double(), w, b), rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        found.double(), torchs((x + 1e4).float().double(), w, b), rtol=0, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -37,7 +43,9 @@ def test_half_precision_is_worked_on_in_float32(dtype):
 
 
 def test_the_gradient():
-    assert torch.autograd.gradcheck(layer_norm, [x.requires_grad_() for x in randoms((3, 4), (4,), (4,))])
+    assert torch.autograd.gradcheck(
+        layer_norm, [x.requires_grad_() for x in randoms((3, 4), (4,), (4,))]
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

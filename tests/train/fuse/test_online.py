@@ -18,7 +18,7 @@ def test_equals_torch(ours, shape):
 
 @pytest.mark.parametrize("part", [1, 3, 10, 64])
 def test_parts_of_any_size_give_one_normalizer(part):
-    x, = randoms((6, 10))
+    (x,) = randoms((6, 10))
     x[1] += torch.arange(10) * 100.0  # each part has a larger peak than those before
     x[2] -= torch.arange(10) * 100.0
     m, s = normalizer(x, part)
@@ -33,7 +33,9 @@ def test_merging_by_hand():
 
 
 def test_nothing_overflows_and_infinities_are_torchs():
-    x = torch.tensor([[1e4, -1e4, 0.0], [-torch.inf, 0.0, 1.0], [-torch.inf] * 3, [0.0, torch.inf, 1.0]])
+    x = torch.tensor(
+        [[1e4, -1e4, 0.0], [-torch.inf, 0.0, 1.0], [-torch.inf] * 3, [0.0, torch.inf, 1.0]]
+    )
     torch.testing.assert_close(softmax(x), x.softmax(-1), equal_nan=True)
 
 
@@ -56,7 +58,10 @@ def test_the_gradient():
 def test_launches_and_bytes(device):
     rows, V = 20, 50
     N = rows * V
-    dy, x = torch.ones(rows, V, device=device), torch.ones(rows, V, device=device, requires_grad=True)
+    dy, x = (
+        torch.ones(rows, V, device=device),
+        torch.ones(rows, V, device=device, requires_grad=True),
+    )
     mine, plain = work(both(softmax), dy, x), work(both(softmax_plain), dy, x)
     assert mine[0] == (1, 4 * 3 * N)
     assert plain[0] == (5, 4 * (8 * N + 4 * rows))

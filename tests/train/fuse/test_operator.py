@@ -50,11 +50,19 @@ def test_meta_gives_what_a_cpu_gives(name, dtype):
             return [cast(part, device) for part in x]
         if not isinstance(x, torch.Tensor):
             return x
-        wide = x.dim() == 1 and name in ("layer_norm_backward", "cross_entropy_backward") and len(x) == 4 \
-            or name == "attention_backward" and x.dim() == 2  # fmt: skip
+        wide = (
+            x.dim() == 1
+            and name in ("layer_norm_backward", "cross_entropy_backward")
+            and len(x) == 4
+            or name == "attention_backward"
+            and x.dim() == 2
+        )
         return (x.to(torch.float32 if wide else dtype) if x.is_floating_point() else x).to(device)
 
-    real, fake = (getattr(minidist, name)(*(cast(x, device) for x in CALLS[name])) for device in ("cpu", "meta"))
+    real, fake = (
+        getattr(minidist, name)(*(cast(x, device) for x in CALLS[name]))
+        for device in ("cpu", "meta")
+    )
     if real is None:
         assert fake is None
         return
@@ -64,8 +72,11 @@ def test_meta_gives_what_a_cpu_gives(name, dtype):
 
 
 def test_every_operator_is_checked_here():
-    assert {name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names()
-            if name.startswith("minidist::")} - {"doubled"} == set(CALLS)  # fmt: skip
+    assert {
+        name.partition("::")[2]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("minidist::")
+    } - {"doubled"} == set(CALLS)
 
 
 class Block(nn.Module):
@@ -97,8 +108,11 @@ def train(comm, optimizer_class):
     return torch.cat([p.detach().flatten() for p in block.parameters()])
 
 
-@pytest.mark.parametrize("run", [lambda *args: World(3).run(train, *args), lambda *args: launch(train, 2, *args)],
-                         ids=["world", "processes"])  # fmt: skip
+@pytest.mark.parametrize(
+    "run",
+    [lambda *args: World(3).run(train, *args), lambda *args: launch(train, 2, *args)],
+    ids=["world", "processes"],
+)
 def test_in_ranks(run):
     expected = train(None, torch.optim.SGD)
     for found in run(fuse.FlatSGD):
@@ -143,9 +157,13 @@ def test_parameters_of_another_type_than_the_input(fn):
 def test_a_compiler_that_traces_sees_operators():
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    graph = make_fx(lambda x, w: fuse.softmax(fuse.bias_gelu(x, w)), tracing_mode="symbolic")(X, W).graph
-    assert [n.target.name() for n in graph.nodes if n.op == "call_function"] == ["minidist::bias_gelu",
-                                                                                "minidist::softmax"]  # fmt: skip
+    graph = make_fx(lambda x, w: fuse.softmax(fuse.bias_gelu(x, w)), tracing_mode="symbolic")(
+        X, W
+    ).graph
+    assert [n.target.name() for n in graph.nodes if n.op == "call_function"] == [
+        "minidist::bias_gelu",
+        "minidist::softmax",
+    ]
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -153,8 +171,12 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_an_operator_says_what_it_costs():
-    made = operator("doubled", fake=lambda x: x.new_empty(x.shape), flops=lambda x, out_val: 3 * x.numel(),
-                    moved=lambda x, out_val: x.nbytes + 5 * out_val.nbytes)(doubled)  # fmt: skip
+    made = operator(
+        "doubled",
+        fake=lambda x: x.new_empty(x.shape),
+        flops=lambda x, out_val: 3 * x.numel(),
+        moved=lambda x, out_val: x.nbytes + 5 * out_val.nbytes,
+    )(doubled)
     for device in ("cpu", "meta"):
         profile = measure(lambda x: made(x), torch.ones(10, device=device))
         assert (profile.calls, profile.flops, profile.bytes_moved) == (1, 30, 6 * 40)

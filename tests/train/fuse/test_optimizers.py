@@ -33,7 +33,10 @@ def net(seed=0, dtype=torch.float64):
 def backward(model, step, skip=True):
     """Gradients of a step; in some steps the middle layer has none, and the first's bias is frozen in some."""
     for i, p in enumerate(model.parameters()):
-        if not (skip and (step % 3 == 1 and i in (2, 3) or step % 4 == 2 and i == 1 or step < 2 and i == 4)):
+        if not (
+            skip
+            and (step % 3 == 1 and i in (2, 3) or step % 4 == 2 and i == 1 or step < 2 and i == 4)
+        ):
             random = torch.Generator().manual_seed(100 * step + i)
             p.grad = torch.randn(p.shape, generator=random, dtype=torch.float64).to(p.dtype)
 
@@ -75,12 +78,16 @@ def test_groups_schedule_and_a_late_group(ours, theirs, how):
     optimizers = []
     for model, cls in ((a, ours), (b, theirs)):
         first, second, _ = model
-        optimizers.append(cls([dict(params=first.parameters(), lr=0.03), dict(params=[second.weight])], **how))
+        optimizers.append(
+            cls([dict(params=first.parameters(), lr=0.03), dict(params=[second.weight])], **how)
+        )
     schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in optimizers]
     for step in range(5):
         for model, optimizer, schedule in zip((a, b), optimizers, schedules, strict=True):
             if step == 2:
-                optimizer.add_param_group(dict(params=model[2].parameters(), lr=0.1, weight_decay=0.5))
+                optimizer.add_param_group(
+                    dict(params=model[2].parameters(), lr=0.1, weight_decay=0.5)
+                )
             backward(model, step)
             optimizer.step()
             schedule.step()
@@ -97,7 +104,9 @@ def test_each_loads_the_others_state(ours, theirs, how):
             backward(model, step)
             optimizers[-1].step()
     swapped = [net(), net()]
-    for cls, model, source, other in zip((ours, theirs), swapped, optimizers[::-1], models[::-1], strict=True):
+    for cls, model, source, other in zip(
+        (ours, theirs), swapped, optimizers[::-1], models[::-1], strict=True
+    ):
         model.load_state_dict(other.state_dict())
         optimizer = cls(model.parameters(), **how)
         optimizer.load_state_dict(source.state_dict())
@@ -174,13 +183,17 @@ def profile_of(cls, how, device, **zero):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize(("cls", "how", "words"), [(FlatSGD, {}, 3), (FlatSGD, dict(momentum=0.9), 5),
-                                                   (FlatAdamW, {}, 7)])
+@pytest.mark.parametrize(
+    ("cls", "how", "words"),
+    [(FlatSGD, {}, 3), (FlatSGD, dict(momentum=0.9), 5), (FlatAdamW, {}, 7)],
+)
 def test_launches_bytes_and_memory(device, cls, how, words):
     states = (words - 3) // 2
     profile, psi = profile_of(cls, how, device)
     assert (profile.calls, profile.bytes_moved) == (2, (words + 2) * psi)
-    assert profile.peak == (3 + states) * psi and profile.at_peak["optimizer states"] == states * psi
+    assert (
+        profile.peak == (3 + states) * psi and profile.at_peak["optimizer states"] == states * psi
+    )
     profile, psi = profile_of(cls, how, device, set_to_none=False)
     assert (profile.calls, profile.bytes_moved) == (1, words * psi)
     assert profile.peak == (2 + states) * psi
@@ -194,8 +207,14 @@ def test_torchs_loop_launches_more():
 
 def test_wrong_options_are_refused():
     p = [nn.Parameter(torch.ones(3))]
-    for cls, how in ((FlatSGD, dict(lr=-1)), (FlatSGD, dict(momentum=-1)), (FlatAdamW, dict(betas=(0.9, 1.0))),
-                     (FlatSGD, dict(nesterov=True)), (FlatAdamW, dict(eps=-1)), (FlatSGD, dict(weight_decay=-1))):
+    for cls, how in (
+        (FlatSGD, dict(lr=-1)),
+        (FlatSGD, dict(momentum=-1)),
+        (FlatAdamW, dict(betas=(0.9, 1.0))),
+        (FlatSGD, dict(nesterov=True)),
+        (FlatAdamW, dict(eps=-1)),
+        (FlatSGD, dict(weight_decay=-1)),
+    ):
         with pytest.raises(ValueError, match=r"-1|1\.0|momentum 0"):
             cls(p, **how)
     optimizer, other = FlatAdamW(p), torch.optim.AdamW(p, amsgrad=True)

@@ -51,7 +51,9 @@ def test_a_backward_fills_one_buffer_and_the_step_gathers_nothing(zero):
 
 
 @pytest.mark.parametrize("zero", [zero_by_optimizer, zero_by_model])
-@pytest.mark.parametrize("hold", [lambda grad: grad, lambda grad: grad.view(-1)[1:], lambda grad: grad.detach()])
+@pytest.mark.parametrize(
+    "hold", [lambda grad: grad, lambda grad: grad.view(-1)[1:], lambda grad: grad.detach()]
+)
 def test_gradients_that_somebody_holds_stay_as_they_are(zero, hold):
     """All of them, the first one's or the last one's, from a backward or from a step."""
     for which in (slice(None), slice(1), slice(-1, None)):
@@ -112,7 +114,10 @@ def test_frozen_thawed_without_gradients_and_another_optimizer():
     optimizers = [FlatAdamW(a.parameters(), lr=0.01), torch.optim.AdamW(b.parameters(), lr=0.01)]
     for step in range(6):
         if step == 4:
-            optimizers = [FlatAdamW(a.parameters(), lr=0.1), torch.optim.AdamW(b.parameters(), lr=0.1)]
+            optimizers = [
+                FlatAdamW(a.parameters(), lr=0.1),
+                torch.optim.AdamW(b.parameters(), lr=0.1),
+            ]
         for model, optimizer in zip((a, b), optimizers, strict=True):
             model[1].requires_grad_(step > 1)
             optimizer.zero_grad()
@@ -132,8 +137,11 @@ def trained(comm, flat, after):
     for step in range(4):
         optimizer.zero_grad()
         for k in range(2):
-            around(torch.randn(4, 5, generator=torch.Generator().manual_seed(8 * step + 2 * comm.rank + k)).double()
-                   ).square().sum().backward()  # fmt: skip
+            around(
+                torch.randn(
+                    4, 5, generator=torch.Generator().manual_seed(8 * step + 2 * comm.rank + k)
+                ).double()
+            ).square().sum().backward()
         optimizer.step()
     return [p.detach() for p in model.parameters()]
 

@@ -14,7 +14,9 @@ from tests.parallel.cases import SAMPLES, data, difference, made, mse, replicas_
 OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.01),
     "momentum": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-    "nesterov": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "nesterov": functools.partial(
+        torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01
+    ),
     "adamw": functools.partial(torch.optim.AdamW, lr=0.02, weight_decay=0.1),
 }
 BUCKETS = [{}, {"bucket_bytes": 1}, {"bucket_bytes": 300}]
@@ -54,7 +56,9 @@ def oracle(name, optimizer, n, H, steps=20, batch=12, drop_last=True, states="ke
         for optimizer_, part in zip(optimizers, mine, strict=True):
             if len(part) or step < start:
                 optimizer_.step()
-        done = [0] * n if step < start else [d + len(part) for d, part in zip(done, mine, strict=True)]
+        done = (
+            [0] * n if step < start else [d + len(part) for d, part in zip(done, mine, strict=True)]
+        )
         if step >= start and (step + 1 - start) % H == 0:
             for same in zip(*(m.parameters() for m in models), strict=True):
                 mean_(same, done)
@@ -78,11 +82,25 @@ def treat(models, optimizers, states, weights):
             state.clear()
 
 
-def train(comm, name, optimizer, H, steps=20, batch=12, drop_last=True, start=0, wrap=LocalSGD, dense=True, **options):
+def train(
+    comm,
+    name,
+    optimizer,
+    H,
+    steps=20,
+    batch=12,
+    drop_last=True,
+    start=0,
+    wrap=LocalSGD,
+    dense=True,
+    **options,
+):
     """Ours on this rank's part. Ranks start from different seeds. dense: before the switch, with DataParallel."""
     module = made(name, comm.rank)
     model = DataParallel(module, comm) if start and dense else None
-    wrapped = wrap(OPTIMIZERS[optimizer](module.parameters()), comm, H, start=start, model=model, **options)
+    wrapped = wrap(
+        OPTIMIZERS[optimizer](module.parameters()), comm, H, start=start, model=model, **options
+    )
     x, y = data()
     for step in range(steps):
         part = parts(comm.size, step, batch, drop_last)[comm.rank]
@@ -95,7 +113,9 @@ def train(comm, name, optimizer, H, steps=20, batch=12, drop_last=True, start=0,
             loss = mse((model or module)(x[part]), y[part])
             loss.backward()
         wrapped.step(loss=loss)
-    return [p.detach() for p in module.parameters()], replicas_equal(comm, list(module.parameters()))
+    return [p.detach() for p in module.parameters()], replicas_equal(
+        comm, list(module.parameters())
+    )
 
 
 def apart(results, expected):

@@ -52,8 +52,10 @@ def test_the_rule_by_hand():
 RATES = [0.1, 0.1, 0.01, 0.01, 0.001]
 
 
-@pytest.mark.parametrize(("power", "by_hand"), [(0, [16, 12, 8, 4, 2]), (1, [16, 12, 26, 13, 51]),
-                                                (3, [16, 12, 253, 127, 5060])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("power", "by_hand"),
+    [(0, [16, 12, 8, 4, 2]), (1, [16, 12, 26, 13, 51]), (3, [16, 12, 253, 127, 5060])],
+)
 def test_a_rate_that_falls(power, by_hand):
     """k = 1: √(10·¼)·16 = 25.3. k = 3, the bound's own: √(1000·¼)·16 = 253. Without it, the shorter the better."""
     losses = [1.0, 0.5, 0.25, 0.25, 0.1]
@@ -63,6 +65,7 @@ def test_a_rate_that_falls(power, by_hand):
 
 def test_it_steers_local_sgd():
     """Losses are looked at when an interval of 5 steps is over, at the next step after an average."""
+
     def program(comm):
         p = torch.ones(1, requires_grad=True)
         adaptive = AdaComm(4, steps=5)
@@ -84,6 +87,7 @@ def test_it_steers_local_sgd():
 
 def test_the_parameters():
     """An interval that never ends is a fixed H; losses of ranks without samples are left out."""
+
     def adaptive(comm, *args, **kwargs):
         return train(comm, "hard", "momentum", AdaComm(4, steps=1000), **kwargs)
 
@@ -120,7 +124,9 @@ def test_in_both_worlds():
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_intervals_in_seconds(device):
     """Rank 1 is the slow one; all go by its clock. On meta tensors the loss stands still, and γ does the rest."""
-    slow = Cluster.uniform(2, 1e-3, 0.0, Device("d", {torch.float32: 1e6}, 1 << 30, 1e18)).slow_rank(1, 3.0)
+    slow = Cluster.uniform(
+        2, 1e-3, 0.0, Device("d", {torch.float32: 1e6}, 1 << 30, 1e18)
+    ).slow_rank(1, 3.0)
 
     def program(comm):
         module = mlp([10, 10], device=device)
@@ -145,6 +151,7 @@ def test_over_processes_in_seconds():
 
 def test_an_interval_in_seconds_goes_on():
     """Of 5 seconds 3 were over when it was saved: 1 second after it is loaded it lasts on, after 2 it has ended."""
+
     def program(comm):
         saved, found = AdaComm(4, seconds=5.0), []
         saved.begin(comm, 0, 1.0, None, 0.1)
@@ -160,6 +167,7 @@ def test_an_interval_in_seconds_goes_on():
 
 def test_ranks_that_do_not_agree_are_found():
     """If each rank went by its own loss, they would average at different steps."""
+
     class Alone(AdaComm):
         def _agreed(self, comm, loss, weight):
             return float(loss)
@@ -175,18 +183,30 @@ def test_ranks_that_do_not_agree_are_found():
         World(2).run(program)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"tau_0": 0, "steps": 1}, "tau_0 is at least 1"), ({"tau_0": 1, "steps": 1, "gamma": 1.0}, "gamma between"),
-    ({"tau_0": 1, "seconds": 0.0}, "interval above 0"), ({"tau_0": 1}, "one of them: None and None"),
-    ({"tau_0": 1, "steps": 2, "seconds": 2.0}, "one of them: 2 and 2.0"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tau_0": 0, "steps": 1}, "tau_0 is at least 1"),
+        ({"tau_0": 1, "steps": 1, "gamma": 1.0}, "gamma between"),
+        ({"tau_0": 1, "seconds": 0.0}, "interval above 0"),
+        ({"tau_0": 1}, "one of them: None and None"),
+        ({"tau_0": 1, "steps": 2, "seconds": 2.0}, "one of them: 2 and 2.0"),
+    ],
+)
 def test_values_out_of_range(arguments, message):
     with pytest.raises(ValueError, match=message):
         AdaComm(**arguments)
 
 
-@pytest.mark.parametrize(("losses", "message"), [([0.0], "not 0.0"), ([-1.0], "not -1.0"), ([math.nan], "not nan"),
-                                                 ([1.0, math.inf], "not inf by the first one, 1.0")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        ([0.0], "not 0.0"),
+        ([-1.0], "not -1.0"),
+        ([math.nan], "not nan"),
+        ([1.0, math.inf], "not inf by the first one, 1.0"),
+    ],
+)
 def test_losses_that_cannot_be_divided(losses, message):
     with pytest.raises(ValueError, match=message):
         World(2).run(asked, losses, tau_0=4)

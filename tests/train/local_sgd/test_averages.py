@@ -36,7 +36,9 @@ def off(results, weights, dtype=torch.float64):
     return worst
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 1}, {"bucket_bytes": 100}, {"algorithm": "naive"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"bucket_bytes": 1}, {"bucket_bytes": 100}, {"algorithm": "naive"}]
+)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
 def test_in_buckets(n, options):
     assert off(World(n).run(averaged, average_, **options), [1] * n) < 1e-15
@@ -49,7 +51,9 @@ def test_both_in_both_worlds(weights):
             assert off(results, weights or [1, 1, 1]) < 1e-15
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 3e-2), (torch.float16, 3e-3)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 3e-2), (torch.float16, 3e-3)]
+)
 def test_dtypes(dtype, bound):
     """Bounds: some roundings of numbers near 2 in that dtype."""
     assert off(World(3).run(averaged, average_, [1, 2, 3], dtype), [1, 2, 3], dtype) < bound
@@ -77,8 +81,11 @@ def test_a_negative_weight_and_a_bucket_without_room():
 
 def test_messages():
     """One all-reduce a bucket; 10 numbers of 8 bytes over 2 ranks."""
+
     def program(comm, bucket_bytes):
-        average_(comm, [torch.ones(4, dtype=torch.float64) for _ in range(5)], bucket_bytes=bucket_bytes)
+        average_(
+            comm, [torch.ones(4, dtype=torch.float64) for _ in range(5)], bucket_bytes=bucket_bytes
+        )
 
     for bucket_bytes, buckets in ((1, 5), (64, 3), (1 << 20, 1)):
         trace = World(2).run(program, bucket_bytes).trace

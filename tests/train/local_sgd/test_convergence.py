@@ -54,5 +54,6 @@ def test_it_learns_and_wrong_variants_do_not():
     """By more than the spread of five seeds of either."""
     task = digits(torch.float32)
     right, wrong = losses(task), [losses(task, wrap=wrap) for wrap in (OnlyAtTheEnd, FirstWins)]
-    spread = max(max(found) - min(found) for found in (right, wrong[0]))  # the other's are from 5 to 10
+    # the other's are from 5 to 10
+    spread = max(max(found) - min(found) for found in (right, wrong[0]))
     assert min(map(min, wrong)) - max(right) > spread

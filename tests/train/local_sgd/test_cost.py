@@ -12,10 +12,18 @@ def test_by_hand():
     assert average_bytes(10, 1) == 0
 
 
-@pytest.mark.parametrize(("steps", "H", "start", "said"), [
-    (8, 1, 0, 8 * 160), (8, 4, 0, 2 * 160), (9, 4, 0, 2 * 160), (3, 4, 0, 0),
-    (8, 4, 8, 8 * 192), (8, 4, 4, 4 * 192 + 160), (5, 4, 9, 5 * 192),
-])
+@pytest.mark.parametrize(
+    ("steps", "H", "start", "said"),
+    [
+        (8, 1, 0, 8 * 160),
+        (8, 4, 0, 2 * 160),
+        (9, 4, 0, 2 * 160),
+        (3, 4, 0, 0),
+        (8, 4, 8, 8 * 192),
+        (8, 4, 4, 4 * 192 + 160),
+        (5, 4, 9, 5 * 192),
+    ],
+)
 def test_a_run(steps, H, start, said):
     """Two tensors: data parallelism sends 12 numbers, 192 bytes."""
     assert run_bytes(steps, H, 10, 3, start=start, tensors=2) == said
@@ -26,4 +34,6 @@ def test_seconds():
     alpha, beta = 1e-3, 1e-6
     assert run_seconds(8, 1, 0.01, 250, 2, alpha, beta) == pytest.approx(8 * (0.01 + 2 * 1.5e-3))
     assert run_seconds(8, 4, 0.01, 250, 2, alpha, beta) == pytest.approx(8 * 0.01 + 2 * 2 * 1.5e-3)
-    assert run_seconds(8, 4, 0.01, 250, 2, alpha, beta, buckets=2) == pytest.approx(8 * 0.01 + 2 * 2 * 2.5e-3)
+    assert run_seconds(8, 4, 0.01, 250, 2, alpha, beta, buckets=2) == pytest.approx(
+        8 * 0.01 + 2 * 2 * 2.5e-3
+    )

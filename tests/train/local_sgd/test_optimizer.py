@@ -29,7 +29,9 @@ def test_the_oracle(optimizer, n):
 @pytest.mark.parametrize(("n", "optimizer", "H"), [(2, "adamw", 5), (4, "nesterov", 4)])
 def test_over_processes(n, optimizer, H):
     results = launch(train, n, "hard", optimizer, H)
-    assert apart(results, oracle("hard", optimizer, n, H)) < 1e-13 and all(equal for _, equal in results)
+    assert apart(results, oracle("hard", optimizer, n, H)) < 1e-13 and all(
+        equal for _, equal in results
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "mixed"])
@@ -49,6 +51,7 @@ def test_uneven_parts(n):
 
 def test_weights_of_nobody():
     """No rank had a sample: nobody moves, and nothing becomes nan."""
+
     def program(comm):
         module = made("mlp", 0)
         optimizer = LocalSGD(torch.optim.SGD(module.parameters(), lr=0.1), comm, H=1)
@@ -78,7 +81,9 @@ def test_every_step_is_data_parallelism(optimizer, states, drop_last, monkeypatc
         assert all(same for _, same in results)
 
 
-@pytest.mark.parametrize(("optimizer", "states"), [("adamw", "keep"), ("adamw", "average"), ("momentum", "reset")])
+@pytest.mark.parametrize(
+    ("optimizer", "states"), [("adamw", "keep"), ("adamw", "average"), ("momentum", "reset")]
+)
 def test_every_step_is_not_where_the_step_is_not_linear(optimizer, states, monkeypatch):
     monkeypatch.setattr(torch.optim, "SGD", lambda params, **_: OPTIMIZERS[optimizer](params))
     _, expected = serial_cases.serial("hard", 12, 8)
@@ -86,7 +91,9 @@ def test_every_step_is_not_where_the_step_is_not_linear(optimizer, states, monke
     assert difference(results[0][0], expected) > 1e-3
 
 
-@pytest.mark.parametrize(("n", "optimizer"), [(1, "adamw"), (2, "momentum"), (3, "adamw"), (4, "momentum")])
+@pytest.mark.parametrize(
+    ("n", "optimizer"), [(1, "adamw"), (2, "momentum"), (3, "adamw"), (4, "momentum")]
+)
 def test_post_local(n, optimizer):
     """Data parallelism up to the switch: 5 steps, and 7 local ones, 2 averages."""
     expected = oracle("hard", optimizer, n, 3, 12, start=5)
@@ -142,13 +149,17 @@ class Early(LocalSGD):
 
 @pytest.mark.parametrize("wrong", [Gradients, Summed, Early])
 def test_wrong_ones_are_found(wrong):
-    off = apart(World(2).run(train, "hard", "momentum", 5, wrap=wrong), oracle("hard", "momentum", 2, 5))
+    off = apart(
+        World(2).run(train, "hard", "momentum", 5, wrap=wrong), oracle("hard", "momentum", 2, 5)
+    )
     assert off >= 1e-3 or math.isnan(off)
 
 
 def sent(program, n, *args, steps=20, device="cpu", **kwargs):
     """Bytes that all ranks send after the start."""
-    traces = [World(n, device=device).run(program, *args, steps=k, **kwargs).trace for k in (steps, 0)]
+    traces = [
+        World(n, device=device).run(program, *args, steps=k, **kwargs).trace for k in (steps, 0)
+    ]
     return traces[0].bytes_sent() - traces[1].bytes_sent()
 
 
@@ -157,7 +168,9 @@ def plain(comm, H, steps, start=0, **options):
     device = comm.device.type
     module = mlp([6, 5, 3], seed=comm.rank, dtype=torch.float64, device=device)
     model = DataParallel(module, comm)
-    optimizer = LocalSGD(torch.optim.SGD(module.parameters(), 0.1, momentum=0.9), comm, H, start, model, **options)
+    optimizer = LocalSGD(
+        torch.optim.SGD(module.parameters(), 0.1, momentum=0.9), comm, H, start, model, **options
+    )
     for step in range(steps):
         x = torch.full((4, 6), 0.1 * step + comm.rank, dtype=torch.float64, device=device)
         optimizer.zero_grad()
@@ -167,8 +180,10 @@ def plain(comm, H, steps, start=0, **options):
         optimizer.step(loss=loss)
 
 
-@pytest.mark.parametrize(("n", "H", "steps", "start"), [(1, 1, 3, 0), (2, 4, 6, 0), (3, 3, 6, 0), (4, 4, 8, 4),
-                                                        (3, 5, 3, 8), (2, 1, 3, 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "H", "steps", "start"),
+    [(1, 1, 3, 0), (2, 4, 6, 0), (3, 3, 6, 0), (4, 4, 8, 4), (3, 5, 3, 8), (2, 1, 3, 0)],
+)
 def test_bytes_are_the_formulas(n, H, steps, start):
     for states, copies, device in (("keep", 1, "cpu"), ("average", 2, "cpu"), ("keep", 1, "meta")):
         said = run_bytes(steps, H, 53, n, 8, start, tensors=4, copies=copies)
@@ -182,7 +197,10 @@ def test_a_step_sends_a_part_of_data_parallelism():
 
 
 def test_weights_cost_eight_bytes_an_average():
-    whole, weighted = (sent(train, 3, "hard", "sgd", 3, steps=6, drop_last=drop_last) for drop_last in (True, False))
+    whole, weighted = (
+        sent(train, 3, "hard", "sgd", 3, steps=6, drop_last=drop_last)
+        for drop_last in (True, False)
+    )
     assert weighted - whole == 2 * average_bytes(1, 3, 8)
 
 
@@ -192,7 +210,9 @@ def test_the_meta_device_and_the_clock():
 
     def program(comm, H):
         module = mlp([5000] * 8, device="meta")
-        optimizer = LocalSGD(torch.optim.SGD(module.parameters(), 0.1), comm, H, bucket_bytes=1 << 40)
+        optimizer = LocalSGD(
+            torch.optim.SGD(module.parameters(), 0.1), comm, H, bucket_bytes=1 << 40
+        )
         start = comm.now()
         for _ in range(4):
             loss = module(torch.empty(8, 5000, device="meta")).square().mean()
@@ -201,11 +221,15 @@ def test_the_meta_device_and_the_clock():
         return comm.now() - start, optimizer.H
 
     def seconds(H, n=2):
-        return World(n, device="meta", cluster=Cluster.uniform(n, 1e-3, 1e-8, device)).run(program, H)[0]
+        return World(n, device="meta", cluster=Cluster.uniform(n, 1e-3, 1e-8, device)).run(
+            program, H
+        )[0]
 
     message = 2 * 1e-3 + 8 * 87_517_500 // 2 * 1e-8 * 2
     compute = seconds(1, n=1)[0]
-    assert [seconds(H)[0] for H in (1, 4)] == pytest.approx([compute + k * message for k in (4, 1)], rel=1e-3)
+    assert [seconds(H)[0] for H in (1, 4)] == pytest.approx(
+        [compute + k * message for k in (4, 1)], rel=1e-3
+    )
     assert seconds(AdaComm(4, steps=1000))[1] == 4
 
 
@@ -216,12 +240,17 @@ def resumed(comm, H, cut, options):
     def start(seed):
         module = made("hard", seed)
         model = DataParallel(module, comm)
-        return model, LocalSGD(torch.optim.Adam(module.parameters(), 0.02), comm, H(), 3, model, **options)
+        return model, LocalSGD(
+            torch.optim.Adam(module.parameters(), 0.02), comm, H(), 3, model, **options
+        )
 
     model, optimizer = start(0)
     for step in range(12):
         if step == cut:
-            saved = [{k: v.clone() for k, v in model.state_dict().items()}, copy_of(optimizer.state_dict())]
+            saved = [
+                {k: v.clone() for k, v in model.state_dict().items()},
+                copy_of(optimizer.state_dict()),
+            ]
             model, optimizer = start(7)
             model.load_state_dict(saved[0])
             optimizer.load_state_dict(saved[1])
@@ -242,13 +271,17 @@ def copy_of(state):
     return [copy_of(v) for v in state] if isinstance(state, list) else state
 
 
-@pytest.mark.parametrize("options", [{}, {"slow_momentum": 0.5, "states": "average"}, {"states": "reset"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"slow_momentum": 0.5, "states": "average"}, {"states": "reset"}]
+)
 def test_resumed_bit_for_bit(options):
     """Before the switch, inside a period, and at an average."""
     for H in (lambda: 3, lambda: AdaComm(4, steps=3, rate_power=1)):
         whole = World(2).run(resumed, H, None, options)
         for cut in (2, 5, 9):
-            for (mine, period), (expected, same) in zip(World(2).run(resumed, H, cut, options), whole, strict=True):
+            for (mine, period), (expected, same) in zip(
+                World(2).run(resumed, H, cut, options), whole, strict=True
+            ):
                 assert all(map(torch.equal, mine, expected)) and period == same
 
 

@@ -29,14 +29,20 @@ def theirs(comm, seed, optimizer, aligned, dtype):
     model = nn.parallel.DistributedDataParallel(module, process_group=comm.group)
     state = hook.PostLocalSGDState(comm.group, None, START, post_local_gradient_allreduce=False)
     model.register_comm_hook(state, hook.post_localSGD_hook)
-    averager = averagers.PeriodicModelAverager(H, START + (H - 1 if aligned else 0), process_group=comm.group)
+    averager = averagers.PeriodicModelAverager(
+        H, START + (H - 1 if aligned else 0), process_group=comm.group
+    )
     return module, model, PostLocalSGDOptimizer(OPTIMIZERS[optimizer](model.parameters()), averager)
 
 
 def ours(comm, seed, optimizer, dtype):
     module = mlp([6, 5, 3], seed, dtype)
     model = DataParallel(module, comm)
-    return module, model, LocalSGD(OPTIMIZERS[optimizer](module.parameters()), comm, H, START, model)
+    return (
+        module,
+        model,
+        LocalSGD(OPTIMIZERS[optimizer](module.parameters()), comm, H, START, model),
+    )
 
 
 def beside(comm, optimizer, dtype=torch.float64, steps=20):
@@ -70,7 +76,8 @@ def test_pytorchs_own(n):
 
 
 def test_pytorchs_own_in_float32():
-    assert largest(launch(beside, 2, "momentum", torch.float32, transport="gloo")) < 1e-6  # as far as it reaches
+    # as far as it reaches
+    assert largest(launch(beside, 2, "momentum", torch.float32, transport="gloo")) < 1e-6
 
 
 def frozen(comm, when):
@@ -81,21 +88,28 @@ def frozen(comm, when):
         if step == when:
             module[0].requires_grad_(False)
         optimizer.zero_grad()
-        module(torch.full((2, 6), 1.0 + comm.rank + step, dtype=torch.float64)).square().sum().backward()
+        module(
+            torch.full((2, 6), 1.0 + comm.rank + step, dtype=torch.float64)
+        ).square().sum().backward()
         optimizer.step()
     return replicas_equal(comm, list(module.parameters()))
 
 
-@pytest.mark.parametrize(("when", "numbers"), [(0, 18 + 18), (2, 53 + 18), (4, 53 + 18), (8, 53 + 53)])
+@pytest.mark.parametrize(
+    ("when", "numbers"), [(0, 18 + 18), (2, 53 + 18), (4, 53 + 18), (8, 53 + 53)]
+)
 def test_frozen_parameters(when, numbers):
     """What moved in a period is averaged once more; what was frozen all through it is not sent."""
+
     def start(comm):
         LocalSGD(torch.optim.SGD(mlp([6, 5, 3], dtype=torch.float64).parameters(), 0.1), comm, H=4)
         return replicas_equal(comm, list(mlp([6, 5, 3], dtype=torch.float64).parameters()))
 
     run = World(2).run(frozen, when)
     assert run == [True, True]
-    assert run.trace.bytes_sent() - World(2).run(start).trace.bytes_sent() == average_bytes(numbers, 2, 8)
+    assert run.trace.bytes_sent() - World(2).run(start).trace.bytes_sent() == average_bytes(
+        numbers, 2, 8
+    )
 
 
 class Normed(nn.Sequential):
@@ -105,11 +119,14 @@ class Normed(nn.Sequential):
 
 def test_buffers():
     """Running statistics are averaged if they are given; else each rank keeps its own."""
+
     def program(comm, given):
         module = Normed()
         statistics = [module[1].running_mean, module[1].running_var]
         statistics[0].fill_(comm.rank)
-        optimizer = LocalSGD(torch.optim.SGD(module.parameters(), 0.1), comm, 2, buffers=statistics if given else ())
+        optimizer = LocalSGD(
+            torch.optim.SGD(module.parameters(), 0.1), comm, 2, buffers=statistics if given else ()
+        )
         for _ in range(2):
             module(torch.randn(8, 6)).sum().backward()
             optimizer.step()
@@ -123,6 +140,7 @@ def test_buffers():
 @pytest.mark.parametrize("n", [2, 3])
 def test_masters_are_averaged(n):
     """fp16 parameters are the rounded averages of fp32 masters."""
+
     def program(comm, half):
         module = mlp([6, 5, 3], dtype=torch.float16 if half else torch.float32)
         scaler = LossScaler(init=8.0, comm=comm)
@@ -136,7 +154,9 @@ def test_masters_are_averaged(n):
             scaler.step(optimizer)
             scaler.update()
         masters = optimizer.masters() if half else list(module.parameters())
-        return [p.detach().clone() for p in masters], replicas_equal(comm, [*masters, *module.parameters()])
+        return [p.detach().clone() for p in masters], replicas_equal(
+            comm, [*masters, *module.parameters()]
+        )
 
     halves, wholes = (World(n).run(program, half) for half in (True, False))
     assert all(same for _, same in [*halves, *wholes])
@@ -152,7 +172,9 @@ def test_a_scheduler_and_a_group_more():
         optimizer.add_param_group({"params": list(module[2].parameters()), "lr": 0.1})
         for _ in range(4):
             optimizer.zero_grad()
-            module(torch.full((2, 6), 1.0 + comm.rank, dtype=torch.float64)).square().mean().backward()
+            module(
+                torch.full((2, 6), 1.0 + comm.rank, dtype=torch.float64)
+            ).square().mean().backward()
             optimizer.step()
             schedule.base_lrs = [group["lr"] for group in optimizer.param_groups]
             schedule.step()
@@ -167,7 +189,9 @@ def test_average_ends_a_period_and_twice_changes_nothing():
         optimizer = LocalSGD(torch.optim.SGD(module.parameters(), lr=0.1), comm, H=3)
         spans = []
         for step in range(8):
-            module(torch.full((2, 6), 1.0 + comm.rank, dtype=torch.float64)).square().mean().backward()
+            module(
+                torch.full((2, 6), 1.0 + comm.rank, dtype=torch.float64)
+            ).square().mean().backward()
             optimizer.step()
             spans.append(optimizer.since)
             if step == 4:
@@ -183,7 +207,9 @@ def test_average_ends_a_period_and_twice_changes_nothing():
 def test_a_local_step_whose_gradients_were_averaged():
     def program(comm):
         model = DataParallel(made("mlp", 0), comm)
-        optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), comm, H=3, start=1, model=model)
+        optimizer = LocalSGD(
+            torch.optim.SGD(model.parameters(), lr=0.1), comm, H=3, start=1, model=model
+        )
         for _ in range(2):
             model(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
             optimizer.step()
@@ -192,13 +218,23 @@ def test_a_local_step_whose_gradients_were_averaged():
         World(2).run(program)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"H": 0}, r"H >= 1 steps and starts after 0 or more, not 0 after 0"), ({"H": 2, "start": -1}, "not 2 after -1"),
-    ({"H": 2, "states": "forget"}, r"'keep', 'reset', 'average', not 'forget'"),
-    ({"H": 2, "bucket_bytes": 0}, "at least 1 byte, not 0"),
-    ({"H": 2, "buffers": [torch.zeros(3, dtype=torch.int64)]}, r"a buffer of torch\.int64 has no average"),
-    ({"H": 2, "buffers": [torch.zeros(3, device="meta")]}, r"\(3,\) is on meta, this Comm passes tensors on cpu"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"H": 0}, r"H >= 1 steps and starts after 0 or more, not 0 after 0"),
+        ({"H": 2, "start": -1}, "not 2 after -1"),
+        ({"H": 2, "states": "forget"}, r"'keep', 'reset', 'average', not 'forget'"),
+        ({"H": 2, "bucket_bytes": 0}, "at least 1 byte, not 0"),
+        (
+            {"H": 2, "buffers": [torch.zeros(3, dtype=torch.int64)]},
+            r"a buffer of torch\.int64 has no average",
+        ),
+        (
+            {"H": 2, "buffers": [torch.zeros(3, device="meta")]},
+            r"\(3,\) is on meta, this Comm passes tensors on cpu",
+        ),
+    ],
+)
 def test_values_that_cannot_be(options, message):
     def program(comm, options):
         LocalSGD(torch.optim.SGD(made("mlp", 0).parameters(), lr=0.1), comm, **options)

@@ -19,7 +19,9 @@ def algorithm_1(n, tau, beta, alpha, optimizer="sgd", rates=None):
         start = [p.detach().clone() for p in models[0].parameters()]
         for k in range(tau):
             for i, (model, base) in enumerate(zip(models, bases, strict=True)):
-                gamma = base.param_groups[0]["lr"] = rates[t * tau + k] if rates else base.param_groups[0]["lr"]
+                gamma = base.param_groups[0]["lr"] = (
+                    rates[t * tau + k] if rates else base.param_groups[0]["lr"]
+                )
                 model.zero_grad()
                 part = parts(n, t * tau + k, 12, True)[i]
                 mse(model(x[part]), y[part]).backward()
@@ -36,18 +38,26 @@ def algorithm_1(n, tau, beta, alpha, optimizer="sgd", rates=None):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
 def test_algorithm_1(optimizer, beta, alpha):
     for n, tau in ((1, 3), (3, 4)):
-        results = World(n).run(train, "hard", optimizer, tau, 12, slow_momentum=beta, slow_rate=alpha)
+        results = World(n).run(
+            train, "hard", optimizer, tau, 12, slow_momentum=beta, slow_rate=alpha
+        )
         expected = algorithm_1(n, tau, beta, alpha, optimizer)
         assert all(difference(mine, expected) < 1e-11 and equal for mine, equal in results)
 
 
 def test_in_both_worlds():
     for results in both(train, 3, "hard", "sgd", 4, 12, slow_momentum=0.6):
-        assert all(difference(mine, algorithm_1(3, 4, 0.6, 1.0)) < 1e-12 and equal for mine, equal in results)
+        assert all(
+            difference(mine, algorithm_1(3, 4, 0.6, 1.0)) < 1e-12 and equal
+            for mine, equal in results
+        )
 
 
 def test_without_it_is_local_sgd():
-    assert apart(World(2).run(train, "hard", "sgd", 4, slow_momentum=0.0), oracle("hard", "sgd", 2, 4)) < 1e-13
+    assert (
+        apart(World(2).run(train, "hard", "sgd", 4, slow_momentum=0.0), oracle("hard", "sgd", 2, 4))
+        < 1e-13
+    )
 
 
 class Unscaled(LocalSGD):
@@ -89,7 +99,10 @@ def test_a_rate_of_zero():
     """Warm-up may begin with it: nobody moves, nothing becomes nan."""
     mine = World(2).run(scheduled, [0.0] * 3 + [0.1] * 9)[0]
     assert all(p.isfinite().all() for p in mine)
-    assert difference(World(2).run(scheduled, [0.0] * 3)[0], list(made("hard", 0).parameters())) < 1e-15
+    assert (
+        difference(World(2).run(scheduled, [0.0] * 3)[0], list(made("hard", 0).parameters()))
+        < 1e-15
+    )
 
 
 def test_after_the_switch_only():
@@ -98,7 +111,13 @@ def test_after_the_switch_only():
     assert apart(early, oracle("hard", "sgd", 2, 4, 6, start=6)) < 1e-13
 
 
-@pytest.mark.parametrize("options", [{"slow_momentum": 1.0}, {"slow_momentum": -0.1}, {"slow_rate": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"slow_momentum": 1.0}, {"slow_momentum": -0.1}, {"slow_rate": 0.0}]
+)
 def test_values_out_of_range(options):
     with pytest.raises(ValueError, match=r"from 0 to below 1 and its rate above 0"):
-        World(1).run(lambda comm: LocalSGD(torch.optim.SGD([torch.ones(1)], 0.1), comm, 2, **options) and None)
+        World(1).run(
+            lambda comm: (
+                LocalSGD(torch.optim.SGD([torch.ones(1)], 0.1), comm, 2, **options) and None
+            )
+        )

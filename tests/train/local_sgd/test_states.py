@@ -24,8 +24,16 @@ def test_the_oracle(optimizer, states):
 
 def test_the_three_differ():
     for optimizer in ("momentum", "adamw"):
-        found = {states: World(2).run(train, "hard", optimizer, 4, 8, states=states)[0][0] for states in STATES}
-        assert smallest(difference(found[a], found[b]) for a, b in (STATES[:2], STATES[1:], STATES[::2])) > 1e-3
+        found = {
+            states: World(2).run(train, "hard", optimizer, 4, 8, states=states)[0][0]
+            for states in STATES
+        }
+        assert (
+            smallest(
+                difference(found[a], found[b]) for a, b in (STATES[:2], STATES[1:], STATES[::2])
+            )
+            > 1e-3
+        )
 
 
 def momenta(comm, states):
@@ -35,8 +43,14 @@ def momenta(comm, states):
     for _ in range(2):
         module(torch.full((2, 6), 1.0 + comm.rank, dtype=torch.float64)).square().sum().backward()
         optimizer.step()
-    found = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    return len(found), replicas_equal(comm, found), {float(s["step"]) for s in optimizer.state.values()}
+    found = [
+        state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")
+    ]
+    return (
+        len(found),
+        replicas_equal(comm, found),
+        {float(s["step"]) for s in optimizer.state.values()},
+    )
 
 
 def test_what_is_left_of_them():
@@ -58,12 +72,22 @@ def steps(comm, make, states, count=4):
         return loss
 
     losses = [optimizer.step(closure).item() for _ in range(count)]
-    return losses, [p.detach() for p in module.parameters()], replicas_equal(comm, list(module.parameters()))
+    return (
+        losses,
+        [p.detach() for p in module.parameters()],
+        replicas_equal(comm, list(module.parameters())),
+    )
 
 
-OURS = {"FlatSGD": lambda params: FlatSGD(params, 0.01, 0.9), "FlatAdamW": lambda params: FlatAdamW(params, 0.01)}
-PYTORCHS = [name for name, kind in vars(torch.optim).items() if isinstance(kind, type) and name not in
-            ("Optimizer", "SparseAdam", "Muon")]  # fmt: skip
+OURS = {
+    "FlatSGD": lambda params: FlatSGD(params, 0.01, 0.9),
+    "FlatAdamW": lambda params: FlatAdamW(params, 0.01),
+}
+PYTORCHS = [
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and name not in ("Optimizer", "SparseAdam", "Muon")
+]
 
 
 @pytest.mark.parametrize("name", [*PYTORCHS, *OURS])
@@ -76,20 +100,28 @@ def test_any_optimizer(name):
 
 
 @pytest.mark.parametrize("states", STATES)
-@pytest.mark.parametrize(("ours", "theirs"), [
-    ("FlatSGD", lambda params: torch.optim.SGD(params, 0.01, 0.9)),
-    ("FlatAdamW", lambda params: torch.optim.AdamW(params, 0.01)),
-])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("FlatSGD", lambda params: torch.optim.SGD(params, 0.01, 0.9)),
+        ("FlatAdamW", lambda params: torch.optim.AdamW(params, 0.01)),
+    ],
+)
 def test_states_in_a_flat_buffer(ours, theirs, states):
     found, expected = (World(2).run(steps, make, states) for make in (OURS[ours], theirs))
-    assert all(difference(mine[1], plain[1]) < 1e-14 for mine, plain in zip(found, expected, strict=True))
+    assert all(
+        difference(mine[1], plain[1]) < 1e-14 for mine, plain in zip(found, expected, strict=True)
+    )
 
 
 def test_states_made_at_the_start_come_back():
     """Adagrad begins with a sum of 5, not of nothing."""
+
     def program(comm):
         p = torch.ones(3, dtype=torch.float64, requires_grad=True)
-        optimizer = LocalSGD(torch.optim.Adagrad([p], initial_accumulator_value=5), comm, H=2, states="reset")
+        optimizer = LocalSGD(
+            torch.optim.Adagrad([p], initial_accumulator_value=5), comm, H=2, states="reset"
+        )
         for _ in range(2):
             p.grad = torch.full_like(p, 1.0 + comm.rank)
             optimizer.step()

@@ -92,8 +92,10 @@ class Layers(nn.Module):
     def __init__(self):
         super().__init__()
         random = torch.Generator().manual_seed(0)
-        self.all = nn.ParameterList(torch.randn(s, generator=random, dtype=torch.float64) * 3.0 ** (i - 2)
-                                    for i, s in enumerate(self.SHAPES))  # fmt: skip
+        self.all = nn.ParameterList(
+            torch.randn(s, generator=random, dtype=torch.float64) * 3.0 ** (i - 2)
+            for i, s in enumerate(self.SHAPES)
+        )
         with torch.no_grad():
             self.all[3].zero_()  # a norm of 0
 
@@ -108,4 +110,6 @@ class Layers(nn.Module):
 def net():
     """Layers of every kind."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3, bias=False), nn.Embedding(3, 2)).double()
+    return nn.Sequential(
+        nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3, bias=False), nn.Embedding(3, 2)
+    ).double()

@@ -43,7 +43,14 @@ class LAMBPaper:
     """You et al. 2020, algorithm 2, line by line; trust=False: AdamW, Loshchilov and Hutter 2019, algorithm 2."""
 
     def __init__(self, betas=(0.9, 0.999), eps=1e-6, decay=0.01, phi=lambda z: z, trust=True):
-        self.betas, self.eps, self.decay, self.phi, self.trust, self.moments = betas, eps, decay, phi, trust, {}
+        self.betas, self.eps, self.decay, self.phi, self.trust, self.moments = (
+            betas,
+            eps,
+            decay,
+            phi,
+            trust,
+            {},
+        )
 
     def step(self, key, w, g, lr, t):
         m, v = self.moments.setdefault(key, ([0.0] * len(w), [0.0] * len(w)))

@@ -23,7 +23,9 @@ GPT = dict(layers=3, hidden=8, heads=2, vocab=13, context=6, dtype=torch.float64
 
 def layers(count):
     """A serial model of transformer layers whose gradients are of different lengths."""
-    made = [seeded_(TransformerLayer(HIDDEN, HEADS, dtype=torch.float64), seed) for seed in range(count)]
+    made = [
+        seeded_(TransformerLayer(HIDDEN, HEADS, dtype=torch.float64), seed) for seed in range(count)
+    ]
     return nn.Sequential(*made)
 
 
@@ -48,7 +50,12 @@ def serial(count, most=MOST, kind=2.0):
 def off(norm, grads, oracle):
     expected, gradients = oracle
     assert grads.keys() <= gradients.keys()
-    return largest([abs(norm / expected - 1), *((g - gradients[name]).abs().max().item() for name, g in grads.items())])
+    return largest(
+        [
+            abs(norm / expected - 1),
+            *((g - gradients[name]).abs().max().item() for name, g in grads.items()),
+        ]
+    )
 
 
 @KINDS
@@ -76,10 +83,14 @@ def stage_of(comm, S, T, wrong=None):
     pipeline.step(2, x if pipeline.first_stage else None, y if pipeline.last_stage else None)
     for p in mine.parameters():
         all_reduce_(data, p.grad, "mean")
-    norm = clip_grad_norm_(mine, MOST, comm if wrong == "replicas" else replica, None if wrong == "copies" else tensor)
+    norm = clip_grad_norm_(
+        mine, MOST, comm if wrong == "replicas" else replica, None if wrong == "copies" else tensor
+    )
     how = cuts(mine)
-    return norm.item(), {f"{pipe.rank}.{name}": gather_from(p.grad, tensor, *how[name]) if name in how else p.grad
-                         for name, p in mine.named_parameters()}  # fmt: skip
+    return norm.item(), {
+        f"{pipe.rank}.{name}": gather_from(p.grad, tensor, *how[name]) if name in how else p.grad
+        for name, p in mine.named_parameters()
+    }
 
 
 GRIDS = [(1, 1, 1), (1, 2, 1), (1, 1, 3), (2, 1, 1), (1, 2, 2), (2, 2, 1), (2, 2, 2), (1, 3, 4)]
@@ -105,13 +116,17 @@ def test_what_counts_twice_is_told_apart(wrong):
 def tied(comm, repeated=True):
     """A GPT in stages, whose token embedding is on the first and on the last."""
     parts = sequence(gpt(**GPT))
-    (first, end), = [partition([1] * len(parts), comm.size)[comm.rank]]
+    ((first, end),) = [partition([1] * len(parts), comm.size)[comm.rank]]
     mine = parts[first:end]
     table = [p for p in mine.parameters() if p.shape == (13, 8)]
-    pipeline = Pipeline(mine, comm, loss_fn=next_token_loss, tied=dict(zip(["tokens"], table, strict=False)))
+    pipeline = Pipeline(
+        mine, comm, loss_fn=next_token_loss, tied=dict(zip(["tokens"], table, strict=False))
+    )
     x, y = tokens()
     pipeline.step(2, x, y)
-    return clip_grad_norm_(mine, 0.1, comm, repeated=pipeline.ties.repeated if repeated else ()).item()
+    return clip_grad_norm_(
+        mine, 0.1, comm, repeated=pipeline.ties.repeated if repeated else ()
+    ).item()
 
 
 def tokens():
@@ -145,11 +160,17 @@ def owners(comm, T, stage):
     """The same with whole gradients at their owners; the optimizer's own clipping, over both."""
     tensor, data = comm.split(comm.rank // T), comm.split(comm.rank % T)
     layer = TensorLayer(HIDDEN, HEADS, tensor, dtype=torch.float32)
-    layer.load_state_dict({name: x.float() for name, x in shard(layers(1)[0], layer, tensor).items()})
-    optimizer = ShardedOptimizer(layer.parameters(), SGD, data, stage, master_dtype=torch.float64, lr=0.1)
+    layer.load_state_dict(
+        {name: x.float() for name, x in shard(layers(1)[0], layer, tensor).items()}
+    )
+    optimizer = ShardedOptimizer(
+        layer.parameters(), SGD, data, stage, master_dtype=torch.float64, lr=0.1
+    )
     x, y = (t.chunk(data.size)[data.rank].float() for t in batch())
     mse(layer(x), y).backward()
-    clip = lambda most: optimizer.clip_grad_norm_(most, comm=comm, counted=counted(layer, tensor)).item()
+    clip = lambda most: optimizer.clip_grad_norm_(
+        most, comm=comm, counted=counted(layer, tensor)
+    ).item()
     return clip(MOST), clip(math.inf)
 
 
@@ -160,7 +181,9 @@ def test_sharded_gradients_beside_tensor_ranks(data, T):
         assert before == pytest.approx(norm, rel=1e-12) and after == pytest.approx(MOST, rel=1e-5)
     for stage in (1, 2):
         for before, after in World(data * T).run(owners, T, stage):
-            assert before == pytest.approx(norm, rel=1e-5) and after == pytest.approx(MOST, rel=1e-5)
+            assert before == pytest.approx(norm, rel=1e-5) and after == pytest.approx(
+                MOST, rel=1e-5
+            )
 
 
 def test_eight_bytes():
@@ -172,7 +195,10 @@ def test_eight_bytes():
             clip_grad_norm_(model, 1.0, comm)
 
     for n in (1, 2, 3, 4):
-        assert sum(World(n).run(program, True).trace.bytes_sent(r) for r in range(n)) == 2 * (n - 1) * 8
+        assert (
+            sum(World(n).run(program, True).trace.bytes_sent(r) for r in range(n))
+            == 2 * (n - 1) * 8
+        )
 
 
 def test_a_limit_below_zero():

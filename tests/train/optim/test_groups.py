@@ -21,7 +21,8 @@ def test_groups_leave_biases_and_norms_out():
     assert {tuple(p.shape) for p in optimizer.ratios} == {(5, 4), (3, 5), (3, 2)}
     for (name, p), q in zip(made.named_parameters(), before, strict=True):
         if bias_or_norm(name, p.shape):
-            torch.testing.assert_close(p, q - 0.1 / (1 + 1e-6), rtol=1e-12, atol=1e-12)  # Adam's first step
+            # Adam's first step
+            torch.testing.assert_close(p, q - 0.1 / (1 + 1e-6), rtol=1e-12, atol=1e-12)
 
 
 def test_a_rule_of_ones_own():
@@ -32,7 +33,11 @@ def test_a_rule_of_ones_own():
 
 
 def test_bias_by_name_or_by_dimensions():
-    assert bias_or_norm("layers.0.norm.weight", (5,)) and bias_or_norm("odd.bias", (3, 4)) and bias_or_norm("scale", ())
+    assert (
+        bias_or_norm("layers.0.norm.weight", (5,))
+        and bias_or_norm("odd.bias", (3, 4))
+        and bias_or_norm("scale", ())
+    )
     assert not bias_or_norm("bias.weight", (3, 4))
 
 

@@ -9,7 +9,15 @@ from torch import nn
 from minidist.comm import World, launch
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
-from minidist.train.optim import NoiseScale, Terms, best_rate, noise_terms, samples_ratio, square_of, steps_ratio
+from minidist.train.optim import (
+    NoiseScale,
+    Terms,
+    best_rate,
+    noise_terms,
+    samples_ratio,
+    square_of,
+    steps_ratio,
+)
 from tests.parallel.cases import data, mse
 
 
@@ -17,18 +25,27 @@ def test_without_noise_and_with_noise_alone():
     """|G_B|² = |G|² + tr(Σ)/B, put in: 3 and 40 come out."""
     square, trace = 3.0, 40.0
     found = noise_terms(square + trace / 8, square + trace / 64, 8, 64)
-    assert found == pytest.approx((square, trace), rel=1e-12) and found.scale == pytest.approx(40 / 3)
+    assert found == pytest.approx((square, trace), rel=1e-12) and found.scale == pytest.approx(
+        40 / 3
+    )
     assert noise_terms(3.0, 3.0, 8, 64) == Terms(3.0, 0.0)
-    assert noise_terms(40 / 8, 40 / 64, 8, 64) == pytest.approx((0.0, 40.0)) and math.isnan(Terms(-1.0, 5.0).scale)
+    assert noise_terms(40 / 8, 40 / 64, 8, 64) == pytest.approx((0.0, 40.0)) and math.isnan(
+        Terms(-1.0, 5.0).scale
+    )
 
 
 def test_unbiased():
     """Gaussian gradients with a known covariance, of which batches of 2 and 8 are drawn: the means of the estimates."""
     random = torch.Generator().manual_seed(0)
-    mean, deviation = torch.tensor([1.0, -0.5, 0.25, 0.0]).double(), torch.tensor([0.5, 1.0, 2.0, 1.5]).double()
+    mean, deviation = (
+        torch.tensor([1.0, -0.5, 0.25, 0.0]).double(),
+        torch.tensor([0.5, 1.0, 2.0, 1.5]).double(),
+    )
     samples = mean + deviation * torch.randn(40_000, 4, 2, 4, generator=random, dtype=torch.float64)
     small, big = samples.mean(2), samples.mean((1, 2))  # of 2, (40000, 4, 4); of 8, (40000, 4)
-    found = noise_terms(small.square().sum(-1).mean().item(), big.square().sum(-1).mean().item(), 2, 8)
+    found = noise_terms(
+        small.square().sum(-1).mean().item(), big.square().sum(-1).mean().item(), 2, 8
+    )
     truth = Terms(mean.square().sum().item(), deviation.square().sum().item())
     assert found == pytest.approx(truth, rel=0.03)
     naive = small.square().sum(-1).mean().item()  # |G_b|² taken for |G|²
@@ -61,15 +78,25 @@ def by_hand(n, steps=4, each=3):
             mse(model(x[part]), y[part]).backward()
             grads.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]))
         grads = torch.stack(grads)
-        found.append(noise_terms(grads.square().sum(1).mean().item(), grads.mean(0).square().sum().item(),
-                                 each, n * each))  # fmt: skip
+        found.append(
+            noise_terms(
+                grads.square().sum(1).mean().item(),
+                grads.mean(0).square().sum().item(),
+                each,
+                n * each,
+            )
+        )
     weights = torch.tensor([0.5 ** (steps - i) for i in range(steps)], dtype=torch.float64)
-    average = [float((weights * torch.tensor(terms, dtype=torch.float64)).sum() / weights.sum())
-               for terms in zip(*found)]  # fmt: skip
+    average = [
+        float((weights * torch.tensor(terms, dtype=torch.float64)).sum() / weights.sum())
+        for terms in zip(*found)
+    ]
     return found, Terms(*average)
 
 
-@pytest.mark.parametrize(("where", "n"), [("world", 2), ("world", 3), ("world", 4), ("processes", 3)])
+@pytest.mark.parametrize(
+    ("where", "n"), [("world", 2), ("world", 3), ("world", 4), ("processes", 3)]
+)
 def test_over_ranks(where, n):
     results = World(n).run(trained) if where == "world" else launch(trained, n)
     steps, average = by_hand(n)
@@ -77,7 +104,11 @@ def test_over_ranks(where, n):
         for mine, expected in zip(found, steps, strict=True):
             assert mine == pytest.approx(expected, rel=1e-10)
         assert terms == pytest.approx(average, rel=1e-10)
-        assert math.isnan(scale) if average.square <= 0 else scale == pytest.approx(average.scale, rel=1e-10)
+        assert (
+            math.isnan(scale)
+            if average.square <= 0
+            else scale == pytest.approx(average.scale, rel=1e-10)
+        )
         assert (found, terms) == results[0][:2]
 
 
@@ -91,7 +122,9 @@ def test_eight_bytes_a_rank():
 
     for n in (2, 3, 4):
         sent = [World(n).run(program, noisy).trace for noisy in (False, True)]
-        assert sum(sent[1].bytes_sent(r) - sent[0].bytes_sent(r) for r in range(n)) == 2 * (n - 1) * 8
+        assert (
+            sum(sent[1].bytes_sent(r) - sent[0].bytes_sent(r) for r in range(n)) == 2 * (n - 1) * 8
+        )
 
 
 def test_saved_removed_and_without_values():
@@ -126,16 +159,25 @@ def test_what_follows_from_it():
     for batch in (1, 10, 100, 1000):
         assert (steps_ratio(batch, 50) - 1) * (samples_ratio(batch, 50) - 1) == pytest.approx(1)
     assert steps_ratio(50, 50) == samples_ratio(50, 50) == 2 and best_rate(0.4, 50, 50) == 0.2
-    assert best_rate(1, 2, 1e6) / best_rate(1, 1, 1e6) == pytest.approx(2, rel=1e-5)  # the linear rule holds
+    # the linear rule holds
+    assert best_rate(1, 2, 1e6) / best_rate(1, 1, 1e6) == pytest.approx(2, rel=1e-5)
     assert best_rate(1, 2e6, 10) == pytest.approx(best_rate(1, 1e6, 10), rel=1e-5)
-    assert float(square_of([torch.ones(3), None, torch.full((2,), 2.0)])) == pytest.approx(11, rel=1e-6)
+    assert float(square_of([torch.ones(3), None, torch.full((2,), 2.0)])) == pytest.approx(
+        11, rel=1e-6
+    )
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: noise_terms(1, 1, 8, 8), "not between 8 and 8"),
-    (lambda: World(1).run(lambda comm: NoiseScale([], comm)), "not between 1 with 0.9"),
-    (lambda: World(2).run(lambda comm: NoiseScale([], comm, decay=1.0)), "not between 2 with 1.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: noise_terms(1, 1, 8, 8), "not between 8 and 8"),
+        (lambda: World(1).run(lambda comm: NoiseScale([], comm)), "not between 1 with 0.9"),
+        (
+            lambda: World(2).run(lambda comm: NoiseScale([], comm, decay=1.0)),
+            "not between 2 with 1.0",
+        ),
+    ],
+)
 def test_mistakes(make, words):
     with pytest.raises(ValueError, match=words):
         make()

@@ -16,7 +16,9 @@ RUNS = {
     "world": lambda n, *args: World(n).run(*args),
     "processes": lambda n, program, *args: launch(program, n, *args),
 }
-EVERYWHERE = pytest.mark.parametrize(("where", "n"), [*(("world", n) for n in (1, 2, 3, 4)), ("processes", 3)])
+EVERYWHERE = pytest.mark.parametrize(
+    ("where", "n"), [*(("world", n) for n in (1, 2, 3, 4)), ("processes", 3)]
+)
 TRUSTED = ("lars", "lamb")
 
 
@@ -27,15 +29,18 @@ def oracle():
 
 def everything(comm):
     """All optimizers in all stages; {name: parameters}."""
-    found = {(name, stage): cases.zero_12(comm, name, stage) for name in TRUSTED for stage in (1, 2)}
+    found = {
+        (name, stage): cases.zero_12(comm, name, stage) for name in TRUSTED for stage in (1, 2)
+    }
     return found | {(name, 3): cases.zero_3(comm, name) for name in cases.OPTIMIZERS}
 
 
 @EVERYWHERE
 def test_zero(where, n, oracle):
     for found in RUNS[where](n, everything):
-        assert {key: cases.far(params, oracle[key[0]]) < 1e-12 for key, params in found.items()} == dict.fromkeys(
-            found, True)  # fmt: skip
+        assert {
+            key: cases.far(params, oracle[key[0]]) < 1e-12 for key, params in found.items()
+        } == dict.fromkeys(found, True)
 
 
 @pytest.mark.parametrize("name", TRUSTED)
@@ -47,7 +52,8 @@ def test_norms_of_pieces_are_told_apart(name, oracle):
 @pytest.mark.parametrize("name", TRUSTED)
 def test_a_smaller_last_batch_and_blocks(name, oracle):
     blocks = lambda module: isinstance(module, torch.nn.Linear)
-    for found in World(5).run(lambda comm: cases.zero_3(comm, name, blocks=blocks)):  # 12 samples on 5 ranks
+    # 12 samples on 5 ranks
+    for found in World(5).run(lambda comm: cases.zero_3(comm, name, blocks=blocks)):
         assert cases.far(found, oracle[name]) < 1e-12
 
 
@@ -115,7 +121,9 @@ def tensor(comm, cls, how, alone=False, steps=4):
     which = groups(layer)
     if alone:
         which = [g | {"split": ()} for g in which]
-    train_layer(layer, cls(which, across={"tensor": comm}, **how), [inputs(step) for step in range(steps)])
+    train_layer(
+        layer, cls(which, across={"tensor": comm}, **how), [inputs(step) for step in range(steps)]
+    )
     return unshard(layer, comm)
 
 
@@ -201,17 +209,27 @@ def test_groups_say_how_parameters_are_cut():
     def program(comm):
         layer = TensorLayer(HIDDEN, HEADS, comm, dtype=torch.float64)
         ways = {name: group["split"] for group in groups(layer) for name, _ in group["params"]}
-        ways |= {f"sharded {name}": group["split"] for group in groups(FullySharded(layer, comm.split(comm.rank)))
-                 for name, _ in group["params"]}  # fmt: skip
+        ways |= {
+            f"sharded {name}": group["split"]
+            for group in groups(FullySharded(layer, comm.split(comm.rank)))
+            for name, _ in group["params"]
+        }
         return ways
 
     ways = World(2).run(program)[0]
-    assert ways["attention.qkv.weight"] == ways["mlp.proj.weight"] == ways["mlp.fc.bias"] == ("tensor",)
+    assert (
+        ways["attention.qkv.weight"]
+        == ways["mlp.proj.weight"]
+        == ways["mlp.fc.bias"]
+        == ("tensor",)
+    )
     assert ways["attention.proj.bias"] == ways["norm_1.weight"] == ()
     assert ways["sharded module.mlp.fc.weight"] == ("data", "tensor")
     assert ways["sharded module.norm_1.weight"] == ("data",)
 
 
 def test_ranks_that_are_not_named():
-    with pytest.raises(ValueError, match=r"over 'data', but across=\{…\} names the ranks of \['tensor'\]"):
+    with pytest.raises(
+        ValueError, match=r"over 'data', but across=\{…\} names the ranks of \['tensor'\]"
+    ):
         World(2).run(lambda comm: summed_(torch.ones(1, 2), [("data",)], {"tensor": comm}))

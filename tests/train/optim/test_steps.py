@@ -22,12 +22,23 @@ EACH = pytest.mark.parametrize(("ours", "theirs", "how"), TORCH)
 
 PAPERS = {
     "sgd": (SGD, dict(momentum=0.9, weight_decay=0.01), lambda: SGDPaper(0.9, 0.01)),
-    "lars": (LARS, dict(momentum=0.9, weight_decay=0.0005, trust=0.02), lambda: LARSPaper(0.9, 0.0005, 0.02)),
-    "adamw": (AdamW, dict(eps=1e-8, weight_decay=0.1), lambda: LAMBPaper(eps=1e-8, decay=0.1, trust=False)),
+    "lars": (
+        LARS,
+        dict(momentum=0.9, weight_decay=0.0005, trust=0.02),
+        lambda: LARSPaper(0.9, 0.0005, 0.02),
+    ),
+    "adamw": (
+        AdamW,
+        dict(eps=1e-8, weight_decay=0.1),
+        lambda: LAMBPaper(eps=1e-8, decay=0.1, trust=False),
+    ),
     "lamb": (LAMB, {}, LAMBPaper),
-    "clamped": (LAMB, dict(betas=(0.8, 0.9), weight_decay=0.1, clamp=(0.5, 4.0)),
-                lambda: LAMBPaper((0.8, 0.9), decay=0.1, phi=lambda z: min(max(z, 0.5), 4.0))),
-}  # fmt: skip
+    "clamped": (
+        LAMB,
+        dict(betas=(0.8, 0.9), weight_decay=0.1, clamp=(0.5, 4.0)),
+        lambda: LAMBPaper((0.8, 0.9), decay=0.1, phi=lambda z: min(max(z, 0.5), 4.0)),
+    ),
+}
 
 
 def apart(a, b):
@@ -101,7 +112,9 @@ def test_states_go_over_to_torchs_class_and_back(ours, theirs, how, back):
 def test_what_a_state_dict_does_not_say_stays():
     """torch's knows neither trust nor split, and ours of another run another split; rates are taken over."""
     made = net()
-    theirs = torch.optim.AdamW([dict(g, params=[p for _, p in g["params"]]) for g in groups(made)], lr=0.7)
+    theirs = torch.optim.AdamW(
+        [dict(g, params=[p for _, p in g["params"]]) for g in groups(made)], lr=0.7
+    )
     for group in theirs.param_groups:
         group.pop("trust", None), group.pop("split")
     ours = LAMB(groups(made), lr=0.1)
@@ -124,8 +137,13 @@ def moved(cls, **how):
     return layers, optimizer
 
 
-@pytest.mark.parametrize(("trusted", "plain", "how"), [
-    (LARS, SGD, dict(momentum=0.9, weight_decay=0.1)), (LAMB, AdamW, dict(eps=1e-6, weight_decay=0.1))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trusted", "plain", "how"),
+    [
+        (LARS, SGD, dict(momentum=0.9, weight_decay=0.1)),
+        (LAMB, AdamW, dict(eps=1e-6, weight_decay=0.1)),
+    ],
+)
 def test_without_trust_they_are_the_plain_ones_bit_for_bit(trusted, plain, how):
     off, own = moved(trusted, trust=0.0, **how), moved(plain, **how)
     assert all(map(torch.equal, off[0].parameters(), own[0].parameters()))
@@ -144,10 +162,16 @@ def test_a_layers_step_is_a_part_of_its_length():
                 assert ((p - q).norm() / q.norm()).item() == pytest.approx(part, rel=1e-9)
 
 
-@pytest.mark.parametrize(("wrong", "how"), [
-    ("rate outside of the momentum", dict(trust=0.02)), ("no decay in the ratio", dict(trust=0.02, weight_decay=0.3))])
+@pytest.mark.parametrize(
+    ("wrong", "how"),
+    [
+        ("rate outside of the momentum", dict(trust=0.02)),
+        ("no decay in the ratio", dict(trust=0.02, weight_decay=0.3)),
+    ],
+)
 def test_another_lars_is_told_apart(wrong, how):
     """Public variants differ from the paper by more than rounding."""
+
     class Other(LARS):
         def _ratio(self, group, weights, gradient):
             return group["trust"] * weights / gradient
@@ -197,7 +221,8 @@ def test_a_copy_goes_on():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_norm_of_half_precision_is_found_in_float32(dtype):
-    p = nn.Parameter(torch.full((300,), 1000.0, dtype=dtype))  # its squares and their sum are beyond fp16
+    # its squares and their sum are beyond fp16
+    p = nn.Parameter(torch.full((300,), 1000.0, dtype=dtype))
     p.grad = torch.ones_like(p)
     optimizer = LAMB([p], lr=0.1, weight_decay=0.0)
     optimizer.step()
@@ -212,14 +237,17 @@ def test_meta_tensors_have_no_values_and_need_none():
         cls([p], lr=0.1, **how).step()
 
 
-@pytest.mark.parametrize(("cls", "how", "words"), [
-    (SGD, dict(lr=-1), "lr is not negative: it is -1"),
-    (SGD, dict(nesterov=True), "momentum 0"),
-    (LARS, dict(lr=1, trust=-0.5), "trust is not negative: it is -0.5"),
-    (LAMB, dict(lr=1, betas=(0.9, 1.0)), r"\(0.9, 1.0\)"),
-    (LAMB, dict(lr=1, clamp=(10, 1)), r"\(10, 1\)"),
-    (AdamW, dict(eps=-1), "eps"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cls", "how", "words"),
+    [
+        (SGD, dict(lr=-1), "lr is not negative: it is -1"),
+        (SGD, dict(nesterov=True), "momentum 0"),
+        (LARS, dict(lr=1, trust=-0.5), "trust is not negative: it is -0.5"),
+        (LAMB, dict(lr=1, betas=(0.9, 1.0)), r"\(0.9, 1.0\)"),
+        (LAMB, dict(lr=1, clamp=(10, 1)), r"\(10, 1\)"),
+        (AdamW, dict(eps=-1), "eps"),
+    ],
+)
 def test_wrong_options(cls, how, words):
     with pytest.raises(ValueError, match=words):
         cls([nn.Parameter(torch.ones(2))], **how)

@@ -31,8 +31,13 @@ def test_a_batch_counts_once(form, way):
     net, expected = Net(), Net()
     x = torch.arange(12.0, dtype=torch.float64).reshape(3, 4).square().requires_grad_()
     parts = [net]
-    fns = {"module": net, "method": net.forward, "closure": lambda x: net(x), "partial": functools.partial(net.other),
-           "list": lambda x: parts[0](x)}  # fmt: skip
+    fns = {
+        "module": net,
+        "method": net.forward,
+        "closure": lambda x: net(x),
+        "partial": functools.partial(net.other),
+        "list": lambda x: parts[0](x),
+    }
     args = (2,) if way == "partial" else ()
     form(fns[way], x, *args).sum().backward()
     (expected.other if args else expected)(x, *args).sum().backward()

@@ -40,7 +40,12 @@ def gradients(form, layers, learn, x=None):
     for layer in layers:
         y = form(layer, y)
     y.square().sum().backward()
-    return [y.detach(), *(p.grad for p in layers.parameters()), *([x.grad] if learn else []), torch.rand(3)]
+    return [
+        y.detach(),
+        *(p.grad for p in layers.parameters()),
+        *([x.grad] if learn else []),
+        torch.rand(3),
+    ]
 
 
 def equal(some, others):
@@ -49,8 +54,9 @@ def equal(some, others):
 
 def close(some, others):
     """Where a gradient adds up in another order: the reentrant form's inner backwards each add to .grad."""
-    return len(some) == len(others) and all(torch.allclose(a, b, 1e-12, 1e-12)
-                                            for a, b in zip(some, others, strict=True))  # fmt: skip
+    return len(some) == len(others) and all(
+        torch.allclose(a, b, 1e-12, 1e-12) for a, b in zip(some, others, strict=True)
+    )
 
 
 @both
@@ -58,7 +64,9 @@ def close(some, others):
 def test_gradients_are_equal_bit_for_bit_with_dropout(form, learn):
     expected = gradients(plain, blocks(), learn)
     assert equal(gradients(form, blocks(), learn), expected)
-    assert equal(gradients(lambda fn, x: torchs(fn, x, use_reentrant=False), blocks(), learn), expected)
+    assert equal(
+        gradients(lambda fn, x: torchs(fn, x, use_reentrant=False), blocks(), learn), expected
+    )
 
 
 @both
@@ -124,7 +132,10 @@ def test_without_gradients_it_is_the_plain_call(form):
 def test_nested(form):
     def run(form, outer):
         layers = blocks(4)
-        halves = [lambda x, part=part: form(part[1], form(part[0], x)) for part in (layers[:2], layers[2:])]
+        halves = [
+            lambda x, part=part: form(part[1], form(part[0], x))
+            for part in (layers[:2], layers[2:])
+        ]
         torch.manual_seed(5)
         x = data(2, 6, 16).requires_grad_()
         outer(halves[1], outer(halves[0], x)).sum().backward()
@@ -141,12 +152,15 @@ def test_one_form_within_the_other():
         return [p.grad for p in layer.parameters()]
 
     expected = run(plain, plain)
-    assert equal(run(checkpoint, checkpoint_reentrant), expected) and equal(run(*FORMS[::-1]), expected)
+    assert equal(run(checkpoint, checkpoint_reentrant), expected) and equal(
+        run(*FORMS[::-1]), expected
+    )
 
 
 @both
 def test_twice(form):
     """The same block twice in one graph, and the same graph backwards twice."""
+
     def run(form):
         layer, x = blocks(1)[0], data(2, 6, 16).requires_grad_()
         torch.manual_seed(5)
@@ -160,9 +174,12 @@ def test_twice(form):
 
 def test_gradients_by_name_and_of_gradients():
     """What only the hooks can."""
+
     def run(form):
         x, w = data(5).requires_grad_(), data(5, seed=1).requires_grad_()
-        (first,) = torch.autograd.grad(form(lambda x: (x * w).sin().exp(), x).sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad(
+            form(lambda x: (x * w).sin().exp(), x).sum(), x, create_graph=True
+        )
         return [first.detach(), *torch.autograd.grad(first.square().sum(), [x, w])]
 
     assert equal(run(checkpoint), run(plain))
@@ -188,7 +205,10 @@ def test_parts_of_a_graph_one_after_the_other():
     def run(form):
         x = data(5).requires_grad_()
         a, b = form(lambda x: (x.exp(), x.sin().exp()), x)
-        return [*torch.autograd.grad(a.sum(), x, retain_graph=True), *torch.autograd.grad(b.sum(), x)]
+        return [
+            *torch.autograd.grad(a.sum(), x, retain_graph=True),
+            *torch.autograd.grad(b.sum(), x),
+        ]
 
     assert equal(run(checkpoint), run(plain))
 
@@ -205,11 +225,26 @@ def test_an_input_changed_in_place_is_found(form):
         y.sum().backward()
 
 
-@pytest.mark.parametrize(("first", "then", "said"), [
-    (lambda x: x.exp(), lambda x: x * 2, "forward saved 1 tensors for backward, its recomputation 0"),
-    (lambda x: x.exp(), lambda x: x[:2].exp(), r"was \(3,\) torch.float64 in forward, and is \(2,\)"),
-    (lambda x: x.exp(), lambda x: x.float().exp(), "and is .* torch.float32 in its recomputation"),
-])
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (
+            lambda x: x.exp(),
+            lambda x: x * 2,
+            "forward saved 1 tensors for backward, its recomputation 0",
+        ),
+        (
+            lambda x: x.exp(),
+            lambda x: x[:2].exp(),
+            r"was \(3,\) torch.float64 in forward, and is \(2,\)",
+        ),
+        (
+            lambda x: x.exp(),
+            lambda x: x.float().exp(),
+            "and is .* torch.float32 in its recomputation",
+        ),
+    ],
+)
 def test_a_function_that_does_something_else_is_found(first, then, said):
     runs = [then, first]
     y = checkpoint(lambda x: runs.pop()(x), data(3).requires_grad_())
@@ -263,7 +298,9 @@ def step(form, layers, x):
 
 
 def metered(form, count=6):
-    layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)) for _ in range(count))
+    layers = nn.ModuleList(
+        nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)) for _ in range(count)
+    )
     layers.to("meta")
     for p in layers.parameters():
         p.grad = torch.zeros_like(p)
@@ -278,7 +315,8 @@ def test_memory_and_flops(form, again):
     ours, whole = metered(form), metered(plain)
     assert whole.flops == (3 * 2 * count - 1) * product  # the first input needs no gradient
     assert ours.flops == whole.flops + again * count * product
-    most = lambda profile: profile.timeline.live["activations"].max() - 4  # the gradient of the loss
+    # the gradient of the loss
+    most = lambda profile: profile.timeline.live["activations"].max() - 4
     assert most(whole) == 3 * count * edge and most(ours) == (count - 1 + 3) * edge
     assert ours.flops <= 1.34 * (whole.flops + product)
 
@@ -287,7 +325,9 @@ def averaged(comm, form):
     """Gradients of ranks with data and dropout of their own, averaged, and the random numbers that come next."""
     torch.manual_seed(comm.rank)
     layers = blocks()
-    model = DataParallel(nn.Sequential(*(Through(form, layer) for layer in layers)), comm, bucket_bytes=1000)
+    model = DataParallel(
+        nn.Sequential(*(Through(form, layer) for layer in layers)), comm, bucket_bytes=1000
+    )
     model(data(2, 6, 16, seed=comm.rank)).square().sum().backward()
     return [*(p.grad.clone() for p in layers.parameters()), torch.rand(2)]
 
@@ -307,8 +347,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("run", "form"), [("world", checkpoint), ("world", checkpoint_reentrant),
-                                           ("processes", checkpoint)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "form"),
+    [("world", checkpoint), ("world", checkpoint_reentrant), ("processes", checkpoint)],
+)
 def test_among_ranks_with_random_numbers_of_their_own(run, form):
     ours, expected = RUNS[run](averaged, form), RUNS[run](averaged, plain)
     same = equal if form is checkpoint else close
@@ -320,7 +362,9 @@ def test_among_ranks_with_random_numbers_of_their_own(run, form):
 def test_collectives_are_repeated(form):
     def program(comm, form):
         seed_group_(comm, 8)
-        layers = nn.ModuleList(TensorLayer(24, 12, comm, dropout=0.2, dtype=torch.float64) for _ in range(2))
+        layers = nn.ModuleList(
+            TensorLayer(24, 12, comm, dropout=0.2, dtype=torch.float64) for _ in range(2)
+        )
         x = data(2, 5, 24).requires_grad_()
         y = x
         for layer in layers:

@@ -44,8 +44,12 @@ def test_nothing_is_better(layers, seed):
         found = plan(costs, memories, budget, edges, work)
         assert found.repeated == min(repeated for peak, repeated, _ in everything if peak <= budget)
         assert found.peak <= budget
-        assert (found.peak, found.repeated) in {(peak, repeated) for peak, repeated, _ in everything}
-    with pytest.raises(ValueError, match=f"no plan of {layers} layers fits into {low - 1} bytes: {low} are needed"):
+        assert (found.peak, found.repeated) in {
+            (peak, repeated) for peak, repeated, _ in everything
+        }
+    with pytest.raises(
+        ValueError, match=f"no plan of {layers} layers fits into {low - 1} bytes: {low} are needed"
+    ):
         plan(costs, memories, low - 1, edges, work)
 
 
@@ -56,12 +60,16 @@ def test_what_a_plan_says_of_itself_is_true():
         found = plan(costs, memories, budget, edges, work)
         assert [s.first for s in found.segments] == [0, *(s.end for s in found.segments[:-1])]
         assert found.segments[-1].end == 7
-        assert found.repeated == sum(sum(costs[first:end]) for first, end, again in found.segments if again)
+        assert found.repeated == sum(
+            sum(costs[first:end]) for first, end, again in found.segments if again
+        )
 
 
 def test_by_hand():
     """Four layers that keep 10 bytes each, with edges of 1: all is 44 and twice an edge's gradient."""
-    assert plan([1] * 4, [10] * 4, 46, [1] * 5) == Plan(tuple(Segment(i, i + 1, False) for i in range(4)), 46, 0)
+    assert plan([1] * 4, [10] * 4, 46, [1] * 5) == Plan(
+        tuple(Segment(i, i + 1, False) for i in range(4)), 46, 0
+    )
     two = plan([1] * 4, [10] * 4, 25, [1] * 5)
     assert (two.peak, two.repeated) == (25, 2) and str(two) == "again 0–1 kept 2–2 kept 3–3"
     assert smallest([1] * 4, [10] * 4, [1] * 5).peak == 4 + 10 + 2
@@ -77,8 +85,14 @@ def test_sixteen_equal_layers_are_cut_near_the_root():
     assert found.peak - 2 <= 2 * math.sqrt(16) and found.repeated <= 16
 
 
-@pytest.mark.parametrize(("name", "values"), [("memories", ([1], None, None)), ("edges", ([1, 1], [1, 1], None)),
-                                              ("work", ([1, 1], None, [1]))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("memories", ([1], None, None)),
+        ("edges", ([1, 1], [1, 1], None)),
+        ("work", ([1, 1], None, [1])),
+    ],
+)
 def test_numbers_that_do_not_match(name, values):
     memories, edges, work = values
     said = f"2 layers have a cost, so there are {3 if name == 'edges' else 2} {name}, not {2 if name == 'edges' else 1}"

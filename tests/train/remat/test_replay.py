@@ -16,7 +16,9 @@ def test_numbers_are_drawn_again_and_those_of_now_go_on():
     expected = torch.Generator().manual_seed(3)
     torch.rand(5, generator=expected)
     with replay.again():
-        assert torch.equal(torch.rand(5), then[0]) and torch.equal(torch.rand(5, generator=own), then[1])
+        assert torch.equal(torch.rand(5), then[0]) and torch.equal(
+            torch.rand(5, generator=own), then[1]
+        )
         torch.rand(100)
     assert torch.equal(torch.rand(5), torch.rand(5, generator=expected))
     with replay.again():
@@ -65,11 +67,22 @@ def test_each_rank_has_its_own():
 
 
 def state(device="cpu"):
-    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()
+    return (
+        torch.is_autocast_enabled(device),
+        torch.get_autocast_dtype(device),
+        torch.is_autocast_cache_enabled(),
+    )
 
 
-@pytest.mark.parametrize("then", [None, dict(dtype=torch.bfloat16), dict(dtype=torch.float16, cache_enabled=False),
-                                  dict(enabled=False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "then",
+    [
+        None,
+        dict(dtype=torch.bfloat16),
+        dict(dtype=torch.float16, cache_enabled=False),
+        dict(enabled=False),
+    ],
+)
 @pytest.mark.parametrize("now", [None, dict(dtype=torch.float16)])
 def test_autocast(then, now):
     with torch.autocast("cpu", **(then or dict(enabled=False))):

@@ -16,7 +16,13 @@ BITS = {torch.float64: 30, torch.float32: 14}
 
 
 def part(width=8, dropout=0.2, norm=nn.LayerNorm):
-    return nn.Sequential(norm(width), nn.Linear(width, width), nn.GELU(), nn.Dropout(dropout), nn.Linear(width, width))
+    return nn.Sequential(
+        norm(width),
+        nn.Linear(width, width),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(width, width),
+    )
 
 
 def make(count=4, bits=None, dtype=torch.float64, device="cpu", **words):
@@ -46,19 +52,28 @@ def gradients(how, sequence, x, learn=True, times=1):
     loss = (y1.exp() * y2).sum()
     for i in range(times):
         loss.backward(retain_graph=i + 1 < times)
-    return [y1.detach(), y2.detach(), *([x.grad] if learn else []),
-            *(p.grad for p in sequence.parameters() if p.requires_grad), torch.rand(2)]  # fmt: skip
+    return [
+        y1.detach(),
+        y2.detach(),
+        *([x.grad] if learn else []),
+        *(p.grad for p in sequence.parameters() if p.requires_grad),
+        torch.rand(2),
+    ]
 
 
 def furthest(some, others):
     """The largest difference, as a part of the largest number of its tensor."""
     assert len(some) == len(others)
-    return largest(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(some, others, strict=True))
+    return largest(
+        ((a - b).abs().max() / b.abs().max()).item() for a, b in zip(some, others, strict=True)
+    )
 
 
 @pytest.mark.parametrize(("learn", "times"), [(True, 1), (False, 1), (True, 2)])
 def test_gradients_are_those_of_the_ordinary_blocks_within_rounding(learn, times):
-    found, expected = (gradients(how, make(), batch(), learn, times) for how in (reversible, ordinary))
+    found, expected = (
+        gradients(how, make(), batch(), learn, times) for how in (reversible, ordinary)
+    )
     assert furthest(found, expected) < 1e-13
     assert all(map(torch.equal, found[:2], expected[:2]))  # forward is the same
 
@@ -94,8 +109,11 @@ def test_what_exact_means(dtype):
 
 
 def test_too_large_for_the_bits():
-    with pytest.raises(ValueError, match=r"with 20 bits behind the point torch.float32 holds numbers up to 16 exactly, "
-                                         r"but a sum reaches 1[\d.]+: take fewer bits"):  # fmt: skip
+    with pytest.raises(
+        ValueError,
+        match=r"with 20 bits behind the point torch.float32 holds numbers up to 16 exactly, "
+        r"but a sum reaches 1[\d.]+: take fewer bits",
+    ):
         make(1, 20, torch.float32)(torch.full((2, 8), 100.0), torch.zeros(2, 8))
     with pytest.raises(ValueError, match="take fewer bits"):
         make(1, 20, torch.float32)(torch.full((2, 8), float("nan")), torch.zeros(2, 8))
@@ -127,11 +145,15 @@ def test_memory_does_not_grow_with_depth_and_flops_by_a_third(bits):
             p.grad = torch.zeros_like(p)
         x = torch.empty(2, 512, 64, device="meta").requires_grad_()
         profile = measure(step, how, sequence, *x.unbind())
-        return profile.peak - profile.at_peak["parameters"] - profile.at_peak["gradients"], profile.flops
+        return profile.peak - profile.at_peak["parameters"] - profile.at_peak[
+            "gradients"
+        ], profile.flops
 
     peaks, flops = zip(*(metered(reversible, count) for count in (2, 4, 16)), strict=True)
     assert peaks[0] == peaks[1] == peaks[2]
-    ordinary_peaks, ordinary_flops = zip(*(metered(ordinary, count) for count in (2, 16)), strict=True)
+    ordinary_peaks, ordinary_flops = zip(
+        *(metered(ordinary, count) for count in (2, 16)), strict=True
+    )
     assert ordinary_peaks[1] > 6 * ordinary_peaks[0] > 6 * peaks[0]
     assert 3 * flops[2] == 4 * ordinary_flops[1]
 
@@ -149,7 +171,10 @@ class Channels(nn.Module):
 
 def test_running_averages_count_once():
     found, expected = make(norm=Channels), make(norm=Channels)
-    assert furthest(gradients(reversible, found, batch()), gradients(ordinary, expected, batch())) < 1e-12
+    assert (
+        furthest(gradients(reversible, found, batch()), gradients(ordinary, expected, batch()))
+        < 1e-12
+    )
     assert all(map(torch.equal, found.buffers(), expected.buffers()))
 
 
@@ -222,7 +247,9 @@ def averaged(comm, how):
     return [p.grad.clone() for p in sequence.parameters()], list(dict.fromkeys(ready))
 
 
-@pytest.mark.parametrize("run", [lambda *args: World(3).run(*args), lambda program, *args: launch(program, 2, *args)])
+@pytest.mark.parametrize(
+    "run", [lambda *args: World(3).run(*args), lambda program, *args: launch(program, 2, *args)]
+)
 def test_among_ranks_gradients_are_averaged_as_they_come(run):
     ours, expected = run(averaged, reversible), run(averaged, ordinary)
     for (mine, order), (theirs, _) in zip(ours, expected, strict=True):

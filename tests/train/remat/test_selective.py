@@ -62,7 +62,9 @@ def test_gradients_are_equal_bit_for_bit_with_dropout(name, times):
 
 
 def test_as_pytorchs_own():
-    context = functools.partial(create_selective_checkpoint_contexts, [aten.addmm.default, aten.bmm.default])
+    context = functools.partial(
+        create_selective_checkpoint_contexts, [aten.addmm.default, aten.bmm.default]
+    )
     theirs = gradients(lambda fn, x: torchs(fn, x, use_reentrant=False, context_fn=context))
     assert all(map(torch.equal, gradients(selective(save=[aten.addmm, aten.bmm])), theirs))
 
@@ -97,16 +99,23 @@ def test_flops_are_those_of_the_named_products():
     plain_flops = metered(plain, layer(dropout=0.0), batch())[0].flops
     scores = 2 * BATCH * TOKENS * TOKENS * HIDDEN
     again = lambda form: metered(form, layer(dropout=0.0), batch())[0].flops - plain_flops
-    assert again(selective(ATTENTION)) == scores  # and not the product with the values, which nobody needs again
+    # and not the product with the values, which nobody needs again
+    assert again(selective(ATTENTION)) == scores
     assert again(selective([aten._softmax])) == again(selective([])) == 0
     rows = 2 * BATCH * TOKENS * HIDDEN * HIDDEN
-    assert again(selective(save=[])) == 3 * rows + rows + 4 * rows + 2 * scores  # all but the last product
+    # all but the last product
+    assert again(selective(save=[])) == 3 * rows + rows + 4 * rows + 2 * scores
     assert again(selective(save=[])) == again(checkpoint)
 
 
 def test_less_is_kept_and_all_is_let_go():
     held = {name: metered(selective(**words), layer(), batch())[1] for name, words in LISTS.items()}
-    assert held["everything"] < held["products kept"] < held["nothing"] == metered(plain, layer(), batch())[1]
+    assert (
+        held["everything"]
+        < held["products kept"]
+        < held["nothing"]
+        == metered(plain, layer(), batch())[1]
+    )
     net, x = layer(), batch().requires_grad_()
     gc.disable()
     try:
@@ -142,8 +151,14 @@ class Odd(nn.Module):
         return (out.unsqueeze(-1) * torch.rand(3, dtype=torch.float64)).sum(-1)
 
 
-@pytest.mark.parametrize("form", [selective(save=[]), selective([aten.mul, aten.exp, aten.sin, aten.native_batch_norm]),
-                                  selective([aten.rand, aten.zeros_like, aten.cos])])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        selective(save=[]),
+        selective([aten.mul, aten.exp, aten.sin, aten.native_batch_norm]),
+        selective([aten.rand, aten.zeros_like, aten.cos]),
+    ],
+)
 def test_changes_in_place_and_batch_norm(form):
     nets = []
 
@@ -207,7 +222,9 @@ def test_within_and_around_checkpoints():
         return nn.Sequential(layer(), layer(), layer())
 
     form = selective(ATTENTION)
-    inner = lambda net, x: checkpoint_sequential([functools.partial(form, part) for part in net], 2, x)
+    inner = lambda net, x: checkpoint_sequential(
+        [functools.partial(form, part) for part in net], 2, x
+    )
     outer = lambda net, x: form(lambda x: checkpoint_sequential(net, 2, x), x)
     for how in (inner, outer):
         assert all(map(torch.equal, gradients(how, make), gradients(lambda net, x: net(x), make)))
@@ -239,8 +256,11 @@ def test_in_a_world_each_rank_draws_its_own():
         return [p.grad for p in net.parameters()]
 
     ours, expected = World(2).run(program, True), World(2).run(program, False)
-    assert all(torch.equal(a, b) for mine, theirs in zip(ours, expected, strict=True)
-               for a, b in zip(mine, theirs, strict=True))  # fmt: skip
+    assert all(
+        torch.equal(a, b)
+        for mine, theirs in zip(ours, expected, strict=True)
+        for a, b in zip(mine, theirs, strict=True)
+    )
     assert not torch.equal(ours[0][-1], ours[1][-1])
 
 
@@ -253,4 +273,6 @@ def test_wrong_lists():
 
 def test_without_gradients_it_is_the_plain_call():
     with torch.no_grad():
-        assert torch.equal(selective(ATTENTION)(layer(dropout=0.0), batch()), layer(dropout=0.0)(batch()))
+        assert torch.equal(
+            selective(ATTENTION)(layer(dropout=0.0), batch()), layer(dropout=0.0)(batch())
+        )

@@ -30,17 +30,25 @@ EDGE = ROWS * WIDTH * 4
 
 def chain(widths, device="cpu", dropout=0.0):
     """Layers that keep their input and what goes into GELU."""
-    layers = [nn.Sequential(nn.Linear(a, b, device="meta"), nn.GELU(), *([nn.Dropout(dropout)] if dropout else []))
-              for a, b in pairwise(widths)]  # fmt: skip
+    layers = [
+        nn.Sequential(
+            nn.Linear(a, b, device="meta"), nn.GELU(), *([nn.Dropout(dropout)] if dropout else [])
+        )
+        for a, b in pairwise(widths)
+    ]
     return seeded_(nn.Sequential(*layers).to_empty(device=device))
 
 
 WAYS = {
-    **{f"{k} segments": lambda layers, x, k=k: checkpoint_sequential(layers, k, x) for k in (None, 1, 2, 3, 7)},
+    **{
+        f"{k} segments": lambda layers, x, k=k: checkpoint_sequential(layers, k, x)
+        for k in (None, 1, 2, 3, 7)
+    },
     "halves": checkpoint_recursive,
     "plan": lambda layers, x: checkpoint_sequential(
-        layers, Plan((Segment(0, 2, True), Segment(2, 3, False), Segment(3, 7, True)), 0, 0), x),
-}  # fmt: skip
+        layers, Plan((Segment(0, 2, True), Segment(2, 3, False), Segment(3, 7, True)), 0, 0), x
+    ),
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -141,4 +149,3 @@ def test_the_peak_and_the_flops_of_a_plan_are_those_measured(share):
     constant = sum(ours.at_peak[kind] for kind in ("parameters", "gradients"))
     assert ours.peak == constant + found.peak + 8  # the loss and its gradient
     assert ours.flops == metered(WIDTHS, lambda layers, x: layers(x)).flops + found.repeated
-

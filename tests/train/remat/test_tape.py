@@ -34,7 +34,8 @@ def test_named_operators_and_views_of_what_they_make():
 
     (a, b, c, d, e), _ = record(fn, aten.exp, aten.sin)
     assert names(a) == ["exp"] and names(b) == ["sin", "slice", "t", "exp"] and c is d is None
-    assert names(e) == ["exp"] and [type(leaf) for leaf in leaves(e.node._args)] == [Kept]  # of the sum, which is kept
+    # of the sum, which is kept
+    assert names(e) == ["exp"] and [type(leaf) for leaf in leaves(e.node._args)] == [Kept]
     assert isinstance(b, Made) and b.node.parents[0].order == b.node.order - 1
 
 
@@ -47,7 +48,12 @@ def test_never_what_changes_an_operand_or_leaves_memory_as_it_is():
 
     listed = (aten.exp, aten.add_, aten.empty, aten.ones, aten.sin)
     (a, b, c, d, e), _ = record(fn, *listed)
-    assert a is c is None and names(b) == ["exp", "exp", "ones"] and names(d) == ["ones"] and names(e) == ["sin"]
+    assert (
+        a is c is None
+        and names(b) == ["exp", "exp", "ones"]
+        and names(d) == ["ones"]
+        and names(e) == ["sin"]
+    )
     assert record(fn, *listed, factories=False)[0][3] is None
 
 

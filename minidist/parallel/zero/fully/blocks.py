@@ -31,7 +31,9 @@ def chooser(blocks: Chooser) -> Callable[[nn.Module], bool]:
     return blocks
 
 
-def walk(module: nn.Module, name: str, inside: type, nested: list[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+def walk(
+    module: nn.Module, name: str, inside: type, nested: list[nn.Module]
+) -> Iterator[tuple[str, nn.Module]]:
     """(full name, module) of `module` and all in it, parents first; those of class `inside` are put in `nested`."""
     yield name, module
     for key, child in module.named_children():
@@ -41,7 +43,9 @@ def walk(module: nn.Module, name: str, inside: type, nested: list[nn.Module]) ->
             yield from walk(child, f"{name}.{key}" if name else key, inside, nested)
 
 
-def assign(modules: list[tuple[str, nn.Module]], is_block: Callable[[nn.Module], bool]) -> dict[str, list[Held]]:
+def assign(
+    modules: list[tuple[str, nn.Module]], is_block: Callable[[nn.Module], bool]
+) -> dict[str, list[Held]]:
     """{name of a block: the parameters that it holds}, blocks in the order of the walk, those that hold any.
 
     modules: as from `walk`, the first being the whole, itself a block.

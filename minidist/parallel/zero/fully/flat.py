@@ -31,12 +31,14 @@ class Held:
 
     name: str
     whole: nn.Parameter
-    sites: list[tuple[nn.Module, str, str]] = field(default_factory=list)  # (module, attribute, full name)
+    # (module, attribute, full name)
+    sites: list[tuple[nn.Module, str, str]] = field(default_factory=list)
     piece: nn.Parameter | None = None
 
     def __post_init__(self):
         self.shape = self.whole.shape
-        self.strides = torch.empty_like(self.whole, device="meta").stride()  # dense, in the order of its memory
+        # dense, in the order of its memory
+        self.strides = torch.empty_like(self.whole, device="meta").stride()
 
 
 class Flat:
@@ -47,8 +49,14 @@ class Flat:
     Comm's device. What goes between the two travels in the compute dtype: the host converts.
     """
 
-    def __init__(self, held: list[Held], comm: Comm, compute_dtype: torch.dtype | None, home: Host,
-                 replicas: Comm | None = None):  # fmt: skip
+    def __init__(
+        self,
+        held: list[Held],
+        comm: Comm,
+        compute_dtype: torch.dtype | None,
+        home: Host,
+        replicas: Comm | None = None,
+    ):
         self.held, self.comm, self.home, self.replicas = held, comm, home, replicas
         dtype = held[0].whole.dtype
         self._cuts = bounds([h.shape.numel() for h in held])
@@ -81,8 +89,10 @@ class Flat:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's part of a whole flat buffer, in the parameter's shape."""
-        return [flat.as_strided(h.shape, h.strides, first)
-                for h, (first, _) in zip(self.held, self._cuts, strict=True)]  # fmt: skip
+        return [
+            flat.as_strided(h.shape, h.strides, first)
+            for h, (first, _) in zip(self.held, self._cuts, strict=True)
+        ]
 
     def parts(self, shard: Tensor) -> list[Tensor]:
         """Each parameter's part of a shard: (elements that this rank owns,)."""
@@ -128,7 +138,9 @@ class Flat:
     @torch.no_grad()
     def gathered(self, root: int | None = None) -> Tensor | None:
         """The whole, in the dtype of the shards, on every rank; or on rank `root` alone, None elsewhere. Collective."""
-        mine = torch.empty(self.end - self.first, dtype=self.shard.dtype, device=self.comm.device).copy_(self.shard)
+        mine = torch.empty(
+            self.end - self.first, dtype=self.shard.dtype, device=self.comm.device
+        ).copy_(self.shard)
         if root is None:
             return all_gather(self.comm, mine, sizes=self.sizes)
         return gather(self.comm, mine, root, sizes=self.sizes)

@@ -21,7 +21,11 @@ def kept(params: int, n: int, element: int = 4, moments: int = 2) -> dict[str, i
     One flat of `params` elements of `element` bytes; a block has at most one element more than its n-th part.
     """
     part = -(-params // n)
-    return {"parameters": element * part, "gradients": element * part, "optimizer states": moments * element * part}
+    return {
+        "parameters": element * part,
+        "gradients": element * part,
+        "optimizer states": moments * element * part,
+    }
 
 
 def traffic(params: int, n: int, frozen: int = 0, replicas: int = 1) -> Fraction:

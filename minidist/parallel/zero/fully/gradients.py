@@ -34,8 +34,10 @@ def collect(flat: Flat, part: Tensor | float) -> tuple[list[Tensor], list[int]]:
             view.fill_(-0.0)
             missing.append(i)
         elif grad.layout is not torch.strided:
-            raise ValueError(f"the gradient of {h.name} is {grad.layout}: a flat buffer takes dense ones "
-                             "(sparse=False)")  # fmt: skip
+            raise ValueError(
+                f"the gradient of {h.name} is {grad.layout}: a flat buffer takes dense ones "
+                "(sparse=False)"
+            )
         elif isinstance(part, Tensor):
             torch.mul(grad.detach(), part, out=view).add_(0.0)  # −0.0 + 0.0 is 0.0
         elif part == 0:
@@ -49,8 +51,11 @@ def collect(flat: Flat, part: Tensor | float) -> tuple[list[Tensor], list[int]]:
 @torch.no_grad()
 def deposit(flat: Flat, mine: Tensor, missing: list[int]) -> None:
     """Add this rank's chunk of the average, `mine`, to the gradients of its pieces."""
-    some = [i for i, (h, new) in enumerate(zip(flat.held, flat.parts(mine), strict=True))
-            if h.piece.requires_grad and not (i in missing and _nowhere(new))]  # fmt: skip
+    some = [
+        i
+        for i, (h, new) in enumerate(zip(flat.held, flat.parts(mine), strict=True))
+        if h.piece.requires_grad and not (i in missing and _nowhere(new))
+    ]
     mine = flat.come_home(mine)
     if any(flat.held[i].piece.grad is None for i in some):
         with flat.home:

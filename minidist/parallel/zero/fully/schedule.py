@@ -53,7 +53,12 @@ class Schedule:
     """The order of the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
 
     def __init__(self, comm: Comm, prefetch: int, algorithm, replicas: Comm | None = None):
-        self.comm, self.prefetch, self.algorithm, self.replicas = comm, prefetch, algorithm, replicas
+        self.comm, self.prefetch, self.algorithm, self.replicas = (
+            comm,
+            prefetch,
+            algorithm,
+            replicas,
+        )
         self._copies = 1 if replicas is None else replicas.size
         self.units: list[Unit] = []
         self.averages, self.weight = True, None
@@ -88,7 +93,9 @@ class Schedule:
             return work
         if not self.prefetch:
             return Done(job(self.replicas, *args))
-        self._last_across = self.replicas.stream(_one_by_one, [Both(self._last_across, work), job, *args])
+        self._last_across = self.replicas.stream(
+            _one_by_one, [Both(self._last_across, work), job, *args]
+        )
         return self._last_across
 
     def _shares(self):

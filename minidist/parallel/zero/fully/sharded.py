@@ -67,9 +67,17 @@ class FullySharded(nn.Module):
     another shard.
     """
 
-    def __init__(self, module: nn.Module, comm: Comm, compute_dtype: torch.dtype | None = None, prefetch: int = 1,
-                 offload: bool = False, blocks: Chooser = None, algorithm: str | None = None,
-                 replicas: Comm | None = None):  # fmt: skip
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: Comm,
+        compute_dtype: torch.dtype | None = None,
+        prefetch: int = 1,
+        offload: bool = False,
+        blocks: Chooser = None,
+        algorithm: str | None = None,
+        replicas: Comm | None = None,
+    ):
         super().__init__()
         if prefetch < 0:
             raise ValueError(f"{prefetch} blocks cannot be gathered ahead: at least 0")
@@ -98,38 +106,63 @@ class FullySharded(nn.Module):
         self.register_load_state_dict_pre_hook(state.renamed)
 
     def _check(self, held: list[Held]) -> None:
-        inside = {id(h.whole): h.name for nested in self._nested for unit in nested.units for h in unit.held}
+        inside = {
+            id(h.whole): h.name
+            for nested in self._nested
+            for unit in nested.units
+            for h in unit.held
+        }
         for h in held:
             if id(h.whole) in inside:
-                raise ValueError(f"{h.name} is tied to {inside[id(h.whole)]} of a FullySharded inside, which has "
-                                 "sharded it: with blocks=… the one around both takes it")  # fmt: skip
+                raise ValueError(
+                    f"{h.name} is tied to {inside[id(h.whole)]} of a FullySharded inside, which has "
+                    "sharded it: with blocks=… the one around both takes it"
+                )
             if h.whole.device.type != self.comm.device.type:
-                raise ValueError(f"{h.name} is on {h.whole.device}, this Comm passes tensors on {self.comm.device}: "
-                                 "move the module")  # fmt: skip
+                raise ValueError(
+                    f"{h.name} is on {h.whole.device}, this Comm passes tensors on {self.comm.device}: "
+                    "move the module"
+                )
         for nested in self._nested:
             if nested.comm is not self.comm:
-                raise ValueError(f"a FullySharded inside has another Comm, of {nested.comm.size} ranks, "
-                                 f"than the one around it, of {self.comm.size}")  # fmt: skip
+                raise ValueError(
+                    f"a FullySharded inside has another Comm, of {nested.comm.size} ranks, "
+                    f"than the one around it, of {self.comm.size}"
+                )
             if nested.replicas is not self.replicas:
-                inner, outer = (1 if m.replicas is None else m.replicas.size for m in (nested, self))
-                raise ValueError(f"a FullySharded inside has other replicas, {inner} of each shard, than the one "
-                                 f"around it, with {outer}: give both the same Comm")  # fmt: skip
+                inner, outer = (
+                    1 if m.replicas is None else m.replicas.size for m in (nested, self)
+                )
+                raise ValueError(
+                    f"a FullySharded inside has other replicas, {inner} of each shard, than the one "
+                    f"around it, with {outer}: give both the same Comm"
+                )
 
     def _check_replicas(self) -> None:
         """That ranks which are to hold the same shard do."""
         comm, replicas = self.comm, self.replicas
         if replicas is None:
             return
-        if members(comm) is not None and members(replicas) is not None and not crossing(comm, replicas):
-            raise ValueError(f"shards lie on the ranks {list(members(comm))}, and their replicas on "
-                             f"{list(members(replicas))}: the two groups have this rank in common, and no other, as "
-                             "two axes of a mesh do")  # fmt: skip
+        if (
+            members(comm) is not None
+            and members(replicas) is not None
+            and not crossing(comm, replicas)
+        ):
+            raise ValueError(
+                f"shards lie on the ranks {list(members(comm))}, and their replicas on "
+                f"{list(members(replicas))}: the two groups have this rank in common, and no other, as "
+                "two axes of a mesh do"
+            )
         if comm.device.type != "meta":
             words = replicas.on_host()
-            shards = all_gather(words, torch.tensor([[comm.rank, comm.size]], device=words.device)).tolist()
+            shards = all_gather(
+                words, torch.tensor([[comm.rank, comm.size]], device=words.device)
+            ).tolist()
             if any(shard != shards[0] for shard in shards):
                 found = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
-                raise ValueError(f"replicas hold the same shard, and these {replicas.size} ranks hold {found}")
+                raise ValueError(
+                    f"replicas hold the same shard, and these {replicas.size} ranks hold {found}"
+                )
 
     def _let_go(self) -> None:
         """The module is as it was before, with the values of now. Collective."""
@@ -168,7 +201,8 @@ class FullySharded(nn.Module):
             output = self.module(*args, **kwargs)
             schedule.end_forward()
         except BaseException:
-            if not schedule.active:  # else it is a recomputation, which may end itself by an exception
+            # else it is a recomputation, which may end itself by an exception
+            if not schedule.active:
                 schedule.abandon()
             raise
         return output
@@ -215,7 +249,9 @@ class FullySharded(nn.Module):
         self._claim.check()
         return state.full(self, root)
 
-    def load_full_state_dict(self, found: dict[str, Tensor] | None, root: int | None = None) -> None:
+    def load_full_state_dict(
+        self, found: dict[str, Tensor] | None, root: int | None = None
+    ) -> None:
         """Take the values of an unsharded module's state dict: given on every rank, or (root=…) on that one alone.
 
         Raises ValueError for a name too many or too few, or another shape. Collective where there is a root.
@@ -225,4 +261,7 @@ class FullySharded(nn.Module):
 
 
 def _by_dtype(held: list[Held]) -> list[list[Held]]:
-    return [[h for h in held if h.whole.dtype == dtype] for dtype in dict.fromkeys(h.whole.dtype for h in held)]
+    return [
+        [h for h in held if h.whole.dtype == dtype]
+        for dtype in dict.fromkeys(h.whole.dtype for h in held)
+    ]

@@ -36,7 +36,9 @@ def inside(module: nn.Module, kind: type, prefix: str) -> Iterator[tuple[str, nn
             yield from inside(child, kind, f"{prefix}{key}.")
 
 
-def _buffers(model: nn.Module, kind: type, prefix: str = "") -> Iterator[tuple[str, nn.Module, str]]:
+def _buffers(
+    model: nn.Module, kind: type, prefix: str = ""
+) -> Iterator[tuple[str, nn.Module, str]]:
     """(full name, module, attribute) of the buffers that a state dict holds."""
     module = model.module if isinstance(model, kind) else model
     for name in module._buffers:
@@ -57,7 +59,12 @@ def full(model: nn.Module, root: int | None) -> dict[str, Tensor]:
                 value = view.clone() if view.is_meta else view.to("cpu", copy=True)
                 found.update({prefix + name: value for *_, name in h.sites})
     if root is None or comm.rank == root:
-        found.update({name: m._buffers[key].detach().clone() for name, m, key in _buffers(model, type(model))})
+        found.update(
+            {
+                name: m._buffers[key].detach().clone()
+                for name, m, key in _buffers(model, type(model))
+            }
+        )
     return found
 
 
@@ -100,12 +107,21 @@ def renamed(model: nn.Module, found: dict, prefix: str, *others) -> None:
 
 
 def _check(model: nn.Module, found: dict[str, Tensor]) -> None:
-    shapes = {prefix + name: h.shape for prefix, flat in flats(model) for h in flat.held for *_, name in h.sites}
-    shapes |= {name: module._buffers[key].shape for name, module, key in _buffers(model, type(model))}
+    shapes = {
+        prefix + name: h.shape
+        for prefix, flat in flats(model)
+        for h in flat.held
+        for *_, name in h.sites
+    }
+    shapes |= {
+        name: module._buffers[key].shape for name, module, key in _buffers(model, type(model))
+    }
     missing, extra = shapes.keys() - found.keys(), found.keys() - shapes.keys()
     if missing or extra:
-        raise ValueError(f"{len(missing)} names are missing, {sorted(missing)[:4]}, "
-                         f"and {len(extra)} are not of this model, {sorted(extra)[:4]}")  # fmt: skip
+        raise ValueError(
+            f"{len(missing)} names are missing, {sorted(missing)[:4]}, "
+            f"and {len(extra)} are not of this model, {sorted(extra)[:4]}"
+        )
     for name, shape in shapes.items():
         if found[name].shape != shape:
             raise ValueError(f"{name} is {tuple(found[name].shape)}, the model has {tuple(shape)}")

@@ -49,7 +49,14 @@ class Leave(torch.autograd.Function):
 class Unit:
     """The block `module`, whose parameters are in `flats`. `schedule` says when what is sent."""
 
-    def __init__(self, name: str, module: nn.Module, flats: list[Flat], schedule, compute_dtype: torch.dtype | None):
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        flats: list[Flat],
+        schedule,
+        compute_dtype: torch.dtype | None,
+    ):
         self.name, self.module, self.flats, self.compute_dtype = name, module, flats, compute_dtype
         self.schedule = schedule
         self.calls: weakref.WeakSet[Call] = weakref.WeakSet()  # those whose backward may come
@@ -58,12 +65,16 @@ class Unit:
         self._open: list[Call] = []  # forwards that run now
         self._room, self._works = False, []
         self._watched: set[nn.Parameter] = set()
-        self._hooks = [module.register_forward_pre_hook(self._before, with_kwargs=True),
-                       module.register_forward_hook(self._after, with_kwargs=True, always_call=True)]  # fmt: skip
+        self._hooks = [
+            module.register_forward_pre_hook(self._before, with_kwargs=True),
+            module.register_forward_hook(self._after, with_kwargs=True, always_call=True),
+        ]
 
     def __reduce__(self):
-        raise TypeError("a module whose parameters FullySharded has sharded cannot be copied: copy it before, or load "
-                        "a full_state_dict() into another")  # fmt: skip
+        raise TypeError(
+            "a module whose parameters FullySharded has sharded cannot be copied: copy it before, or load "
+            "a full_state_dict() into another"
+        )
 
     @property
     def held(self):
@@ -123,8 +134,10 @@ class Unit:
             for i, x in zip(where, done, strict=True):
                 leaves[i] = x
         if self.compute_dtype is not None:
-            leaves = [x.to(self.compute_dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
-                      for x in leaves]  # fmt: skip
+            leaves = [
+                x.to(self.compute_dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+                for x in leaves
+            ]
         return tree_unflatten(leaves, spec)
 
     def _after(self, module: nn.Module, args, kwargs, output) -> None:

@@ -10,6 +10,19 @@ from .online import cross_entropy, cross_entropy_backward, softmax, softmax_back
 from .pointwise import adamw_, add3, momentum_, sgd_
 from .rows import bias_gelu, bias_gelu_backward, layer_norm, layer_norm_backward
 
-__all__ = ["adamw_", "add3", "attention", "attention_backward", "bias_gelu", "bias_gelu_backward", "cross_entropy",
-           "cross_entropy_backward", "layer_norm", "layer_norm_backward", "momentum_", "sgd_", "softmax",
-           "softmax_backward"]  # fmt: skip
+__all__ = [
+    "adamw_",
+    "add3",
+    "attention",
+    "attention_backward",
+    "bias_gelu",
+    "bias_gelu_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "momentum_",
+    "sgd_",
+    "softmax",
+    "softmax_backward",
+]

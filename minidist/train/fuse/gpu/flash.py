@@ -35,11 +35,15 @@ def _scores(q, k, i, j, K, factor, CAUSAL: tl.constexpr, TILE: tl.constexpr):
     """A tile of scores times `factor`, wide; −inf for keys that are not there, or later than their query."""
     row, column = i + tl.arange(0, TILE)[:, None], j + tl.arange(0, TILE)[None, :]
     seen = (column < K) & (column <= row) if CAUSAL else (column < K) & (row >= 0)
-    return tl.where(seen, wide(tl.dot(q, tl.trans(k), input_precision="ieee")) * factor, -float("inf"))
+    return tl.where(
+        seen, wide(tl.dot(q, tl.trans(k), input_precision="ieee")) * factor, -float("inf")
+    )
 
 
 @triton.jit
-def _attention(q, k, v, out, lse, scale, T, K, d, CAUSAL: tl.constexpr, TILE: tl.constexpr, D: tl.constexpr):
+def _attention(
+    q, k, v, out, lse, scale, T, K, d, CAUSAL: tl.constexpr, TILE: tl.constexpr, D: tl.constexpr
+):
     i, head = tl.program_id(0) * TILE, tl.program_id(1).to(tl.int64)
     qi, factor = _load(q + head * T * d, i, T, d, TILE, D), tl.load(scale)
     a = wide(tl.zeros((TILE, D), qi.dtype))
@@ -59,15 +63,34 @@ def _attention(q, k, v, out, lse, scale, T, K, d, CAUSAL: tl.constexpr, TILE: tl
 
 
 @triton.jit
-def _attention_backward(do, q, k, v, lse, rowsum, dq, dk, dv, scale, T, K, d, CAUSAL: tl.constexpr,
-                        TILE: tl.constexpr, D: tl.constexpr):  # fmt: skip
+def _attention_backward(
+    do,
+    q,
+    k,
+    v,
+    lse,
+    rowsum,
+    dq,
+    dk,
+    dv,
+    scale,
+    T,
+    K,
+    d,
+    CAUSAL: tl.constexpr,
+    TILE: tl.constexpr,
+    D: tl.constexpr,
+):
     j, head = tl.program_id(0) * TILE, tl.program_id(1).to(tl.int64)
     kj, vj = _load(k + head * K * d, j, K, d, TILE, D), _load(v + head * K * d, j, K, d, TILE, D)
     dkj, factor = wide(tl.zeros((TILE, D), kj.dtype)), tl.load(scale)
     dvj = dkj
     for i in range(j if CAUSAL else 0, T, TILE):
         at = i + tl.arange(0, TILE)
-        qi, doi = _load(q + head * T * d, i, T, d, TILE, D), _load(do + head * T * d, i, T, d, TILE, D)
+        qi, doi = (
+            _load(q + head * T * d, i, T, d, TILE, D),
+            _load(do + head * T * d, i, T, d, TILE, D),
+        )
         row = tl.load(lse + head * T + at, at < T, 0.0)[:, None]
         p = tl.exp(_scores(qi, kj, i, j, K, factor, CAUSAL, TILE) - row)
         dp = wide(tl.dot(doi, tl.trans(vj), input_precision="ieee"))
@@ -75,8 +98,11 @@ def _attention_backward(do, q, k, v, lse, rowsum, dq, dk, dv, scale, T, K, d, CA
         dvj += tl.dot(tl.trans(p.to(doi.dtype)), doi, input_precision="ieee")
         dkj += tl.dot(tl.trans(ds.to(qi.dtype)), qi, input_precision="ieee")
         column = tl.arange(0, D)[None, :]
-        tl.atomic_add(dq + head * T * d + at[:, None] * d + column, tl.dot(ds.to(kj.dtype), kj, input_precision="ieee"),
-                      (at[:, None] < T) & (column < d))  # fmt: skip
+        tl.atomic_add(
+            dq + head * T * d + at[:, None] * d + column,
+            tl.dot(ds.to(kj.dtype), kj, input_precision="ieee"),
+            (at[:, None] < T) & (column < d),
+        )
     _store(dk + head * K * d, dkj, j, K, d, TILE, D)
     _store(dv + head * K * d, dvj, j, K, d, TILE, D)
 
@@ -95,22 +121,51 @@ def _sizes(q: Tensor, tile: int) -> dict[str, int]:
     return dict(TILE=tile, D=D, num_stages=2)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: int) -> tuple[Tensor, Tensor]:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tile: int
+) -> tuple[Tensor, Tensor]:
     q, k, v = (x.contiguous() for x in (q, k, v))
     (N, T, d), sizes = q.shape, _sizes(q, tile)
-    out, lse = torch.empty_like(q), q.new_empty(N, T, dtype=torch.promote_types(q.dtype, torch.float32))
+    out, lse = (
+        torch.empty_like(q),
+        q.new_empty(N, T, dtype=torch.promote_types(q.dtype, torch.float32)),
+    )
     grid = triton.cdiv(T, sizes["TILE"]), N
     _attention[grid](q, k, v, out, lse, number(scale, q), T, k.shape[1], d, CAUSAL=causal, **sizes)
     return out, lse
 
 
-def attention_backward(do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool,
-                       scale: float, tile: int) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def attention_backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+    tile: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     do, q, k, v = (x.contiguous() for x in (do, q, k, v))
     (N, T, d), K, sizes = q.shape, k.shape[1], _sizes(q, tile)
     rowsum = (do.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
     dq, dk, dv = torch.zeros_like(q, dtype=lse.dtype), torch.empty_like(k), torch.empty_like(v)
     grid = triton.cdiv(K, sizes["TILE"]), N
-    _attention_backward[grid](do, q, k, v, lse.contiguous(), rowsum, dq, dk, dv, number(scale, q), T, K, d,
-                              CAUSAL=causal, **sizes)  # fmt: skip
+    _attention_backward[grid](
+        do,
+        q,
+        k,
+        v,
+        lse.contiguous(),
+        rowsum,
+        dq,
+        dk,
+        dv,
+        number(scale, q),
+        T,
+        K,
+        d,
+        CAUSAL=causal,
+        **sizes,
+    )
     return dq.to(q.dtype), dk, dv

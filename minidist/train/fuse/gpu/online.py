@@ -40,7 +40,9 @@ def _softmax(x, y, V, BLOCK: tl.constexpr):
 @triton.jit
 def _softmax_backward(y, dy, dx, V, BLOCK: tl.constexpr):
     column, row = tl.arange(0, BLOCK), tl.program_id(0).to(tl.int64) * V
-    both = wide(tl.load(y + row + column, column < V, 0.0)) * wide(tl.load(dy + row + column, column < V, 0.0))
+    both = wide(tl.load(y + row + column, column < V, 0.0)) * wide(
+        tl.load(dy + row + column, column < V, 0.0)
+    )
     for start in range(BLOCK, V, BLOCK):
         there = start + column < V
         part = wide(tl.load(y + row + start + column, there, 0.0))
@@ -71,7 +73,11 @@ def _cross_entropy_backward(dlosses, x, targets, lses, dx, V, IGNORE, BLOCK: tl.
     for start in range(0, V, BLOCK):
         there = start + column < V
         p = tl.exp(wide(tl.load(x + r * V + start + column, there, 0.0)) - lse)
-        tl.store(dx + r * V + start + column, (p - tl.where(start + column == target, 1.0, 0.0)) * scale, there)
+        tl.store(
+            dx + r * V + start + column,
+            (p - tl.where(start + column == target, 1.0, 0.0)) * scale,
+            there,
+        )
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -97,13 +103,25 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore: int) -> tuple[Tensor,
     flat = _flat(logits)
     losses = flat.new_empty(targets.shape, dtype=torch.promote_types(flat.dtype, torch.float32))
     lse = torch.empty_like(losses)
-    _cross_entropy[flat.shape[:1]](flat, targets.contiguous(), losses, lse, flat.shape[1], ignore, BLOCK=BLOCK)
+    _cross_entropy[flat.shape[:1]](
+        flat, targets.contiguous(), losses, lse, flat.shape[1], ignore, BLOCK=BLOCK
+    )
     return losses, lse
 
 
-def cross_entropy_backward(dloss: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignore: int) -> Tensor:
+def cross_entropy_backward(
+    dloss: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignore: int
+) -> Tensor:
     flat = _flat(logits)
     dx = torch.empty_like(flat)
-    _cross_entropy_backward[flat.shape[:1]](dloss.contiguous(), flat, targets.contiguous(), lse.contiguous(), dx,
-                                            flat.shape[1], ignore, BLOCK=BLOCK)  # fmt: skip
+    _cross_entropy_backward[flat.shape[:1]](
+        dloss.contiguous(),
+        flat,
+        targets.contiguous(),
+        lse.contiguous(),
+        dx,
+        flat.shape[1],
+        ignore,
+        BLOCK=BLOCK,
+    )
     return dx.view(logits.shape)

@@ -38,8 +38,11 @@ def place(n, BLOCK: tl.constexpr):
 @triton.jit
 def _add3(a, b, c, out, n, BLOCK: tl.constexpr):
     at, there = place(n, BLOCK)
-    tl.store(out + at, wide(tl.load(a + at, there)) + wide(tl.load(b + at, there)) + wide(tl.load(c + at, there)),
-             there)
+    tl.store(
+        out + at,
+        wide(tl.load(a + at, there)) + wide(tl.load(b + at, there)) + wide(tl.load(c + at, there)),
+        there,
+    )
 
 
 @triton.jit
@@ -80,7 +83,11 @@ def _run(kernel, tensors: tuple[Tensor, ...], numbers: tuple[float, ...] = ()) -
     n = tensors[0].numel()
     if n:
         dtype = torch.promote_types(tensors[0].dtype, torch.float32)
-        how = (torch.tensor(numbers, dtype=dtype).to(tensors[0].device, non_blocking=True),) if numbers else ()
+        how = (
+            (torch.tensor(numbers, dtype=dtype).to(tensors[0].device, non_blocking=True),)
+            if numbers
+            else ()
+        )
         kernel[(triton.cdiv(n, BLOCK),)](*tensors, *how, n, BLOCK=BLOCK)
 
 
@@ -99,6 +106,16 @@ def momentum_(p: Tensor, b: Tensor, g: Tensor, *how: float) -> None:
     _run(_momentum, (p, b, g), how)
 
 
-def adamw_(p: Tensor, m: Tensor, v: Tensor, g: Tensor, lr: float, beta1: float, beta2: float, eps: float, decay: float,
-           step: int) -> None:  # fmt: skip
+def adamw_(
+    p: Tensor,
+    m: Tensor,
+    v: Tensor,
+    g: Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+    step: int,
+) -> None:
     _run(_adamw, (p, m, v, g), (lr, beta1, beta2, eps, decay, 1 - beta1**step, 1 - beta2**step))

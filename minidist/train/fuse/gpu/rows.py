@@ -65,21 +65,27 @@ def _layer_norm(x, weight, bias, y, means, rstds, eps, H, BLOCK: tl.constexpr):
     mean = tl.sum(row) / H
     centred = tl.where(there, row - mean, 0.0)
     rstd = 1 / tl.sqrt(tl.sum(centred * centred) / H + tl.load(eps))
-    scaled = centred * rstd * wide(tl.load(weight + column, there)) + wide(tl.load(bias + column, there))
+    scaled = centred * rstd * wide(tl.load(weight + column, there)) + wide(
+        tl.load(bias + column, there)
+    )
     tl.store(y + r * H + column, scaled, there)
     tl.store(means + r, mean)
     tl.store(rstds + r, rstd)
 
 
 @triton.jit
-def _layer_norm_backward(dy, x, weight, means, rstds, dx, dweights, dbiases, rows, H, BLOCK: tl.constexpr):
+def _layer_norm_backward(
+    dy, x, weight, means, rstds, dx, dweights, dbiases, rows, H, BLOCK: tl.constexpr
+):
     column = tl.arange(0, BLOCK)
     there = column < H
     w = wide(tl.load(weight + column, there, 0.0))
     dweight, dbias = tl.zeros_like(w), tl.zeros_like(w)
     for r in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         row, rstd = r * H, tl.load(rstds + r)
-        hat = tl.where(there, (wide(tl.load(x + row + column, there, 0.0)) - tl.load(means + r)) * rstd, 0.0)
+        hat = tl.where(
+            there, (wide(tl.load(x + row + column, there, 0.0)) - tl.load(means + r)) * rstd, 0.0
+        )
         up = wide(tl.load(dy + row + column, there, 0.0))
         g = up * w
         tl.store(dx + row + column, rstd * (g - tl.sum(g) / H - hat * (tl.sum(g * hat) / H)), there)
@@ -96,7 +102,9 @@ def _flat(x: Tensor) -> tuple[Tensor, int, int, int]:
 
 
 def _sums(like: Tensor, programs: int) -> Tensor:
-    return like.new_zeros(programs, like.shape[-1], dtype=torch.promote_types(like.dtype, torch.float32))
+    return like.new_zeros(
+        programs, like.shape[-1], dtype=torch.promote_types(like.dtype, torch.float32)
+    )
 
 
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
@@ -110,22 +118,48 @@ def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor, tanh: bool) -> tuple
     flat, rows, H, block = _flat(x)
     programs = min(rows, PROGRAMS)
     dx, sums = torch.empty_like(flat), _sums(flat, programs)
-    _bias_gelu_backward[(programs,)](_flat(dy)[0], flat, bias.contiguous(), dx, sums, rows, H, TANH=tanh, BLOCK=block)
+    _bias_gelu_backward[(programs,)](
+        _flat(dy)[0], flat, bias.contiguous(), dx, sums, rows, H, TANH=tanh, BLOCK=block
+    )
     return dx.view(x.shape), sums.sum(0).to(bias.dtype)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     flat, rows, H, block = _flat(x)
     y, (mean, rstd) = torch.empty_like(flat), _sums(flat[:, :1], 2 * rows).view(2, rows).unbind()
-    _layer_norm[(rows,)](flat, weight.contiguous(), bias.contiguous(), y, mean, rstd, number(eps, flat), H, BLOCK=block)
+    _layer_norm[(rows,)](
+        flat,
+        weight.contiguous(),
+        bias.contiguous(),
+        y,
+        mean,
+        rstd,
+        number(eps, flat),
+        H,
+        BLOCK=block,
+    )
     return y.view(x.shape), mean.view(x.shape[:-1]), rstd.clone().view(x.shape[:-1])
 
 
-def layer_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor,
-                        rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def layer_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     flat, rows, H, block = _flat(x)
     programs = min(rows, PROGRAMS)
     dx, dweight, dbias = torch.empty_like(flat), _sums(flat, programs), _sums(flat, programs)
-    _layer_norm_backward[(programs,)](_flat(dy)[0], flat, weight.contiguous(), mean.contiguous(), rstd.contiguous(),
-                                      dx, dweight, dbias, rows, H, BLOCK=block)  # fmt: skip
+    _layer_norm_backward[(programs,)](
+        _flat(dy)[0],
+        flat,
+        weight.contiguous(),
+        mean.contiguous(),
+        rstd.contiguous(),
+        dx,
+        dweight,
+        dbias,
+        rows,
+        H,
+        BLOCK=block,
+    )
     return dx.view(x.shape), dweight.sum(0).to(weight.dtype), dbias.sum(0).to(weight.dtype)

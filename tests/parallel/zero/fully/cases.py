@@ -83,8 +83,12 @@ def far(ours, oracle):
     return largest((ours[name] - oracle[name]).abs().max().item() for name in oracle)
 
 
-RECOMPUTED = {"": partial(checkpoint, use_reentrant=False), "reentrant": partial(checkpoint, use_reentrant=True),
-              "ours": remat.checkpoint, "ours reentrant": remat.checkpoint_reentrant}  # fmt: skip
+RECOMPUTED = {
+    "": partial(checkpoint, use_reentrant=False),
+    "reentrant": partial(checkpoint, use_reentrant=True),
+    "ours": remat.checkpoint,
+    "ours reentrant": remat.checkpoint_reentrant,
+}
 
 
 def recomputed(how):
@@ -97,7 +101,11 @@ class Block(nn.Module):
 
     def __init__(self, features, how="plain"):
         super().__init__()
-        self.a, self.b, self.how = nn.Linear(features, 2 * features), nn.Linear(2 * features, features), how
+        self.a, self.b, self.how = (
+            nn.Linear(features, 2 * features),
+            nn.Linear(2 * features, features),
+            how,
+        )
 
     def branch(self, x):
         return self.b(torch.tanh(self.a(x)))
@@ -106,7 +114,9 @@ class Block(nn.Module):
         if self.how.startswith("inside"):
             return x + recomputed(self.how)(self.branch, x)
         if self.how == "dropout":
-            return x + checkpoint(lambda x: self.branch(nn.functional.dropout(x, 0.5)), x, use_reentrant=False)
+            return x + checkpoint(
+                lambda x: self.branch(nn.functional.dropout(x, 0.5)), x, use_reentrant=False
+            )
         return x + self.branch(x)
 
 

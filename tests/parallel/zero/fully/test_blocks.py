@@ -14,7 +14,9 @@ TOKENS = torch.randint(0, 11, (6, 8), generator=torch.Generator().manual_seed(1)
 
 
 def small(seed=0, tied=True):
-    return gpt(layers=2, hidden=8, heads=2, vocab=11, context=8, tied=tied, seed=seed, dtype=torch.float64)
+    return gpt(
+        layers=2, hidden=8, heads=2, vocab=11, context=8, tied=tied, seed=seed, dtype=torch.float64
+    )
 
 
 def names(comm, blocks):
@@ -22,31 +24,51 @@ def names(comm, blocks):
     return {unit.name: len(unit.held) for unit in model.units}
 
 
-@pytest.mark.parametrize(("blocks", "expected"), [
-    (None, {"": 28}),
-    (TransformerLayer, {"": 4, "layers.0": 12, "layers.1": 12}),
-    ((Attention, MLP), {"": 12, "layers.0.attention": 4, "layers.0.mlp": 4, "layers.1.attention": 4,
-                        "layers.1.mlp": 4}),
-    (lambda m: isinstance(m, TransformerLayer | MLP), {"": 4, "layers.0": 8, "layers.0.mlp": 4, "layers.1": 8,
-                                                       "layers.1.mlp": 4}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        (None, {"": 28}),
+        (TransformerLayer, {"": 4, "layers.0": 12, "layers.1": 12}),
+        (
+            (Attention, MLP),
+            {
+                "": 12,
+                "layers.0.attention": 4,
+                "layers.0.mlp": 4,
+                "layers.1.attention": 4,
+                "layers.1.mlp": 4,
+            },
+        ),
+        (
+            lambda m: isinstance(m, TransformerLayer | MLP),
+            {"": 4, "layers.0": 8, "layers.0.mlp": 4, "layers.1": 8, "layers.1.mlp": 4},
+        ),
+    ],
+)
 def test_blocks_by_type_and_predicate(blocks, expected):
     assert World(2).run(names, blocks) == [expected] * 2
 
 
 def test_what_modules_share_belongs_to_the_block_around_them():
     """A pair of tied layers in one block, and a third outside."""
+
     def program(comm, third):
         module = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), nn.Linear(3, 3))
         module[0][1].weight = module[0][0].weight
         if third:
             module[1].weight = module[0][0].weight
         model = FullySharded(module, comm, blocks=nn.Module)
-        return {unit.name: [[name for *_, name in h.sites] for h in unit.held] for unit in model.units}
+        return {
+            unit.name: [[name for *_, name in h.sites] for h in unit.held] for unit in model.units
+        }
 
     tied = ["0.0.weight", "0.1.weight"]
-    assert World(1).run(program, False)[0] == {"0": [tied], "0.0": [["0.0.bias"]], "0.1": [["0.1.bias"]],
-                                               "1": [["1.weight"], ["1.bias"]]}  # fmt: skip
+    assert World(1).run(program, False)[0] == {
+        "0": [tied],
+        "0.0": [["0.0.bias"]],
+        "0.1": [["0.1.bias"]],
+        "1": [["1.weight"], ["1.bias"]],
+    }
     assert World(1).run(program, True)[0][""] == [[*tied, "1.weight"]]
 
 
@@ -77,7 +99,9 @@ def oracle(tied=True):
     return module.state_dict()
 
 
-@pytest.mark.parametrize(("how", "tied"), [("one", True), ("deep", True), ("nested", True), ("nested", False)])
+@pytest.mark.parametrize(
+    ("how", "tied"), [("one", True), ("deep", True), ("nested", True), ("nested", False)]
+)
 def test_a_gpt(how, tied):
     for state in World(3).run(trained, how, tied):
         assert far(state, oracle(tied)) < 1e-12
@@ -115,19 +139,26 @@ def test_another_device_is_refused():
 
 def test_a_module_without_parameters():
     def program(comm):
-        return FullySharded(nn.ReLU(), comm)(torch.ones(2)), FullySharded(nn.Linear(2, 0), comm)(torch.ones(1, 2)).shape
+        return FullySharded(nn.ReLU(), comm)(torch.ones(2)), FullySharded(nn.Linear(2, 0), comm)(
+            torch.ones(1, 2)
+        ).shape
 
     for out, shape in World(3).run(program):
         assert out.tolist() == [1.0, 1.0] and shape == (1, 0)
 
 
 def called_alone(comm):
-    module = nn.Sequential(nn.Sequential(nn.Linear(3, 3), FullySharded(nn.Linear(3, 3), comm)), nn.ReLU())
+    module = nn.Sequential(
+        nn.Sequential(nn.Linear(3, 3), FullySharded(nn.Linear(3, 3), comm)), nn.ReLU()
+    )
     module[0] = FullySharded(module[0], comm, blocks=nn.Linear)
     model = FullySharded(module, comm)
     started = []
     for i, unit in enumerate(model.units):
-        unit.start = lambda unit=unit, i=i, start=unit.start: (unit.whole or started.append(i), start())
+        unit.start = lambda unit=unit, i=i, start=unit.start: (
+            unit.whole or started.append(i),
+            start(),
+        )
     x = torch.ones(2, 3)
     model.units[0].module.register_forward_hook(lambda *_: started.append("F0"))
     model(x).sum().backward()

@@ -35,7 +35,9 @@ def test_as_torch_clips(n, limit, kind):
         assert (torch.cat(pieces) - p.grad.reshape(-1)).abs().max() < 1e-14
 
 
-@pytest.mark.parametrize("run", [World(3).run, lambda *args, **more: launch(args[0], 3, *args[1:], **more)])
+@pytest.mark.parametrize(
+    "run", [World(3).run, lambda *args, **more: launch(args[0], 3, *args[1:], **more)]
+)
 def test_training_with_clipping(run):
     for state in run(train, "hard", "momentum", clip=0.2, blocks=nn.Linear):
         assert far(state, serial("hard", "momentum", clip=0.2)) < 1e-12
@@ -54,6 +56,7 @@ def test_each_rank_by_its_own_norm_is_another_direction():
 
 def test_nothing_to_clip():
     """On two of three ranks there is nothing."""
+
     def program(comm):
         model = FullySharded(nn.Linear(1, 1, bias=False), comm)
         before = model.clip_grad_norm_(1.0)

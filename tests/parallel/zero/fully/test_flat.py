@@ -11,8 +11,13 @@ from minidist.parallel.zero.fully.flat import Flat, Held
 
 def params(seed):
     torch.manual_seed(seed)
-    shapes = [torch.randn(3, 2).t(), torch.randn(()), torch.randn(0, 3),
-              torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last), torch.randn(5)]  # fmt: skip
+    shapes = [
+        torch.randn(3, 2).t(),
+        torch.randn(()),
+        torch.randn(0, 3),
+        torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
+        torch.randn(5),
+    ]
     return [nn.Parameter(shape.double(), requires_grad=i != 4) for i, shape in enumerate(shapes)]
 
 
@@ -29,17 +34,29 @@ def flat_of(comm, dtype=None, seed=0, offload=False):
 def test_shards_put_together(n):
     def program(comm):
         _, flat = flat_of(comm, seed=comm.rank)
-        return flat.sizes, flat.shard, [h.piece.numel() for h in flat.held], [h.strides for h in flat.held]
+        return (
+            flat.sizes,
+            flat.shard,
+            [h.piece.numel() for h in flat.held],
+            [h.strides for h in flat.held],
+        )
 
     results = World(n).run(program)
     whole = torch.cat([shard for _, shard, *_ in results])
     assert results[0][0] == [84 // n + (r < 84 % n) for r in range(n)]
-    memory = [p.detach().as_strided((p.numel(),), (1,)) for p in params(0)]  # in the order of its memory
+    # in the order of its memory
+    memory = [p.detach().as_strided((p.numel(),), (1,)) for p in params(0)]
     memory[2] = torch.empty(0)
     assert torch.equal(whole, torch.cat(memory))
     for *_, strides in results:
         assert strides[:2] == [(1, 2), ()] and strides[3] == (36, 1, 12, 4)
-    assert [sum(counts) for counts in zip(*(counts for *_, counts, _ in results), strict=True)] == [6, 1, 0, 72, 5]
+    assert [sum(counts) for counts in zip(*(counts for *_, counts, _ in results), strict=True)] == [
+        6,
+        1,
+        0,
+        72,
+        5,
+    ]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16])
@@ -62,13 +79,19 @@ def test_whole_and_free(dtype, offload):
 
     (first, second), trains = World(1).run(program)[0]
     for i, (a, b, p) in enumerate(zip(first, second, params(0), strict=True)):
-        assert torch.equal(a, p.to(a.dtype)) and a.stride() == p.stride() and a.dtype == dtype or a.dtype == p.dtype
+        assert (
+            torch.equal(a, p.to(a.dtype))
+            and a.stride() == p.stride()
+            and a.dtype == dtype
+            or a.dtype == p.dtype
+        )
         assert torch.equal(b, a * 2 if i == 0 else a)
     assert trains
 
 
 def test_gathering_again_is_no_change_to_autograd():
     """What forward has saved is full of the same values in backward, and torch's check for changes is at peace."""
+
     def program(comm):
         _, flat = flat_of(comm)
         flat.allocate()

@@ -6,7 +6,8 @@ from minidist.parallel.zero.fully import kept, peak, traffic
 
 
 def test_kept():
-    assert kept(12, 3) == {"parameters": 16, "gradients": 16, "optimizer states": 32}  # 16·12/3 = 64
+    # 16·12/3 = 64
+    assert kept(12, 3) == {"parameters": 16, "gradients": 16, "optimizer states": 32}
     assert kept(13, 3) == {"parameters": 20, "gradients": 20, "optimizer states": 40}
     assert sum(kept(12, 4, element=8, moments=1).values()) == 3 * 8 * 3
 

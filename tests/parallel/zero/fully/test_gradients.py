@@ -43,7 +43,9 @@ def expected(n, weighted, dead):
     for r in range(n):
         size = r if weighted else 2
         share = r / sum(range(n)) if weighted else 1 / n
-        module(batch_of(r, size), r).square().sum().mul((not dead) * share / 3 / max(1, size)).backward()
+        module(batch_of(r, size), r).square().sum().mul(
+            (not dead) * share / 3 / max(1, size)
+        ).backward()
     return [None if p.grad is None else p.grad.reshape(-1) for p in module.parameters()]
 
 
@@ -60,14 +62,19 @@ def put_together(found):
 def test_missing_here_elsewhere_and_everywhere(n, weighted, dead):
     if n == 1 and weighted:
         weighted = False
-    for mine, oracle in zip(put_together(World(n).run(branches, weighted, dead)), expected(n, weighted, dead),
-                            strict=True):  # fmt: skip
+    for mine, oracle in zip(
+        put_together(World(n).run(branches, weighted, dead)),
+        expected(n, weighted, dead),
+        strict=True,
+    ):
         assert (mine is None) == (oracle is None)
         assert mine is None or (mine - oracle).abs().max() < 1e-15
 
 
 def test_over_processes():
-    for mine, oracle in zip(put_together(launch(branches, 3, True, False)), expected(3, True, False), strict=True):
+    for mine, oracle in zip(
+        put_together(launch(branches, 3, True, False)), expected(3, True, False), strict=True
+    ):
         assert (mine is None) == (oracle is None)
         assert mine is None or (mine - oracle).abs().max() < 1e-15
 

@@ -21,7 +21,9 @@ RANK = Device("a rank", {torch.float32: 1e12, torch.float16: 1e12}, 1 << 40, 1e1
 
 def steps(comm, count, backwards=1, prefetch=1, planted=None, compute=torch.float16):
     """(start of the forward, end of the backward) of each step, in virtual seconds."""
-    model = FullySharded(large(comm.device.type), comm, compute, prefetch=prefetch, blocks=nn.Linear)
+    model = FullySharded(
+        large(comm.device.type), comm, compute, prefetch=prefetch, blocks=nn.Linear
+    )
     if planted:
         planted(model)
     opt = torch.optim.Adam(model.parameters())
@@ -55,9 +57,13 @@ def test_what_is_kept(n):
     timeline, (_, end) = metered(n, 2, 1, 1)
     found = timeline.at(end)
     assert found.pop("other") < 100_000  # inputs and outputs; a block's gradients are 2 MB
-    formula = states(PARAMS // 10, "adam", "fp32", zero=3, data=n)  # of a layer: each is cut on its own
-    expected = {"parameters": 10 * formula.parameters, "gradients": 10 * formula.gradients,
-                "optimizer states": 10 * formula.optimizer_states}  # fmt: skip
+    # of a layer: each is cut on its own
+    formula = states(PARAMS // 10, "adam", "fp32", zero=3, data=n)
+    expected = {
+        "parameters": 10 * formula.parameters,
+        "gradients": 10 * formula.gradients,
+        "optimizer states": 10 * formula.optimizer_states,
+    }
     assert found == expected | {"activations": 0, "buffers": 0}
     assert expected == {name: 10 * nbytes for name, nbytes in kept(LAYER, n).items()}
     paper = states(PARAMS // 10, "adam", "fp16", zero=3, data=n)
@@ -72,10 +78,17 @@ def violated(n, prefetch, *args):
     shards = {name: 10 * nbytes for name, nbytes in kept(LAYER, n).items()}
     live = {name: most(timeline, *span, name) for name in timeline.live}
     whole = peak(sum(shards.values()), 2 * LAYER, 2 * LAYER, live["activations"], prefetch)
-    limits = {"parameters": shards["parameters"] + (1 + prefetch) * 2 * LAYER,
-              "gradients": shards["gradients"] + 2 * LAYER, "optimizer states": shards["optimizer states"]}  # fmt: skip
+    limits = {
+        "parameters": shards["parameters"] + (1 + prefetch) * 2 * LAYER,
+        "gradients": shards["gradients"] + 2 * LAYER,
+        "optimizer states": shards["optimizer states"],
+    }
     broken = [name for name, limit in limits.items() if live[name] > limit]
-    broken += [f"{name} after it" for name, nbytes in shards.items() if timeline.at(span[1])[name] != nbytes]
+    broken += [
+        f"{name} after it"
+        for name, nbytes in shards.items()
+        if timeline.at(span[1])[name] != nbytes
+    ]
     return broken + ["peak"] * (most(timeline, *span) > whole)
 
 
@@ -88,8 +101,11 @@ def test_gradients_that_accumulate_in_the_shards_cost_a_chunk_more():
     """The ring's: while one block is reduced, the shards of all have their gradients already."""
     timeline, span = metered(3, 2, 2, 1)
     shards = 10 * sum(kept(LAYER, 3).values())
-    found = most(timeline, *span) - peak(shards, 2 * LAYER, 2 * LAYER, most(timeline, *span, "activations"))
-    assert found <= 2 * LAYER // 3 + 2 * 8 * 1000 * 2  # and two outputs of a layer, which are "other"
+    found = most(timeline, *span) - peak(
+        shards, 2 * LAYER, 2 * LAYER, most(timeline, *span, "activations")
+    )
+    # and two outputs of a layer, which are "other"
+    assert found <= 2 * LAYER // 3 + 2 * 8 * 1000 * 2
 
 
 def never_frees(model):
@@ -109,15 +125,24 @@ def keeps_gradients(model):
 
 def frees_after_backward_only(model):
     for unit in model.units:
-        unit.free_, unit.free = unit.free, lambda unit=unit: unit.free_() if model._schedule.active else None
+        unit.free_, unit.free = (
+            unit.free,
+            lambda unit=unit: unit.free_() if model._schedule.active else None,
+        )
 
 
-WRONG = {never_frees: "parameters", gathers_all_ahead: "parameters", keeps_gradients: "optimizer states after it",
-         frees_after_backward_only: "parameters"}
+WRONG = {
+    never_frees: "parameters",
+    gathers_all_ahead: "parameters",
+    keeps_gradients: "optimizer states after it",
+    frees_after_backward_only: "parameters",
+}
 
 
-@pytest.mark.parametrize(("n", "wrong"), [
-    *((2, wrong) for wrong in WRONG), (4, never_frees), (4, frees_after_backward_only)])
+@pytest.mark.parametrize(
+    ("n", "wrong"),
+    [*((2, wrong) for wrong in WRONG), (4, never_frees), (4, frees_after_backward_only)],
+)
 def test_what_shards_too_little_is_found(n, wrong):
     assert WRONG[wrong] in violated(n, 1, 1, wrong)
     assert n == 2 or "peak" in violated(n, 1, 1, wrong)
@@ -126,7 +151,9 @@ def test_what_shards_too_little_is_found(n, wrong):
 def test_a_rank_that_owns_all_is_found(monkeypatch):
     monkeypatch.setattr(flats, "uneven", lambda total, n: [total] + [0] * (n - 1))
     found = violated(2, 1, 1, id)
-    assert {"parameters after it", "gradients after it", "optimizer states after it", "peak"} <= {*found}
+    assert {"parameters after it", "gradients after it", "optimizer states after it", "peak"} <= {
+        *found
+    }
 
 
 @pytest.mark.parametrize(("n", "prefetch"), [(1, 1), (2, 0), (3, 1), (4, 0), (4, 1)])
@@ -136,7 +163,8 @@ def test_traffic_of_a_step(n, prefetch):
         world = World(n, device="meta", meter=False)
         world.run(steps, count, 1, prefetch)
         sent.append(world.trace.bytes_sent())
-    assert Fraction(sent[1] - sent[0], 2 * n) == traffic(PARAMS, n)  # elements of 2 bytes, the mean over ranks
+    # elements of 2 bytes, the mean over ranks
+    assert Fraction(sent[1] - sent[0], 2 * n) == traffic(PARAMS, n)
 
 
 def freezes_one(model):

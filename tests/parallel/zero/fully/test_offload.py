@@ -9,7 +9,9 @@ from minidist.parallel.zero.fully import FullySharded, kept
 from tests.parallel.zero.fully.cases import LAYER, WIDTHS, far, large, serial, train
 
 
-@pytest.mark.parametrize("run", [World(3).run, lambda *args, **more: launch(args[0], 3, *args[1:], **more)])
+@pytest.mark.parametrize(
+    "run", [World(3).run, lambda *args, **more: launch(args[0], 3, *args[1:], **more)]
+)
 def test_trains_as_one_rank(run):
     for state in run(train, "hard", "adamw", clip=0.5, blocks=nn.Linear, offload=True):
         assert far(state, serial("hard", "adamw", clip=0.5)) < 1e-12
@@ -45,8 +47,11 @@ def test_what_lies_where(device, backwards):
 
 def test_the_host_narrows_what_goes_up():
     """Beside the shards it holds one block's part in 16 bits for a while."""
+
     def program(comm):
-        model = FullySharded(large("meta"), comm, torch.float16, blocks=nn.Linear, prefetch=0, offload=True)
+        model = FullySharded(
+            large("meta"), comm, torch.float16, blocks=nn.Linear, prefetch=0, offload=True
+        )
         with torch.no_grad():
             model(torch.empty(8, WIDTHS[0], device="meta"))
 
@@ -57,6 +62,7 @@ def test_the_host_narrows_what_goes_up():
 
 def test_what_goes_over_the_link():
     """Each shard up twice in 16 bits, its gradient down once, and fp32 shards at the start and for a state dict."""
+
     def program(comm):
         model = FullySharded(large("meta"), comm, torch.float16, blocks=nn.Linear, offload=True)
         for _ in range(2):

@@ -110,7 +110,11 @@ def scaled(comm, bad_step, agree=True):
         loss = model(X).float().square().mean()
         losses.append(loss.item())
         bad = step == bad_step and comm.rank == comm.size - 1
-        hook = model.units[0].held[-1].whole.register_hook(lambda grad: grad * math.inf) if bad else None
+        hook = (
+            model.units[0].held[-1].whole.register_hook(lambda grad: grad * math.inf)
+            if bad
+            else None
+        )
         scaler.scale(loss).backward()
         if bad:
             hook.remove()

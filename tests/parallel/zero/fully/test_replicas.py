@@ -14,9 +14,11 @@ from minidist.train.optim import clip_grad_norm_
 from tests.parallel.cases import SAMPLES, data, made, mse, replicas_equal
 from tests.parallel.zero.fully.cases import OPTIMIZERS, batches, far, serial
 
-RUNNERS = {"World": lambda program, n, *args: World(n).run(program, *args),
-           "shm": lambda program, n, *args: launch(program, n, *args),
-           "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo")}  # fmt: skip
+RUNNERS = {
+    "World": lambda program, n, *args: World(n).run(program, *args),
+    "shm": lambda program, n, *args: launch(program, n, *args),
+    "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo"),
+}
 GRIDS = [(2, 2), (3, 1), (1, 3), (2, 3)]  # (ranks that share a copy, copies)
 STEPS = 5
 
@@ -47,9 +49,13 @@ def train(comm, s, name, optimizer, drop_last, options, steps=STEPS, clip=None):
     return model.full_state_dict(), replicas_equal(outer, list(model.parameters())), norms
 
 
-@pytest.mark.parametrize(("where", "s", "r"), [
-    *((where, s, r) for where in ("World", "shm") for s, r in GRIDS), ("gloo", 2, 3),
-])
+@pytest.mark.parametrize(
+    ("where", "s", "r"),
+    [
+        *((where, s, r) for where in ("World", "shm") for s, r in GRIDS),
+        ("gloo", 2, 3),
+    ],
+)
 def test_it_trains_as_one_rank(where, s, r):
     for drop_last, name, options in [(True, "hard", {}), (False, "hard", {"blocks": nn.Linear})]:
         oracle = serial(name, "adamw", STEPS, drop_last)
@@ -57,7 +63,9 @@ def test_it_trains_as_one_rank(where, s, r):
             assert same and far(state, oracle) < 1e-13
 
 
-@pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 2, "blocks": nn.Linear}, {"offload": True}])
+@pytest.mark.parametrize(
+    "options", [{"prefetch": 0}, {"prefetch": 2, "blocks": nn.Linear}, {"offload": True}]
+)
 @pytest.mark.parametrize("name", ["hard", "mixed"])
 def test_options(name, options):
     for drop_last in (True, False):
@@ -120,17 +128,22 @@ def test_bytes_of_a_step(s, r):
             for other in range(s * r):
                 link = rank, other
                 if other != rank:
-                    sent[other // s == rank // s] += two.bytes_sent(link=link) - one.bytes_sent(link=link)
+                    sent[other // s == rank // s] += two.bytes_sent(link=link) - one.bytes_sent(
+                        link=link
+                    )
             assert (sent[True], sent[False]) == (within, across)
     assert within + across == 4 * traffic(WIDTH**2, s, replicas=r)
 
 
 def test_bytes_of_a_step_with_uneven_shards():
     """A part that is not even costs the same in sum over ranks."""
+
     def program(comm, steps):
         inner, outer = groups(comm, 2)
-        model = FullySharded(nn.Linear(5, 3), inner, replicas=outer)  # 18 numbers, 9 a shard, in 3 parts of 3
-        other = FullySharded(nn.Linear(6, 3), inner, replicas=outer)  # 21 numbers, 11 and 10, parts of 4 4 3, 4 3 3
+        # 18 numbers, 9 a shard, in 3 parts of 3
+        model = FullySharded(nn.Linear(5, 3), inner, replicas=outer)
+        # 21 numbers, 11 and 10, parts of 4 4 3, 4 3 3
+        other = FullySharded(nn.Linear(6, 3), inner, replicas=outer)
         for _ in range(steps):
             (model(torch.ones(1, 5)).sum() + other(torch.ones(1, 6)).sum()).backward()
 
@@ -180,7 +193,11 @@ def test_a_checkpoint_goes_from_one_grid_to_another(tmp_path):
         optimizer.zero_grad()
         mse(model(x[:12]), y[:12]).backward()
         optimizer.step()
-    for run, (s, r) in ((RUNNERS["World"], (2, 2)), (RUNNERS["shm"], (1, 3)), (RUNNERS["World"], (3, 2))):
+    for run, (s, r) in (
+        (RUNNERS["World"], (2, 2)),
+        (RUNNERS["shm"], (1, 3)),
+        (RUNNERS["World"], (3, 2)),
+    ):
         for state in run(saved, s * r, str(tmp_path), s, r, 2):
             last = state
     assert far(last, model.state_dict()) < 1e-13
@@ -191,7 +208,10 @@ def test_replicas_that_do_not_hold_the_same_shard(kind):
     def program(comm):
         inner = comm.split([0, 0, 1, 1])
         if kind == "the same ranks":
-            outer, words = inner, r"shards lie on the ranks \[., .\], and their replicas on \[., .\]"
+            outer, words = (
+                inner,
+                r"shards lie on the ranks \[., .\], and their replicas on \[., .\]",
+            )
         else:
             outer, words = comm.split([0, 1, 1, 0]), "these 2 ranks hold shard . of 2, shard . of 2"
         with pytest.raises(ValueError, match=words):
@@ -204,7 +224,9 @@ def test_other_replicas_inside():
     def program(comm):
         inner, outer = groups(comm, 2)
         net = nn.Sequential(FullySharded(nn.Linear(3, 3), inner), nn.Linear(3, 3))
-        with pytest.raises(ValueError, match="other replicas, 1 of each shard, than the one around it, with 2"):
+        with pytest.raises(
+            ValueError, match="other replicas, 1 of each shard, than the one around it, with 2"
+        ):
             FullySharded(net, inner, replicas=outer)
 
     World(4).run(program)

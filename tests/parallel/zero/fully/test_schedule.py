@@ -19,12 +19,18 @@ def logged(comm, prefetch, steps, skip=()):
     model = FullySharded(module, comm, blocks=Block, prefetch=prefetch)
     log = []
     for i, unit in enumerate(model.units):
-        unit.start = lambda unit=unit, i=i, start=unit.start: (log.append(f"g{i}") if not unit.whole else 0, start())
+        unit.start = lambda unit=unit, i=i, start=unit.start: (
+            log.append(f"g{i}") if not unit.whole else 0,
+            start(),
+        )
         module[i].b.register_forward_hook(lambda *_, i=i: log.append(f"F{i}"))
         module[i].b.register_full_backward_hook(lambda *_, i=i: log.append(f"B{i}"))
     reduce = model._schedule.reduce
     position = {id(unit): i for i, unit in enumerate(model.units)}
-    model._schedule.reduce = lambda unit: (log.append(f"r{position[id(unit)]}") if unit.dirty else 0, reduce(unit))
+    model._schedule.reduce = lambda unit: (
+        log.append(f"r{position[id(unit)]}") if unit.dirty else 0,
+        reduce(unit),
+    )
     for step in range(steps):
         log.clear()
         if step == steps - 1:
@@ -54,6 +60,7 @@ def test_two_ahead():
 
 def side_by_side(comm):
     """Blocks of which none has an input with a gradient: what is started in backward."""
+
     class Sum(nn.Module):
         def __init__(self):
             super().__init__()
@@ -65,9 +72,15 @@ def side_by_side(comm):
     model = FullySharded(Sum(), comm, blocks=Block, prefetch=0)
     loss, log = model(rows(comm, X)).sum(), []
     reduce = model._schedule.reduce
-    model._schedule.reduce = lambda unit: (log.append(f"r{unit.name[-1]}") if unit.dirty else 0, reduce(unit))
+    model._schedule.reduce = lambda unit: (
+        log.append(f"r{unit.name[-1]}") if unit.dirty else 0,
+        reduce(unit),
+    )
     for unit in model.units:
-        unit.start = lambda unit=unit, start=unit.start: (unit.whole or log.append(f"g{unit.name[-1]}"), start())
+        unit.start = lambda unit=unit, start=unit.start: (
+            unit.whole or log.append(f"g{unit.name[-1]}"),
+            start(),
+        )
     loss.backward()
     return " ".join(log)
 
@@ -78,6 +91,7 @@ def test_a_block_without_a_gradient_for_its_input_is_done_when_its_parameters_ar
 
 def other_order(comm, skip):
     """A forward that leaves a block out, after one that did not."""
+
     class Some(nn.Module):
         def __init__(self):
             super().__init__()
@@ -121,9 +135,13 @@ def test_prefetch_hides_what_computing_takes():
     rank = Device("a rank", {torch.float32: 1e12}, 1 << 40, 1e18)
     cluster = Cluster.uniform(2, 0.0, flops / 1e12 / (4 * 1001000 / 2), rank)
     block = flops / 1e12
-    naive, ahead, two = (max(World(2, cluster=cluster, device="meta").run(step_time, k)) for k in (0, 1, 2))
-    assert naive == pytest.approx((10 + 19 + 30) * block, rel=0.02)  # computing, and 3 messages a block
-    assert ahead == pytest.approx((1 + 10 + 1 + 19 + 1) * block, rel=0.1)  # gathers and reductions fit under backward
+    naive, ahead, two = (
+        max(World(2, cluster=cluster, device="meta").run(step_time, k)) for k in (0, 1, 2)
+    )
+    # computing, and 3 messages a block
+    assert naive == pytest.approx((10 + 19 + 30) * block, rel=0.02)
+    # gathers and reductions fit under backward
+    assert ahead == pytest.approx((1 + 10 + 1 + 19 + 1) * block, rel=0.1)
     assert ahead >= 30 * block > 0 and two <= ahead * 1.01
 
 

@@ -16,12 +16,25 @@ from tests.parallel.cases import made
 from tests.parallel.zero.fully.cases import OPTIMIZERS, Block, far, rows, serial, tower, train
 
 serial = functools.cache(serial)
-CUTS = [{"blocks": nn.Linear}, {"blocks": nn.Linear, "prefetch": 0}, {}, {"blocks": nn.Linear, "prefetch": 2}]
+CUTS = [
+    {"blocks": nn.Linear},
+    {"blocks": nn.Linear, "prefetch": 0},
+    {},
+    {"blocks": nn.Linear, "prefetch": 2},
+]
 
 
-@pytest.mark.parametrize(("n", "name", "optimizer"), [
-    *((n, "hard", optimizer) for n in (1, 2, 3, 4) for optimizer in OPTIMIZERS),
-    (1, "mlp", "mine"), (2, "mlp", "adamw"), (3, "mlp", "momentum"), (4, "mlp", "mine"), (6, "hard", "adamw")])
+@pytest.mark.parametrize(
+    ("n", "name", "optimizer"),
+    [
+        *((n, "hard", optimizer) for n in (1, 2, 3, 4) for optimizer in OPTIMIZERS),
+        (1, "mlp", "mine"),
+        (2, "mlp", "adamw"),
+        (3, "mlp", "momentum"),
+        (4, "mlp", "mine"),
+        (6, "hard", "adamw"),
+    ],
+)
 def test_trains_as_one_rank(n, name, optimizer):
     for state in World(n).run(train, name, optimizer, **CUTS[n % 4]):
         assert far(state, serial(name, optimizer)) < 1e-12
@@ -33,7 +46,9 @@ def test_uneven_last_batches(n):
         assert far(state, serial("hard", "adamw", drop_last=False)) < 1e-12
 
 
-@pytest.mark.parametrize(("n", "optimizer", "drop_last"), [(3, "momentum", False), (4, "adamw", True)])
+@pytest.mark.parametrize(
+    ("n", "optimizer", "drop_last"), [(3, "momentum", False), (4, "adamw", True)]
+)
 def test_over_processes(n, optimizer, drop_last):
     for state in launch(train, n, "hard", optimizer, drop_last=drop_last, blocks=nn.Linear):
         assert far(state, serial("hard", optimizer, drop_last=drop_last)) < 1e-12
@@ -41,12 +56,16 @@ def test_over_processes(n, optimizer, drop_last):
 
 def test_parameters_of_two_dtypes():
     for state in World(3).run(train, "mixed", "momentum", blocks=nn.Linear):
-        assert state["low.weight"].dtype == torch.float32 and state["high.weight"].dtype == torch.float64
+        assert (
+            state["low.weight"].dtype == torch.float32
+            and state["high.weight"].dtype == torch.float64
+        )
         assert far(state, serial("mixed", "momentum")) < 1e-6  # of float32
 
 
 def test_groups_of_parameters():
     """Decay for matrices alone, by name: pieces keep the names and are the optimizer's units."""
+
     def program(comm, x):
         model = FullySharded(tower(seed=comm.rank), comm, blocks=Block)
         grouped(model, rows(comm, x))
@@ -62,7 +81,9 @@ def test_groups_of_parameters():
 def grouped(model, x):
     matrices = [p for name, p in model.named_parameters() if name.endswith("weight")]
     others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
-    opt = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0}])
+    opt = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0}]
+    )
     model(x).square().mean().backward()
     opt.step()
 
@@ -91,8 +112,9 @@ def beside_torch(comm, folder, optimizer, dtype):
     import torch.distributed as dist
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/s", comm.size), rank=comm.rank,
-                            world_size=comm.size)  # fmt: skip
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{folder}/s", comm.size), rank=comm.rank, world_size=comm.size
+    )
     mesh = dist.device_mesh.init_device_mesh("cpu", (comm.size,))
     theirs, x = tower(), torch.randn(12, 5, generator=torch.Generator().manual_seed(3)).double()
     ours = FullySharded(tower(), comm, dtype, blocks=Block)
@@ -115,7 +137,9 @@ def beside_torch(comm, folder, optimizer, dtype):
     return found
 
 
-@pytest.mark.parametrize(("optimizer", "dtype", "bound"), [("adamw", None, 1e-12), ("momentum", torch.bfloat16, 0.02)])
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "bound"), [("adamw", None, 1e-12), ("momentum", torch.bfloat16, 0.02)]
+)
 def test_beside_fully_shard(optimizer, dtype, bound):
     with tempfile.TemporaryDirectory() as folder:
         assert largest(launch(beside_torch, 2, folder, optimizer, dtype)) < bound

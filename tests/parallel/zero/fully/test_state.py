@@ -65,11 +65,14 @@ def test_a_shard_of_the_memory_at_a_time():
     assert torch.equal(World(2).run(program)[0], expected)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda s: s.pop("1.bias"), r"1 names are missing, \['1.bias'\]"),
-    (lambda s: s.update(other=torch.ones(1)), r"1 are not of this model, \['other'\]"),
-    (lambda s: s.update({"1.bias": torch.ones(7)}), r"1.bias is \(7,\), the model has \(5,\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("1.bias"), r"1 names are missing, \['1.bias'\]"),
+        (lambda s: s.update(other=torch.ones(1)), r"1 are not of this model, \['other'\]"),
+        (lambda s: s.update({"1.bias": torch.ones(7)}), r"1.bias is \(7,\), the model has \(5,\)"),
+    ],
+)
 def test_mistakes(change, words):
     state = module_of(0).state_dict()
     change(state)
@@ -97,7 +100,10 @@ def resumed(comm):
     straight, again, late = made_anew(0), made_anew(0), made_anew(3)
     trained(*straight, 4, x)
     trained(*again, 2, x)
-    saved = [{name: value.clone() for name, value in again[0].state_dict().items()}, again[1].state_dict()]
+    saved = [
+        {name: value.clone() for name, value in again[0].state_dict().items()},
+        again[1].state_dict(),
+    ]
     late[0].load_state_dict(saved[0])
     late[1].load_state_dict(saved[1])
     trained(*late, 2, x)

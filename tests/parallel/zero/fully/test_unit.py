@@ -46,7 +46,9 @@ def test_recomputed_and_called_twice(how, n):
         assert far(state, oracle(how)) < 1e-14
 
 
-@pytest.mark.parametrize("how", ["inside ours", "inside ours reentrant", "outside ours", "outside ours reentrant"])
+@pytest.mark.parametrize(
+    "how", ["inside ours", "inside ours reentrant", "outside ours", "outside ours reentrant"]
+)
 def test_recomputed_by_our_own_checkpoint(how):
     for state in World(3).run(trained, how):
         assert far(state, oracle("plain")) < 1e-14
@@ -63,9 +65,20 @@ def test_over_processes():
         assert far(state, oracle("outside")) < 1e-14
 
 
-@pytest.mark.parametrize(("how", "times"), [("plain", 3), ("inside", 3), ("outside", 3), ("outside reentrant", 4),
-                                             ("inside ours", 3), ("inside ours reentrant", 3), ("outside ours", 3),
-                                             ("outside ours reentrant", 4), ("twice", 5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "times"),
+    [
+        ("plain", 3),
+        ("inside", 3),
+        ("outside", 3),
+        ("outside reentrant", 4),
+        ("inside ours", 3),
+        ("inside ours reentrant", 3),
+        ("outside ours", 3),
+        ("outside ours reentrant", 4),
+        ("twice", 5),
+    ],
+)
 def test_traffic_with_recomputation(how, times):
     """A block whose backward has begun is whole already; one recomputed before it is gathered once more."""
     sent = []
@@ -97,15 +110,21 @@ def test_a_block_that_calls_itself():
         model(rows(comm, X)).square().mean().backward()
         return [p.grad for p in module.parameters()]
 
-    for p, *pieces in zip(World(1).run(program, False)[0], *World(2).run(program, True), strict=True):
+    for p, *pieces in zip(
+        World(1).run(program, False)[0], *World(2).run(program, True), strict=True
+    ):
         assert (torch.cat(pieces) - p.reshape(-1)).abs().max() < 1e-14
 
 
 def graphless(comm, how):
     model = FullySharded(tower(seed=1), comm, blocks=Block)
     model.train(how != "eval")
-    context = {"eval": torch.no_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode,
-               "graph": torch.enable_grad}[how]  # fmt: skip
+    context = {
+        "eval": torch.no_grad,
+        "no_grad": torch.no_grad,
+        "inference": torch.inference_mode,
+        "graph": torch.enable_grad,
+    }[how]
     with context():
         out = model(X)
     whole = [unit.whole for unit in model.units]
@@ -142,7 +161,9 @@ class Fails(nn.Module):
 def after_an_error(comm, place):
     torch.manual_seed(comm.rank)
     module = Fails(place).double()
-    model = FullySharded(module, comm, blocks=lambda m: isinstance(m, Block) or m is module.layers[2].b)
+    model = FullySharded(
+        module, comm, blocks=lambda m: isinstance(m, Block) or m is module.layers[2].b
+    )
     with pytest.raises(KeyError):
         model(rows(comm, X)).square().mean().backward()
     whole = [unit.whole for unit in model.units]
@@ -153,7 +174,9 @@ def after_an_error(comm, place):
 
 
 @pytest.mark.parametrize("place", ["forward", "backward"])
-@pytest.mark.parametrize("run", [lambda *args: World(2).run(*args), lambda *args: launch(args[0], 2, *args[1:])])
+@pytest.mark.parametrize(
+    "run", [lambda *args: World(2).run(*args), lambda *args: launch(args[0], 2, *args[1:])]
+)
 def test_after_an_error(place, run):
     torch.manual_seed(0)
     module = Fails(None).double()
@@ -212,8 +235,11 @@ def test_recomputation_draws_the_same_numbers():
 
 def test_a_block_that_changes_its_input_in_place_is_refused():
     """By torch: the one who gave the input could not know."""
+
     def program(comm):
-        model = nn.Sequential(nn.Linear(5, 5), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 5)))
+        model = nn.Sequential(
+            nn.Linear(5, 5), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 5))
+        )
         FullySharded(model, comm, blocks=nn.Sequential)(X.float()).sum().backward()
 
     with pytest.raises(RuntimeError, match="modified inplace"):

@@ -1,6 +1,6 @@
 """The Triton kernels against the eager forms: on a GPU if there is one, else in Triton's interpreter.
 
-    python -m tests.train.fuse.gpu.test_gpu     # where compute-sanitizer looks on, too
+python -m tests.train.fuse.gpu.test_gpu     # where compute-sanitizer looks on, too
 """
 
 import contextlib
@@ -28,10 +28,14 @@ def compare(gpu, device, name, *args):
     found, expected = getattr(gpu, name)(*copies), getattr(torch.ops.minidist, name)(*args)
     if expected is None:
         found, expected = copies, args
-    for a, b in zip(*((x,) if isinstance(x, torch.Tensor) else x for x in (found, expected)), strict=True):
+    for a, b in zip(
+        *((x,) if isinstance(x, torch.Tensor) else x for x in (found, expected)), strict=True
+    ):
         if isinstance(a, torch.Tensor):
             ulp = max(torch.finfo(x.dtype).eps for x in (args[0], b))
-            torch.testing.assert_close(a.cpu(), b, rtol=4 * ulp, atol=64 * ulp, msg=lambda m: f"{name}: {m}")
+            torch.testing.assert_close(
+                a.cpu(), b, rtol=4 * ulp, atol=64 * ulp, msg=lambda m: f"{name}: {m}"
+            )
 
 
 def compare_all(gpu, device, dtype):
@@ -52,7 +56,9 @@ def compare_all(gpu, device, dtype):
     targets = torch.tensor([3, -100, 2499])
     check("cross_entropy", x, targets, -100)
     lse = torch.ops.minidist.cross_entropy(x, targets, -100)[1]
-    check("cross_entropy_backward", torch.tensor([1.0, 2.0, 3.0], dtype=wide), x, targets, lse, -100)
+    check(
+        "cross_entropy_backward", torch.tensor([1.0, 2.0, 3.0], dtype=wide), x, targets, lse, -100
+    )
     p, m, v, g = (t.abs() for t in r((3000,), (3000,), (3000,), (3000,)))
     check("sgd_", p, g, 0.1, 0.01)
     check("momentum_", p, m, g, 0.1, 0.01, 0.9, 0.8, 1.0, 0.9)
@@ -104,8 +110,11 @@ def rounded_numbers_show(gpu, device):
     x, w, b = randoms((30, 37), (37,), (37,))
     do, q, k, v = randoms(*4 * [(2, 37, 20)])
     found = torch.ops.minidist.attention(q, k, v, True, SCALE, 16)
-    for name, *args in (("layer_norm", x, w, b, EPS), ("attention", q, k, v, True, SCALE, 16),
-                        ("attention_backward", do, q, k, v, *found, True, SCALE, 16)):  # fmt: skip
+    for name, *args in (
+        ("layer_norm", x, w, b, EPS),
+        ("attention", q, k, v, True, SCALE, 16),
+        ("attention_backward", do, q, k, v, *found, True, SCALE, 16),
+    ):
         compare(gpu, device, name, *args)
         with pytest.raises(AssertionError, match=name):
             compare(Rounded(gpu), device, name, *args)
