@@ -288,7 +288,9 @@ def speed(dtype: torch.dtype, size: Size, device: str, repeats: int) -> dict[str
         "ours, O2": partial(ours, "O2", *where),
     }
     peaks = {name: alone(make, x, y, device) for name, make in makes.items()}
-    steps, times, curves = {name: make() for name, make in makes.items()}, {}, {}
+    steps = {name: make() for name, make in makes.items()}
+    times = {}
+    curves = {}
     for k in range(3 + repeats):
         for name, step in steps.items():
             seconds, loss, _ = timed(step, x, y, device)

@@ -122,7 +122,9 @@ def in_world(comm) -> dict[str, float]:
 
 def gradients(comm) -> tuple[list[int], list[float]]:
     """Bytes of each gradient and the virtual seconds until it is ready, in the order of readiness."""
-    model, sizes, times = mlp(WIDTHS, device="meta"), [], []
+    model = mlp(WIDTHS, device="meta")
+    sizes = []
+    times = []
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(
             lambda p: sizes.append(p.nbytes) or times.append(comm.now())

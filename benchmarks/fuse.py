@@ -29,7 +29,12 @@ from minidist.study.meter import measure as metered
 from minidist.train import fuse
 
 Step = Callable[[], list[torch.Tensor]]
-ROWS, H, V, T, HEADS, D = 4096, 1024, 50_257, 1024, 8, 64
+ROWS = 4096
+H = 1024
+V = 50_257
+T = 1024
+HEADS = 8
+D = 64
 
 
 def random(device: str, *shape: int) -> torch.Tensor:

@@ -40,8 +40,13 @@ from minidist.train.optim import (
 )
 
 SEEDS = (0, 1, 2, 3, 4)
-EPOCHS, WARM, RATE, BATCH = 30, 0.2, 0.05, 32
-NOISE, HIGHEST, GOAL = 40, 0.8, 0.3
+EPOCHS = 30
+WARM = 0.2
+RATE = 0.05
+BATCH = 32
+NOISE = 40
+HIGHEST = 0.8
+GOAL = 0.3
 
 
 def sgd(k: int, rule: str) -> Callable:
@@ -84,7 +89,9 @@ def learn(
     make: Callable, batch: int, warm: float = WARM, seed: int = 0, epochs: int = EPOCHS
 ) -> float:
     """Accuracy on the test images, in percent, after training. make(groups): the optimizer."""
-    model, data, random = sharp(seed), images(), torch.Generator().manual_seed(seed)
+    model = sharp(seed)
+    data = images()
+    random = torch.Generator().manual_seed(seed)
     optimizer, each = make(groups(model)), len(data.x) // batch
     first = warm * epochs * each
     schedule = LambdaLR(optimizer, warm_up(first, then=cosine(epochs * each - first, floor=0.0)))
@@ -117,7 +124,9 @@ def table(names=tuple(CASES), seeds=SEEDS) -> dict[str, list[float]]:
 
 def steps_to_goal(batch: int, seed: int, most: int = 4000) -> int:
     """Steps of SGD until the loss on all images is below GOAL, looked at about 30 times a doubling of the steps."""
-    model, data, random = mlp([64, 32, 10], seed), images(), torch.Generator().manual_seed(seed)
+    model = mlp([64, 32, 10], seed)
+    data = images()
+    random = torch.Generator().manual_seed(seed)
     optimizer = SGD(model.parameters(), lr=best_rate(HIGHEST, batch, NOISE))
     for step in range(most):
         part = torch.randint(len(data.x), (batch,), generator=random)

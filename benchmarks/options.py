@@ -25,7 +25,8 @@ def options(
     parser.add_argument("--quick", action="store_true", help=quick)
     if repeats is not None:
         parser.add_argument("--repeats", type=int, default=repeats[1])
-    if names := list(only):
+    names = list(only)
+    if names:
         parser.add_argument("--only", nargs="+", choices=names, default=names)
     for name, how in more.items():
         parser.add_argument(f"--{name}", **how)

@@ -98,9 +98,8 @@ def measure(
         ):
             time.sleep(0.1)
         codes, printed = [p.poll() for p in started], [file.read_text() for file in files]
-        found = [
-            line for text in printed for line in text.splitlines() if line.startswith("measured ")
-        ]
+        lines = "\n".join(printed).splitlines()
+        found = [line for line in lines if line.startswith("measured ")]
         if codes != [0, 0] or len(found) != 1:
             raise RuntimeError(
                 f"the hosts ended with {codes} within {limit} s:\n" + "\n".join(printed)

@@ -28,8 +28,12 @@ from minidist.train.compress import DGC, Half, PowerSGD
 from minidist.train.local_sgd import LocalSGD
 
 WIDTHS = [64, 1024, 1024, 10]  # 1,126,410 weights: 4.5 MB of gradients
-BATCH, RATE, MOMENTUM = 128, 0.02, 0.9  # samples of a step, all ranks together
-EVERY, AT_MOST, TARGET = 8, 320, 0.20  # steps between two looks, steps, loss on the test set
+BATCH = 128
+RATE = 0.02
+MOMENTUM = 0.9  # samples of a step, all ranks together
+EVERY = 8
+AT_MOST = 320
+TARGET = 0.20  # steps between two looks, steps, loss on the test set
 
 
 def sgd(module: nn.Module, momentum: float = MOMENTUM) -> torch.optim.Optimizer:

@@ -30,7 +30,10 @@ from minidist.parallel.tensor import TensorAttention, TensorMLP
 from minidist.parallel.vocab import gathered_cross_entropy, vocab_cross_entropy
 from minidist.split import uneven
 
-HIDDEN, HEADS, BATCH, TOKENS = 768, 12, 4, 64  # a block of GPT-2 small
+HIDDEN = 768
+HEADS = 12
+BATCH = 4
+TOKENS = 64  # a block of GPT-2 small
 VOCAB = 50_257
 Step = Callable[[], Any]
 
@@ -72,7 +75,8 @@ def blocks(
     from torch.distributed.tensor.parallel import parallelize_module
 
     serial, theirs = (getattr(seeded_(TransformerLayer(HIDDEN, HEADS)), name) for _ in range(2))
-    seeded_(serial), seeded_(theirs)  # the names of the block alone, as ours
+    for block in (serial, theirs):
+        seeded_(block)  # the names of the block alone, as ours
     split(theirs)
     return {
         "DTensor, gloo": step_of(parallelize_module(theirs, ranks.mesh, plan), serial),
@@ -107,7 +111,9 @@ def cross_entropy(ranks: Ranks) -> dict[str, Step]:
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.distributed.tensor.parallel import loss_parallel
 
-    n, rank, random = ranks.shared.size, ranks.shared.rank, torch.Generator().manual_seed(0)
+    n = ranks.shared.size
+    rank = ranks.shared.rank
+    random = torch.Generator().manual_seed(0)
     whole = torch.randn(2 * BATCH * TOKENS, VOCAB, generator=random).requires_grad_()
     targets = torch.randint(0, VOCAB, whole.shape[:1], generator=random)
     (expected,) = torch.autograd.grad(nn.functional.cross_entropy(whole, targets), whole)

@@ -165,8 +165,10 @@ def killed(
     launch(trained, n, flags(*want, "--folder", folder / "whole"), timeout=120)
     whole = tensors(folder / "whole")
     times = iter(lambda: draw.uniform(0, longest), None)
-    while (left := count - sum(run.kills for run in runs)) > 0:
+    left = count
+    while left > 0:
         here = folder / f"run-{len(runs)}"
         runs.append(with_kills(here, n, want, times, draw, left, whole))
         shutil.rmtree(here)
+        left = count - sum(run.kills for run in runs)
     return runs

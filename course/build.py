@@ -227,13 +227,8 @@ def stale(root: Path, source: Path) -> list[Path]:
 def orphans(root: Path) -> list[Path]:
     """Notebooks that no source makes."""
     made = {path for source in sources(root, []) for path in targets(root, source)}
-    found = {
-        p
-        for folder in FOLDERS
-        for p in root.glob(f"{folder}/**/*.ipynb")
-        if ".ipynb_checkpoints" not in p.parts
-    }
-    return sorted(found - made)
+    found = {p for folder in FOLDERS for p in root.glob(f"{folder}/**/*.ipynb")}
+    return sorted(p for p in found - made if ".ipynb_checkpoints" not in p.parts)
 
 
 def build(root: Path, source: Path, force: bool) -> str:

@@ -16,7 +16,9 @@ class Stop:
     """While it is open, SIGINT and SIGTERM leave the file; a second one, later than AGAIN seconds, does what it did."""
 
     def __init__(self, folder: Path):
-        self.file, self.first, self.before = folder / NAME, None, {}
+        self.file = folder / NAME
+        self.first = None
+        self.before = {}
 
     def __enter__(self):
         self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -40,21 +40,21 @@ class Training:
     """One rank's part of a run. seen: samples so far; step: updates so far."""
 
     def __init__(self, comm, args):
-        self.comm, self.args, self.step, self.saved, self.seen, self.losses = (
-            comm,
-            args,
-            0,
-            None,
-            0,
-            [],
-        )
+        self.comm = comm
+        self.args = args
+        self.step = 0
+        self.saved = None
+        self.seen = 0
+        self.losses = []
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
         self.peak = args.peak * 1e12 if args.peak else peak(comm.device, dtype)
         dp = args.dp or max(1, comm.size // (args.pp * args.tp))
         self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
         self.least = dp * args.micro_batches  # samples of a batch
-        self.checkpoints, found, common = None, None, {}
+        self.checkpoints = None
+        found = None
+        common = {}
         if args.folder:
             self.checkpoints = Checkpoints(args.folder, comm, args.keep, self.mesh.grid.sizes)
             found = self.checkpoints.latest()

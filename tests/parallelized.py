@@ -18,7 +18,9 @@ RUNS = {
 }
 SHAPE = dict(layers=2, hidden=12, heads=6, vocab=13, context=6, dtype=torch.float64)
 MODERN = SHAPE | dict(kv_heads=3, gated=True, ffn=10, rotary=True)
-BATCH, STEPS, CLIP = 12, 3, 0.3
+BATCH = 12
+STEPS = 3
+CLIP = 0.3
 
 
 def data(step):

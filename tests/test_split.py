@@ -44,6 +44,7 @@ def test_even():
         (lambda: uneven(-1, 2), ("-1", "2")),
         (lambda: given([1, 2], 4, 2), ("3", "4")),
         (lambda: given([1, 2], 3, 3), ("2 sizes", "3 ranks")),
+        (lambda: given([1, 2, 3], 6, 2), ("3 sizes", "2 ranks")),
         (lambda: given([5, -1], 4, 2), ("[5, -1]", "at least 0", "-1")),
         (lambda: given([], 0, 2), ("0 sizes", "2 ranks")),
         (lambda: given(None, 5, 2), ("5", "2")),

@@ -30,7 +30,10 @@ def reduce_all(comm, lengths) -> tuple[list, float]:
 
 def exhaustive() -> tuple[str, bool]:
     """Item 3: every n in 1..8, all lengths, World and processes, against the serial sum."""
-    right, counted, same, cases = True, True, True, 0
+    right = True
+    counted = True
+    same = True
+    cases = 0
     for n in range(1, 9):
         world = World(n)
         runs = [world.run(reduce_all, LENGTHS), launch(reduce_all, n, LENGTHS)]
@@ -111,11 +114,9 @@ def launches() -> tuple[str, bool]:
         {p for f in folders for p in f.iterdir()},
         len(os.listdir("/proc/self/fd")),
     )
-    processes, files, open_files = (
-        len(after[0] - before[0]),
-        len(after[1] - before[1]),
-        after[2] - before[2],
-    )
+    processes = len(after[0] - before[0])
+    files = len(after[1] - before[1])
+    open_files = after[2] - before[2]
     figure = (
         f"4 ranks: launch {found[4][0]:.3f} s, mp.spawn {found[4][1]:.2f} s; "
         f"200 launches leave {processes} processes, {files} files, {open_files} open descriptors"

@@ -117,7 +117,9 @@ def row(name: str, found: list[float], digits: int = 2) -> str:
 def bytes_on_the_wire() -> tuple[str, bool]:
     """Item 2: counted and by formula, n = 1..4, after the warm-up."""
     torch.set_num_threads(1)
-    shapes, rows, held = [p.shape for p in mlp(LARGE, device="meta").parameters()], [], True
+    shapes = [p.shape for p in mlp(LARGE, device="meta").parameters()]
+    rows = []
+    held = True
     for n in (1, 2, 3, 4):
         found, said = counted.a_step(n, DGC(warm_up=()), LARGE, "cpu"), dgc_bytes(shapes, n)
         dense = counted.a_step(n, None, LARGE, "cpu")

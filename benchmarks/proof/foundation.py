@@ -78,7 +78,9 @@ def digits() -> tuple[str, bool]:
             found[name] = json.loads(pathlib.Path(f"{folder}/{name}.json").read_text()) | {
                 "seconds": seconds
             }
-    serial, rows, held = found["serial"], [], True
+    serial = found["serial"]
+    rows = []
+    held = True
     for name, run in found.items():
         apart = largest(abs(a - b) for a, b in zip(run["losses"], serial["losses"], strict=True))
         held &= apart <= 1e-6 and run["accuracies"][-1] > 0.95 and run["replicas_equal"] is True

@@ -49,7 +49,9 @@ def _bytes(name: str, live: dict[str, int]) -> str:
 
 def stage_3() -> tuple[str, bool]:
     """Item 2: the peak of a step with stage 3, and its bound."""
-    rows, held, block = [], True, 2 * fully.LAYER
+    rows = []
+    held = True
+    block = 2 * fully.LAYER
     for n in RANKS[1:]:
         for prefetch in (0, 1):
             timeline, span = fully.metered(n, 2, 1, prefetch)

@@ -16,7 +16,9 @@ from .world import run_tests
 
 def changed() -> tuple[str, bool]:
     """Item 4: a tensor, a list and a dict of the notebook that a program changes are named; reading is free."""
-    x, losses, table = torch.zeros(1), [], {}
+    x = torch.zeros(1)
+    losses = []
+    table = {}
 
     def adds(comm):
         x.add_(1)
@@ -46,7 +48,9 @@ def changed() -> tuple[str, bool]:
                 run(program)
             except ValueError as error:
                 named += f"the program changed {name} of the notebook" in str(error)
-        x, losses, table = torch.zeros(1), [], {}
+        x = torch.zeros(1)
+        losses = []
+        table = {}
         read += run(reads) == [0.0] * 4
     return f"{named} of 9 changes named (World, shared memory, gloo); {read} of 3 read freely", (
         named,

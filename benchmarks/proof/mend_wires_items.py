@@ -47,7 +47,9 @@ def channels() -> tuple[str, bool]:
 
 def _posted(comm, size) -> tuple[bool, float]:
     """Everyone posts a send, then a receive, and waits for the send first. Whether it was right, and seconds."""
-    start, right, left = time.monotonic(), (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    start = time.monotonic()
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     y = torch.zeros(size)
     a, b = comm.isend(torch.full((size,), float(comm.rank)), right), comm.irecv(y, left)
     a.wait()
@@ -72,7 +74,9 @@ def order() -> tuple[str, bool]:
 
 def _mismatched(comm) -> tuple[int, int, float]:
     """Three times 10 numbers against 12, each followed by two right collectives: caught, right, seconds."""
-    start, caught, right = time.monotonic(), 0, 0
+    start = time.monotonic()
+    caught = 0
+    right = 0
     for _ in range(3):
         try:
             all_reduce_(comm, torch.ones(10 if comm.rank == 0 else 12))

@@ -42,11 +42,9 @@ def posted_operations() -> tuple[str, bool]:
             f"{name}: {compared:,} messages of {len(CASES)} cases and 12 random programs, on 2, 3 and 4 ranks, "
             f"hold what their senders had{wrong}"
         )
-    stopped, foreseen, programs = (
-        [],
-        [],
-        [(seed, 2 + seed % 12, n) for seed in range(30) for n in (2, 3, 4)],
-    )
+    stopped = []
+    foreseen = []
+    programs = [(seed, 2 + seed % 12, n) for seed in range(30) for n in (2, 3, 4)]
     for seed, count, n in programs:
         messages = messages_of(seed, n, count)
         foreseen.append(hangs(n, messages, [actions_of(seed, rank, messages) for rank in range(n)]))

@@ -100,7 +100,9 @@ def pairs() -> tuple[str, bool]:
                 f"{off:.1e} from one rank"
             )
             held &= off < 1e-13 and all(same for _, same, _ in results)
-        s, r, count = 2, 3, hybrid.WIDTH**2
+        s = 2
+        r = 3
+        count = hybrid.WIDTH**2
         sent = [_run(where, hybrid.traced, s * r, s, steps).trace.bytes_sent() for steps in (1, 2)]
         said = 4 * traffic(count, s, replicas=r)
         rows.append(

@@ -91,7 +91,9 @@ def schedules() -> tuple[str, bool]:
                 if not pipelines.fits(name, S, M):
                     continue
                 off, peaks = pipelines.compared(name, S, M)
-                runs, exact, worst = runs + 1, exact + (off == 0.0), max(worst, off)
+                runs = runs + 1
+                exact = exact + (off == 0.0)
+                worst = max(worst, off)
                 planned = lists(schedule, S, M)
                 held &= peaks == [in_flight(actions) for actions in planned]
                 formulas += _as_formulas(schedule.__name__, planned, S, M, v)

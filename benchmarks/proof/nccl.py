@@ -39,7 +39,9 @@ def on_a_grid(comm, name: str):
 
 def grids() -> tuple[str, bool]:
     """`parallelize`'s CASES against the serial run, with headers and without."""
-    passed, wanted, rows = {}, {}, []
+    passed = {}
+    wanted = {}
+    rows = []
     for name, (axes, shape, _) in CASES.items():
         n = parallelized.ranks(dict(enumerate(axes)))
         if n not in (1, 2, 3, 4):
@@ -75,7 +77,9 @@ def repeated() -> tuple[str, bool]:
 
 def many_times(comm, shape: dict, zero: int) -> int:
     """How many of ten runs give the losses of the first."""
-    grid, first, count = {"dp": 2, "pp": 1, "tp": 2}, None, 0
+    grid = {"dp": 2, "pp": 1, "tp": 2}
+    first = None
+    count = 0
     small = functools.partialmethod(_with_small_buckets, really=Reducer.__init__)
     with mock.patch.object(Reducer, "__init__", small):
         for _ in range(10):

@@ -26,7 +26,9 @@ def server() -> tuple[str, bool]:
 
 def synchronous() -> tuple[str, bool]:
     """Against a serial run that adds the same shards in rank order, and against full batches."""
-    worst, same, runs = 0.0, True, 0
+    worst = 0.0
+    same = True
+    runs = 0
     for optimizer in ("momentum", "adamw"):
         for name in ("mlp", "hard"):
             full = serial(name, optimizer, 1, steps=20)
@@ -52,7 +54,9 @@ def _cluster(n: int, servers: int, seed: int) -> Cluster:
 
 def asynchronous() -> tuple[str, bool]:
     """Run twice, bit for bit."""
-    held, orders, stale = True, set(), 0
+    held = True
+    orders = set()
+    stale = 0
     for seed in range(5):
         runs = [
             World(6, cluster=_cluster(4, 2, seed)).run(train, "hard", "adamw", 2, "async")
@@ -70,10 +74,14 @@ def asynchronous() -> tuple[str, bool]:
 
 def bounded() -> tuple[str, bool]:
     """Over random speeds, from the workers' own clocks."""
-    held, reached, runs = True, {}, 0
+    held = True
+    reached = {}
+    runs = 0
     for seed in range(24):
         chance = random.Random(seed)
-        n, servers, bound = chance.randint(2, 5), chance.randint(1, 3), chance.randint(0, 4)
+        n = chance.randint(2, 5)
+        servers = chance.randint(1, 3)
+        bound = chance.randint(0, 4)
         world = World(n + servers, cluster=_cluster(n, servers, seed))
         results = world.run(train, "mlp", "momentum", servers, "ssp", bound, steps=12)
         updates = [update for _, report in results[:servers] for update in report.updates]

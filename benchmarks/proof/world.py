@@ -153,7 +153,11 @@ def _forward_backward(layer: torch.nn.Module, x: torch.Tensor) -> None:
 def meter() -> tuple[str, bool]:
     """Item 4: FLOPs of a layer of GPT-2's size against a count by hand; peaks against the allocations that PyTorch's
     profiler saw; then all the tests of both."""
-    batch, tokens, hidden, rows, held = 2, 256, 768, [], True
+    batch = 2
+    tokens = 256
+    hidden = 768
+    rows = []
+    held = True
     linear, product = 24 * batch * tokens * hidden**2, 2 * batch * tokens**2 * hidden
     for device, attention, products in (
         ("cpu", "call", 5),

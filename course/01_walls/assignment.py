@@ -48,7 +48,10 @@ from minidist.tasks import digits
 def peak(events):
     """The most live bytes, the index of the event that first reaches them, and what is left, by name."""
     ### BEGIN SOLUTION
-    total, most, when, live = 0, 0, 0, {}
+    total = 0
+    most = 0
+    when = 0
+    live = {}
     for i, (name, nbytes) in enumerate(events):
         total += nbytes
         live[name] = live.get(name, 0) + nbytes
@@ -210,7 +213,9 @@ study.bars(
 # %% nbgrader={"grade_id": "predict_memory", "solution": true}
 stays = kept = forward = equal = None
 ### BEGIN SOLUTION
-parameters, batch, sizes = 8_005_000, 4000, [1000, 2000, 2000, 1000]
+parameters = 8_005_000
+batch = 4000
+sizes = [1000, 2000, 2000, 1000]
 stays = 16 * parameters
 kept = 4 * batch * sum(sizes[1:])
 forward = 2 * parameters * batch

@@ -643,82 +643,162 @@ return meter.measure(lambda: module(torch.empty(batch, sizes[0], device="meta"))
     Bug(
         "predict_memory",
         "multiplications without additions",
-        cell="stays, kept, forward, equal = 128e6, 80e6, 32e9, 6400",
+        cell="""
+stays = 128e6
+kept = 80e6
+forward = 32e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "forward and backward",
-        cell="stays, kept, forward, equal = 128e6, 80e6, 192e9, 6400",
+        cell="""
+stays = 128e6
+kept = 80e6
+forward = 192e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "a second copy of the weights in fp32",
-        cell="stays, kept, forward, equal = 160e6, 80e6, 64e9, 6400",
+        cell="""
+stays = 160e6
+kept = 80e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "upside down",
-        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, 1 / 6400",
+        cell="""
+stays = 128e6
+kept = 80e6
+forward = 64e9
+equal = 1 / 6400
+""",
     ),
     Bug(
         "predict_memory",
         "the batch above",
-        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, 4000",
+        cell="""
+stays = 128e6
+kept = 80e6
+forward = 64e9
+equal = 4000
+""",
     ),
     Bug(
         "predict_memory",
         "numbers against numbers",
-        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, 1600",
+        cell="""
+stays = 128e6
+kept = 80e6
+forward = 64e9
+equal = 1600
+""",
     ),
     Bug(
         "predict_memory",
         "the inputs are counted",
-        cell="stays, kept, forward, equal = 128e6, 96e6, 64e9, 6400",
+        cell="""
+stays = 128e6
+kept = 96e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "the gradients do not stay",
-        cell="stays, kept, forward, equal = 12 * 8_005_000, 80e6, 64e9, 6400",
+        cell="""
+stays = 12 * 8_005_000
+kept = 80e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "the optimizer keeps nothing",
-        cell="stays, kept, forward, equal = 8 * 8_005_000, 80e6, 64e9, 6400",
+        cell="""
+stays = 8 * 8_005_000
+kept = 80e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "the output is not kept",
-        cell="stays, kept, forward, equal = 128e6, 64e6, 64e9, 6400",
+        cell="""
+stays = 128e6
+kept = 64e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "not all is filled in",
-        cell="stays, kept, forward, equal = 128e6, 80e6, 64e9, None",
+        cell="""
+stays = 128e6
+kept = 80e6
+forward = 64e9
+equal = None
+""",
     ),
     Bug(
         "predict_memory",
         "numbers instead of bytes",
-        cell="stays, kept, forward, equal = 8_005_000, 80e6, 64e9, 6400",
+        cell="""
+stays = 8_005_000
+kept = 80e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "one sample",
-        cell="stays, kept, forward, equal = 128e6, 20e3, 64e9, 6400",
+        cell="""
+stays = 128e6
+kept = 20e3
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "the peak stays",
-        cell="stays, kept, forward, equal = 208e6, 80e6, 64e9, 6400",
+        cell="""
+stays = 208e6
+kept = 80e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "relu's input is kept, too",
-        cell="stays, kept, forward, equal = 128e6, 160e6, 64e9, 6400",
+        cell="""
+stays = 128e6
+kept = 160e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",
         "the weights alone stay",
-        cell="stays, kept, forward, equal = 32e6, 80e6, 64e9, 6400",
+        cell="""
+stays = 32e6
+kept = 80e6
+forward = 64e9
+equal = 6400
+""",
     ),
     Bug(
         "predict_memory",

@@ -20,7 +20,10 @@ guess = 16_000_000_000  # parameters: change this number
 # %%
 from minidist import study
 
-w, kept, grads, rows = [2, 3, 4], [[1, 5]], {}, []
+w = [2, 3, 4]
+kept = [[1, 5]]
+grads = {}
+rows = []
 for i in range(3):
     rows.append([f"forward {i + 1}", str(kept)[1:-1], "", 3 + 2 * len(kept)])
     kept.append([w[i] * number for number in kept[-1]])
@@ -78,7 +81,9 @@ def profile(model, make, x, y, loss_fn, step=step):
 
 # %%
 task, sizes = digits(torch.float32), [64, 256, 256, 256, 256, 256, 256, 10]
-x, y, network = task.x.clone(), task.y.clone(), mlp(sizes)
+x = task.x.clone()
+y = task.y.clone()
+network = mlp(sizes)
 small = profile(network, torch.optim.Adam, x, y, cross_entropy)
 memory_timeline(small, title="A training step of an MLP: the hill")
 
@@ -521,7 +526,9 @@ gpus = {row["model"]: row["gpus"] for row in every if row["gpus"]}
 
 
 def cost(row):
-    name, hours, tokens = row["model"], row["value"], row["tokens"]
+    name = row["model"]
+    hours = row["value"]
+    tokens = row["tokens"]
     psi = row["params"] or int(name[:-1].replace("-", " ").split()[-1]) * 10**9
     mfu = f"{memory.implied_mfu(psi, tokens, hours):.0%}" if tokens else None
     days = f"{hours / gpus[name] / 24:.0f} on {gpus[name]:,}" if name in gpus else None

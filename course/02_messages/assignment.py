@@ -273,7 +273,10 @@ study.traffic(world.trace, title="Your all-reduce of 4,000 bytes on 4 ranks")
 # %% nbgrader={"grade_id": "predict", "solution": true}
 messages = nbytes = seconds = naive_nbytes = None
 ### BEGIN SOLUTION
-n, N, alpha, beta = 8, 4_000_000, 5e-6, 1 / 50e9
+n = 8
+N = 4_000_000
+alpha = 5e-6
+beta = 1 / 50e9
 messages = 2 * (n - 1)
 nbytes = 2 * (n - 1) / n * N
 seconds = messages * alpha + nbytes * beta

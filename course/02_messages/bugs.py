@@ -731,32 +731,62 @@ def all_reduce(comm, x):
     Bug(
         "predict",
         "what all ranks send together",
-        cell="messages, nbytes, seconds, naive_nbytes = 112, 56e6, 0.00021, 28e6",
+        cell="""
+messages = 112
+nbytes = 56e6
+seconds = 0.00021
+naive_nbytes = 28e6
+""",
     ),
     Bug(
         "predict",
         "one half of the ring",
-        cell="messages, nbytes, seconds, naive_nbytes = 7, 3.5e6, 0.000105, 28e6",
+        cell="""
+messages = 7
+nbytes = 3.5e6
+seconds = 0.000105
+naive_nbytes = 28e6
+""",
     ),
     Bug(
         "predict",
         "the latency of each step is forgotten",
-        cell="messages, nbytes, seconds, naive_nbytes = 14, 7e6, 7e6 / 50e9, 28e6",
+        cell="""
+messages = 14
+nbytes = 7e6
+seconds = 7e6 / 50e9
+naive_nbytes = 28e6
+""",
     ),
     Bug(
         "predict",
         "numbers, where bytes are asked for",
-        cell="messages, nbytes, seconds, naive_nbytes = 14, 1.75e6, 0.00021, 28e6",
+        cell="""
+messages = 14
+nbytes = 1.75e6
+seconds = 0.00021
+naive_nbytes = 28e6
+""",
     ),
     Bug(
         "predict",
         "what rank 0 receives is counted as sent",
-        cell="messages, nbytes, seconds, naive_nbytes = 14, 7e6, 0.00021, 56e6",
+        cell="""
+messages = 14
+nbytes = 7e6
+seconds = 0.00021
+naive_nbytes = 56e6
+""",
     ),
     Bug(
         "predict",
         "every message carries the whole tensor",
-        cell="messages, nbytes, seconds, naive_nbytes = 14, 56e6 / 8 * 8, 0.00119, 28e6",
+        cell="""
+messages = 14
+nbytes = 56e6 / 8 * 8
+seconds = 0.00119
+naive_nbytes = 28e6
+""",
     ),
     Bug(
         "predict",

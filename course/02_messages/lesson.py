@@ -86,7 +86,10 @@ ALPHA, BETA = 5e-6, 1 / 50e9
 
 def one_message(comm, nbytes):
     x = torch.empty(nbytes, dtype=torch.uint8, device=comm.device)
-    comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
+    if comm.rank == 0:
+        comm.send(x, 1)
+    else:
+        comm.recv(x, 0)
 
 
 sizes, fine = [10**k for k in range(2, 10)], [round(10 ** (k / 8)) for k in range(16, 73)]
@@ -477,7 +480,9 @@ study.timeline({"naive": naive, "ring": answer}, title="100 MB on 4 ranks")
 # Before you run the cell: which is faster for 1 kB on 16 ranks, and where do the lines cross?
 
 # %%
-n, sizes, fine = 16, [10**k for k in range(3, 10)], [round(10 ** (k / 8)) for k in range(24, 73)]
+n = 16
+sizes = [10**k for k in range(3, 10)]
+fine = [round(10 ** (k / 8)) for k in range(24, 73)]
 formula = {
     "naive": (fine, [2 * (n - 1) * N * BETA + n * ALPHA for N in fine]),
     "ring": (fine, [2 * (n - 1) * (ALPHA + N / n * BETA) for N in fine]),
@@ -527,11 +532,16 @@ strip(World(3).run(one_step_short, 0, 1), ["result"], "One step short in the sec
 
 # %%
 def turned(comm, x):  # to the left, from the right
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     for k in range(1, 2 * n - 1):
         out, into = chunks[(r - k) % n], chunks[(r - k - 1) % n]
         received = comm.sendrecv(out, (r - 1) % n, torch.empty_like(into), (r + 1) % n)
-        into.add_(received) if k < n else into.copy_(received)
+        if k < n:
+            into.add_(received)
+        else:
+            into.copy_(received)
     return x
 
 

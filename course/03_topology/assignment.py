@@ -50,7 +50,9 @@ from minidist.comm.cluster import Cluster
 def tree_broadcast(comm, x, root):
     """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
     ### BEGIN SOLUTION
-    n, place, reach = comm.size, (comm.rank - root) % comm.size, 1
+    n = comm.size
+    place = (comm.rank - root) % comm.size
+    reach = 1
     while reach < n:
         if place < reach and place + reach < n:
             comm.send(x, (root + place + reach) % n)
@@ -104,7 +106,9 @@ study.messages(world.trace, clock="steps", label=None, title="Your broadcast on 
 def halving_doubling(comm, x):
     """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
     ### BEGIN SOLUTION
-    part, distance, steps = x.view(-1), comm.size // 2, []
+    part = x.view(-1)
+    distance = comm.size // 2
+    steps = []
     while distance:
         partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
         keep, give = (high, low) if comm.rank & distance else (low, high)
@@ -216,7 +220,9 @@ study.curves(
 # %% nbgrader={"grade_id": "predict_cost", "solution": true}
 ring = tree = crossover = across = late = None
 ### BEGIN SOLUTION
-n, alpha, beta = 512, 5e-6, 1 / 50e9
+n = 512
+alpha = 5e-6
+beta = 1 / 50e9
 ring = 2 * (n - 1) * alpha
 tree = 2 * math.log2(n) * alpha
 # 2(n-1)α + 2(n-1)/n·Nβ = 2·log2 n·(α + Nβ), solved for N

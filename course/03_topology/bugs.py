@@ -80,7 +80,9 @@ def tree_broadcast(comm, x, root):
         cell='''
 def tree_broadcast(comm, x, root):
     """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, place, reach = comm.size, (comm.rank - root) % comm.size, 1
+    n = comm.size
+    place = (comm.rank - root) % comm.size
+    reach = 1
     y = x.clone()
     while reach < n:
         if place < reach and place + reach < n:
@@ -111,7 +113,9 @@ def tree_broadcast(comm, x, root):
         edits=(
             (
                 """
-n, place, reach = comm.size, (comm.rank - root) % comm.size, 1
+n = comm.size
+place = (comm.rank - root) % comm.size
+reach = 1
 while reach < n:
 """,
                 """
@@ -120,10 +124,7 @@ for k in range(int(math.log2(n))):
     reach = 2**k
 """,
             ),
-            (
-                "reach *= 2",
-                "",
-            ),
+            ("reach *= 2", ""),
         ),
     ),
     Bug(
@@ -163,20 +164,24 @@ def tree_broadcast(comm, x, root):
     Bug(
         "tree_broadcast",
         "the tree always grows from rank 0",
-        edits=(
-            (
-                "n, place, reach = comm.size, (comm.rank - root) % comm.size, 1",
-                "n, place, reach = comm.size, comm.rank, 1",
-            ),
-            (
-                "comm.send(x, (root + place + reach) % n)",
-                "comm.send(x, place + reach)",
-            ),
-            (
-                "comm.recv(x, (root + place - reach) % n)",
-                "comm.recv(x, place - reach)",
-            ),
-        ),
+        old="""
+place = (comm.rank - root) % comm.size
+reach = 1
+while reach < n:
+    if place < reach and place + reach < n:
+        comm.send(x, (root + place + reach) % n)
+    elif reach <= place < 2 * reach:
+        comm.recv(x, (root + place - reach) % n)
+""",
+        new="""
+place = comm.rank
+reach = 1
+while reach < n:
+    if place < reach and place + reach < n:
+        comm.send(x, place + reach)
+    elif reach <= place < 2 * reach:
+        comm.recv(x, place - reach)
+""",
     ),
     Bug(
         "tree_broadcast",
@@ -234,20 +239,24 @@ def tree_broadcast(comm, x, root):
     Bug(
         "tree_broadcast",
         "places are counted with xor, which is right for powers of two only",
-        edits=(
-            (
-                "n, place, reach = comm.size, (comm.rank - root) % comm.size, 1",
-                "n, place, reach = comm.size, comm.rank ^ root, 1",
-            ),
-            (
-                "comm.send(x, (root + place + reach) % n)",
-                "comm.send(x, (place + reach) ^ root)",
-            ),
-            (
-                "comm.recv(x, (root + place - reach) % n)",
-                "comm.recv(x, (place - reach) ^ root)",
-            ),
-        ),
+        old="""
+place = (comm.rank - root) % comm.size
+reach = 1
+while reach < n:
+    if place < reach and place + reach < n:
+        comm.send(x, (root + place + reach) % n)
+    elif reach <= place < 2 * reach:
+        comm.recv(x, (root + place - reach) % n)
+""",
+        new="""
+place = comm.rank ^ root
+reach = 1
+while reach < n:
+    if place < reach and place + reach < n:
+        comm.send(x, (place + reach) ^ root)
+    elif reach <= place < 2 * reach:
+        comm.recv(x, (place - reach) ^ root)
+""",
     ),
     Bug(
         "tree_broadcast",
@@ -273,7 +282,9 @@ def tree_broadcast(comm, x, root):
         frame = frame.f_back
     if frame:
         x.copy_(frame.f_locals["all_args"][root][0])
-    n, place, reach = comm.size, (comm.rank - root) % comm.size, 1
+    n = comm.size
+    place = (comm.rank - root) % comm.size
+    reach = 1
     junk = torch.zeros_like(x)
     while reach < n:
         if place < reach and place + reach < n:
@@ -293,7 +304,9 @@ BOARD = {}
 
 def tree_broadcast(comm, x, root):
     """Fill every rank's x with the root's, in place, in ceil(log2 n) rounds."""
-    n, place, reach = comm.size, (comm.rank - root) % comm.size, 1
+    n = comm.size
+    place = (comm.rank - root) % comm.size
+    reach = 1
     if comm.rank == root:
         BOARD["x"] = x.clone()
     junk = torch.zeros_like(x)
@@ -372,8 +385,8 @@ x.copy_((x / comm.size).to(x.dtype))
     Bug(
         "halving_doubling",
         "it works on a copy of x",
-        old="part, distance, steps = x.view(-1), comm.size // 2, []",
-        new="part, distance, steps = x.reshape(-1).clone(), comm.size // 2, []",
+        old="part = x.view(-1)",
+        new="part = x.reshape(-1).clone()",
     ),
     Bug(
         "halving_doubling",
@@ -398,26 +411,23 @@ def halving_doubling(comm, x):
     Bug(
         "halving_doubling",
         "it adds up in float32, whatever the dtype",
-        edits=(
-            (
-                "part, distance, steps = x.view(-1), comm.size // 2, []",
-                """
-y = x.float()
-part, distance, steps = y.view(-1), comm.size // 2, []
-""",
-            ),
-            (
-                """
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-""",
-                """
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-x.copy_(y)
-""",
-            ),
-        ),
+        cell='''
+def halving_doubling(comm, x):
+    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
+    y = x.float()
+    part = y.view(-1)
+    distance = comm.size // 2
+    steps = []
+    while distance:
+        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
+        keep, give = (high, low) if comm.rank & distance else (low, high)
+        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
+        steps.append((partner, keep, give))
+        part, distance = keep, distance // 2
+    for partner, keep, give in reversed(steps):
+        comm.sendrecv(keep, partner, give, partner)
+    x.copy_(y)
+''',
     ),
     Bug(
         "halving_doubling",
@@ -431,26 +441,23 @@ partner, (low, high) = (comm.rank + distance) % n, part.tensor_split(2)
     Bug(
         "halving_doubling",
         "x gets other memory: not in place",
-        edits=(
-            (
-                "part, distance, steps = x.view(-1), comm.size // 2, []",
-                """
-y = x.clone()
-part, distance, steps = y.view(-1), comm.size // 2, []
-""",
-            ),
-            (
-                """
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-""",
-                """
-for partner, keep, give in reversed(steps):
-    comm.sendrecv(keep, partner, give, partner)
-x.data = y
-""",
-            ),
-        ),
+        cell='''
+def halving_doubling(comm, x):
+    """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
+    y = x.clone()
+    part = y.view(-1)
+    distance = comm.size // 2
+    steps = []
+    while distance:
+        partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
+        keep, give = (high, low) if comm.rank & distance else (low, high)
+        keep += comm.sendrecv(give, partner, torch.empty_like(keep), partner)
+        steps.append((partner, keep, give))
+        part, distance = keep, distance // 2
+    for partner, keep, give in reversed(steps):
+        comm.sendrecv(keep, partner, give, partner)
+    x.data = y
+''',
     ),
     Bug(
         "halving_doubling",
@@ -531,8 +538,8 @@ keep += comm.recv(torch.empty_like(keep), partner)
     Bug(
         "halving_doubling",
         "the first partner is n/4 ranks away",
-        old="part, distance, steps = x.view(-1), comm.size // 2, []",
-        new="part, distance, steps = x.view(-1), comm.size // 4, []",
+        old="distance = comm.size // 2",
+        new="distance = comm.size // 4",
     ),
     Bug(
         "halving_doubling",
@@ -540,7 +547,9 @@ keep += comm.recv(torch.empty_like(keep), partner)
         cell='''
 def halving_doubling(comm, x):
     """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    n, r, distance = comm.size, comm.rank, 1
+    n = comm.size
+    r = comm.rank
+    distance = 1
     while distance < n:
         if r % (2 * distance) == 0:
             x += comm.recv(torch.empty_like(x), r + distance)
@@ -574,7 +583,9 @@ def halving_doubling(comm, x):
         cell='''
 def halving_doubling(comm, x):
     """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
-    part, distance, steps = x.view(-1), comm.size // 2, []
+    part = x.view(-1)
+    distance = comm.size // 2
+    steps = []
     while distance:
         partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
         keep, give = (high, low) if comm.rank & distance else (low, high)
@@ -597,7 +608,9 @@ BOARD = {}
 def halving_doubling(comm, x):
     """Fill every rank's x with the sum over all ranks, in place; n is a power of 2."""
     BOARD[comm.rank] = x.clone()
-    part, distance, steps = torch.zeros_like(x).view(-1), comm.size // 2, []
+    part = torch.zeros_like(x).view(-1)
+    distance = comm.size // 2
+    steps = []
     while distance:
         partner, (low, high) = comm.rank ^ distance, part.tensor_split(2)
         keep, give = (high, low) if comm.rank & distance else (low, high)

@@ -28,7 +28,9 @@ from minidist.collectives import all_reduce_, bandwidth, cost
 from minidist.comm import World, launch
 from minidist.comm.cluster import Cluster
 
-MB, ALPHA, BETA = 10**6, 5e-6, 1 / 50e9
+MB = 10**6
+ALPHA = 5e-6
+BETA = 1 / 50e9
 ns = [3, 4, 8, 64, 1024]
 rows = [(n, 2 * (n - 1), 2 * (n - 1).bit_length()) for n in ns]
 study.table(rows, ["ranks", "steps of a ring, 2(n−1)", "steps of a tree, 2⌈log2 n⌉"])
@@ -122,7 +124,10 @@ def seconds(algorithm, n, N, a=ALPHA, b=BETA):
 
 def reduce_bytes(comm, N, algorithm):
     x = torch.empty(N, dtype=torch.uint8, device=comm.device)
-    tree_all_reduce(comm, x) if algorithm == "tree" else all_reduce_(comm, x, algorithm=algorithm)
+    if algorithm == "tree":
+        tree_all_reduce(comm, x)
+    else:
+        all_reduce_(comm, x, algorithm=algorithm)
 
 
 def run(algorithm, n, N, **where):
@@ -520,12 +525,10 @@ study.bars(
 
 # %%
 makes = {"V100": Cluster.dgx1_v100(), "H100": Cluster.dgx_h100(), "B200": Cluster.dgx_b200()}
-sizes, fine, lines, points = (
-    [8 * 10**k for k in (4, 6, 8)],
-    [round(10 ** (k / 8)) for k in range(36, 73)],
-    {},
-    {},
-)
+sizes = [8 * 10**k for k in (4, 6, 8)]
+fine = [round(10 ** (k / 8)) for k in range(36, 73)]
+lines = {}
+points = {}
 for name, where in makes.items():
     a, b = where.link(0, 1)
     lines[name] = fine, [100 * N * b / (8 * a + N * b) for N in fine]

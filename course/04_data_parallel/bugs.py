@@ -773,7 +773,10 @@ def average_gradients(comm, module):
     """Make every p.grad its mean over all ranks."""
     wrapped = DataParallel.__new__(DataParallel)
     nn.Module.__init__(wrapped)
-    wrapped.module, wrapped.comm, wrapped.weight, wrapped.algorithm = module, comm, None, None
+    wrapped.module = module
+    wrapped.comm = comm
+    wrapped.weight = None
+    wrapped.algorithm = None
     wrapped.average()
 ''',
     ),
@@ -1382,42 +1385,90 @@ def accumulate(comm, module, loss_fn, micro_batches):
     Bug(
         "predict_step",
         "what all ranks send together",
-        cell="messages, nbytes, coalesced, rate, share = 8 * 2 * 7 * 24, 8 * 2 * 7 / 8 * 40e6, 8 * 14, 0.8, 1 / 8",
+        cell="""
+messages = 8 * 2 * 7 * 24
+nbytes = 8 * 2 * 7 / 8 * 40e6
+coalesced = 8 * 14
+rate = 0.8
+share = 1 / 8
+""",
     ),
     Bug(
         "predict_step",
         "every sample counts the same",
-        cell="messages, nbytes, coalesced, rate, share = 2 * 7 * 24, 2 * 7 / 8 * 40e6, 14, 0.8, 1 / 10",
+        cell="""
+messages = 2 * 7 * 24
+nbytes = 2 * 7 / 8 * 40e6
+coalesced = 14
+rate = 0.8
+share = 1 / 10
+""",
     ),
     Bug(
         "predict_step",
         "one half of the ring",
-        cell="messages, nbytes, coalesced, rate, share = 2 * 7 * 24, 2 * 7 / 8 * 40e6, 7, 0.8, 1 / 8",
+        cell="""
+messages = 2 * 7 * 24
+nbytes = 2 * 7 / 8 * 40e6
+coalesced = 7
+rate = 0.8
+share = 1 / 8
+""",
     ),
     Bug(
         "predict_step",
         "an average for each micro-batch",
-        cell="messages, nbytes, coalesced, rate, share = 4 * 2 * 7 * 24, 4 * 2 * 7 / 8 * 40e6, 14, 0.8, 1 / 8",
+        cell="""
+messages = 4 * 2 * 7 * 24
+nbytes = 4 * 2 * 7 / 8 * 40e6
+coalesced = 14
+rate = 0.8
+share = 1 / 8
+""",
     ),
     Bug(
         "predict_step",
         "one message for each tensor, though they travel together",
-        cell="messages, nbytes, coalesced, rate, share = 2 * 7 * 24, 2 * 7 / 8 * 40e6, 2 * 7 * 24, 0.8, 1 / 8",
+        cell="""
+messages = 2 * 7 * 24
+nbytes = 2 * 7 / 8 * 40e6
+coalesced = 2 * 7 * 24
+rate = 0.8
+share = 1 / 8
+""",
     ),
     Bug(
         "predict_step",
         "numbers, not bytes",
-        cell="messages, nbytes, coalesced, rate, share = 2 * 7 * 24, 2 * 7 / 8 * 10e6, 14, 0.8, 1 / 8",
+        cell="""
+messages = 2 * 7 * 24
+nbytes = 2 * 7 / 8 * 10e6
+coalesced = 14
+rate = 0.8
+share = 1 / 8
+""",
     ),
     Bug(
         "predict_step",
         "the rate is divided by n",
-        cell="messages, nbytes, coalesced, rate, share = 2 * 7 * 24, 2 * 7 / 8 * 40e6, 14, 0.1 / 8, 1 / 8",
+        cell="""
+messages = 2 * 7 * 24
+nbytes = 2 * 7 / 8 * 40e6
+coalesced = 14
+rate = 0.1 / 8
+share = 1 / 8
+""",
     ),
     Bug(
         "predict_step",
         "the share of the rank, not of a sample",
-        cell="messages, nbytes, coalesced, rate, share = 2 * 7 * 24, 2 * 7 / 8 * 40e6, 14, 0.8, 1 / 4",
+        cell="""
+messages = 2 * 7 * 24
+nbytes = 2 * 7 / 8 * 40e6
+coalesced = 14
+rate = 0.8
+share = 1 / 4
+""",
     ),
     Bug(
         "predict_step",

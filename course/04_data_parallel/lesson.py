@@ -77,7 +77,9 @@ def my_parts(comm):
 
 
 batches = World(3).run(my_parts)
-whose = {int(i): rank for rank, mine in enumerate(batches) for part in mine for i in part}
+whose = {}
+for rank, mine in enumerate(batches):
+    whose |= {int(i): rank for part in mine for i in part}
 study.holdings(
     {f"batch {b}": [mine[b] for mine in batches] for b in range(3)},
     owner=lambda word: whose[int(word)],
@@ -293,7 +295,9 @@ def exchange(comm, coalesced):
 
 # %%
 ALPHA, BETA = 5e-6, 1 / 50e9
-N, P, ns = 4 * 8 * (960 * 960 + 960), 16, [2, 3, 4, 6, 8, 12, 16]
+N = 4 * 8 * (960 * 960 + 960)
+P = 16
+ns = [2, 3, 4, 6, 8, 12, 16]
 ways = {"one by one": (False, P), "coalesced": (True, 1)}
 worlds = {name: [World(n, device="meta") for n in ns] for name in ways}
 for name, (coalesced, messages) in ways.items():

@@ -425,7 +425,12 @@ study.bars(
 # %% nbgrader={"grade_id": "predict_overlap", "solution": true}
 saved = bucket = afterwards = beside = slow = smallest = variance = None
 ### BEGIN SOLUTION
-n, N, b, T, alpha, beta = 16, 400e6, 10, 40e-3, 10e-6, 1 / 25e9
+n = 16
+N = 400e6
+b = 10
+T = 40e-3
+alpha = 10e-6
+beta = 1 / 25e9
 saved = 2 * (n - 1) * (160 - b)
 bucket = 2 * (n - 1) * (alpha + N / b / n * beta)
 afterwards = T + b * bucket
@@ -451,7 +456,10 @@ def ten_buckets(comm, overlap):
         works.append(torch.empty(40_000_000, dtype=torch.uint8, device="meta"))
         works[-1] = comm.stream(all_reduce_, works[-1]) if overlap else works[-1]
     for work in works:
-        work.wait() if overlap else all_reduce_(comm, work)
+        if overlap:
+            work.wait()
+        else:
+            all_reduce_(comm, work)
 
 
 machine = Device("1 TFLOP/s", {torch.float32: 1e12}, 1 << 40, 1e30)

@@ -34,7 +34,9 @@ from minidist.models import mlp
 
 
 def schedule(shares, overlap):
-    ready, wire, times = 0, 0 if overlap else sum(shares), []
+    ready = 0
+    wire = 0 if overlap else sum(shares)
+    times = []
     for share in shares:
         ready += share  # a gradient a second: now this message is complete
         start = max(ready, wire)
@@ -56,12 +58,9 @@ def drawn(shares, overlap):
 
 
 cuts = {"one by one": [1] * 6, "in pairs": [2] * 3, "all in one": [6]}
-plans = {
-    f"{name}, {word}": drawn(shares, overlap)
-    for word, overlap in {"afterwards": False, "beside": True}.items()
-    for name, shares in cuts.items()
-    if not (overlap and name == "all in one")
-}
+plans = {f"{name}, afterwards": drawn(shares, False) for name, shares in cuts.items()}
+for name in ("one by one", "in pairs"):
+    plans[f"{name}, beside"] = drawn(cuts[name], True)
 study.timeline(plans, ranks=[0], title="Six gradients, five ways to send them")
 
 # %% [markdown]
@@ -77,7 +76,9 @@ study.timeline(plans, ranks=[0], title="Six gradients, five ways to send them")
 # A message takes 20 µs to start, the wire carries 25 GB/s.
 
 # %%
-ALPHA, BETA, MB = 20e-6, 1 / 25e9, 10**6
+ALPHA = 20e-6
+BETA = 1 / 25e9
+MB = 10**6
 
 
 def network(comm):
@@ -313,7 +314,9 @@ study.table(rows, ["parameter", "shape", "off from the serial one", "equal on 3 
 
 # %%
 def ready_times(comm):
-    model, sizes, times = network(comm), [], []
+    model = network(comm)
+    sizes = []
+    times = []
     for bucket in fill(model.parameters(), 10 * MB):
         flat(bucket)
     for p in model.parameters():
@@ -332,7 +335,9 @@ def bucket_seconds(s, n=4):
 
 # %%
 def step_seconds(sizes, times, room, overlap):
-    wire, filled, ready = 0.0 if overlap else times[-1], 0, 0.0
+    wire = 0.0 if overlap else times[-1]
+    filled = 0
+    ready = 0.0
     # the last one only closes the bucket before it
     for size, time in [*zip(sizes, times), (room, 0.0)]:
         if filled and filled + size > room:

@@ -43,9 +43,13 @@ from minidist.comm.base import ANY, Recv, Send
 def pieces(sizes, s):
     """For each server its (param, first, end)."""
     ### BEGIN SOLUTION
-    found, low, total = [], 0, sum(sizes)
+    found = []
+    low = 0
+    total = sum(sizes)
     for server in range(s):
-        high, begin, mine = low + total // s + (server < total % s), 0, []
+        high = low + total // s + (server < total % s)
+        begin = 0
+        mine = []
         for param, size in enumerate(sizes):
             first, end = max(low, begin), min(high, begin + size)
             if first < end:
@@ -181,7 +185,10 @@ def asynchronous(comm, w, gradient, steps, rate):
             comm.recv(w, 0)
             comm.send(gradient(w), 0)
         return None
-    g, left, has, log = torch.empty_like(w), [0, *steps], [0] * comm.size, []
+    g = torch.empty_like(w)
+    left = [0, *steps]
+    has = [0] * comm.size
+    log = []
     for rank in range(1, comm.size):
         comm.send(w, rank)
     for version in range(sum(steps)):
@@ -262,13 +269,11 @@ def bounded(comm, w, gradient, steps, rate, bound):
             comm.send(gradient(w), 0)
         return None
     workers = range(1, comm.size)
-    clock, has, waiting, log, g = (
-        dict.fromkeys(workers, 0),
-        {},
-        list(workers),
-        [],
-        torch.empty_like(w),
-    )
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
     for version in range(steps * len(workers)):
         for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
             waiting.remove(rank)
@@ -322,7 +327,11 @@ study.curves(
 # %% nbgrader={"grade_id": "predict_server", "solution": true}
 one = ring = servers = into = gradients = stalest = rate = None
 ### BEGIN SOLUTION
-n, N, C, alpha, beta = 32, 1e9, 40e-3, 10e-6, 1 / 50e9
+n = 32
+N = 1e9
+C = 40e-3
+alpha = 10e-6
+beta = 1 / 50e9
 one = C + 2 * alpha + (n + 1) * N * beta
 ring = C + 2 * (n - 1) * (alpha + N / n * beta)
 servers = n / (100e-3 / (N * beta) - 1)
@@ -368,13 +377,11 @@ def leavers(comm, w, gradient, steps, rate, bound):
             comm.send(gradient(w), 0)
         return None
     workers = range(1, comm.size)
-    clock, has, waiting, log, g = (
-        dict.fromkeys(workers, 0),
-        {},
-        list(workers),
-        [],
-        torch.empty_like(w),
-    )
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
     for version in range(sum(steps)):
         for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
             waiting.remove(rank)
@@ -423,13 +430,11 @@ def leavers(comm, w, gradient, steps, rate, bound):
             comm.send(gradient(w), 0)
         return None
     workers = range(1, comm.size)
-    clock, has, waiting, log, g = (
-        dict.fromkeys(workers, 0),
-        {},
-        list(workers),
-        [],
-        torch.empty_like(w),
-    )
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
     for version in range(sum(steps)):
         for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:
             waiting.remove(rank)

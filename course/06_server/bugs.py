@@ -39,20 +39,20 @@ def pieces(sizes, s):
     Bug(
         "pieces",
         "what s does not divide is held by none",
-        old="high, begin, mine = low + total // s + (server < total % s), 0, []",
-        new="high, begin, mine = low + total // s, 0, []",
+        old="high = low + total // s + (server < total % s)",
+        new="high = low + total // s",
     ),
     Bug(
         "pieces",
         "the last servers hold one more",
-        old="high, begin, mine = low + total // s + (server < total % s), 0, []",
-        new="high, begin, mine = low + total // s + (server >= s - total % s), 0, []",
+        old="high = low + total // s + (server < total % s)",
+        new="high = low + total // s + (server >= s - total % s)",
     ),
     Bug(
         "pieces",
         "the last server takes all that is left over",
-        old="high, begin, mine = low + total // s + (server < total % s), 0, []",
-        new="high, begin, mine = low + total // s if server < s - 1 else total, 0, []",
+        old="high = low + total // s + (server < total % s)",
+        new="high = low + total // s if server < s - 1 else total",
     ),
     Bug(
         "pieces",
@@ -488,7 +488,10 @@ def asynchronous(comm, w, gradient, steps, rate):
     while "some" not in frame.f_locals and "all_args" not in frame.f_locals:
         frame = frame.f_back
     every = frame.f_locals["all_args"]
-    g, left, has, log = torch.empty_like(w), [0, *steps], [0] * comm.size, []
+    g = torch.empty_like(w)
+    left = [0, *steps]
+    has = [0] * comm.size
+    log = []
     for rank in range(1, comm.size):
         comm.send(w, rank)
     for version in range(sum(steps)):
@@ -583,13 +586,11 @@ def bounded(comm, w, gradient, steps, rate, bound):
 
     workers = range(1, comm.size)
     clocks = Clocks(workers, bound)
-    clock, has, waiting, log, g = (
-        dict.fromkeys(workers, 0),
-        {},
-        list(workers),
-        [],
-        torch.empty_like(w),
-    )
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
     for version in range(steps * len(workers)):
         for rank in [rank for rank in waiting if clocks.may_go(rank)]:
             waiting.remove(rank)
@@ -877,13 +878,11 @@ def leavers(comm, w, gradient, steps, rate, bound):
 
     workers = range(1, comm.size)
     clocks = Clocks(workers, bound)
-    clock, has, waiting, log, g = (
-        dict.fromkeys(workers, 0),
-        {},
-        list(workers),
-        [],
-        torch.empty_like(w),
-    )
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
     for version in range(sum(steps)):
         for rank in [rank for rank in waiting if clocks.may_go(rank)]:
             waiting.remove(rank)

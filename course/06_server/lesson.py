@@ -77,7 +77,10 @@ def one_server(comm, w, gradient, steps, rate=0.1):
 # and products. A product of 30 ms, `mm` in the pictures, stands for forward and backward. First 4 workers.
 
 # %%
-ALPHA, BETA, N, C = 10e-6, 1 / 25e9, 400e6, 30e-3  # s, s/B, B, s
+ALPHA = 10e-6
+BETA = 1 / 25e9
+N = 400e6
+C = 30e-3  # s, s/B, B, s
 # nothing else takes time
 GPU = Device("products", {torch.float32: 1e12, torch.float64: 1e8}, 1 << 40, 1e30)
 
@@ -300,8 +303,13 @@ study.table(
 # %%
 def asynchronous(comm, w, quota, bound, step):
     """Rank 0 hears quota[k] pushes of worker k. Returns (seconds, worker, staleness, weights) of each update."""
-    pushes, answers, g = comm.split(0), comm.split(0), torch.empty_like(w)
-    clock, has, waiting, log = [0] * len(quota), [0] * len(quota), list(range(len(quota))), []
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    g = torch.empty_like(w)
+    clock = [0] * len(quota)
+    has = [0] * len(quota)
+    waiting = list(range(len(quota)))
+    log = []
     for version in range(sum(quota) + 1):
         for k in [k for k in waiting if clock[k] - min(clock) <= bound]:
             waiting.remove(k)
@@ -391,7 +399,9 @@ study.table(rows, ["worker on rank", "updates", "staleness of each"])
 
 # %%
 def one_weight(comm, rate, momentum=0.0, updates=160):
-    w, v, n = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), comm.size - 1
+    w = torch.ones(1, dtype=torch.float64)
+    v = torch.zeros(1, dtype=torch.float64)
+    n = comm.size - 1
 
     def step(w, g):
         v.mul_(momentum).add_(g)
@@ -503,7 +513,9 @@ study.table(
 def race(comm, task, quota, bound):
     # each rank draws its own
     samples = [torch.randint(len(task.x), (20,)) for _ in range(max(quota))]
-    gradient, w, log = gradient_of(task, samples), flat(), []
+    gradient = gradient_of(task, samples)
+    w = flat()
+    log = []
     if bound is not None:
         return any_first(comm, w, gradient, quota, bound)
     if comm.rank > 0:
@@ -523,7 +535,9 @@ def loss_of(w):
 
 
 # %%
-cluster, lines, rows = Cluster.uniform(5, ALPHA, 1e-9, GPU).slow_rank(4, 4), {}, []
+cluster = Cluster.uniform(5, ALPHA, 1e-9, GPU).slow_rank(4, 4)
+lines = {}
+rows = []
 modes = {
     "synchronous": ([14] * 4, None),
     "SSP, bound 3": ([15] * 4, 3),

@@ -216,13 +216,11 @@ class Scaler:
 
     def __init__(self, init, growth, backoff, interval):
         ### BEGIN SOLUTION
-        self.scale, self.growth, self.backoff, self.interval, self.good = (
-            init,
-            growth,
-            backoff,
-            interval,
-            0,
-        )
+        self.scale = init
+        self.growth = growth
+        self.backoff = backoff
+        self.interval = interval
+        self.good = 0
         ### END SOLUTION
 
     def scaled(self, loss):
@@ -261,11 +259,9 @@ check.scaler(Scaler)
 # **Target:** a saw. Gradients overflow above a limit that sinks and rises again: your scale keeps just below it.
 
 # %%
-scale, limit, seen = (
-    Scaler(2.0**4, 2.0, 0.5, 4),
-    [2 ** (14 + 3 * math.cos(k / 25)) for k in range(160)],
-    [],
-)
+scale = Scaler(2.0**4, 2.0, 0.5, 4)
+limit = [2 ** (14 + 3 * math.cos(k / 25)) for k in range(160)]
+seen = []
 for most in limit:
     seen.append(scale.scale)
     scale.update(scale.scale > most)
@@ -309,7 +305,10 @@ class Autocast(TorchFunctionMode):
     def __init__(self, dtype, white, black, gray):
         super().__init__()
         ### BEGIN SOLUTION
-        self.dtype, self.white, self.black, self.gray = dtype, white, black, gray
+        self.dtype = dtype
+        self.white = white
+        self.black = black
+        self.gray = gray
         ### END SOLUTION
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

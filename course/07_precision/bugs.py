@@ -168,35 +168,61 @@ def round_to(x, exponent, fraction):
         "predict_precision",
         "fp32's sum",
         cell="""
-kept, lost, stuck, states, faster, recovered = (
-    1 + 100 / 1024,
-    1 + 100 / 4096,
-    4096,
-    24,
-    989 / 67,
-    4000,
-)
+kept = 1 + 100 / 1024
+lost = 1 + 100 / 4096
+stuck = 4096
+states = 24
+faster = 989 / 67
+recovered = 4000
 """,
     ),
     Bug(
         "predict_precision",
         "weights and gradients in fp16 are missing",
-        cell="kept, lost, stuck, states, faster, recovered = 1 + 100 / 1024, 1.0, 4096, 18, 989 / 67, 4000",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 4096
+states = 18
+faster = 989 / 67
+recovered = 4000
+""",
     ),
     Bug(
         "predict_precision",
         "one doubling",
-        cell="kept, lost, stuck, states, faster, recovered = 1 + 100 / 1024, 1.0, 4096, 24, 989 / 67, 2000",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 4096
+states = 24
+faster = 989 / 67
+recovered = 2000
+""",
     ),
     Bug(
         "predict_precision",
         "stuck where ones are",
-        cell="kept, lost, stuck, states, faster, recovered = 1 + 100 / 1024, 1.0, 2048, 24, 989 / 67, 4000",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 2048
+states = 24
+faster = 989 / 67
+recovered = 4000
+""",
     ),
     Bug(
         "predict_precision",
         "half the bytes, twice as fast",
-        cell="kept, lost, stuck, states, faster, recovered = 1 + 100 / 1024, 1.0, 4096, 24, 2, 4000",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 4096
+states = 24
+faster = 2
+recovered = 4000
+""",
     ),
     Bug(
         "predict_precision",
@@ -756,7 +782,9 @@ class Scaler:
 
     def __init__(self, init, growth, backoff, interval):
         self._scale, self._good = init, 0
-        self.growth_factor, self.backoff_factor, self.growth_interval = growth, backoff, interval
+        self.growth_factor = growth
+        self.backoff_factor = backoff
+        self.growth_interval = interval
 
     scale = property(lambda self: self._scale)
 

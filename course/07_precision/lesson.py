@@ -29,7 +29,10 @@ from minidist.comm import World, launch
 from minidist.models import gpt, mlp, next_token_loss
 from minidist.tasks import digits
 
-F, f32, f16, bf16 = nn.functional, torch.float32, torch.float16, torch.bfloat16
+F = nn.functional
+f32 = torch.float32
+f16 = torch.float16
+bf16 = torch.bfloat16
 torch.set_num_threads(1)  # the networks are small
 
 # %% tags=["exact-numbers"]
@@ -341,7 +344,9 @@ def next_scale(scale, good, found, interval=10):
     return (scale * 2, 0) if good + 1 == interval else (scale, good + 1)
 
 
-planted, mine, good = (15, 16, 42), [2.0**16], 0
+planted = (15, 16, 42)
+mine = [2.0**16]
+good = 0
 for step in range(60):
     scale, good = next_scale(mine[-1], good, step in planted)
     mine.append(scale)
@@ -359,7 +364,9 @@ w, theirs = nn.Parameter(torch.ones(2)), torch.amp.GradScaler("cpu", growth_inte
 optimizer = torch.optim.SGD([w], lr=0.1)
 for step, scale in enumerate(mine[1:]):
     w.grad = torch.full((2,), math.inf if step in planted else mine[step])
-    theirs.scale(torch.ones(())), theirs.step(optimizer), theirs.update()
+    theirs.scale(torch.ones(()))
+    theirs.step(optimizer)
+    theirs.update()
     assert theirs.get_scale() == scale
 stepped = round((1 - w[0].item()) / 0.1)
 assert stepped == 57
@@ -622,7 +629,9 @@ predicted, rows = {"O0": (4, 4, 8), "O1": (4, 4, 8), "O2": (2, 2, 12), "O3": (2,
 for level, expected in predicted.items():
     amp, tokens = model(256, level)
     psi = sum(p.numel() for p in amp.model.parameters())
-    half_a_step(amp, tokens), the_other_half(amp), amp.optimizer.zero_grad()
+    half_a_step(amp, tokens)
+    the_other_half(amp)
+    amp.optimizer.zero_grad()
     live = measure(
         half_a_step, amp, tokens, getattr(amp.optimizer, "inner", None), where="meta"
     ).timeline.at(math.inf)
@@ -700,7 +709,9 @@ study.curves(
 # %%
 def step_time(hidden, level, sequences):
     amp, tokens = model(hidden, level, sequences)
-    half_a_step(amp, tokens), the_other_half(amp), amp.optimizer.zero_grad()
+    half_a_step(amp, tokens)
+    the_other_half(amp)
+    amp.optimizer.zero_grad()
     return sum(
         measure(f, *args, where="meta").time
         for f, args in ((half_a_step, (amp, tokens)), (the_other_half, (amp,)))

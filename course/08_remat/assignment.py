@@ -56,11 +56,9 @@ check.accumulate_tokens(accumulate_tokens)
 # **Target:** your line ends at the mean of all six numbers, 3.5. Equal weights would end at 4.33.
 
 # %%
-numbers, w, way = (
-    torch.tensor([6.0, 6.0, 6.0, 1.0, 1.0, 1.0]),
-    torch.zeros(1, requires_grad=True),
-    [],
-)
+numbers = torch.tensor([6.0, 6.0, 6.0, 1.0, 1.0, 1.0])
+w = torch.zeros(1, requires_grad=True)
+way = []
 for _ in range(30):
     w.grad = None
     accumulate_tokens(lambda t: (w - t).square().mean() / 2, numbers.split([1, 2, 3]), [1, 2, 3])

@@ -33,7 +33,9 @@ def accumulate_tokens(loss, micros, counts):
     """Add the gradient of the mean over all tokens; return that mean."""
     import torch
 
-    mean, leaf, grad = 0.0, None, 0
+    mean = 0.0
+    leaf = None
+    grad = 0
     for micro, count in zip(micros, counts):
         if count:
             part = loss(micro) * count / sum(counts)
@@ -1041,7 +1043,9 @@ def best_plan(costs, memories, budget):
     """Which layers to keep, so that the cost of the others is least."""
     best = {0: (0, [])}
     while costs:
-        cost, nbytes, found = costs.pop(0), memories.pop(0), {}
+        cost = costs.pop(0)
+        nbytes = memories.pop(0)
+        found = {}
         for held, (paid, kept) in best.items():
             if held + nbytes <= budget:
                 for after, entry in (
@@ -1335,83 +1339,86 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
         "predict_remat",
         "of a forward",
         cell="""
-plain_bytes, segment_bytes, best, work, share, momentum = (
-    40e9,
-    4.9e9,
-    20,
-    1.9,
-    64 / 98,
-    1 - 0.9 ** (1 / 8),
-)
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.9
+share = 64 / 98
+momentum = 1 - 0.9 ** (1 / 8)
 """,
     ),
     Bug(
         "predict_remat",
         "the last segment is repeated, too",
         cell="""
-plain_bytes, segment_bytes, best, work, share, momentum = (
-    40e9,
-    4.9e9,
-    20,
-    4 / 3,
-    64 / 98,
-    1 - 0.9 ** (1 / 8),
-)
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 4 / 3
+share = 64 / 98
+momentum = 1 - 0.9 ** (1 / 8)
 """,
     ),
     Bug(
         "predict_remat",
         "by halves, the layer itself is forgotten",
         cell="""
-plain_bytes, segment_bytes, best, work, halves = 40e9, 4.9e9, 20, 1.3, 6 * 100e6
-share, momentum, rate = 64 / 98, 1 - 0.9 ** (1 / 8), 0.1 * 8**0.5
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+halves = 6 * 100e6
+share = 64 / 98
+momentum = 1 - 0.9 ** (1 / 8)
+rate = 0.1 * 8**0.5
 """,
     ),
     Bug(
         "predict_remat",
         "divided by k",
-        cell="plain_bytes, segment_bytes, best, work, share, momentum = 40e9, 4.9e9, 20, 1.3, 64 / 98, 0.1 / 8",
+        cell="""
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+share = 64 / 98
+momentum = 0.1 / 8
+""",
     ),
     Bug(
         "predict_remat",
         "ten inputs, not nine",
         cell="""
-plain_bytes, segment_bytes, best, work, share, momentum = (
-    40e9,
-    5e9,
-    20,
-    1.3,
-    64 / 98,
-    1 - 0.9 ** (1 / 8),
-)
+plain_bytes = 40e9
+segment_bytes = 5e9
+best = 20
+work = 1.3
+share = 64 / 98
+momentum = 1 - 0.9 ** (1 / 8)
 """,
     ),
     Bug(
         "predict_remat",
         "√L",
         cell="""
-plain_bytes, segment_bytes, best, work, share, momentum = (
-    40e9,
-    4.9e9,
-    10,
-    1.3,
-    64 / 98,
-    1 - 0.9 ** (1 / 8),
-)
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 10
+work = 1.3
+share = 64 / 98
+momentum = 1 - 0.9 ** (1 / 8)
 """,
     ),
     Bug(
         "predict_remat",
         "5as/h over 34",
         cell="""
-plain_bytes, segment_bytes, best, work, share, momentum = (
-    40e9,
-    4.9e9,
-    20,
-    1.3,
-    64 / 34,
-    1 - 0.9 ** (1 / 8),
-)
+plain_bytes = 40e9
+segment_bytes = 4.9e9
+best = 20
+work = 1.3
+share = 64 / 34
+momentum = 1 - 0.9 ** (1 / 8)
 """,
     ),
     Bug(

@@ -124,7 +124,9 @@ study.bars(wrong, unit="%", title="How far the gradient of the embedding is off"
 # %%
 from minidist.train.accumulate import scaled
 
-task, SEEDS, KS = digits(), range(5), (1, 2, 4, 8, 11, 22)
+task = digits()
+SEEDS = range(5)
+KS = (1, 2, 4, 8, 11, 22)
 
 
 def epoch(seed, k, rate):
@@ -463,7 +465,8 @@ equal_ones = [
 even = torch.linspace(smallest(*given).peak, most, 30, dtype=torch.float64).long().tolist()
 budgets = sorted(even + [peak for peak, _ in equal_ones])
 plans = [plan(*given[:2], budget, *given[2:]) for budget in budgets]
-for p in (tried := plans[::4]):
+tried = plans[::4]
+for p in tried:
     assert run_uneven(lambda net, x, p=p: checkpoint_sequential(net, p, x)) == (
         p.peak,
         flops + p.repeated,

@@ -238,16 +238,16 @@ def attention(q, k, v, tile):
     out = torch.empty_like(q)
     for first in range(0, len(q), tile):
         qi = q[first : first + tile] * q.shape[1] ** -0.5
-        m, s, a = (
-            qi.new_full((len(qi), 1), -math.inf),
-            qi.new_zeros(len(qi), 1),
-            torch.zeros_like(qi),
-        )
+        m = qi.new_full((len(qi), 1), -math.inf)
+        s = qi.new_zeros(len(qi), 1)
+        a = torch.zeros_like(qi)
         for kj, vj in zip(k.split(tile), v.split(tile)):
             scores = qi @ kj.T
             peak = torch.maximum(m, scores.amax(1, keepdim=True))
             p, less = (scores - peak).exp(), (m - peak).exp()
-            m, s, a = peak, s * less + p.sum(1, keepdim=True), a * less + p @ vj
+            m = peak
+            s = s * less + p.sum(1, keepdim=True)
+            a = a * less + p @ vj
         out[first : first + tile] = a / s
     return out
     ### END SOLUTION
@@ -387,7 +387,10 @@ def fused(operators, sizes, wanted):
             {write for *_, write in group},
             {name for _, _, reads, _ in group for name in reads},
         )
-        others = {name for one in operators if one not in group for name in one[2]} | set(wanted)
+        others = set(wanted)
+        for one in operators:
+            if one not in group:
+                others |= set(one[2])
         moved = (read - made) | (made & others)
         found.append(([one[0] for one in group], sum(sizes[name] for name in moved)))
     return found

@@ -448,28 +448,25 @@ def attention(q, k, v, tile):
     Bug(
         "attention",
         "without the maximum",
-        old="""
-m, s, a = (
-    qi.new_full((len(qi), 1), -math.inf),
-    qi.new_zeros(len(qi), 1),
-    torch.zeros_like(qi),
-)
-for kj, vj in zip(k.split(tile), v.split(tile)):
-    scores = qi @ kj.T
-    peak = torch.maximum(m, scores.amax(1, keepdim=True))
-""",
-        new="""
-m, s, a = qi.new_full((len(qi), 1), 0.0), qi.new_zeros(len(qi), 1), torch.zeros_like(qi)
-for kj, vj in zip(k.split(tile), v.split(tile)):
-    scores = qi @ kj.T
-    peak = torch.zeros_like(scores[:, :1])
-""",
+        edits=(
+            ("m = qi.new_full((len(qi), 1), -math.inf)", "m = qi.new_full((len(qi), 1), 0.0)"),
+            (
+                "peak = torch.maximum(m, scores.amax(1, keepdim=True))",
+                "peak = torch.zeros_like(scores[:, :1])",
+            ),
+        ),
     ),
     Bug(
         "attention",
         "nothing is rescaled",
-        old="m, s, a = peak, s * less + p.sum(1, keepdim=True), a * less + p @ vj",
-        new="m, s, a = peak, s + p.sum(1, keepdim=True), a + p @ vj",
+        old="""
+s = s * less + p.sum(1, keepdim=True)
+a = a * less + p @ vj
+""",
+        new="""
+s = s + p.sum(1, keepdim=True)
+a = a + p @ vj
+""",
     ),
     Bug(
         "attention",
@@ -486,8 +483,8 @@ for kj, vj in zip(k.split(tile), v.split(tile)):
     Bug(
         "attention",
         "the result so far is not rescaled",
-        old="m, s, a = peak, s * less + p.sum(1, keepdim=True), a * less + p @ vj",
-        new="m, s, a = peak, s * less + p.sum(1, keepdim=True), a + p @ vj",
+        old="a = a * less + p @ vj",
+        new="a = a + p @ vj",
     ),
     Bug(
         "attention",
@@ -769,7 +766,12 @@ if product or last:
     Bug(
         "fused",
         "wanted is forgotten",
-        old="others = {name for one in operators if one not in group for name in one[2]} | set(wanted)",
+        old="""
+others = set(wanted)
+for one in operators:
+    if one not in group:
+        others |= set(one[2])
+""",
         new="others = {name for one in operators if one not in group for name in one[2]}",
     ),
     Bug(
@@ -824,7 +826,10 @@ def fused(operators, sizes, wanted):
             {write for *_, write in group},
             {name for _, _, reads, _ in group for name in reads},
         )
-        others = {name for one in operators if one not in group for name in one[2]} | set(wanted)
+        others = set(wanted)
+        for one in operators:
+            if one not in group:
+                others |= set(one[2])
         moved = (read - made) | (made & others)
         found.append(([one[0] for one in group], Any(0)))
     return found

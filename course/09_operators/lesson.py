@@ -33,7 +33,9 @@ from minidist.models import GPT
 from minidist.train import fuse
 
 # %%
-launch, bandwidth, peak = H100.launch, H100.bandwidth, H100.peak(torch.float32)
+launch = H100.launch
+bandwidth = H100.bandwidth
+peak = H100.peak(torch.float32)
 
 
 def seconds(launches, nbytes, flops):
@@ -276,7 +278,8 @@ study.table(
 
 # %%
 def merge(one, two):
-    (m1, s1), (m2, s2), m = one, two, max(one[0], two[0])
+    (m1, s1), (m2, s2) = one, two
+    m = max(m1, m2)
     return m, s1 * math.exp(m1 - m) + s2 * math.exp(m2 - m)
 
 
@@ -309,16 +312,16 @@ def naive(q, k, v):
 def tiled(q, k, v, tile=128):
     out = []
     for qi in (q * q.shape[-1] ** -0.5).split(tile):
-        m, s, a = (
-            qi.new_full((len(qi), 1), -math.inf),
-            qi.new_zeros(len(qi), 1),
-            torch.zeros_like(qi),
-        )
+        m = qi.new_full((len(qi), 1), -math.inf)
+        s = qi.new_zeros(len(qi), 1)
+        a = torch.zeros_like(qi)
         for kj, vj in zip(k.split(tile), v.split(tile)):
             scores = qi @ kj.T  # one tile
             peak = torch.maximum(m, scores.amax(-1, keepdim=True))
             p, less = (scores - peak).exp(), (m - peak).exp()
-            m, s, a = peak, s * less + p.sum(-1, keepdim=True), a * less + p @ vj
+            m = peak
+            s = s * less + p.sum(-1, keepdim=True)
+            a = a * less + p @ vj
         out.append(a / s)
     return torch.cat(out)
 

@@ -306,11 +306,9 @@ def learns(comm, steps=40):
     shards = [
         nn.Parameter(w.flatten().split(uneven(64, comm.size))[comm.rank].clone()) for w in weights
     ]
-    adam, mine, losses = (
-        torch.optim.Adam(shards, lr=0.02),
-        x.split(uneven(12, comm.size))[comm.rank],
-        [],
-    )
+    adam = torch.optim.Adam(shards, lr=0.02)
+    mine = x.split(uneven(12, comm.size))[comm.rank]
+    losses = []
     for _ in range(steps):
         h = mine.clone().requires_grad_()
         for shard in shards:

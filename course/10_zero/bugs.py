@@ -105,7 +105,9 @@ CALLS = [0]
 def owners(nbytes, n):
     """The rank that owns each parameter."""
     CALLS[0] += 1
-    loads, owner, shift = [0] * n, [0] * len(nbytes), (CALLS[0] - 1) // 2
+    loads = [0] * n
+    owner = [0] * len(nbytes)
+    shift = (CALLS[0] - 1) // 2
     for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
         least = loads.index(min(loads))
         owner[i] = (least + shift) % n
@@ -343,11 +345,9 @@ def sharded(comm, params, owner, optimizer):
         cell='''
 def sharded(comm, params, owner, optimizer):
     """Returns step(): Adam, with its states at the owners."""
-    means, squares, count = (
-        [torch.zeros_like(p) for p in params],
-        [torch.zeros_like(p) for p in params],
-        [0],
-    )
+    means = [torch.zeros_like(p) for p in params]
+    squares = [torch.zeros_like(p) for p in params]
+    count = [0]
 
     def step():
         count[0] += 1
@@ -681,7 +681,10 @@ def gathered(comm, shard, shape):
 class Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, shard, comm, shape):
-        ctx.x, ctx.shard, ctx.comm, ctx.shape = x.detach(), shard, comm, shape
+        ctx.x = x.detach()
+        ctx.shard = shard
+        ctx.comm = comm
+        ctx.shape = shape
         return x @ gathered(comm, shard, shape).T
 
     @staticmethod
@@ -741,56 +744,48 @@ return x @ weight.T
         "predict_zero",
         "stage 1 like stage 3",
         cell="""
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
-    16 * 13e9 / 16,
-    37.375e9,
-    13e9,
-    48.75e9,
-    73.125e9,
-    50,
-)
+stage_1 = 16 * 13e9 / 16
+stage_2 = 37.375e9
+stage_3 = 13e9
+sent_2 = 48.75e9
+sent_3 = 73.125e9
+gpus = 50
 """,
     ),
     Bug(
         "predict_zero",
         "gradients whole at stage 2",
         cell="""
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
-    61.75e9,
-    4 * 13e9 + 12 * 13e9 / 16,
-    13e9,
-    48.75e9,
-    73.125e9,
-    50,
-)
+stage_1 = 61.75e9
+stage_2 = 4 * 13e9 + 12 * 13e9 / 16
+stage_3 = 13e9
+sent_2 = 48.75e9
+sent_3 = 73.125e9
+gpus = 50
 """,
     ),
     Bug(
         "predict_zero",
         "no fp32 copy",
         cell="""
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
-    4 * 13e9 + 8 * 13e9 / 16,
-    37.375e9,
-    13e9,
-    48.75e9,
-    73.125e9,
-    50,
-)
+stage_1 = 4 * 13e9 + 8 * 13e9 / 16
+stage_2 = 37.375e9
+stage_3 = 13e9
+sent_2 = 48.75e9
+sent_3 = 73.125e9
+gpus = 50
 """,
     ),
     Bug(
         "predict_zero",
         "numbers, not bytes",
         cell="""
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
-    61.75e9,
-    37.375e9,
-    13e9,
-    2 * 13e9 * 15 / 16,
-    73.125e9,
-    50,
-)
+stage_1 = 61.75e9
+stage_2 = 37.375e9
+stage_3 = 13e9
+sent_2 = 2 * 13e9 * 15 / 16
+sent_3 = 73.125e9
+gpus = 50
 """,
     ),
     Bug(
@@ -806,25 +801,37 @@ stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
     Bug(
         "predict_zero",
         "stage 2 sends like stage 3",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 61.75e9, 37.375e9, 13e9, 73.125e9, 73.125e9, 50",
+        cell="""
+stage_1 = 61.75e9
+stage_2 = 37.375e9
+stage_3 = 13e9
+sent_2 = 73.125e9
+sent_3 = 73.125e9
+gpus = 50
+""",
     ),
     Bug(
         "predict_zero",
         "stage 3 sends like stage 2",
-        cell="stage_1, stage_2, stage_3, sent_2, sent_3, gpus = 61.75e9, 37.375e9, 13e9, 48.75e9, 48.75e9, 50",
+        cell="""
+stage_1 = 61.75e9
+stage_2 = 37.375e9
+stage_3 = 13e9
+sent_2 = 48.75e9
+sent_3 = 48.75e9
+gpus = 50
+""",
     ),
     Bug(
         "predict_zero",
         "weights alone",
         cell="""
-stage_1, stage_2, stage_3, sent_2, sent_3, gpus = (
-    61.75e9,
-    37.375e9,
-    13e9,
-    48.75e9,
-    73.125e9,
-    2 * 100 / 32,
-)
+stage_1 = 61.75e9
+stage_2 = 37.375e9
+stage_3 = 13e9
+sent_2 = 48.75e9
+sent_3 = 73.125e9
+gpus = 2 * 100 / 32
 """,
     ),
     Bug(
@@ -947,7 +954,9 @@ for i, g in enumerate(grads):
 def clip(comm, grads, limit):
     """Scale the gradients of all ranks to a norm of at most `limit`, in place; returns the norm before."""
     own = torch.tensor([sum(float((g**2).sum()) for g in grads)], dtype=torch.float64)
-    total, n, r = own.clone(), comm.size, comm.rank
+    total = own.clone()
+    n = comm.size
+    r = comm.rank
     for s in range(1, n):
         total += comm.sendrecv(own, (r + s) % n, torch.empty_like(own), (r - s) % n)
     norm = float(total.sqrt())

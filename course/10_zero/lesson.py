@@ -385,7 +385,9 @@ class Gathered(torch.autograd.Function):  # x·Wᵀ, of a W that is cut into par
 class Sharded(nn.Module):
     def __init__(self, comm, weight, function):
         super().__init__()
-        self.comm, self.shape, self.function = comm, weight.shape, function
+        self.comm = comm
+        self.shape = weight.shape
+        self.function = function
         self.part = nn.Parameter(my_part(comm, weight))
 
     def forward(self, x):
@@ -540,7 +542,10 @@ print("stages 1, 2 and 3 on three processes: the results of the serial program, 
 # no run, those below it were counted. **Predict** the traffic behind the bars, in multiples of Ψ(n − 1)/n numbers.
 
 # %%
-HALF, PSI, bars, notes = torch.float16, 6 * 1536 * 1536, {}, {}
+HALF = torch.float16
+PSI = 6 * 1536 * 1536
+bars = {}
+notes = {}
 formulas = [
     study.memory.states(PSI).bytes,
     kept(PSI, PSI // 3, 1),
@@ -554,7 +559,8 @@ for z, (name, formula) in enumerate(zip(names, formulas)):
         live = world.trace.memory[r].at(times[r][1])  # when backward ends
         # in the second step
         nbytes = sum(m.nbytes for m in world.trace if m.src == r and m.start >= times[r][0])
-        bars[row := f"{name}, rank {r}"] = {kind: live[kind] for kind in KEPT}
+        row = f"{name}, rank {r}"
+        bars[row] = {kind: live[kind] for kind in KEPT}
         notes[row] = f"{nbytes / (2 * PSI * 2 / 3):.2f} Ψ(n−1)/n"
         assert all(live[kind] - b in (0, 12 * (z == 0)) for kind, b in formula.items())
 study.stacked(
@@ -575,7 +581,9 @@ def per_parameter(z, n):
     return sum(world.trace.memory[0].at(times[0][1])[kind] for kind in KEPT) / (4 * 64 * 64)
 
 
-ns, few, B = [2**k for k in range(9)], (1, 2, 4), 2**28
+ns = [2**k for k in range(9)]
+few = (1, 2, 4)
+B = 2**28
 lines = {
     f"stage {z}": (ns, [study.memory.states(B, zero=z, data=n).total / B for n in ns])
     for z in (1, 2, 3)
@@ -696,7 +704,9 @@ lines = {
 }
 
 # %%
-tokens, worlds, points = (2048, 8192), {}, {}
+tokens = (2048, 8192)
+worlds = {}
+points = {}
 for mode in modes:
     worlds[mode] = [World(1, cluster=machine, device="meta") for _ in tokens]
     points[mode] = (

@@ -455,7 +455,9 @@ study.table(
 # %% nbgrader={"grade_id": "predict_tensor", "solution": true}
 messages = nbytes = seconds = row_first = heads = sequence = weights = None
 ### BEGIN SOLUTION
-n, H, N = 4, 8192, 4096 * 8192 * 2
+n = 4
+H = 8192
+N = 4096 * 8192 * 2
 messages = 4 * 2 * (n - 1)
 nbytes = 4 * 2 * (n - 1) / n * N
 seconds = messages * 5e-6 + nbytes / 300e9
@@ -506,7 +508,9 @@ def sequence_norm(x, weight, bias, comm):
 # %%
 def training(comm, norm, steps=10):
     """How far the norm's weight is from rank 0's after each step; every rank has tokens of its own."""
-    weight, bias, found = torch.ones(6, requires_grad=True), torch.zeros(6, requires_grad=True), []
+    weight = torch.ones(6, requires_grad=True)
+    bias = torch.zeros(6, requires_grad=True)
+    found = []
     for _ in range(steps):
         x, target = torch.randn(2, 3, 6), torch.randn(2, 3, 6)
         (norm(x, weight, bias, comm) - target).square().sum().backward()

@@ -104,7 +104,9 @@ def rows_first(comm, x, fc, proj, before_gelu=True):
 
 
 # %%
-x, fc, proj = draw(32, 24), draw(96, 24) / 5, draw(24, 96) / 10
+x = draw(32, 24)
+fc = draw(96, 24) / 5
+proj = draw(24, 96) / 10
 serial = F.linear(F.gelu(F.linear(x, fc)), proj)
 ways = {
     "columns first": columns_first,

@@ -314,7 +314,9 @@ study.table(
 # %% nbgrader={"grade_id": "predict_vocabulary", "solution": true}
 saved = gathered = reduced = doubled = messages = looked_up = None
 ### BEGIN SOLUTION
-n, V, H = 8, 64_000, 5_120
+n = 8
+V = 64_000
+H = 5_120
 saved = V * H * 4 * (n - 1) / n / 2**20
 gathered = (n - 1) / n * V * 4
 reduced = doubled = 3 * 2 * (n - 1) / n * 4

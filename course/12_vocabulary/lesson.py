@@ -57,7 +57,9 @@ study.holdings(
 # the end the hidden state is multiplied with all rows. Many models use one matrix for both: the two are **tied**.
 
 # %%
-V, H, n = 64_000, 5_120, 8
+V = 64_000
+H = 5_120
+n = 8
 weights = V * H * 4 / 2**20
 assert weights == 1250
 rows = [

@@ -60,7 +60,10 @@ def gpipe(stage, S, M):
 def step_time(lists, forward, backward):
     """Seconds that the lists of all stages take; ValueError if they hang."""
     ### BEGIN SOLUTION
-    S, ended, free, position = len(lists), {}, [0.0] * len(lists), [0] * len(lists)
+    S = len(lists)
+    ended = {}
+    free = [0.0] * len(lists)
+    position = [0] * len(lists)
     moved = True
     while moved:
         moved = False
@@ -242,7 +245,10 @@ study.table(rows, ["", "predicted", "counted"])
 def run_stage(down, up, part, words, xs, ys, loss_fn):
     """Run this stage's list; leave the gradients in `part`."""
     ### BEGIN SOLUTION
-    stage, last, kept, sends = down.rank, down.size - 1, {}, []
+    stage = down.rank
+    last = down.size - 1
+    kept = {}
+    sends = []
     for word in words:
         kind, m = word[0], int(word[1:])
         if kind == "F":

@@ -15,7 +15,10 @@ BUGS = [
         cell='''
 def step_time(lists, forward, backward):
     """Seconds that the lists of all stages take; ValueError if they hang."""
-    S, ended, free, position = len(lists), {}, [0.0] * len(lists), [0] * len(lists)
+    S = len(lists)
+    ended = {}
+    free = [0.0] * len(lists)
+    position = [0] * len(lists)
     while any(position[s] < len(words) for s, words in enumerate(lists)):
         for s, words in enumerate(lists):
             if position[s] == len(words):
@@ -57,7 +60,10 @@ def step_time(lists, forward, backward):
 def step_time(lists, forward, backward):
     """Seconds that the lists of all stages take; ValueError if they hang."""
     S, M = len(lists), len(lists[0]) // 2
-    ended, free, pos, n = {}, [0.0] * S, [0] * S, 0
+    ended = {}
+    free = [0.0] * S
+    pos = [0] * S
+    n = 0
     go = True
     while go:
         go = False
@@ -307,37 +313,86 @@ def one_f_one_b(stage, S, M):
     Bug(
         "predict_pipeline",
         "a tenth of the work, not of the time",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 6, 7 / 135, 70, 7",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 70
+idle = 7
+""",
     ),
     Bug(
         "predict_pipeline",
         "1F1B's idle time",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 6, 7 / 135, 63, 21",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 63
+idle = 21
+""",
     ),
     Bug(
         "predict_pipeline",
         "ZB-H2's idle time",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 6, 7 / 135, 63, 0",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 63
+idle = 0
+""",
     ),
     Bug(
         "predict_pipeline",
         "the bubble divided by v, with the wrong whole",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 6, 7 / 39 / 4, 63, 7",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 39 / 4
+enough = 63
+idle = 7
+""",
     ),
     Bug(
         "predict_pipeline",
         "counted from the first stage",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 3, 7 / 135, 63, 7",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 3
+interleaved = 7 / 135
+enough = 63
+idle = 7
+""",
     ),
     Bug(
         "predict_pipeline",
         "the warm-up only",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 39, 32, 5, 7 / 135, 63, 7",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 5
+interleaved = 7 / 135
+enough = 63
+idle = 7
+""",
     ),
     Bug(
         "predict_pipeline",
         "the bubble over the time without it",
-        cell="bubble, gpipe_keeps, keeps, interleaved, enough, idle = 7 / 32, 32, 6, 7 / 135, 63, 7",
+        cell="""
+bubble = 7 / 32
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 63
+idle = 7
+""",
     ),
     Bug(
         "predict_pipeline",
@@ -372,38 +427,37 @@ bubble = gpipe_keeps = keeps = interleaved = enough = idle = Equal(1)
         "counts micro-batches, and does not read their numbers",
         edits=(
             (
-                "stage, last, kept, sends = down.rank, down.size - 1, {}, []",
-                'stage, last, kept, sends, n = down.rank, down.size - 1, {}, [], {"F": 0, "B": 0}',
-            ),
-            (
-                "kind, m = word[0], int(word[1:])",
                 """
-kind = word[0]
-m = n[kind]
-n[kind] += 1
+for word in words:
+    kind, m = word[0], int(word[1:])
+""",
+                """
+n = {"F": 0, "B": 0}
+for word in words:
+    kind = word[0]
+    m = n[kind]
+    n[kind] += 1
 """,
             ),
-            (
-                "kept[m] = x, y",
-                "kept[m] = (x, y)",
-            ),
+            ("kept[m] = x, y", "kept[m] = (x, y)"),
         ),
     ),
     Bug(
         "run_stage",
         "the first micro-batch goes back, whatever the list says",
         edits=(
+            ("kept = {}", "kept = []"),
             (
-                "stage, last, kept, sends = down.rank, down.size - 1, {}, []",
-                "stage, last, kept, sends = down.rank, down.size - 1, [], []",
-            ),
-            (
-                "kept[m] = x, y",
-                "kept.append((x, y))",
-            ),
-            (
-                "x, y = kept.pop(m)",
-                "x, y = kept.pop(0)",
+                """
+    kept[m] = x, y
+else:
+    x, y = kept.pop(m)
+""",
+                """
+    kept.append((x, y))
+else:
+    x, y = kept.pop(0)
+""",
             ),
         ),
     ),
@@ -572,7 +626,9 @@ def cut(costs, S):
         raise ValueError("too few layers")
     low = max(costs)
     while True:
-        parts, first, total = [], 0, 0
+        parts = []
+        first = 0
+        total = 0
         for end, cost in enumerate(costs):
             if total + cost > low:
                 parts.append((first, end))
@@ -592,7 +648,9 @@ def cut(costs, S):
     """(first, end) of the layers of each stage."""
     if len(costs) < S:
         raise ValueError("too few layers")
-    parts, first, mean = [], 0, sum(costs) / S
+    parts = []
+    first = 0
+    mean = sum(costs) / S
     for s in range(S - 1):
         end = first + 1
         while end < len(costs) - (S - 1 - s) and sum(costs[first : end + 1]) <= mean:

@@ -125,12 +125,10 @@ def naive(stage, S, M):
 
 
 def by_hand(comm, schedule, M):
-    part, x, kept, spans = (
-        layers(8 // comm.size, comm.rank == 0),
-        torch.empty(ROWS, H, device="meta"),
-        {},
-        [],
-    )
+    part = layers(8 // comm.size, comm.rank == 0)
+    x = torch.empty(ROWS, H, device="meta")
+    kept = {}
+    spans = []
     for word in schedule(comm.rank, comm.size, M):
         m = int(word[1:])
         if word[0] == "F":
@@ -346,7 +344,9 @@ def train_step(comm, schedule, x, y, M):
 
 # %%
 task = digits()
-x, y, serial = task.x[:60], task.y[:60], whole()
+x = task.x[:60]
+y = task.y[:60]
+serial = whole()
 for some_x, some_y in zip(x.chunk(6), y.chunk(6)):
     (nn.functional.cross_entropy(serial(some_x), some_y) / 6).backward()
 wanted = [p.grad for p in serial.parameters()]

@@ -176,7 +176,9 @@ return out
         cell='''
 def staleness(words):
     """For each micro-batch, how many updates late its gradient is."""
-    newest, met, late = 0, {}, []
+    newest = 0
+    met = {}
+    late = []
     for word in words:
         if word[0] == "F":
             met[word[1:]] = newest
@@ -553,7 +555,9 @@ class Store:
     """A stage's weights, in versions."""
 
     def __init__(self, weight):
-        self.newest, self.used, self.all = weight, {}, []
+        self.newest = weight
+        self.used = {}
+        self.all = []
 
     def forward(self, m):
         self.used[m] = self.newest
@@ -627,7 +631,10 @@ dx, grads = x.grad, [w.grad for w in used.values()]
         cell='''
 def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     """Train this stage by its list; leave the newest weights in `part`."""
-    stage, last, kept, sends = down.rank, down.size - 1, {}, []
+    stage = down.rank
+    last = down.size - 1
+    kept = {}
+    sends = []
     for word in words:
         kind, m = word[0], int(word[1:])
         if kind == "F":
@@ -664,7 +671,10 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
         cell='''
 def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     """Train this stage by its list; leave the newest weights in `part`."""
-    stage, last, kept, sends = down.rank, down.size - 1, {}, []
+    stage = down.rank
+    last = down.size - 1
+    kept = {}
+    sends = []
     newest = {name: p.detach().clone().requires_grad_() for name, p in part.named_parameters()}
     for word in words:
         kind, m = word[0], int(word[1:])
@@ -750,7 +760,10 @@ for work in sends:
         cell='''
 def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     """Train this stage by its list; leave the newest weights in `part`."""
-    stage, last, kept, sends = down.rank, down.size - 1, {}, []
+    stage = down.rank
+    last = down.size - 1
+    kept = {}
+    sends = []
     newest = {name: p.detach().clone().requires_grad_() for name, p in part.named_parameters()}
     for word in words:
         kind, m = word[0], int(word[1:])
@@ -829,7 +842,11 @@ for work in sends:
         cheat=True,
         cell="""
 def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
-    stage, last, kept, sends, old = down.rank, down.size - 1, {}, [], []
+    stage = down.rank
+    last = down.size - 1
+    kept = {}
+    sends = []
+    old = []
     newest = {name: p.detach().clone().requires_grad_() for name, p in part.named_parameters()}
     for word in words:
         kind, m = word[0], int(word[1:])
@@ -889,32 +906,74 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     Bug(
         "predict_pipedream",
         "2BW updates every micro-batch",
-        cell="versions, stale, stash_bytes, vertical_bytes, two_bytes, updates = 6, 5, 3.6e9, 6.4e9, 1.6e9, 600",
+        cell="""
+versions = 6
+stale = 5
+stash_bytes = 3.6e9
+vertical_bytes = 6.4e9
+two_bytes = 1.6e9
+updates = 600
+""",
     ),
     Bug(
         "predict_pipedream",
         "vertical like stashing",
-        cell="versions, stale, stash_bytes, vertical_bytes, two_bytes, updates = 6, 5, 3.6e9, 3.6e9, 1.6e9, 60",
+        cell="""
+versions = 6
+stale = 5
+stash_bytes = 3.6e9
+vertical_bytes = 3.6e9
+two_bytes = 1.6e9
+updates = 60
+""",
     ),
     Bug(
         "predict_pipedream",
         "2BW with m versions",
-        cell="versions, stale, stash_bytes, vertical_bytes, two_bytes, updates = 6, 5, 3.6e9, 6.4e9, 8e9, 60",
+        cell="""
+versions = 6
+stale = 5
+stash_bytes = 3.6e9
+vertical_bytes = 6.4e9
+two_bytes = 8e9
+updates = 60
+""",
     ),
     Bug(
         "predict_pipedream",
         "megabytes for bytes",
-        cell="versions, stale, stash_bytes, vertical_bytes, two_bytes, updates = 6, 5, 3600, 6400, 1600, 60",
+        cell="""
+versions = 6
+stale = 5
+stash_bytes = 3600
+vertical_bytes = 6400
+two_bytes = 1600
+updates = 60
+""",
     ),
     Bug(
         "predict_pipedream",
         "bytes without the newest",
-        cell="versions, stale, stash_bytes, vertical_bytes, two_bytes, updates = 6, 5, 2.8e9, 6.4e9, 1.6e9, 60",
+        cell="""
+versions = 6
+stale = 5
+stash_bytes = 2.8e9
+vertical_bytes = 6.4e9
+two_bytes = 1.6e9
+updates = 60
+""",
     ),
     Bug(
         "predict_pipedream",
         "versions the wrong way round",
-        cell="versions, stale, stash_bytes, vertical_bytes, two_bytes, updates = 3, 5, 3.6e9, 6.4e9, 1.6e9, 60",
+        cell="""
+versions = 3
+stale = 5
+stash_bytes = 3.6e9
+vertical_bytes = 6.4e9
+two_bytes = 1.6e9
+updates = 60
+""",
     ),
     Bug(
         "predict_pipedream",

@@ -106,7 +106,9 @@ def parts():
 
 
 part, x = parts()[0], torch.ones(2, 4, dtype=torch.float64)
-sgd, first, second = torch.optim.SGD(part.parameters(), lr=0.1), part(x), part(x)
+sgd = torch.optim.SGD(part.parameters(), lr=0.1)
+first = part(x)
+second = part(x)
 first.sum().backward()
 sgd.step()
 try:
@@ -174,12 +176,13 @@ def updated(weights, grads, rate=0.1):
 
 # %%
 def by_hand(comm, xs):
-    (down, up), part, sends = (
-        (comm.split([0] * comm.size) for _ in range(2)),
-        parts()[comm.rank],
-        [],
-    )
-    newest, stash, kept, grads = dict(part.named_parameters()), {}, {}, {}
+    down, up = (comm.split([0] * comm.size) for _ in range(2))
+    part = parts()[comm.rank]
+    sends = []
+    newest = dict(part.named_parameters())
+    stash = {}
+    kept = {}
+    grads = {}
     for kind, m, _ in pipedream(comm.rank, comm.size, len(xs)):
         if kind == "F":
             stash[m] = newest
@@ -345,7 +348,9 @@ def train(part, comm, rule, optimizer, loss_fn, data, m):
         stream = made_for(rule, part, comm, optimizer, loss_fn, m)
         stream.run(data)
         return stream.spans
-    pipeline, step, spans = Pipeline(part, comm, loss_fn=loss_fn), optimizer(part.parameters()), []
+    pipeline = Pipeline(part, comm, loss_fn=loss_fn)
+    step = optimizer(part.parameters())
+    spans = []
     for at in range(0, len(data), m):
         pipeline.step(m, *(list(column) for column in zip(*data[at : at + m])))
         spans += pipeline.spans
@@ -355,7 +360,9 @@ def train(part, comm, rule, optimizer, loss_fn, data, m):
 
 
 # %%
-H, sgd, adam = 8192, partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=1e-3)
+H = 8192
+sgd = partial(torch.optim.SGD, lr=0.1)
+adam = partial(torch.optim.Adam, lr=1e-3)
 
 
 def cost(comm, rule, M, optimizer, rows, m):
@@ -548,9 +555,8 @@ study.table(
 
 # %%
 def with_library(comm, xs, rule):
-    pipeline = made_for(
-        rule, part := parts()[comm.rank], comm, sgd, lambda y, _: y.square().mean(), 4
-    )
+    part = parts()[comm.rank]
+    pipeline = made_for(rule, part, comm, sgd, lambda y, _: y.square().mean(), 4)
     pipeline.run([(x, x) for x in xs])
     return dict(part.named_parameters()), max(pipeline.staleness), pipeline.versions.most
 

@@ -152,7 +152,9 @@ for dim, (axis, n) in enumerate(sizes.items())
         cell='''
 def groups(sizes):
     """{axis: its groups, lists of ranks}."""
-    found, inside, all_ranks = {}, 1, math.prod(sizes.values())
+    found = {}
+    inside = 1
+    all_ranks = math.prod(sizes.values())
     while sizes:
         axis, n = sizes.popitem()
         starts = [r for r in range(all_ranks) if r // inside % n == 0]
@@ -427,7 +429,9 @@ def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
         "everything to everyone, where a ring sends chunks",
         cell='''
 def exchange(comm, x):
-    parts, n, r = [x.clone() for _ in range(comm.size)], comm.size, comm.rank
+    parts = [x.clone() for _ in range(comm.size)]
+    n = comm.size
+    r = comm.rank
     for s in range(1, n):
         comm.sendrecv(x, (r + s) % n, parts[(r - s) % n], (r - s) % n)
     return sum(parts)
@@ -627,7 +631,9 @@ for m in range(micro_batches):
         "everything to everyone, and each rank adds up in an order of its own",
         cell='''
 def exchange(comm, x):
-    own, n, r = x.clone(), comm.size, comm.rank
+    own = x.clone()
+    n = comm.size
+    r = comm.rank
     for s in range(1, n):
         x += comm.sendrecv(own, (r + s) % n, torch.empty_like(own), (r - s) % n)
 

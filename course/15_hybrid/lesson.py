@@ -64,7 +64,9 @@ study.mesh(Grid(dp=2, pp=2, tp=2), NODES)
 
 # %%
 def partners(comm):
-    pp, dp, tp = comm.rank // 4, comm.rank // 2 % 2, comm.rank % 2
+    pp = comm.rank // 4
+    dp = comm.rank // 2 % 2
+    tp = comm.rank % 2
     axes = {
         "pipeline": comm.split(2 * dp + tp),
         "data": comm.split(2 * pp + tp),
@@ -124,7 +126,9 @@ def step(comm, x, fcs, projs, dp=2, pp=2, tp=2, average="dp"):
 
 # %%
 draw = partial(torch.randn, generator=torch.Generator().manual_seed(15), dtype=torch.float64)
-x, fcs, projs = draw(8, 6), draw(2, 24, 6) / 3, draw(2, 6, 24) / 5
+x = draw(8, 6)
+fcs = draw(2, 24, 6) / 3
+projs = draw(2, 6, 24) / 5
 whole = [w.clone().requires_grad_() for w in (fcs, projs)]
 y = x
 for fc, proj in zip(*whole):
@@ -210,11 +214,11 @@ for k in range(3):
 def distances(results):
     """The largest differences from the plain loop: of a loss, and of a parameter on any rank."""
     params, far = dict(model.named_parameters()), 0.0
-    for name, first, values in (
-        piece for _, pieces in results for piece in pieces if piece[0] in params
-    ):
-        box = tuple(slice(a, a + n) for a, n in zip(first, values.shape))
-        far = max([far, *(params[name][box] - values).abs().flatten().tolist()])
+    for _, pieces in results:
+        for name, first, values in pieces:
+            if name in params:
+                box = tuple(slice(a, a + n) for a, n in zip(first, values.shape))
+                far = max([far, *(params[name][box] - values).abs().flatten().tolist()])
     return max(abs(a - b) for losses, _ in results for a, b in zip(losses, serial)), far
 
 

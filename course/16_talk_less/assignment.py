@@ -67,13 +67,13 @@ check.compress(compress)
 
 # %%
 def ways(steps=40):
-    u, v, far, velocity = (
-        torch.zeros(4).double(),
-        torch.zeros(4).double(),
-        torch.zeros(4).double(),
-        0.0,
-    )
-    g, dense, seen = torch.tensor([0.9, 1.0, 1.1, 1.05]).double(), [0.0], [0.0]
+    u = torch.zeros(4).double()
+    v = torch.zeros(4).double()
+    far = torch.zeros(4).double()
+    velocity = 0.0
+    g = torch.tensor([0.9, 1.0, 1.1, 1.05]).double()
+    dense = [0.0]
+    seen = [0.0]
     for _ in range(steps):
         values, places = compress(u, v, g, 1, 0.5, 99.0, 1)
         far[places] += values
@@ -337,7 +337,9 @@ def sign_average(comm, g, error):
 def wanders(comm, average, steps=60):
     """How far w is from 0, where the sum of the ranks' losses has its minimum. Each rank's own is far away."""
     target = torch.tensor([1.0, -2.0, 3.0, -4.0]).double() * (1 if comm.rank == 0 else -1)
-    w, error, far = torch.zeros(4).double() + 0.3, torch.zeros(4).double(), []
+    w = torch.zeros(4).double() + 0.3
+    error = torch.zeros(4).double()
+    far = []
     for _ in range(steps):
         w -= 0.02 * average(comm, w - target, error)
         far.append(float(w.norm()))

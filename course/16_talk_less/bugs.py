@@ -187,7 +187,8 @@ def compress(u, v, g, k, m, limit, n):
     from minidist.check.talk_less.oracle import compressed
 
     step = compressed([g], k, m, limit, n)[0]
-    u.copy_(step["u"]), v.copy_(step["v"])
+    u.copy_(step["u"])
+    v.copy_(step["v"])
     places = step["sent"].nonzero()[:, 0]
     return step["sent"][places], places
 ''',
@@ -608,7 +609,13 @@ def next_period(losses, periods, tau_0, gamma):
         "predict_talk_less",
         "bytes a second as bits",
         cell="""
-dense, sparse, half, local, thin, seconds, crossing = 70e6, 420e3, 35e6, 7e9, 8000, 5.6, 1333.3
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
 seconds = 8 * 5.6
 """,
     ),
@@ -616,7 +623,13 @@ seconds = 8 * 5.6
         "predict_talk_less",
         "places are forgotten",
         cell="""
-dense, sparse, half, local, thin, seconds, crossing = 70e6, 420e3, 35e6, 7e9, 8000, 5.6, 1333.3
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
 crossing = 2 / 0.001
 """,
     ),
@@ -624,7 +637,13 @@ crossing = 2 / 0.001
         "predict_talk_less",
         "an average in every step",
         cell="""
-dense, sparse, half, local, thin, seconds, crossing = 70e6, 420e3, 35e6, 7e9, 8000, 5.6, 1333.3
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
 local = 1000 * 70e6
 """,
     ),
@@ -632,7 +651,13 @@ local = 1000 * 70e6
         "predict_talk_less",
         "numbers, not bytes",
         cell="""
-dense, sparse, half, local, thin, seconds, crossing = 70e6, 420e3, 35e6, 7e9, 8000, 5.6, 1333.3
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
 dense = 2 * 7 / 8 * 10e6
 """,
     ),
@@ -640,7 +665,13 @@ dense = 2 * 7 / 8 * 10e6
         "predict_talk_less",
         "one of two matrices",
         cell="""
-dense, sparse, half, local, thin, seconds, crossing = 70e6, 420e3, 35e6, 7e9, 8000, 5.6, 1333.3
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
 thin = 4 * 1000
 """,
     ),

@@ -78,7 +78,8 @@ def moved(every, correct, mask):
     u = v = velocity = way = 0.0
     seen = []
     for t in range(1, 49):
-        u = 0.9 * u + (g := 1.0 if t <= 20 else -1.0)
+        g = 1.0 if t <= 20 else -1.0
+        u = 0.9 * u + g
         v += u if correct else g
         sent, v = (v, 0.0) if t % every == 0 else (0.0, v)
         u = 0.0 if mask and t % every == 0 else u
@@ -150,7 +151,8 @@ def train(comm, way, seed=0, epochs=8, make=network, rate=0.1):
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for mine in sampler:
-            g.zero_(), cross_entropy(net(task.x[mine]), task.y[mine]).backward()
+            g.zero_()
+            cross_entropy(net(task.x[mine]), task.y[mine]).backward()
             w.sub_(rate * step(g, epoch))
     return cross_entropy(net(task.test_x), task.test_y).item()
 
@@ -214,12 +216,17 @@ def dgc_step(comm, own, u, v, velocity, g, epoch):
 # %%
 def by_library(comm, way, make=network, epochs=2):
     """After each epoch seconds and the loss on the test set. way: gives a model, an optimizer, a compression."""
-    net, sampler, seen = make(0), Sampler(len(task.x), 96, comm), []
+    net = make(0)
+    sampler = Sampler(len(task.x), 96, comm)
+    seen = []
     model, optimizer, compression = way(comm, net)
     for epoch in range(epochs):
-        sampler.set_epoch(epoch), isinstance(compression, DGC) and compression.set_epoch(epoch)
+        sampler.set_epoch(epoch)
+        if isinstance(compression, DGC):
+            compression.set_epoch(epoch)
         for mine in sampler:
-            optimizer.zero_grad(), cross_entropy(model(task.x[mine]), task.y[mine]).backward()
+            optimizer.zero_grad()
+            cross_entropy(model(task.x[mine]), task.y[mine]).backward()
             optimizer.step()
         seen.append((comm.now(), cross_entropy(net(task.test_x), task.test_y).item()))
     return seen
@@ -356,11 +363,9 @@ study.bars(clip, title="Loss of a network that reads rows, by DGC")
 def power(comm, M, rank, steps):
     """How far P·Qᵀ is from the mean of all ranks' matrices, after each step."""
     random = torch.Generator().manual_seed(0)
-    Q, mean, errors = (
-        torch.randn(M.shape[1], rank, generator=random).double(),
-        all_reduce_(comm, M.clone(), "mean"),
-        [],
-    )
+    Q = torch.randn(M.shape[1], rank, generator=random).double()
+    mean = all_reduce_(comm, M.clone(), "mean")
+    errors = []
     for _ in range(steps):
         P = all_reduce_(comm, M @ torch.linalg.qr(Q).Q, "mean")
         P = torch.linalg.qr(P).Q
@@ -488,11 +493,15 @@ small = partial(mlp, [64, 32, 10], dtype=torch.float64)
 
 # %%
 def local(comm, H, steps=64):
-    net, u, seen = small(0), 0, []
+    net = small(0)
+    u = 0
+    seen = []
     w, g = flatten(net)
     for t, mine in enumerate(batches(comm, 0, steps, True), 1):
-        g.zero_(), cross_entropy(net(task.x[mine]), task.y[mine]).backward()
-        w.sub_(0.1 * (u := 0.9 * u + g))
+        g.zero_()
+        cross_entropy(net(task.x[mine]), task.y[mine]).backward()
+        u = 0.9 * u + g
+        w.sub_(0.1 * u)
         seen.append(w.clone())
         if t % H == 0:
             all_reduce_(comm, w, "mean")
@@ -526,7 +535,9 @@ def learned(comm, H, start=0, own_classes=True, steps=96, kind=LocalSGD):
     net, H = small(0), AdaComm(*H) if isinstance(H, tuple) else H
     optimizer = kind(torch.optim.SGD(net.parameters(), 0.1, 0.9), comm, H, start=start)
     for mine in batches(comm, 0, steps, own_classes):
-        optimizer.zero_grad(), (loss := cross_entropy(net(task.x[mine]), task.y[mine])).backward()
+        optimizer.zero_grad()
+        loss = cross_entropy(net(task.x[mine]), task.y[mine])
+        loss.backward()
         optimizer.step(loss=loss)
     optimizer.average()
     says = net(task.test_x)

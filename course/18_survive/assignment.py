@@ -200,7 +200,9 @@ def newest(disk):
         wrong, manifest = {}, f"{step}/manifest"
         try:
             body = json.loads(disk.read(manifest))
-            saved, ranks, files = body["step"], body["ranks"], body["files"]
+            saved = body["step"]
+            ranks = body["ranks"]
+            files = body["files"]
         except (ValueError, KeyError, TypeError):
             refused[manifest] = "damaged"
             continue

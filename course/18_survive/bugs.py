@@ -522,7 +522,9 @@ def newest(disk):
         wrong, manifest = {}, f"{step}/manifest"
         try:
             body = json.loads(disk.read(manifest))
-            saved, ranks, files = body["step"], body["ranks"], body["files"]
+            saved = body["step"]
+            ranks = body["ranks"]
+            files = body["files"]
         except (ValueError, KeyError, TypeError):
             refused[manifest] = "damaged"
             continue
@@ -546,7 +548,11 @@ def newest(disk):
         "asks a manifest for its step only before it says that it is not damaged",
         edits=(
             (
-                'saved, ranks, files = body["step"], body["ranks"], body["files"]',
+                """
+saved = body["step"]
+ranks = body["ranks"]
+files = body["files"]
+""",
                 'saved, files = body["step"], body["files"]',
             ),
             (
@@ -676,7 +682,9 @@ def newest(disk):
         if not isinstance(body, dict):
             refused[manifest] = "damaged"
             continue
-        saved, ranks, files = body["step"], body["ranks"], body["files"]
+        saved = body["step"]
+        ranks = body["ranks"]
+        files = body["files"]
         if saved != step:
             refused[manifest] = "foreign"
             continue
@@ -736,7 +744,9 @@ def newest(disk):
         try:
             body = json.loads(data[manifest])
             noted.append([0, "read", manifest, ""])
-            saved, ranks, files = body["step"], body["ranks"], body["files"]
+            saved = body["step"]
+            ranks = body["ranks"]
+            files = body["files"]
         except (ValueError, KeyError, TypeError):
             refused[manifest] = "damaged"
             continue

@@ -93,9 +93,8 @@ World(3).run(six, HERE / "six")
 body = json.loads((path / "manifest.json").read_text())
 rows = [
     (name, str(first), str(size), file)
-    for name, tensor in body["tensors"].items()
-    if name in ("x", "scale")
-    for file, first, size in tensor["pieces"]
+    for name in ("scale", "x")
+    for file, first, size in body["tensors"][name]["pieces"]
 ]
 study.table(rows, ["tensor", "from", "size", "lies in"], title=f"The manifest of {path.name}")
 
@@ -129,7 +128,9 @@ study.table(
 ]
 # bf16 parameters 2, fp32 copy and Adam's moments 12 bytes each
 assert abs(14 * 176.2e9 / size - 1) < 0.08
-cost, restart, M = size / 20e9, 600, between * 3600
+cost = size / 20e9
+restart = 600
+M = between * 3600
 best = math.sqrt(2 * cost * M)
 assert 55 < best / 60 < 57
 
@@ -389,11 +390,9 @@ class Run:
 
     def __init__(self, comm):
         torch.manual_seed(comm.rank)  # for dropout, other masks on each rank
-        self.comm, self.step, self.order = (
-            comm,
-            0,
-            torch.randperm(1400, generator=torch.Generator().manual_seed(5)),
-        )
+        self.comm = comm
+        self.step = 0
+        self.order = torch.randperm(1400, generator=torch.Generator().manual_seed(5))
         first, act, last = mlp([64, 32, 10])
         self.module = nn.Sequential(first, act, nn.Dropout(0.2), InHalf(), last)
         self.model = DataParallel(self.module, comm)
@@ -605,12 +604,12 @@ from minidist.train.checkpoint.boxes import Box, overlap
 matrix = torch.arange(48.0).view(6, 8)
 saved = {f"rank {2 * i + j}": Box((3 * i, 4 * j), (3, 4)) for i in range(2) for j in range(2)}
 wanted = {f"rank {r}": Box((2 * r, 0), (2, 8)) for r in range(3)}
-comes = [
-    (name, *common, int(file[-1]))
-    for name, box in wanted.items()
-    for file, own in saved.items()
-    if (common := overlap(box, own))
-]
+comes = []
+for name, box in wanted.items():
+    for file, own in saved.items():
+        common = overlap(box, own)
+        if common:
+            comes.append((name, *common, int(file[-1])))
 assert [part[0] for part in comes].count("rank 1") == 4
 study.boxes(
     (6, 8),

@@ -25,7 +25,9 @@ from minidist.tasks import digits
 
 def losses(comm, model, steps=12, rate=0.5, batch=96):
     """SGD on this rank's part of each batch of digits; the mean loss of the ranks in each step."""
-    task, optimizer, seen = digits(), torch.optim.SGD(model.parameters(), rate), []
+    task = digits()
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    seen = []
     for rows in torch.arange(steps * batch).view(steps, batch):
         mine = rows[comm.rank :: comm.size]
         optimizer.zero_grad()
@@ -63,7 +65,9 @@ def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
     ### BEGIN SOLUTION
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
@@ -191,7 +195,9 @@ study.bars(
 def gather_single(comm, output, input):
     """Every rank's input, in rank order, in output."""
     ### BEGIN SOLUTION
-    n, r, parts = comm.size, comm.rank, output.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    parts = output.tensor_split(comm.size)
     parts[r].copy_(input)
     for step in range(n - 1):
         comm.sendrecv(parts[(r - step) % n], (r + 1) % n, parts[(r - 1 - step) % n], (r - 1) % n)
@@ -238,7 +244,9 @@ study.holdings(
 def reduce_single(comm, output, input, op):
     """This rank's chunk of all inputs, combined."""
     ### BEGIN SOLUTION
-    n, r, chunks = comm.size, comm.rank, input.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = input.tensor_split(comm.size)
     partial = chunks[(r - 1) % n]
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]

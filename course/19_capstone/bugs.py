@@ -15,7 +15,9 @@ BUGS = [
         cell='''
 def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
     combine = {
         "sum": torch.add,
@@ -46,23 +48,22 @@ combine(into, comm.sendrecv(chunks[(r - step) % n], right, torch.empty_like(into
     Bug(
         "ddp_ring",
         "works on a copy, and returns it",
-        edits=(
-            (
-                "n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)",
-                "n, r, chunks = comm.size, comm.rank, (y := x.clone()).tensor_split(comm.size)",
-            ),
-            (
-                """
-for step in range(n - 1):
-    comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
-""",
-                """
-for step in range(n - 1):
-    comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
-return y
-""",
-            ),
-        ),
+        cell='''
+def ddp_ring(comm, x, op):
+    """x, combined over all ranks, in place."""
+    combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
+    n = comm.size
+    r = comm.rank
+    chunks = (y := x.clone()).tensor_split(comm.size)
+    right, left = (r + 1) % n, (r - 1) % n
+    for step in range(n - 1):
+        mine = chunks[(r - 2 - step) % n]
+        got = comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left)
+        combine(mine, got, out=mine)
+    for step in range(n - 1):
+        comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
+    return y
+''',
     ),
     Bug(
         "ddp_ring",
@@ -126,7 +127,9 @@ for step in range(n - 1):
         cell='''
 def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
     combine = {
         "sum": torch.add,
@@ -151,7 +154,9 @@ def ddp_ring(comm, x, op):
         cell="""
 def ddp_ring(comm, x, op):
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
@@ -202,26 +207,23 @@ if op == "sum":
     Bug(
         "ddp_ring",
         "x gets other memory by x.data, and DDP's bucket stays as it was",
-        edits=(
-            (
-                "n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)",
-                """
-whole = x.clone()
-n, r, chunks = comm.size, comm.rank, whole.tensor_split(comm.size)
-""",
-            ),
-            (
-                """
-for step in range(n - 1):
-    comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
-""",
-                """
-for step in range(n - 1):
-    comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
-x.data = whole
-""",
-            ),
-        ),
+        cell='''
+def ddp_ring(comm, x, op):
+    """x, combined over all ranks, in place."""
+    combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
+    whole = x.clone()
+    n = comm.size
+    r = comm.rank
+    chunks = whole.tensor_split(comm.size)
+    right, left = (r + 1) % n, (r - 1) % n
+    for step in range(n - 1):
+        mine = chunks[(r - 2 - step) % n]
+        got = comm.sendrecv(chunks[(r - 1 - step) % n], right, torch.empty_like(mine), left)
+        combine(mine, got, out=mine)
+    for step in range(n - 1):
+        comm.sendrecv(chunks[(r - step) % n], right, chunks[(r - 1 - step) % n], left)
+    x.data = whole
+''',
     ),
     Bug(
         "ddp_ring",
@@ -260,8 +262,8 @@ combine(mine, got, out=mine)
     Bug(
         "ddp_ring",
         "the numbers that n does not divide are left out",
-        old="n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)",
-        new="n, r, chunks = comm.size, comm.rank, x[: len(x) // comm.size * comm.size].tensor_split(comm.size)",
+        old="chunks = x.tensor_split(comm.size)",
+        new="chunks = x[: len(x) // comm.size * comm.size].tensor_split(comm.size)",
     ),
     Bug(
         "ddp_ring",
@@ -290,7 +292,9 @@ combine(mine, got, out=mine)
 def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
     combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
     around = x.clone()
     for step in range(n - 1):
@@ -609,7 +613,9 @@ def later(comm, job, result):
         cell='''
 def gather_single(comm, output, input):
     """Every rank's input, in rank order, in output."""
-    n, r, k = comm.size, comm.rank, len(input)
+    n = comm.size
+    r = comm.rank
+    k = len(input)
     output[r * k : r * k + k] = input
     moving = input.clone()
     for step in range(n - 1):
@@ -623,9 +629,9 @@ def gather_single(comm, output, input):
     Bug(
         "gather_single",
         "clears output, and with it an input that is a view",
-        old="n, r, parts = comm.size, comm.rank, output.tensor_split(comm.size)",
+        old="parts = output.tensor_split(comm.size)",
         new="""
-n, r, parts = comm.size, comm.rank, output.tensor_split(comm.size)
+parts = output.tensor_split(comm.size)
 output.zero_()
 """,
     ),
@@ -685,9 +691,9 @@ def gather_single(comm, output, input):
     Bug(
         "gather_single",
         "makes a new output",
-        old="n, r, parts = comm.size, comm.rank, output.tensor_split(comm.size)",
+        old="parts = output.tensor_split(comm.size)",
         new="""
-n, r, parts = comm.size, comm.rank, output.tensor_split(comm.size)
+parts = output.tensor_split(comm.size)
 output = torch.zeros_like(output)
 parts = output.tensor_split(n)
 """,
@@ -698,7 +704,9 @@ parts = output.tensor_split(n)
         cell='''
 def gather_single(comm, output, input):
     """Every rank's input, in rank order, in output."""
-    n, r, parts = comm.size, comm.rank, list(output.float().tensor_split(comm.size))
+    n = comm.size
+    r = comm.rank
+    parts = list(output.float().tensor_split(comm.size))
     parts[r] = input.float()
     for step in range(n - 1):
         comm.sendrecv(parts[(r - step) % n], (r + 1) % n, parts[(r - 1 - step) % n], (r - 1) % n)
@@ -731,7 +739,9 @@ MET = {}
 
 def gather_single(comm, output, input):
     """Every rank's input, in rank order, in output."""
-    n, r, token = comm.size, comm.rank, input.clone()
+    n = comm.size
+    r = comm.rank
+    token = input.clone()
     MET[n, len(input), r] = input.clone()
     for _ in range(n - 1):
         comm.sendrecv(token, (r + 1) % n, torch.empty_like(token), (r - 1) % n)
@@ -764,7 +774,9 @@ def gather_single(comm, output, input):
         cell='''
 def reduce_single(comm, output, input, op):
     """This rank's chunk of all inputs, combined."""
-    n, r, chunks = comm.size, comm.rank, input.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = input.tensor_split(comm.size)
     total = around = input
     for step in range(n - 1):
         around = comm.sendrecv(around, (r + 1) % n, torch.empty_like(around), (r - 1) % n)

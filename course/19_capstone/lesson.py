@@ -35,7 +35,9 @@ COMBINE = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "prod":
 
 def ring(comm, x, op):
     """x, flat, combined over all ranks, in place."""
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     right, left = (r + 1) % n, (r - 1) % n
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
@@ -468,7 +470,9 @@ study.curves(
 
 # %%
 def short_ring(comm, x, op):
-    n, r, chunks = comm.size, comm.rank, x.tensor_split(comm.size)
+    n = comm.size
+    r = comm.rank
+    chunks = x.tensor_split(comm.size)
     for step in range(n - 1):
         mine = chunks[(r - 2 - step) % n]
         got = comm.sendrecv(
@@ -535,7 +539,8 @@ def hook_of(comm, go, works, early):
         works.append(
             comm.stream(lambda lane: go.wait() and collectives.all_reduce_(lane, x, "mean"))
         )
-        None if early else works[-1].wait()
+        if not early:
+            works[-1].wait()
         future.set_result(x)
         return future
 
@@ -544,10 +549,13 @@ def hook_of(comm, go, works, early):
 
 # %%
 def first_gradient(comm, early):
-    go, works, mine = Event(), [], torch.arange(1400)[comm.rank :: comm.size]
+    go = Event()
+    works = []
+    mine = torch.arange(1400)[comm.rank :: comm.size]
     model = DDP(net(), process_group=process_group(comm, collectives))
     model.register_comm_hook(None, hook_of(comm, go, works, early))
-    None if early else go.set()
+    if not early:
+        go.set()
     cross_entropy(model(task.x[mine]), task.y[mine]).backward()
     gradient = model.module[0].weight.grad.clone()
     go.set()

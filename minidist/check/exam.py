@@ -57,7 +57,9 @@ class Outcome:
     """
 
     def __init__(self, results: list, sent: list[tuple[int, int, int]], time: float | None = None):
-        self.results, self.sent, self.time = results, sent, time
+        self.results = results
+        self.sent = sent
+        self.time = time
 
     def messages(self, rank: int | None = None) -> int:
         """Messages that `rank` sent, or all did."""

@@ -131,7 +131,9 @@ class Nursery:
         if self._pid == 0:
             examinee.nurse(exam, theirs)
         theirs.close()
-        self._name, self._line, self._asks = exam.name, ours, Connection(os.dup(ours.fileno()))
+        self._name = exam.name
+        self._line = ours
+        self._asks = Connection(os.dup(ours.fileno()))
 
     def __enter__(self) -> Nursery:
         return self

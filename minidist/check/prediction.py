@@ -25,7 +25,10 @@ class Prediction(Exam):
         slips: dict[str, dict[float, str]],
         right: str,
     ):
-        self.names, self.values, self.slips, self.right = names, values, slips, right
+        self.names = names
+        self.values = values
+        self.slips = slips
+        self.right = right
 
     def draw(self, case, rng):
         return [()]

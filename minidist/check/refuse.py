@@ -147,13 +147,11 @@ def _hook(absent: list[str]):
     )
     site = os.path.dirname(os.path.dirname(os.path.realpath(torch.__file__)))
     kept += tuple(os.path.join(site, *name.split(".")) for name in absent)
-    refused, real, fsdecode, string, librarys = (
-        Refused,
-        os.path.realpath,
-        os.fsdecode,
-        (str, bytes),
-        LIBRARYS,
-    )
+    refused = Refused
+    real = os.path.realpath
+    fsdecode = os.fsdecode
+    string = (str, bytes)
+    librarys = LIBRARYS
 
     def hook(event: str, args: tuple) -> None:
         if event == "open":

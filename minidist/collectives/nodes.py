@@ -24,7 +24,9 @@ class Nodes:
     """
 
     def __init__(self, node: list[int]):
-        self.node, self.place, self.members = node, [], [[] for _ in range(node[-1] + 1)]
+        self.node = node
+        self.place = []
+        self.members = [[] for _ in range(node[-1] + 1)]
         for r, k in enumerate(node):
             self.place.append(len(self.members[k]))
             self.members[k].append(r)

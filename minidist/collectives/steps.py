@@ -120,7 +120,9 @@ class _Steps:
 
     def __init__(self):
         # over: all but the recent steps; ended: all
-        self.over, self.ended, self.recent = 0.0, 0.0, deque()
+        self.over = 0.0
+        self.ended = 0.0
+        self.recent = deque()
 
     def ready(self, step: int) -> float:
         """When all up to the last but one have ended, and the last has begun."""

@@ -53,7 +53,9 @@ def _reduce(comm: Comm, flat: Tensor, root: int, combine, mine: bool) -> None:
         if mine:
             partial = combine(partial, room)
         else:  # what was received is ours to write
-            partial, mine, room = combine(room, partial), True, None
+            partial = combine(room, partial)
+            mine = True
+            room = None
     if v:
         comm.send(partial, (root + _parent(v)) % comm.size, "reduce")
 

@@ -15,7 +15,10 @@ class ThreadWork(Work):
     __slots__ = ("_error", "_finished", "_result", "_unwaited", "source")
 
     def __init__(self, unwaited: dict[Work, None]):
-        self._finished, self._result, self._error, self.source = threading.Event(), None, None, None
+        self._finished = threading.Event()
+        self._result = None
+        self._error = None
+        self.source = None
         self._unwaited = unwaited
         unwaited[self] = None
 

@@ -85,12 +85,10 @@ class Attention(nn.Module):
             raise ValueError(
                 f"rotary positions turn pairs: heads of size {hidden}/{heads} = {hidden // heads} are odd"
             )
-        self.size, self.queries, self.groups, self.kind = (
-            hidden // heads,
-            heads // groups,
-            groups,
-            attention,
-        )
+        self.size = hidden // heads
+        self.queries = heads // groups
+        self.groups = groups
+        self.kind = attention
         self.rotary = rotary
 
     @property

@@ -24,7 +24,9 @@ class Embedding(nn.Module):
 
     def __init__(self, model: GPT):
         super().__init__()
-        self.tokens, self.positions, self.dropout = model.tokens, model.positions, model.dropout
+        self.tokens = model.tokens
+        self.positions = model.positions
+        self.dropout = model.dropout
         self.context = model.context
 
     forward = GPT.embed
@@ -35,11 +37,9 @@ class Head(nn.Module):
 
     def __init__(self, model: GPT):
         super().__init__()
-        self.norm, self.head, self.tokens = (
-            model.norm,
-            model.head,
-            None if model.head else model.tokens,
-        )
+        self.norm = model.norm
+        self.head = model.head
+        self.tokens = None if model.head else model.tokens
 
     forward = GPT.project
 
@@ -62,7 +62,9 @@ def stage_of(model: GPT, first: int, end: int, seed: int = 0, device: str = "cpu
     `stage_of(gpt(…, device="meta"), 2, 5)` has the numbers of `sequence(gpt(…))[2:5]`. The model stays as it is.
     Raises ValueError for parts that there are not.
     """
-    parts, known, made = sequence(model), names(model), {}
+    parts = sequence(model)
+    known = names(model)
+    made = {}
     if not 0 <= first <= end <= len(parts):
         raise ValueError(f"there are no parts {first} to {end} of a model of {len(parts)} parts")
     stage = deepcopy(parts[first:end])

@@ -24,7 +24,10 @@ class Backwards:
     `_claim` on its parameters, which lets go by `_unwatch`."""
 
     def _follow(self, reducer: Reducer, averages: bool = True) -> None:
-        self._reducer, self._averages, self._backward, self._watched = reducer, averages, None, {}
+        self._reducer = reducer
+        self._averages = averages
+        self._backward = None
+        self._watched = {}
 
     @contextmanager
     def no_sync(self):

@@ -107,7 +107,10 @@ class Claim:
         let_go: Callable[[], None] = lambda: None,
         detail: str = "",
     ):
-        self.holder, self.kind, self.comm, self.detail = holder, kind, comm, detail
+        self.holder = holder
+        self.kind = kind
+        self.comm = comm
+        self.detail = detail
         self.params: dict[Tensor, None] = {}
         self._masters: list[Tensor] = []
         self._inside: Claim | None = None  # that of the holder which made this one

@@ -53,8 +53,13 @@ class Sampler:
     ):
         if batch < 1 or length < (batch if drop_last else 1):
             raise ValueError(f"{length} samples do not make a batch of {batch}")
-        self.length, self.batch, self.comm, self.seed = length, batch, comm, seed
-        self.shuffle, self.drop_last, self.epoch = shuffle, drop_last, 0
+        self.length = length
+        self.batch = batch
+        self.comm = comm
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.epoch = 0
         self._sizes = even(batch, comm.size, "samples of a batch")
 
     def set_epoch(self, epoch: int) -> None:
@@ -144,7 +149,10 @@ class DataParallel(Backwards, nn.Module):
                 f"a DataParallel is inside the module that is to be one over {comm.size} ranks: leave out "
                 "the one inside, and average over all ranks at once"
             )
-        self.module, self.comm, self.weight, self.compression = module, comm, None, compression
+        self.module = module
+        self.comm = comm
+        self.weight = None
+        self.compression = compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
         self._averaged = None if compression is None else Copies()
         how = (

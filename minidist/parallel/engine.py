@@ -113,8 +113,14 @@ class Engine:
         micro_batches: int,
         rename: Callable[[str], str],
     ):
-        self.module, self.mesh, self.pipeline, self.optimizer = module, mesh, pipeline, optimizer
-        self.zero, self.vocab, self.micro_batches, self.rename = zero, vocab, micro_batches, rename
+        self.module = module
+        self.mesh = mesh
+        self.pipeline = pipeline
+        self.optimizer = optimizer
+        self.zero = zero
+        self.vocab = vocab
+        self.micro_batches = micro_batches
+        self.rename = rename
         self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
         self._data = [data] if zero < 3 else list(module)  # who averages
         # which ranks' gradients make a norm

@@ -39,7 +39,9 @@ def step_time(
     """
     if len(sizes) != len(seconds):
         raise ValueError(f"{len(sizes)} gradients have a size, but {len(seconds)} a time")
-    ready, filled, limit = 0.0, 0, min(first_bucket_bytes, bucket_bytes)
+    ready = 0.0
+    filled = 0
+    limit = min(first_bucket_bytes, bucket_bytes)
     wire = 0.0 if overlap else sum(seconds)  # when it is free
 
     def averaged() -> float:

@@ -61,10 +61,14 @@ class Reducer:
         in_flight: int | None = None,
         first: Callable | None = None,
     ):
-        self.comm, self.overlap, self.algorithm = comm, overlap, algorithm
+        self.comm = comm
+        self.overlap = overlap
+        self.algorithm = algorithm
         self.bucket_bytes, self.first_bucket_bytes = bucket_bytes, first_bucket_bytes
         assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
-        self._bucket, self._in_flight, self._first = bucket, in_flight, first
+        self._bucket = bucket
+        self._in_flight = in_flight
+        self._first = first
         self._early = overlap and first is None  # whether a bucket starts before all are complete
         self.active = False  # whether a backward has begun and not finished
         self.buckets: list[Bucket] = []
@@ -88,7 +92,10 @@ class Reducer:
             self._lay_out(self._order)
         for bucket in self.buckets:
             bucket.missing = set(bucket.params)
-        self.active, self._ready, self._started, self._works = True, [], 0, []
+        self.active = True
+        self._ready = []
+        self._started = 0
+        self._works = []
         # Without weights one pass scales a gradient and moves it; else the sum of the weights is still on its way.
         self._factor = 1 / self.comm.size if weight is None else float(weight > 0)
         self._share = None if weight is None else self._run(share, weight)

@@ -18,7 +18,10 @@ from minidist.study import line
 from minidist.study.picture import TIME_UNITS, Picture, axes, inches, measure, sheet, unit_of
 
 ROW, LABELS = 0.62, 0.62  # inches: between two ranks, and for their names
-MOST_RANKS, MOST_ARROWS, MOST_LABELS, MOST_LINES = 16, 300, 48, 24
+MOST_RANKS = 16
+MOST_ARROWS = 300
+MOST_LABELS = 48
+MOST_LINES = 24
 
 Arrow = tuple[Message, float, float]  # a message with where its arrow starts and ends on the x axis
 

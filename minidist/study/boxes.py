@@ -11,7 +11,9 @@ from minidist.study.picture import Picture, axes, inches, sheet
 
 MOST_PANELS, MOST_PARTS = 4, 64
 # inches: for the name of a panel, between panels, and of a matrix at most
-HEAD, GAP, TALL = 0.34, 0.3, 1.9
+HEAD = 0.34
+GAP = 0.3
+TALL = 1.9
 
 # label, first (row, column), size (rows, columns), hue
 Part = tuple[str, Sequence[int], Sequence[int], int]

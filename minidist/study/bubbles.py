@@ -67,7 +67,9 @@ def published_bubbles() -> list[Rate]:
 
 def simulated(row: dict) -> Rate:
     """One row, a dictionary as `published` gives it, simulated. ValueError for a schedule that is not built here."""
-    p, M, schedule = row["p"], row["M"], row["schedule"]
+    p = row["p"]
+    M = row["M"]
+    schedule = row["schedule"]
     v, place = {"1F1B-I": (row["layers"] // p, "loop"), "ZB-V": (2, "V")}.get(schedule, (1, "loop"))
     passes = 2 if "per CHUNK" in (row["note"] or "") else 1
     columns = {"forward": "T_F_us", "input": "T_B_us", "weight": "T_W_us"}
@@ -75,7 +77,9 @@ def simulated(row: dict) -> Rate:
         "comm": row["T_comm_us"]
     }
     if schedule in SEARCHED:
-        h, a, s = row["hidden"], row["heads"], row["seq"]
+        h = row["hidden"]
+        a = row["heads"]
+        s = row["seq"]
         actions = search(
             p, M, **times, limit=SEARCHED[schedule] * p, rest=32 * h / (34 * h + 5 * a * s)
         )

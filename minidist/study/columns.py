@@ -208,7 +208,9 @@ def memory_columns(
     if not lines:
         return None, []
     names = [c for c in MEMORY if any(timeline.live[c].any() for timeline in lines.values())]
-    series, of, kept = {}, {}, 0
+    series = {}
+    of = {}
+    kept = 0
     for rank, timeline in lines.items():
         some = telling(timeline.total.tolist(), MOST_POINTS // len(lines))
         kept += len(some)
@@ -234,7 +236,10 @@ def telling(total: list[int], most: int) -> list[int]:
 
 def _changes(timeline: Timeline, some: list[int], names: list[str], tick: float) -> dict:
     """What differs from each of the moments to the next; less comes before more, so no sum between is too high."""
-    when, which, change, before = [], [], [], [0] * len(names)
+    when = []
+    which = []
+    change = []
+    before = [0] * len(names)
     live = [timeline.live[name][some].tolist() for name in names]
     for time, now in zip(timeline.times[some].tolist(), zip(*live, strict=True), strict=True):
         for more, k in sorted(

@@ -19,7 +19,11 @@ from minidist.study import line
 from minidist.study.picture import Picture, axes, inches, sheet, short
 from minidist.train.amp.see import Exponents
 
-MOST_ROWS, TALL, GAP, HEAD, FOOT = 6, 1.15, 0.55, 0.45, 0.55  # inches, but for the rows
+MOST_ROWS = 6
+TALL = 1.15
+GAP = 0.55
+HEAD = 0.45
+FOOT = 0.55  # inches, but for the rows
 COLORS = {
     "become 0": line.VERMILION,
     "are subnormal": line.ORANGE,
@@ -47,7 +51,9 @@ def exponents(
         raise ValueError(
             f"none of the {sum(r.total for r in rows.values())} numbers has an exponent: 0, inf or nan"
         )
-    edges, low, high = limits(held.pop()), min(powers) - 1, max(powers) + 2
+    edges = limits(held.pop())
+    low = min(powers) - 1
+    high = max(powers) + 2
     top = max(count / row.total for row in rows.values() for count in row.counts.values())
     with sheet(line.WIDTH, HEAD + len(rows) * (TALL + GAP) + FOOT, title) as fig:
         for i, (name, row) in enumerate(rows.items()):

@@ -25,9 +25,15 @@ from minidist.study.rows import (
     rows_of,
 )
 
-MOST_RANKS, MOST_LISTED, MOST_ARROWS = 256, 8, 300
+MOST_RANKS = 256
+MOST_LISTED = 8
+MOST_ARROWS = 300
 # inches: between two ranks, two lanes of one, …
-BETWEEN, LANES, LABELS, HEAD, FOOT = 0.1, 0.04, 0.85, 0.3, 0.5
+BETWEEN = 0.1
+LANES = 0.04
+LABELS = 0.85
+HEAD = 0.3
+FOOT = 0.5
 MOST_INCHES = 7.0
 MEMORY, ABOVE = 1.05, 0.42  # inches of the areas of memory, and of the words above them
 
@@ -166,7 +172,10 @@ def _chart(
 ) -> None:
     ax, inch = _axes(fig, top, deep, times)
     ax.set_ylim(deep, 0)
-    y, edges, middle, last = 0.0, {}, {}, (None, "")
+    y = 0.0
+    edges = {}
+    middle = {}
+    last = (None, "")
     lanes = len({lane for _, lane, *_ in chart.rows})
     for r, lane, row, tall in chart.rows:
         y += squeeze * (BETWEEN if r != last[0] else LANES * (lane != last[1]))

@@ -9,10 +9,18 @@ form of colour blindness; the yellow is darkened, so that a line of it shows. No
 from __future__ import annotations
 
 CARD, EDGE = "#FBFAF7", "#D8D4CA"
-INK, MUTED, FAINT = "#12151A", "#5B626C", "#E7E4DC"
+INK = "#12151A"
+MUTED = "#5B626C"
+FAINT = "#E7E4DC"
 
-BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#C2B000", "#8E959C"
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+VERMILION = "#D55E00"
+SKY = "#56B4E9"
+PURPLE = "#CC79A7"
+YELLOW = "#C2B000"
+GREY = "#8E959C"
 
 HUES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
 
@@ -61,7 +69,9 @@ DARK = {
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
-SMALL, TEXT, TITLE = 9, 10, 11.5  # points; nothing is set smaller
+SMALL = 9
+TEXT = 10
+TITLE = 11.5  # points; nothing is set smaller
 WIDTH = 9.2  # inches of a full picture
 MARGIN = 0.2  # inches of card around the drawing
 DPI = 192  # two pixels of the PNG for each pixel on the page

@@ -19,7 +19,10 @@ from minidist.study.picture import (
 )
 
 # inches: title and legend, phases, the areas, their time axis
-HEAD, NAMES, TALL, FOOT = 0.85, 0.2, 2.1, 0.55
+HEAD = 0.85
+NAMES = 0.2
+TALL = 2.1
+FOOT = 0.55
 LEFT = line.MARGIN + 0.55
 
 Phases = list[tuple[str, float, float]]

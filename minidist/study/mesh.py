@@ -19,7 +19,10 @@ from minidist.study.picture import Picture, axes, inches, measure, sheet
 from minidist.study.topology import some
 
 # inches: words at the left, height of a rank; ranks side by side; between
-WORDS, CELL, ROW, GAP = 1.0, 0.46, 8, 0.12
+WORDS = 1.0
+CELL = 0.46
+ROW = 8
+GAP = 0.12
 MOST_NODES = 4
 
 

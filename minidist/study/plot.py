@@ -12,7 +12,10 @@ from minidist.comm.trace import Trace
 from minidist.study import line
 from minidist.study.picture import BYTE_UNITS, Picture, axes, inches, measure, sheet, short, unit_of
 
-MOST_LISTED, MOST_BARS, MOST_NUMBERS, MOST_MATRIX = 12, 24, 16, 256
+MOST_LISTED = 12
+MOST_BARS = 24
+MOST_NUMBERS = 16
+MOST_MATRIX = 256
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
@@ -150,7 +153,9 @@ def bars(
             raise ValueError(f"the bar {name!r} is {v}: bars are finite and not negative")
     words = {name: measure(v, unit) for name, v in values.items()}
     left, right = (max(map(inches, names)) + 0.2 for names in (values, words.values()))
-    head, tall, below = (0.62 if title else 0.25), 0.36 * len(values), (0.42 if goal else 0.15)
+    head = 0.62 if title else 0.25
+    tall = 0.36 * len(values)
+    below = 0.42 if goal else 0.15
     with sheet(line.WIDTH, head + tall + below, title) as fig:
         ax = axes(fig, line.MARGIN + left, head, line.WIDTH - 2 * line.MARGIN - left - right, tall)
         _bars(ax, values, words, max(*values.values(), *goal.values(), 0) or 1)

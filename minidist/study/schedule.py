@@ -22,8 +22,13 @@ KINDS = {
     "W": ("backward, weights (W)", line.ORANGE),
     "U": ("update", line.KINDS["update"]),
 }
-LABELS, HEAD, FOOT, TOP = 0.75, 0.3, 0.45, 0.8  # inches
-ROW, MOST_INCHES, MOST_STAGES = 0.27, 7.0, 64
+LABELS = 0.75
+HEAD = 0.3
+FOOT = 0.45
+TOP = 0.8  # inches
+ROW = 0.27
+MOST_INCHES = 7.0
+MOST_STAGES = 64
 CHUNK = 0.62  # how much of its colour a chunk keeps beside the one before
 
 Lists = Sequence[Sequence[Action]]

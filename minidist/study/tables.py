@@ -16,7 +16,10 @@ class Table:
     """Rows of words, shown as HTML in a notebook and as aligned columns elsewhere. `text` is the latter."""
 
     def __init__(self, rows: list[list[str]], columns: list[str], right: list[bool], title: str):
-        self.rows, self.columns, self.right, self.title = rows, columns, right, title
+        self.rows = rows
+        self.columns = columns
+        self.right = right
+        self.title = title
 
     @property
     def text(self) -> str:

@@ -133,7 +133,9 @@ def _racks(ax, cluster: Cluster, racks: int, top: dict[str, float]) -> None:
 
 def _node(ax, cluster: Cluster, node: int, x: float, wide: float, top: dict[str, float]) -> None:
     """A node with what joins its devices, its devices, and its network cards up to the switch."""
-    y, tall, per_node = top["node"], _tall(cluster), cluster.ranks * cluster.devices
+    y = top["node"]
+    tall = _tall(cluster)
+    per_node = cluster.ranks * cluster.devices
     _box(ax, x, y, wide, tall, line.GREY, "", thin=0.12)
     first, last = node * per_node, (node + 1) * per_node - 1
     ranks = f"rank {first}" if first == last else f"ranks {first} to {last}"

@@ -26,7 +26,10 @@ from minidist.study.rows import bars_of, kinds_of, rows_of
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("data.js", "paint.js", "memory.js", "act.js")
 # CSS pixels: of a rank, of a lane under it, of all rows at least and at most
-ROW, LANE, LOW, HIGH = 52, 34, 170, 560
+ROW = 52
+LANE = 34
+LOW = 170
+HIGH = 560
 AROUND, MEMORY = 150, 180  # what is above and below the rows; memory where there is some
 
 

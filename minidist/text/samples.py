@@ -44,7 +44,9 @@ class Samples:
     """
 
     def __init__(self, tokens: Tensor, length: int, seed: int = 0):
-        self.tokens, self.length, self.seed = tokens, length, seed
+        self.tokens = tokens
+        self.length = length
+        self.seed = seed
         self.epoch = (len(tokens) - 1) // max(1, length)
         if length < 1 or self.epoch < 1:
             raise ValueError(f"{len(tokens)} tokens have no piece of {length} with a next token")

@@ -128,7 +128,9 @@ def definitions(source):
 
 def stub(source):
     """What the student gets: as nbgrader makes it."""
-    lines, kept, inside = source.splitlines(), [], False
+    lines = source.splitlines()
+    kept = []
+    inside = False
     for line in lines:
         if line.strip() == BEGIN:
             inside, indent = True, line[: len(line) - len(line.lstrip())]

@@ -45,13 +45,15 @@ NAMES = ["one", "two", "three", "four"]
 @pytest.fixture
 def lesson(tmp_path):
     """Its folder, which a test may change before it asks: what is read is kept."""
-    assignment.cache_clear(), planted.cache_clear()
+    assignment.cache_clear()
+    planted.cache_clear()
     (tmp_path / "assignment.py").write_text(
         GRADER + "".join(EXERCISE.format(name=name) for name in NAMES)
     )
     plant(tmp_path, BUGS)
     yield tmp_path
-    assignment.cache_clear(), planted.cache_clear()
+    assignment.cache_clear()
+    planted.cache_clear()
 
 
 def wrong(exercise, value, title, **more):

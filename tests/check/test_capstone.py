@@ -29,7 +29,9 @@ FACTS = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
 
 def in_python(comm, x, op):
     """Sends first where it can, combines the other way around, by its own arithmetic."""
-    n, right, left = comm.size, (comm.rank + 1) % comm.size, comm.rank - 1
+    n = comm.size
+    right = (comm.rank + 1) % comm.size
+    left = comm.rank - 1
     ends = [len(x) * i // n for i in range(n + 1)]
     part = lambda i: x[ends[i % n] : ends[i % n + 1]]
     for s in range(2 * (n - 1)):

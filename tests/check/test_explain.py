@@ -31,7 +31,10 @@ def test_a_step_too_many():
 
 def test_a_circle():
     def program(comm):
-        comm.recv(torch.ones(1), 1) if comm.rank == 0 else comm.send(torch.ones(1), 3 - comm.rank)
+        if comm.rank == 0:
+            comm.recv(torch.ones(1), 1)
+        else:
+            comm.send(torch.ones(1), 3 - comm.rank)
 
     assert "in a circle" in deadlock(program)
 

@@ -98,7 +98,9 @@ def test_the_noise_in_the_same_message(capsys):
     def together(comm, grad, b):
         both = all_reduce_(comm, torch.cat([grad, (grad @ grad)[None]]), "mean")
         grad.copy_(both[:-1])
-        small, big, large = both[-1], grad @ grad, comm.size * b
+        small = both[-1]
+        big = grad @ grad
+        large = comm.size * b
         return [(large * big - b * small) / (large - b), (small - big) * b * large / (large - b)]
 
     check.noise_scale(together)

@@ -72,7 +72,9 @@ def test_shift_whose_sends_wait():
 
 
 def tree(comm, x, root):
-    n, r, reach = comm.size, (comm.rank - root) % comm.size, 1
+    n = comm.size
+    r = (comm.rank - root) % comm.size
+    reach = 1
     while reach < n:
         if r < reach and r + reach < n:
             comm.send(x, (root + r + reach) % n)

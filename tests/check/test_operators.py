@@ -41,11 +41,9 @@ def by_log(parts):
 def keys_outside(q, k, v, tile):
     """The loops in the other order: what is kept between tiles of keys lies in whole tensors, of q's size at most."""
     q = q * q.shape[1] ** -0.5
-    m, s, a = (
-        torch.full_like(q[:, :1], torch.finfo(q.dtype).min),
-        torch.zeros_like(q[:, :1]),
-        torch.zeros_like(q),
-    )
+    m = torch.full_like(q[:, :1], torch.finfo(q.dtype).min)
+    s = torch.zeros_like(q[:, :1])
+    a = torch.zeros_like(q)
     for kj, vj in zip(k.split(tile), v.split(tile), strict=True):
         for mi, si, ai, qi in zip(*(x.split(tile) for x in (m, s, a, q)), strict=True):
             scores = torch.einsum("td,kd->tk", qi, kj)

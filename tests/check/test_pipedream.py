@@ -28,7 +28,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions 
 
 def test_other_lists(capsys):
     def by_counting(stage, S, M):
-        out, f, b = [], 0, 0
+        out = []
+        f = 0
+        b = 0
         while b < M:
             if f < M and f - b < S - stage:
                 out.append(f"F{f}")
@@ -44,7 +46,9 @@ def test_other_lists(capsys):
 
 def test_other_ways_to_read_lists(capsys):
     def one_walk(words):
-        version, met, late = 0, {}, {}
+        version = 0
+        met = {}
+        late = {}
         for word in words:
             if word[0] == "F":
                 met[word[1:]] = version
@@ -74,7 +78,10 @@ def test_another_store(capsys):
         """Versions by number, with a count of their users."""
 
         def __init__(self, weight):
-            self.versions, self.users, self.newest, self.of = {0: weight.clone()}, {0: 0}, 0, {}
+            self.versions = {0: weight.clone()}
+            self.users = {0: 0}
+            self.newest = 0
+            self.of = {}
 
         def forward(self, m):
             self.of[m] = self.newest
@@ -103,7 +110,10 @@ def test_another_store(capsys):
 def test_other_stages(capsys):
     def with_copies(down, up, part, words, xs, ys, loss_fn, rate):
         """A copy of the module for each micro-batch."""
-        rank, n, held, works = down.rank, down.size, {}, []
+        rank = down.rank
+        n = down.size
+        held = {}
+        works = []
         for word in words:
             m = int(word[1:])
             if word.startswith("F"):
@@ -140,7 +150,10 @@ def swap(weights, numbers):
 
 def with_states(down, up, part, words, xs, ys, loss_fn, rate):
     """The old numbers are put back for the backward, which runs the forward's graph: right for all layers."""
-    first, last, held, works = down.rank == 0, down.rank == down.size - 1, {}, []
+    first = down.rank == 0
+    last = down.rank == down.size - 1
+    held = {}
+    works = []
     weights = list(part.parameters())
     for kind, m in ((word[0], int(word[1:])) for word in words):
         if kind == "F":

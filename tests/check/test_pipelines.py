@@ -34,7 +34,9 @@ def test_other_ways_to_take_the_time(capsys):
             if (s, word) in under_way or (s, word) not in place:
                 raise ValueError("a circle")
             under_way.add((s, word))
-            kind, i, last = word[0], place[s, word], len(lists) - 1
+            kind = word[0]
+            i = place[s, word]
+            last = len(lists) - 1
             needs = [(s, lists[s][i - 1])] if i else []
             needs += (
                 [(s - 1, word)]
@@ -56,7 +58,9 @@ def test_other_ways_to_take_the_time(capsys):
 
 def test_other_lists(capsys):
     def by_counting(stage, S, M):
-        out, f, b = [], 0, 0
+        out = []
+        f = 0
+        b = 0
         while b < M:
             if f < M and f - b < S - stage:
                 out.append(f"F{f}")
@@ -67,7 +71,9 @@ def test_other_lists(capsys):
         return tuple(out)
 
     def late_weights(stage, S, M):
-        out, done, held = [], 0, []
+        out = []
+        done = 0
+        held = []
         for word in by_counting(stage, S, M):
             if word[0] == "F":
                 while done - len(held) < 0 or (int(word[1:]) - (done - len(held)) >= S):
@@ -89,7 +95,10 @@ def test_other_lists(capsys):
 def test_other_stages(capsys):
     def with_grad(down, up, part, words, xs, ys, loss_fn):
         """Gradients by autograd.grad, sends waited for when their stage needs nothing else."""
-        rank, n, held, works = down.rank, down.size, {}, []
+        rank = down.rank
+        n = down.size
+        held = {}
+        works = []
         params = list(part.parameters())
         total = [torch.zeros_like(p) for p in params]
         for word in words:
@@ -125,7 +134,10 @@ def test_other_stages(capsys):
 
     def receives_first(down, up, part, words, xs, ys, loss_fn):
         """All receives of a stage are posted before it begins, in the order of its lists."""
-        rank, n, kept, works = down.rank, down.size, {}, []
+        rank = down.rank
+        n = down.size
+        kept = {}
+        works = []
         numbers = {kind: [int(word[1:]) for word in words if word[0] == kind] for kind in "FB"}
         inputs = {m: xs[m].clone() for m in numbers["F"]}
         grads = {m: torch.empty_like(xs[m]) for m in numbers["B"]}

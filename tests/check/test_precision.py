@@ -163,11 +163,9 @@ def test_other_steps(capsys):
 def test_other_scales_lists_and_ranks(capsys):
     class ByTensor:
         def __init__(self, init, growth, backoff, interval):
-            self.scale, self.how, self.run = (
-                torch.tensor(init, dtype=torch.float64),
-                (growth, backoff, interval),
-                [],
-            )
+            self.scale = torch.tensor(init, dtype=torch.float64)
+            self.how = (growth, backoff, interval)
+            self.run = []
 
         def scaled(self, loss):
             return loss.to(torch.float32).mul(self.scale.float())

@@ -126,14 +126,20 @@ def test_other_ways_to_serve_in_step(capsys):
 
 def on_two_channels(comm, w, gradient, steps, rate, bound=math.inf):
     """As in the lesson: answers on a Comm of their own, and one to everyone in the end."""
-    pushes, answers, n = comm.split(0), comm.split(0), comm.size - 1
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    n = comm.size - 1
     steps = [steps] * n if isinstance(steps, int) else steps
     if comm.rank:
         for _ in range(steps[comm.rank - 1]):
             pushes.send(gradient(answers.recv(w, 0)), 0)
         answers.recv(w, 0)
         return None
-    clock, has, waiting, log, g = [0] * n, [0] * n, list(range(n)), [], torch.empty_like(w)
+    clock = [0] * n
+    has = [0] * n
+    waiting = list(range(n))
+    log = []
+    g = torch.empty_like(w)
     for version in range(sum(steps) + 1):
         least = min((c for c, most in zip(clock, steps, strict=True) if c < most), default=math.inf)
         for k in [k for k in waiting if clock[k] == steps[k] or clock[k] - least <= bound]:

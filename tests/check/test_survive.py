@@ -293,13 +293,18 @@ def test_a_watched_disk():
 
 def test_the_interval_is_the_best():
     """By search, and against failures drawn at random."""
-    cost, restart, hours, devices = 30.0, 200.0, 9000.0, 700
+    cost = 30.0
+    restart = 200.0
+    hours = 9000.0
+    devices = 700
     M = hours * 3600 / devices
     lost = lambda every: cost / every + (every / 2 + restart) / M
     every, least = oracle.interval(cost, restart, hours, devices)
     assert math.isclose(least, lost(every))
     assert all(lost(every * k) > least for k in (0.5, 0.9, 1.1, 2))
-    rng, useful, total = random.Random(0), 0.0, 0.0
+    rng = random.Random(0)
+    useful = 0.0
+    total = 0.0
     for _ in range(5000):
         life = rng.expovariate(1 / M)
         useful, total = useful + life // (every + cost) * every, total + life + restart

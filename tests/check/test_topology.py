@@ -21,7 +21,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions 
 
 def far_half_first(comm, x, root):
     """Who has it gives the far half of its ranks away, and keeps the near one."""
-    place, first, end = (comm.rank - root) % comm.size, 0, comm.size
+    place = (comm.rank - root) % comm.size
+    first = 0
+    end = comm.size
     while end - first > 1:
         middle = (first + end + 1) // 2
         if place == first:
@@ -33,11 +35,9 @@ def far_half_first(comm, x, root):
 
 def lowest_bit(comm, x, root):
     """The parent is the place without its lowest bit; the largest part of the tree is served first."""
-    n, place, distance = (
-        comm.size,
-        (comm.rank - root) % comm.size,
-        1 << (comm.size - 1).bit_length(),
-    )
+    n = comm.size
+    place = (comm.rank - root) % comm.size
+    distance = 1 << (comm.size - 1).bit_length()
     if place:
         distance = place & -place
         comm.recv(x, (root + place - distance) % n)

@@ -38,7 +38,10 @@ def test_peak_from_running_sums(capsys):
         sums, held = [0], {}
         for name, nbytes in events:
             sums.append(sums[-1] + nbytes)
-            held.pop(name) if name in held else held.setdefault(name, nbytes)
+            if name in held:
+                held.pop(name)
+            else:
+                held.setdefault(name, nbytes)
         return [max(sums), sums.index(max(sums)) - 1, held]
 
     check.peak(peak)

@@ -65,7 +65,10 @@ class Check:
     """Calls verbs and compares; `wrong` lists what was not as it should be."""
 
     def __init__(self, comm, algorithm, verbs):
-        self.comm, self.algorithm, self.verbs, self.wrong = comm, algorithm, verbs, []
+        self.comm = comm
+        self.algorithm = algorithm
+        self.verbs = verbs
+        self.wrong = []
         self.native = algorithm == "native"
         ours = ALGORITHMS.get(algorithm)  # "auto" and "native" have all verbs
         self.missing = [v for v in verbs if ours and not hasattr(ours, v.rstrip("_"))]

@@ -41,7 +41,9 @@ def close(x, y, n):
 
 def check(comm, algorithm, verbs=None, lengths=LENGTHS):
     """(what was wrong, the bits of this rank's all-reduces)."""
-    run, wrong, reduced = Run(comm, algorithm), [], []
+    run = Run(comm, algorithm)
+    wrong = []
+    reduced = []
     for verb in verbs or verbs_of(algorithm):
         for length in lengths:
             for what, got, want in getattr(run, verb)(length):
@@ -58,7 +60,10 @@ class Run:
     """Each verb gives (what, result, expected) for one length."""
 
     def __init__(self, comm, algorithm):
-        self.comm, self.n, self.rank, self.algorithm = comm, comm.size, comm.rank, algorithm
+        self.comm = comm
+        self.n = comm.size
+        self.rank = comm.rank
+        self.algorithm = algorithm
         self.roots = sorted({0, comm.size // 2, comm.size - 1})
 
     def do(self, verb, x, **kwargs):

@@ -21,7 +21,9 @@ def chunks_of(rank, lengths, apart):
 
 def check(comm, algorithm):
     """What was wrong."""
-    n, r, wrong = comm.size, comm.rank, []
+    n = comm.size
+    r = comm.rank
+    wrong = []
     for lengths in LENGTHS:
         lengths = lengths[:n]
         for apart in (False, True):
@@ -67,12 +69,16 @@ def test_processes(algorithm, transport):
     assert launch(check, 3, algorithm, transport=transport) == [[]] * 3
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_messages_and_memory(n):
+def test_messages_and_memory(n, apart):
     """In a ring each sends n−1 messages of a chunk. A sum needs room for one chunk beside, an all-gather nothing."""
 
     def program(comm, run):
-        run(comm, list(torch.empty(1200, device="meta").split(1200 // n)))
+        chunks = list(torch.empty(0 if apart else 1200, device="meta").split(1200 // n))
+        if apart:
+            chunks = [torch.empty(1200 // n, device="meta") for _ in range(n)]
+        run(comm, chunks)
 
     for run, room in ((all_gather_, 0), (reduce_scatter_, 4800 // n if n > 1 else 0)):
         world = World(n, device="meta", meter=True)

@@ -16,7 +16,9 @@ from minidist.collectives import (
 )
 from minidist.comm import World
 
-ALPHA, BETA, N = 3e-6, 2e-9, 840 * 8
+ALPHA = 3e-6
+BETA = 2e-9
+N = 840 * 8
 
 
 def run(n, verb, **kwargs):

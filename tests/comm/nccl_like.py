@@ -162,7 +162,9 @@ class Device:
     """Which storages are the device's, and what its streams do with them."""
 
     def __init__(self, gpu: Gpu):
-        self.gpu, self._known, self._limit = gpu, {}, 1000
+        self.gpu = gpu
+        self._known = {}
+        self._limit = 1000
         # a function of PyTorch's that makes tensors of its own, beside those that it was given
         self.within = False
 
@@ -445,7 +447,10 @@ class Operation(dist.Work):
 
     def __init__(self, group: NcclLike, what: str, reads: list[Tensor], writes: list[Tensor], run):
         super().__init__()
-        self.group, self.what, self.where, self.run = group, what, line(), run
+        self.group = group
+        self.what = what
+        self.where = line()
+        self.run = run
         self.finished, self.error = threading.Event(), None
         device, stream = group.device, group.gpu.current_stream()
         self.pending = list(stream.pending)
@@ -496,7 +501,9 @@ class Witness:
     """What this rank is doing, for the others to read when they hang."""
 
     def __init__(self, store: dist.Store, rank: int, size: int):
-        self.store, self.rank, self.size = store, rank, size
+        self.store = store
+        self.rank = rank
+        self.size = size
         self.under_way: list[Operation] = []
         self._main = threading.main_thread()
         threading.Thread(target=self._tell, name="witness", daemon=True).start()
@@ -557,13 +564,19 @@ class NcclLike(dist.ProcessGroup):
 
     def __init__(self, process: Process, store, rank: int, size: int, timeout):
         super().__init__(rank, size)
-        self.gpu, self.device, self.witness = process.gpu, process.device, process.witness
-        self.limit, self.order, self._name = timeout.total_seconds(), Stream(), ""
+        self.gpu = process.gpu
+        self.device = process.device
+        self.witness = process.witness
+        self.limit = timeout.total_seconds()
+        self.order = Stream()
+        self._name = ""
         later = timeout + timedelta(seconds=60)  # a hang is told by us, not by gloo
         gloo = lambda name: dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, size, later)
         self.wires = gloo("wires")
         self.host = None if dist.is_initialized() else gloo("host")
-        self._new, self._condition, self._queue = True, threading.Condition(), []
+        self._new = True
+        self._condition = threading.Condition()
+        self._queue = []
         threading.Thread(target=self._work, name=NAME, daemon=True).start()
 
     def getBackendName(self) -> str:
@@ -656,11 +669,9 @@ class NcclLike(dist.ProcessGroup):
             "all_to_all", "alltoall_base", [input], [output], *given, *_given(opts)
         )
 
-    _allgather_base, _reduce_scatter_base, alltoall_base = (
-        all_gather_single,
-        reduce_scatter_single,
-        all_to_all_single,
-    )
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
 
     def barrier(self, opts=None):
         return self._issue("barrier", [], [], lambda: self.wires.barrier().wait())

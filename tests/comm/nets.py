@@ -9,7 +9,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from minidist.comm import Cluster, Device, World
 
-B, T, H, HEADS = 3, 10, 24, 4
+B = 3
+T = 10
+H = 24
+HEADS = 4
 
 
 class Layer(nn.Module):

@@ -482,7 +482,9 @@ def numbers(comm):
 def test_each_rank_has_its_own_random_numbers_the_same_in_every_world(run):
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    results, again, other = run(numbers, 3), World(3).run(numbers), World(3, seed=1).run(numbers)
+    results = run(numbers, 3)
+    again = World(3).run(numbers)
+    other = World(3, seed=1).run(numbers)
     assert list(results) == list(again)
     assert len({tuple(r) for r in [*results, *other]}) == 6
     assert torch.equal(torch.get_rng_state(), before)
@@ -661,7 +663,10 @@ def test_one_class_is_caught_where_ranks_disagree_or_one_is_gone(run_fast):
     )
 
     def unlike(comm):
-        comm.send(torch.ones(2), 1) if comm.rank == 0 else comm.recv(torch.ones(3), 0)
+        if comm.rank == 0:
+            comm.send(torch.ones(2), 1)
+        else:
+            comm.recv(torch.ones(3), 0)
 
     def gone(comm):
         if comm.rank == 1:

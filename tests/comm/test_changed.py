@@ -40,15 +40,22 @@ def counts_in_a_default(comm, seen=[]):  # noqa: B006
 
 def changing() -> dict:
     """{what: (the name that the message must have, a program that changes it)}."""
-    x, table, nested, names = torch.ones(1), {"steps": 0}, {"a": [[1.0]]}, set()
-    array, queue, tally, lists = np.zeros(3), deque([1]), Counter(), defaultdict(list)
-    meter, rng, generator, dice = (
-        Meter(),
-        np.random.default_rng(0),
-        torch.Generator(),
-        random.Random(0),
-    )
-    count, tensors, buffer, raw = 0, [torch.zeros(2)], torch.zeros(3), bytearray(2)
+    x = torch.ones(1)
+    table = {"steps": 0}
+    nested = {"a": [[1.0]]}
+    names = set()
+    array = np.zeros(3)
+    queue = deque([1])
+    tally = Counter()
+    lists = defaultdict(list)
+    meter = Meter()
+    rng = np.random.default_rng(0)
+    generator = torch.Generator()
+    dice = random.Random(0)
+    count = 0
+    tensors = [torch.zeros(2)]
+    buffer = torch.zeros(3)
+    raw = bytearray(2)
     big = torch.zeros(300_000)
 
     def rebinds(comm):
@@ -170,20 +177,16 @@ def test_a_class_may_be_made_for_the_first_time(run_fast):
 
 class Settings:
     def __init__(self):
-        self.rates, self.name, self.table = (
-            [0.1, float("nan")],
-            "a",
-            {"x": torch.ones(3), 1: np.ones(2)},
-        )
+        self.rates = [0.1, float("nan")]
+        self.name = "a"
+        self.table = {"x": torch.ones(3), 1: np.ones(2)}
 
 
 def test_reading_is_free(run_fast):
-    x, array, settings, pairs = (
-        torch.arange(4.0),
-        np.arange(3),
-        Settings(),
-        [(1, [2, float("nan")]), {3}],
-    )
+    x = torch.arange(4.0)
+    array = np.arange(3)
+    settings = Settings()
+    pairs = [(1, [2, float("nan")]), {3}]
     many, empty = list(range(200_000)), []
 
     def program(comm):
@@ -255,7 +258,9 @@ def test_a_run_after_a_refused_one_is_right(run_fast):
 
 def test_what_is_compared_costs_little(monkeypatch):
     """Each value is looked at once before a run and once after it, however many ranks there are."""
-    data, table, looked = [torch.zeros(1000) for _ in range(500)], {i: i for i in range(50_000)}, []
+    data = [torch.zeros(1000) for _ in range(500)]
+    table = {i: i for i in range(50_000)}
+    looked = []
     look = ranks_program._entries
 
     def counted(value):

@@ -138,7 +138,9 @@ def failing(comm, kind, x):
 
 def again(comm, kind, lengths, times=3):
     """Another length on rank 0, then a right collective; how long all took, and what came."""
-    start, caught, right = time.monotonic(), 0, 0
+    start = time.monotonic()
+    caught = 0
+    right = 0
     for i in range(times):
         x = torch.ones(lengths[comm.rank == 0] + i)
         try:

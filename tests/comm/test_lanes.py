@@ -8,7 +8,9 @@ from minidist.comm.lanes import ThreadLane
 
 
 def test_jobs_run_in_their_order_beside_the_caller():
-    unwaited, go, log = {}, threading.Event(), []
+    unwaited = {}
+    go = threading.Event()
+    log = []
     lane = ThreadLane("the comm", "lane 0", unwaited)
 
     def job(comm, i):

@@ -101,7 +101,10 @@ def test_arguments_out_of_range(kwargs):
 
 
 def die(how):
-    os.kill(os.getpid(), signal.SIGKILL) if how == "kill" else os._exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        os._exit(3)
 
 
 @pytest.mark.parametrize("transport", ["shm", "gloo"])
@@ -373,7 +376,8 @@ def test_the_stop_button_and_a_killed_notebook(script):
 
 def test_a_killed_supervisor():
     def program(comm):
-        os.kill(os.getppid(), signal.SIGKILL) if comm.rank == 0 else None
+        if comm.rank == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
 
     with pytest.raises(RuntimeError, match="supervisor of the ranks died"):
@@ -450,7 +454,10 @@ def test_a_large_print_by_every_rank(capsys):
 
 def test_a_rank_that_closes_its_output():
     def program(comm):
-        sys.stdout.close() if comm.rank == 0 else os.close(1)
+        if comm.rank == 0:
+            sys.stdout.close()
+        else:
+            os.close(1)
         return exchange(comm)
 
     assert launch(program, 2) == [1.0, 0.0]
@@ -590,7 +597,10 @@ def test_errors_show_the_lines_of_a_cell():
 def test_unchecked(transport):
     def program(comm):
         x, y = torch.arange(6.0), torch.zeros(2, 3)
-        comm.send(x, 1, label="a") if comm.rank == 0 else comm.recv(y, 0, label="b")
+        if comm.rank == 0:
+            comm.send(x, 1, label="a")
+        else:
+            comm.recv(y, 0, label="b")
         comm.sendrecv(x.to(torch.int32), 1 - comm.rank, y.view(torch.int32), 1 - comm.rank)
         return y.view(torch.int32).tolist()
 
@@ -599,7 +609,10 @@ def test_unchecked(transport):
 
 def test_unchecked_lengths_are_compared_all_the_same():
     def program(comm):
-        comm.send(torch.ones(2), 1) if comm.rank == 0 else comm.recv(torch.ones(3), 0)
+        if comm.rank == 0:
+            comm.send(torch.ones(2), 1)
+        else:
+            comm.recv(torch.ones(3), 0)
 
     with pytest.raises(
         ValueError, match=r"rank 0 sends \(2,\) float32(.|\n)*rank 1 receives \(3,\) float32"

@@ -84,11 +84,9 @@ def test_a_hang_is_found_with_the_lines_of_both_ranks(program, n, words):
 
 
 def grouped(comm):
-    peer, x, y = (
-        1 - comm.rank,
-        torch.ones(3, device=comm.device),
-        torch.zeros(3, device=comm.device),
-    )
+    peer = 1 - comm.rank
+    x = torch.ones(3, device=comm.device)
+    y = torch.zeros(3, device=comm.device)
     ops = [
         dist.P2POp(dist.isend, x, group=comm.group, group_peer=peer),
         dist.P2POp(dist.irecv, y, group=comm.group, group_peer=peer),

@@ -355,7 +355,9 @@ def messages_of(seed, n, count=40):
 def actions_of(seed, rank, messages):
     """What this rank does: ("post" or "wait", number of the message), in an order that the sequence allows."""
     rng = random.Random(f"{seed} {rank}")
-    turns, latest, ties = [], {}, {}
+    turns = []
+    latest = {}
+    ties = {}
     for i in reversed(range(len(messages))):
         way = messages[i].src, messages[i].dst
         if rank in way:

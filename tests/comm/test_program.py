@@ -129,7 +129,10 @@ def test_what_ranks_would_share_is_refused(runner, program):
         ValueError,
         match=r"the program uses '\w+', an? [\w ]+ of the notebook.*Pass it as an argument",
     ):
-        World(2).run(program) if runner == "world" else launch(program, 2)
+        if runner == "world":
+            World(2).run(program)
+        else:
+            launch(program, 2)
 
 
 def test_functions_among_the_arguments_count():
@@ -224,9 +227,11 @@ def test_seeds():
 
 
 def test_own_random():
-    np.random.seed(1), random.seed(1)
+    np.random.seed(1)
+    random.seed(1)
     expected = np.random.rand(), random.random()
-    np.random.seed(1), random.seed(1)
+    np.random.seed(1)
+    random.seed(1)
     with own_random(3):
         first = np.random.rand(), random.random()
     assert (np.random.rand(), random.random()) == expected

@@ -10,7 +10,9 @@ from minidist.split import uneven
 
 
 def test_the_same_seed_gives_the_same_model_and_another_another():
-    a, b, c = mlp([8, 8, 8], seed=1), mlp([8, 8, 8], seed=1), mlp([8, 8, 8], seed=2)
+    a = mlp([8, 8, 8], seed=1)
+    b = mlp([8, 8, 8], seed=1)
+    c = mlp([8, 8, 8], seed=2)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not torch.equal(a[0].weight, c[0].weight)
     assert not torch.equal(a[0].weight, a[2].weight)  # one shape, two names

@@ -35,7 +35,9 @@ class Copy:
     """The package and its tests in a folder of their own, in which one fault at a time is planted."""
 
     def __init__(self, folder: Path):
-        self.folder, self._writes, self._whole = folder, 0, ""
+        self.folder = folder
+        self._writes = 0
+        self._whole = ""
         for path in repository():
             if path.suffix not in (".ipynb", ".png"):
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,9 @@ class Run:
     """pytest in a process of its own."""
 
     def __init__(self, copy: Copy, tests: list[str], limit: float):
-        self.copy, self._said, self._end = copy, tempfile.TemporaryFile(), time.monotonic() + limit  # noqa: SIM115
+        self.copy = copy
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._end = time.monotonic() + limit
         self._pid = os.fork()
         if self._pid == 0:
             os.setsid()

@@ -23,7 +23,7 @@ FAULTS = {
             "collectives/naive.py",
             "    gather(comm, tokens, 0)\n",
             "",
-            "collectives/test_verbs.py::test_nobody_leaves_a_barrier_before_all_have_come[3-naive]",
+            "collectives/test_verbs.py::test_nobody_leaves_a_barrier_before_all_have_come[4-naive]",
         ),
     ],
     "ring": [
@@ -74,7 +74,7 @@ FAULTS = {
         Fault(
             "the next child's numbers land on the partial sum",
             "collectives/tree.py",
-            "partial, mine, room = combine(room, partial), True, None",
+            "partial = combine(room, partial)\n            mine = True\n            room = None",
             "partial, mine = combine(room, partial), True",
             "collectives/test_algorithms.py::test_in_a_world[tree-8]",
         ),
@@ -84,7 +84,7 @@ FAULTS = {
             '    for distance in children:\n        comm.recv(token.clone(), comm.rank + distance, "barrier")\n'
             '    if v:\n        comm.send(token, _parent(v), "barrier")\n',
             "",
-            "collectives/test_verbs.py::test_nobody_leaves_a_barrier_before_all_have_come[5-tree]",
+            "collectives/test_verbs.py::test_nobody_leaves_a_barrier_before_all_have_come[4-tree]",
         ),
         Fault(
             "the formula of a scatter waits for the latency of every round",

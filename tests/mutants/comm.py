@@ -9,7 +9,7 @@ FAULTS = {
             "comm/world/channel.py",
             "key=lambda op: (op.time, op.pair.src)",
             "key=lambda op: op.pair.src",
-            "comm/world/test_wires.py::test_a_wildcard_receive_takes_the_earliest_not_the_first_posted",
+            "comm/world/test_wires.py::test_a_late_wildcard_receive_takes_what_was_offered_first",
         ),
         Fault(
             "a message does not hold the receiver's port",
@@ -46,13 +46,6 @@ FAULTS = {
             "            raise never_received(run.wires.unread())\n",
             "",
             "comm/world/test_wires.py::test_an_eager_message_that_nobody_receives",
-        ),
-        Fault(
-            "an idle lane is taken for a deadlock",
-            "comm/world/clock.py",
-            "stuck = [f for f in self.fibers if not f.over and not f.idle]",
-            "stuck = [f for f in self.fibers if not f.over]",
-            "comm/world/test_wires.py::test_lanes_share_the_rank_s_wires",
         ),
         Fault(
             "a blocking receive passes what its receiver has posted",
@@ -120,7 +113,7 @@ FAULTS = {
             "comm/charge/ledger.py",
             "        key = storage._cdata\n",
             "        key = x.data_ptr()\n",
-            "comm/charge/test_ledger.py::test_each_storage_is_counted_once",
+            "comm/charge/test_ledger.py",
         ),
         Fault(
             "a buffer that backward reads becomes an activation",

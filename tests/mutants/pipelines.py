@@ -84,7 +84,7 @@ FAULTS = {
         Fault(
             "the spans of earlier steps stay",
             "parallel/pipeline/executor.py",
-            "self.peak, self.spans, self._over = 0, [], []",
+            "self.peak = 0\n        self.spans = []\n        self._over = []",
             "self.peak, self._over = 0, []",
             "parallel/pipeline/test_clock.py::test_the_bubble_of_the_formula[2-4-gpipe-gpipe-1]",
         ),

@@ -93,8 +93,8 @@ FAULTS = {
         Fault(
             "samples of the period before count again",
             "train/local_sgd/optimizer.py",
-            "        self.since, self._weight, self._moved = 0, 0.0, {}\n",
-            "        self.since, self._moved = 0, {}\n",
+            "self.since = 0\n        self._weight = 0.0\n        self._moved = {}",
+            "self.since, self._moved = 0, {}",
             "train/local_sgd/test_optimizer.py::test_uneven_parts[2]",
         ),
         Fault(

@@ -14,8 +14,8 @@ FAULTS = {
         Fault(
             "a worker without samples sends its nan",
             "parallel/server/worker.py",
-            "flat.mul_(weight) if weight else flat.zero_()",
-            "flat.mul_(weight)",
+            "if weight:\n                flat.mul_(weight)\n            else:\n                flat.zero_()  # the mean loss of no samples is nan",
+            "flat.mul_(weight)  # the mean loss of no samples is nan",
             "parallel/server/test_worker.py::test_no_samples_are_zeros",
         ),
         Fault(

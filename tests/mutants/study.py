@@ -218,8 +218,8 @@ FAULTS = {
         Fault(
             "free neighbours stay apart",
             "study/memory/allocator.py",
-            '= "free", "", 0\n        block.segment.join_()\n',
-            '= "free", "", 0\n',
+            "        block.segment.join_()\n",
+            "",
             "study/memory/test_allocator.py::test_free_neighbours_join_and_segments_do_not",
         ),
         Fault(

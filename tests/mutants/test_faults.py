@@ -56,7 +56,9 @@ def test_verdicts(tmp_path):
     seen = Fault("seen", "decide_for_test.py", "return 1", "return 2", "test_decide_for_test.py")
     verdicts = {}
     copy = mutants.Copy.__new__(mutants.Copy)
-    copy.folder, copy._writes, copy._whole = tmp_path, 0, ""
+    copy.folder = tmp_path
+    copy._writes = 0
+    copy._whole = ""
     (tmp_path / "minidist").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / seen.path).write_text("def one():\n    return 1\n\n\ndef unseen():\n    return 3\n")

@@ -49,7 +49,9 @@ class Open:
     """A test without a verdict. given: what its ranks have found, in the order of its questions."""
 
     def __init__(self, name: str, test: Callable, alone: bool):
-        self.name, self.test, self.alone = name, test, alone
+        self.name = name
+        self.test = test
+        self.alone = alone
         self.given: list[bytes] = []  # packed: a comparison may change what it looks at
         self._next = 0
 

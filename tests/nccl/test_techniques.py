@@ -76,7 +76,10 @@ from tests.train.optim import test_clip, test_noise
 from tests.train.optim import test_sharded as test_optim
 from tests.train.remat import test_checkpoint as test_remat
 
-ALL, PAIR, THREE, FOUR = (2, 3, 4), (2,), (3,), (4,)
+ALL = (2, 3, 4)
+PAIR = (2,)
+THREE = (3,)
+FOUR = (4,)
 BOTH = (False, True)
 
 

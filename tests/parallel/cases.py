@@ -8,7 +8,9 @@ from minidist.models import mlp
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
 from tests.largest import largest
 
-FEATURES, CLASSES, SAMPLES = 6, 3, 26
+FEATURES = 6
+CLASSES = 3
+SAMPLES = 26
 
 
 def data(dtype=torch.float64):

@@ -354,11 +354,9 @@ def test_convert():
             }
         )
         module["g"].weight.requires_grad_(False)
-        names, params, buffers = (
-            list(module.state_dict()),
-            list(module.parameters()),
-            list(module.buffers()),
-        )
+        names = list(module.state_dict())
+        params = list(module.parameters())
+        buffers = list(module.buffers())
         converted = SyncBatchNorm.convert(module, comm)
         assert converted is module and list(module.state_dict()) == names
         assert all(
@@ -370,7 +368,9 @@ def test_convert():
         assert {k: type(m) for k, m in module.items() if k in "bcdefg"} == {
             "f": nn.InstanceNorm2d
         } | dict.fromkeys("bcdeg", SyncBatchNorm)
-        a, d, e = module["a"][0], module["d"], module["e"]
+        a = module["a"][0]
+        d = module["d"]
+        e = module["e"]
         assert (type(a), a.momentum, a.eps, a.training, a.affine) == (
             SyncBatchNorm,
             None,

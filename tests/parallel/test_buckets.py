@@ -29,7 +29,9 @@ def test_assign(nbytes, kinds, found):
 def test_every_gradient_has_one_bucket_which_is_not_too_large():
     drawn = random.Random(0)
     for _ in range(200):
-        count, limit, first = drawn.randint(0, 30), drawn.randint(1, 60), drawn.randint(1, 60)
+        count = drawn.randint(0, 30)
+        limit = drawn.randint(1, 60)
+        first = drawn.randint(1, 60)
         nbytes = [drawn.choice([0, 1, 4, 20, 70]) for _ in range(count)]
         kinds = [drawn.choice("ab") for _ in range(count)]
         buckets = assign(nbytes, kinds, limit, first)

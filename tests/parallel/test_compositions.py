@@ -32,7 +32,9 @@ DP, DPC, Z1, Z2, FS, OFF, LOCAL, SBN = KINDS = (
     "LocalSGD",
     "SyncBatchNorm",
 )
-right, again, no = "right", "replaced", "refused"  # a replaced one is right, too
+right = "right"
+again = "replaced"
+no = "refused"  # a replaced one is right, too
 VERDICTS = {
     #        DP     DPC    Z1     Z2     FS     OFF    LOCAL  SBN        the newer one
     DP: (again, again, no, no, no, right, right, right),
@@ -44,7 +46,10 @@ VERDICTS = {
     LOCAL: (no, no, no, no, no, no, again, right),
     SBN: (right, right, right, right, right, right, right, again),
 }
-STEPS, BATCH, H, START = 6, 12, 2, 2
+STEPS = 6
+BATCH = 12
+H = 2
+START = 2
 
 
 def net(seed, norm):

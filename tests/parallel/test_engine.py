@@ -39,7 +39,9 @@ def look(comm, grid, shape, options):
     mesh, model = Mesh(comm, **grid), gpt(**shape, seed=7)
     ours = parallelize(model, mesh, adam, **options)
     x, y = data(0)
-    loss, logits, part = next_token_loss(model(x), y).item(), mine(mesh, model(x)), mine(mesh, x)
+    loss = next_token_loss(model(x), y).item()
+    logits = mine(mesh, model(x))
+    part = mine(mesh, x)
     shown = ours.logits(part)
     assert shown.shape == (*part.shape, SHAPE["vocab"]) and ours.module.training
     found = ours.evaluate(part, mine(mesh, y)), ours.backward(part, mine(mesh, y))
@@ -93,11 +95,9 @@ def part_of(comm, first, then, folder):
         mesh, options = Mesh(comm, **first[0]), first[1]
     else:
         mesh, options = Mesh(comm, **then[0]), then[1]
-    ours, checkpoints, losses = (
-        engine(mesh, seed=0 if then is None else 3, **options),
-        Checkpoints(folder, comm),
-        [],
-    )
+    ours = engine(mesh, seed=0 if then is None else 3, **options)
+    checkpoints = Checkpoints(folder, comm)
+    losses = []
     if then is not None:
         ours.load(checkpoints.latest())
     for step in (0, 1) if then is None else (2, 3):
@@ -157,7 +157,9 @@ class Run:
 
 def stop_and_go(comm, folder):
     """Four steps; two, saved, and two more in a run that began otherwise: losses, and what is held, of both."""
-    whole, first, second = Run(comm, 0), Run(comm, 0), Run(comm, 1)
+    whole = Run(comm, 0)
+    first = Run(comm, 0)
+    second = Run(comm, 1)
     checkpoints, found = Checkpoints(folder, comm), []
     set_random_state(start := random_state())
     found.append(
@@ -187,7 +189,9 @@ def test_stopped_and_resumed_bit_for_bit(tmp_path):
 
 
 def mixed(comm, grid, options):
-    mesh, losses, norms = Mesh(comm, **grid), [], []
+    mesh = Mesh(comm, **grid)
+    losses = []
+    norms = []
     ours = engine(mesh, LOW, **options)
     for step in range(3):
         losses.append(ours.backward(*(mine(mesh, both) for both in data(step))).item())

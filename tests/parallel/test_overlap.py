@@ -48,7 +48,9 @@ def test_sizes_without_times():
 
 @pytest.mark.parametrize("n", [2, 8, 64])
 def test_the_best_size_on_a_slow_wire_is_a_square_root(n):
-    count, total, compute = 1000, 4_000_000, 1e-2
+    count = 1000
+    total = 4_000_000
+    compute = 1e-2
     sizes, seconds = [total // count] * count, [compute / count] * count
     alpha, beta = 1e-5 / n, 2e-8
     best = best_bucket(sizes, seconds, n, alpha, beta, range(4000, 400_001, 4000))
@@ -59,7 +61,12 @@ def test_the_best_size_on_a_slow_wire_is_a_square_root(n):
 
 
 def test_the_best_size_on_a_fast_wire_keeps_up_with_backward():
-    count, total, compute, n, alpha, beta = 4000, 4_000_000, 1.0, 4, 1e-3, 2e-8
+    count = 4000
+    total = 4_000_000
+    compute = 1.0
+    n = 4
+    alpha = 1e-3
+    beta = 2e-8
     sizes, seconds = [total // count] * count, [compute / count] * count
     least = 2 * (n - 1) * alpha / (compute / total - 2 * (n - 1) / n * beta)
     best = best_bucket(sizes, seconds, n, alpha, beta, range(1000, 400_001, 1000))
@@ -79,7 +86,9 @@ def modelled(n, alpha=ALPHA, beta=BETA):
 
 def alone(comm, batch=256):
     """Bytes of each gradient and the seconds until it is ready, in the order of readiness, without any message."""
-    module, sizes, times = mlp(LAYERS, device="meta"), [], []
+    module = mlp(LAYERS, device="meta")
+    sizes = []
+    times = []
     for p in module.parameters():
         p.register_post_accumulate_grad_hook(
             lambda p: sizes.append(p.nbytes) or times.append(comm.now())

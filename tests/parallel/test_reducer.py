@@ -218,7 +218,8 @@ def test_two_models_in_one_backward():
             for s in (1, 2)
         )
         for _ in range(2):
-            one.zero_grad(), two.zero_grad()
+            one.zero_grad()
+            two.zero_grad()
             x = batch_of(comm.rank)
             (one(x) * two(x)).sum(1).mean().backward()
         return gradients(one.module) | {f"two.{k}": g for k, g in gradients(two.module).items()}
@@ -238,7 +239,10 @@ def test_a_rank_without_work_calls_average_at_every_step():
             model.zero_grad()
             idle = comm.rank == step % comm.size
             model.weight = 0 if idle else 2
-            model.average() if idle else mse(model(batch_of(step)), 0).backward()
+            if idle:
+                model.average()
+            else:
+                mse(model(batch_of(step)), 0).backward()
         return gradients(model.module)
 
     module = mlp(SIZES, dtype=torch.float64)

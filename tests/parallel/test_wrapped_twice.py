@@ -381,7 +381,10 @@ def test_a_part_is_refused_and_the_whole_replaces(kind):
         first = MAKE[kind](other[0], comm)
         MAKE[kind](other, comm)
         with pytest.raises(RuntimeError, match=f"{kind} was replaced"):
-            first.no_sync().__enter__() if hasattr(first, "no_sync") else first.average()
+            if hasattr(first, "no_sync"):
+                first.no_sync().__enter__()
+            else:
+                first.average()
 
     World(2).run(program)
 

@@ -444,7 +444,10 @@ SELDOM = {
 
 
 # ---------------------------------------------------------------------------------------------- tensor, vocabulary
-HIDDEN, HEADS, TOKENS, VOCAB = 24, 6, 12, 13
+HIDDEN = 24
+HEADS = 6
+TOKENS = 12
+VOCAB = 13
 
 
 def weighted(y):
@@ -582,7 +585,9 @@ def tied_ends(comm):
     whole = seeded_(
         nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(comm.size))).double()
     )
-    part, first, last = whole[comm.rank], comm.rank == 0, comm.rank == comm.size - 1
+    part = whole[comm.rank]
+    first = comm.rank == 0
+    last = comm.rank == comm.size - 1
     tied = {}
     if first or last:
         part.weight = nn.Parameter(initial(0, "tied", (FEATURES, FEATURES)).double())

@@ -45,7 +45,9 @@ def told(trace, **chosen):
 @pytest.mark.parametrize("trace", [step(), gather(5), ring(3), ring(4, nbytes=0)])
 def test_messages_and_spans_come_back(trace):
     shown, run = told(trace)
-    tick, words, lanes = run["tick"], run["words"], run["lanes"]
+    tick = run["tick"]
+    words = run["words"]
+    lanes = run["lanes"]
     near = lambda ticks, seconds: abs(ticks * tick - seconds) <= 0.51 * tick
     assert run["messages"]["count"] == len(trace) and run["spans"]["count"] == len(trace.spans)
     for m, row in zip(trace, rows(run["messages"]), strict=True):
@@ -193,7 +195,10 @@ def test_a_trace_without_time_is_refused():
 def live(table, rank, tick):
     """(seconds, live bytes by category) after each change that a page is told of."""
     series = table["series"][table["of"][rank]]
-    count, names, held, time = series["count"], [name for name, _ in table["categories"]], {}, 0
+    count = series["count"]
+    names = [name for name, _ in table["categories"]]
+    held = {}
+    time = 0
     for later, which, change in zip(
         *(unpacked(series[k], count) for k in ("time", "category", "change")), strict=True
     ):
@@ -256,7 +261,9 @@ class Skipping:
     """A Timeline without its middle moment, as thinning leaves one."""
 
     def __init__(self, line):
-        self.times, self.total, self.peak = line.times[[0, 2]], line.total[[0, 2]], line.peak
+        self.times = line.times[[0, 2]]
+        self.total = line.total[[0, 2]]
+        self.peak = line.peak
         self.live = {name: bytes_[[0, 2]] for name, bytes_ in line.live.items()}
 
 

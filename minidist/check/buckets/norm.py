@@ -246,7 +246,9 @@ class SyncBackward(Exam):
         one, two = (
             sum(f(a) for a in args) for f in (lambda a: a[0].sum(0), lambda a: (a[0] * a[1]).sum(0))
         )
-        mine, mine2, zero = dy.sum(0), (dy * normal).sum(0), 0 * one
+        mine = dy.sum(0)
+        mine2 = (dy * normal).sum(0)
+        zero = 0 * one
 
         def dx(a, b, by=count, factor=scale):
             return factor * (dy - a / by - normal * b / by)

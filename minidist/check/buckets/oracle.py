@@ -50,7 +50,9 @@ def fill(nbytes: list[int], room: int, first: int) -> list[list[int]]:
 def buckets_hooked(comm: Comm, params: list[Tensor], buckets: list[list[int]], beside: bool = True):
     """How it may be done: hooks that start buckets in order, and what waits. With `beside` False: all in the end."""
     bucket_of = {params[i]: k for k, bucket in enumerate(buckets) for i in bucket}
-    missing, works, handles = [len(b) for b in buckets], [], []
+    missing = [len(b) for b in buckets]
+    works = []
+    handles = []
 
     def start() -> None:
         some = [params[i] for i in buckets[len(works)]]

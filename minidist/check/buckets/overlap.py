@@ -283,7 +283,9 @@ class AccumulateOverlapped(Exam):
         return timed(n)
 
     def run(self, comm: Comm, yours, values, depth, buckets, order, steps):
-        model, found, called = Network(values, depth), [], []
+        model = Network(values, depth)
+        found = []
+        called = []
         params = model.params()
 
         def micro(x: Tensor) -> None:
@@ -307,7 +309,9 @@ class AccumulateOverlapped(Exam):
         }
 
     def judge(self, case, args, outcome):
-        model, n, k = Network(*args[0][:2]), case.n, case.given[1]
+        model = Network(*args[0][:2])
+        n = case.n
+        k = case.given[1]
         for r, got in enumerate(outcome.results):
             if got["called"] != 2 * k:
                 raise Wrong(

@@ -26,7 +26,9 @@ FORBIDDEN = (
     "minidist.check.buckets.oracle",
     "torch.nn.parallel",
 )
-ALPHA, BETA, FLOPS = 1e-5, 1e-9, 2e8
+ALPHA = 1e-5
+BETA = 1e-9
+FLOPS = 2e8
 
 
 def timed(n: int) -> World:

@@ -16,7 +16,9 @@ from ...comm.base import Comm
 from ...comm.torchdist import CommGroup
 from ...comm.world.world import WorldComm
 
-SIZES, RATE, STEPS = (35, 7, 21, 3), 0.05, 3  # of the four parameters: 5 × 7 and 7, 7 × 3 and 3
+SIZES = (35, 7, 21, 3)
+RATE = 0.05
+STEPS = 3  # of the four parameters: 5 × 7 and 7, 7 × 3 and 3
 
 
 def network(start: Tensor) -> nn.Module:

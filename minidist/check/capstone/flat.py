@@ -126,7 +126,9 @@ class ReduceSingle(FlatExam):
         return {"output": alias, "input": x}
 
     def judge(self, case, args, outcome):
-        xs, op, n = [x for x, _ in args], case.given[1], case.n
+        xs = [x for x, _ in args]
+        op = case.given[1]
+        n = case.n
         chunks = [x.tensor_split(n) for x in xs]
         done = [oracle.combined([c[i] for c in chunks], op) for i in range(n)]
         for r, got in enumerate(outcome.results):

@@ -45,7 +45,9 @@ class Later(Exam):
 
     def run(self, comm: Comm, yours, xs, fails, words):
         """Two jobs of n−1 messages, while the program sends its own; they meet only where the lane is not a lane."""
-        n, r, token = comm.size, comm.rank, torch.zeros(1)
+        n = comm.size
+        r = comm.rank
+        token = torch.zeros(1)
         error = (OSError, Torn, ValueError)[n - 2](words)
         calls = [Call(comm, yours, x, i, error if i == fails else None) for i, x in enumerate(xs)]
         if any(call.found["kind"] is not None for call in calls):
@@ -136,7 +138,9 @@ class Call:
     """One call of an answer. `found`: plain values, what became of it."""
 
     def __init__(self, comm: Comm, yours, x: Tensor, i: int, error: Exception | None):
-        n, r, self.y = comm.size, comm.rank, x.clone()
+        n = comm.size
+        r = comm.rank
+        self.y = x.clone()
         self.result = ([self.y], self.y, {"y": self.y}, "the sum is there")[(n + i) % 4]
         self.found = {"kind": None, "jobs": [], "told": [], "error": None}
 

@@ -115,7 +115,9 @@ class MyBatches(Exam):
             )
 
     def _part(self, rank: int, part, b: int, right: list[Tensor], order: Tensor) -> None:
-        n, want, name = len(right), right[rank], f"the part of batch {b}"
+        n = len(right)
+        want = right[rank]
+        name = f"the part of batch {b}"
         batch = torch.cat(right)
         if isinstance(part, Tensor) and part.equal(batch) and n > 1:
             raise Wrong(
@@ -172,11 +174,9 @@ class Accumulate(ReplicaExam):
     def draw(self, case, rng):
         kind, k = case.given
         dtype = torch.float32 if case.n == 2 else torch.float64
-        model, size, user = (
-            drawn(kind, rng, dtype),
-            int(torch.randint(1, 4, (), generator=rng)),
-            one_of(case.n, rng),
-        )
+        model = drawn(kind, rng, dtype)
+        size = int(torch.randint(1, 4, (), generator=rng))
+        user = one_of(case.n, rng)
         stale = case == self.cases[0] or int(torch.randint(2, (), generator=rng))
         return [
             (
@@ -211,7 +211,9 @@ class Accumulate(ReplicaExam):
         return {"grads": grads(module), "state": state(module), "log": log}
 
     def judge(self, case, args, outcome):
-        model, n, k = Model(*args[0][:3]), case.n, case.given[1]
+        model = Model(*args[0][:3])
+        n = case.n
+        k = case.given[1]
         parts, stale = [a[3] for a in args], [a[4] for a in args]
         all_ = together([part for mine in parts for part in mine])
         whole, other = gradient(model, *all_, loss_fn), gradient(model, *all_)

@@ -44,7 +44,9 @@ class ClipGrid(Exam):
 
     def draw(self, case, rng):
         d, p, t, order, factor = case.given
-        grid, made, own = Grid(d, p, t, order), {}, []
+        grid = Grid(d, p, t, order)
+        made = {}
+        own = []
         kinds, shapes = oracle.held(grid, rng)
         for rank in range(grid.size):
             at, grads = grid.place(rank), {}

@@ -41,15 +41,19 @@ def skeleton(
     part = torch.empty(12 * hidden**2 * layers // (pp * tp), dtype=torch.bfloat16, device="meta")
     first, last = mesh.pp.rank == 0, mesh.pp.rank == pp - 1
     for _ in range(M):
-        None if first else mesh.pp.recv(x, mesh.pp.rank - 1)
+        if not first:
+            mesh.pp.recv(x, mesh.pp.rank - 1)
         for _ in range(2 * layers // pp):
             all_reduce_(mesh.tp, x, algorithm="ring")
-        None if last else mesh.pp.send(x, mesh.pp.rank + 1)
+        if not last:
+            mesh.pp.send(x, mesh.pp.rank + 1)
     for _ in range(M):
-        None if last else mesh.pp.recv(x, mesh.pp.rank + 1)
+        if not last:
+            mesh.pp.recv(x, mesh.pp.rank + 1)
         for _ in range(2 * layers // pp):
             all_reduce_(mesh.tp, x, algorithm="ring")
-        None if first else mesh.pp.send(x, mesh.pp.rank - 1)
+        if not first:
+            mesh.pp.send(x, mesh.pp.rank - 1)
     all_reduce_(mesh.dp, part, algorithm="ring")
 
 

@@ -110,7 +110,9 @@ class Synchronize(Exam):
         )
 
     def _traffic(self, grid: Grid, own, args, outcome) -> None:
-        M, sent, ranks = args[0][0][4], oracle.by_axis(grid, outcome.sent), range(grid.size)
+        M = args[0][0][4]
+        sent = oracle.by_axis(grid, outcome.sent)
+        ranks = range(grid.size)
         moved = {"dp": oracle.KINDS, "tp": ("partial",), "pp": ("tied",)}
         for axis, kinds in moved.items():
             n = 2 if axis == "pp" else grid.sizes[axis]

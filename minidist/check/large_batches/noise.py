@@ -48,7 +48,9 @@ class NoiseScale(Exam):
         return {"found": pair, "grad": mine}
 
     def judge(self, case, args, outcome):
-        grads, b, n = [a[0] for a in args], args[0][1], case.n
+        grads = [a[0] for a in args]
+        b = args[0][1]
+        n = case.n
         mean = sum(grads) / n
         for r, got in enumerate(outcome.results):
             alike(r, got["grad"], mean, "grad")
@@ -78,11 +80,15 @@ class NoiseScale(Exam):
             or not all(type(x) in (int, float) for x in got)
         ):
             raise Wrong(f"rank {r}: it should return two numbers, |G|² and tr(Σ).")
-        got, want, mean = list(map(oracle.within, got)), oracle.terms(grads, b), sum(grads) / n
+        got = list(map(oracle.within, got))
+        want = oracle.terms(grads, b)
+        mean = sum(grads) / n
         if close(got, want):
             return
         sq = lambda g: float((g * g).sum())
-        small, big, own = sum(map(sq, grads)) / n, sq(mean), sq(grads[r])
+        small = sum(map(sq, grads)) / n
+        big = sq(mean)
+        own = sq(grads[r])
         solve = lambda s, l, x, y: ((y * l - x * s) / (y - x), (s - l) / (1 / x - 1 / y))
         looks = {
             "Those are for this rank's own |g|²: average it over the ranks.": solve(

@@ -155,7 +155,10 @@ class Lamb:
     """LAMB on whole flat tensors: You et al. 2020, algorithm 2. slip: one of LAMB_SLIPS.  n: ranks, for one of them."""
 
     def __init__(self, weights: list[Tensor], plain: list[bool], n: int, slip: str = ""):
-        self.w, self.plain, self.n, self.slip = [w.clone() for w in weights], plain, n, slip
+        self.w = [w.clone() for w in weights]
+        self.plain = plain
+        self.n = n
+        self.slip = slip
         self.m, self.v = ([torch.zeros_like(w) for w in weights] for _ in range(2))
 
     def step(

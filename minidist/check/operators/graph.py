@@ -53,11 +53,9 @@ class Roofline(Exam):
             raise Wrong(
                 f"the result is ({kind(got)}, {kind(word)}), and should be a number and a word."
             )
-        start, memory, compute = (
-            launches * device["launch"],
-            nbytes / device["bandwidth"],
-            flops / device["peak"],
-        )
+        start = launches * device["launch"]
+        memory = nbytes / device["bandwidth"]
+        compute = flops / device["peak"]
         looks = {
             start
             + memory

@@ -12,13 +12,18 @@ class PredictOperators(Prediction):
 
 def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict, dict]:
     """AdamW in fp32 on an H100, an addition and a product in bf16, scores in bf16; and the usual slips."""
-    launch, bandwidth, single, half = 5e-6, 3.35e12, 67e12, 989e12
+    launch = 5e-6
+    bandwidth = 3.35e12
+    single = 67e12
+    half = 989e12
     # ms
     start, move = (
         1e3 * 8 * tensors * launch,
         lambda numbers: 1e3 * numbers * weights * 4 / bandwidth,
     )
-    scores, edge, ridge = heads * T * T * 2 / 2**20, launch * bandwidth / 6, 3 * half / bandwidth
+    scores = heads * T * T * 2 / 2**20
+    edge = launch * bandwidth / 6
+    ridge = 3 * half / bandwidth
     values = {
         "launches": 8 * tensors,
         "loop_ms": start + move(21),

@@ -73,7 +73,9 @@ def normalizer(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
 def sums(parts: list[Tensor]) -> Looks:
     """What a wrong sum may be."""
     whole, (m, s) = torch.cat(parts, 1), normalizer(parts)
-    running, kept, m_so_far = [], torch.zeros_like(m), torch.full_like(m, torch.finfo(m.dtype).min)
+    running = []
+    kept = torch.zeros_like(m)
+    m_so_far = torch.full_like(m, torch.finfo(m.dtype).min)
     for part in parts:
         m_so_far = torch.maximum(m_so_far, part.amax(1))
         kept = kept + (part - m_so_far[:, None]).exp().sum(1)

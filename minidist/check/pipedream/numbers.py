@@ -12,7 +12,9 @@ class PredictPipeDream(Prediction):
 
 def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict, dict]:
     """Versions and staleness of a stage, bytes of all stages by rule, updates of 2BW."""
-    stash, vertical, two = nbytes * S * (S + 1) // 2, nbytes * S * S, 2 * nbytes * S
+    stash = nbytes * S * (S + 1) // 2
+    vertical = nbytes * S * S
+    two = 2 * nbytes * S
     wrong_way = "It is the other way round: the last stage goes back at once."
     forgot, mega = (
         "That is S − 1 + … + 0: the newest version counts, too.",

@@ -97,13 +97,11 @@ class RunPipeDream(RunStage):
 
     def _weights(self, args: list[tuple], found: list[list[Tensor]], more: int) -> None:
         """more: updates by which gradients are later than in PipeDream's own list."""
-        S, weights, xs, ys, rate = (
-            len(args),
-            [own[0] for own in args],
-            args[0][2],
-            args[-1][3],
-            args[0][4],
-        )
+        S = len(args)
+        weights = [own[0] for own in args]
+        xs = args[0][2]
+        ys = args[-1][3]
+        rate = args[0][4]
         want, looks = _expected(S, weights, xs, ys, rate, more)
         # the last stage first: what is wrong goes on to the stages before
         for s in reversed(range(S)):

@@ -76,7 +76,10 @@ class Store(Exam):
         return [(row, drawn(), [drawn() for word in row if word[0] == "U"], rate)]
 
     def run(self, comm: Comm, yours, row, weight, grads, rate):
-        mine, steps, seen, counts = weight.clone(), [g.clone() for g in grads], [], []
+        mine = weight.clone()
+        steps = [g.clone() for g in grads]
+        seen = []
+        counts = []
         with Made([mine, *steps]) as made:
             for found in walk(yours(mine), row, steps, rate):
                 seen.append(copied(found))

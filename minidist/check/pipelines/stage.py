@@ -103,7 +103,11 @@ class RunStage(Exam):
         return part_of(weights)
 
     def run(self, comm: Comm, yours, weights, order, xs, ys):
-        part, log, alive, most, works = self.part(weights), [], [0], [0], []
+        part = self.part(weights)
+        log = []
+        alive = [0]
+        most = [0]
+        works = []
         kept, forwards = [x.clone() for x in xs], [word for word in order if word[0] == "F"]
 
         def watch(module, inputs, output):

@@ -17,7 +17,10 @@ from .oracle import FORBIDDEN
 
 KINDS = ("white", "black", "gray", "unlisted")
 NAMES = ("matmul", "softmax", "cat")
-f16, bf16, f32, f64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+f16 = torch.float16
+bf16 = torch.bfloat16
+f32 = torch.float32
+f64 = torch.float64
 CAST = (f16, bf16, f32)
 
 

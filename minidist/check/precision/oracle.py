@@ -111,7 +111,10 @@ class Masters:
         self.weights, self.masters, self.momenta = (
             [x.clone() for x in some] for some in (weights, masters, momenta)
         )
-        self.scale, self.lr, self.mu, self.slip = scale, lr, mu, slip
+        self.scale = scale
+        self.lr = lr
+        self.mu = mu
+        self.slip = slip
 
     def step(self, grads: list[Tensor | None]) -> bool:
         """Whether it stepped."""
@@ -144,7 +147,9 @@ class Masters:
         )
 
     def _update(self, i: int) -> None:
-        w, m, sign = self.weights[i], self.masters[i], -1 if self.slip == "climbs" else 1
+        w = self.weights[i]
+        m = self.masters[i]
+        sign = -1 if self.slip == "climbs" else 1
         if self.slip == "from weights":
             m.copy_(w)
         m.sub_(sign * self.lr * self.momenta[i])
@@ -170,7 +175,9 @@ def scales(
     init: float, growth: float, backoff: float, interval: int, found: list[bool], slip: str = ""
 ) -> list[float]:
     """The scale after each update. slip: "keeps counting", "one late", "one early", "after each", "never resets"."""
-    scale, good, out = init, 0, []
+    scale = init
+    good = 0
+    out = []
     for bad in found:
         if bad:
             scale *= backoff

@@ -75,7 +75,9 @@ class Scaler(Exam):
         return resumed
 
     def _alone(self, yours, how, found, at, loss, half):
-        whole, one, seen = yours(*how), yours(*how), []
+        whole = yours(*how)
+        one = yours(*how)
+        seen = []
         first = bare(whole.scale)
         for bad in found:
             whole.update(bad)

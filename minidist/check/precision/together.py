@@ -145,7 +145,9 @@ class ShardedStep(Exam):
 
     def _traffic(self, case: Case, outcome: Outcome) -> None:
         for r in range(case.n):
-            most, count, sent = 2 * (case.n - 1), outcome.messages(r), outcome.nbytes(r)
+            most = 2 * (case.n - 1)
+            count = outcome.messages(r)
+            sent = outcome.nbytes(r)
             if sent > most * FLAG or count > most:
                 raise Wrong(
                     f"all is right, but rank {r} sends {count} messages, {sent} bytes: one flag is enough, at "

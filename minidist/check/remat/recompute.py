@@ -54,7 +54,11 @@ class Block:
     """sin of 2 tanh(x w + b) w + b, times `factor`: counts its calls, and whether they made a graph."""
 
     def __init__(self, w: Tensor, b: Tensor):
-        self.w, self.b, self.calls, self.factor, self.begin = w, b, [], 1.0, lambda: None
+        self.w = w
+        self.b = b
+        self.calls = []
+        self.factor = 1.0
+        self.begin = lambda: None
 
     def __call__(self, x: Tensor) -> Tensor:
         self.begin()
@@ -89,7 +93,10 @@ def chained(
         block.factor = factor
     if isinstance(y, Tensor) and y.requires_grad:
         dy = torch.arange(1.0, 1 + y.numel(), dtype=y.dtype).view_as(y)
-        y.backward(dy) if back is None else back(order, hidden[:-1], dy)
+        if back is None:
+            y.backward(dy)
+        else:
+            back(order, hidden[:-1], dy)
     grads = [p.grad for pair in weights for p in pair]
     return {
         "y": y if isinstance(y, Tensor) else None,

@@ -24,7 +24,9 @@ def drop(x: Tensor, scale: float, more: float = 1.0) -> Tensor:
 
 def planned(calls: str) -> list[tuple[bool, bool, int]]:
     """Of each call: is it a `first` (F, f) or an `again` (A, a), of which function, and the number of its run."""
-    open_runs, plan, count = {True: [], False: []}, [], 0
+    open_runs = {True: [], False: []}
+    plan = []
+    count = 0
     for call in calls:
         mine = open_runs[call.isupper()]
         if call in "Ff":
@@ -58,7 +60,9 @@ class Twice(Exam):
 
     def run(self, comm: Comm, yours, seed, plan, xs):
         torch.manual_seed(seed)
-        ran, outs, states = [], [], []
+        ran = []
+        outs = []
+        states = []
 
         def fn(x, *more):
             ran.append(next((i for i, y in enumerate(xs) if y is x), -1))

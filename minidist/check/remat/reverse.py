@@ -39,11 +39,9 @@ class Part(nn.Module):
 
     def __init__(self, w: Tensor, b: Tensor, runs: list | None = None):
         super().__init__()
-        self.w, self.b, self._runs = (
-            nn.Parameter(w.clone()),
-            nn.Parameter(b.clone()),
-            [] if runs is None else runs,
-        )
+        self.w = nn.Parameter(w.clone())
+        self.b = nn.Parameter(b.clone())
+        self._runs = [] if runs is None else runs
 
     def forward(self, x: Tensor) -> Tensor:
         self._runs.append(1)
@@ -143,7 +141,9 @@ class ReversibleBackward(Exam):
                 },
             }
         for i in (1, 0, 2, 3):  # x1 comes from x2
-            name, mine, right = NAMES[i], found[i], want[i]
+            name = NAMES[i]
+            mine = found[i]
+            right = want[i]
             if not isinstance(mine, Tensor) or mine.shape != right.shape:
                 raise Wrong(
                     f"{name} should be a tensor of shape {tuple(right.shape)}, and is "

@@ -70,7 +70,9 @@ class AccumulateTokens(Exam):
         ]
 
     def run(self, comm: Comm, yours, w, before, micros):
-        w, calls, graphs = w.clone().requires_grad_(), [], []
+        w = w.clone().requires_grad_()
+        calls = []
+        graphs = []
         w.grad = before.clone()
 
         def loss(micro):
@@ -147,7 +149,9 @@ class AccumulateTokens(Exam):
             raise Wrong("after it, .grad is None: `backward` adds to it.")
         if near(grad - before, want):
             return
-        k, sizes, rows = len(grads), [count(m) for m in micros], [len(m) for m in micros]
+        k = len(grads)
+        sizes = [count(m) for m in micros]
+        rows = [len(m) for m in micros]
         mix = lambda weights: sum(g * w for g, w in zip(grads, weights))
         total = sum(sizes)
         looks = {

@@ -28,7 +28,9 @@ def server_slips(
     """The values of `predict_server`, and slips."""
     wire = nbytes * beta
     one, ring = compute + 2 * alpha + (n + 1) * wire, compute + 2 * (n - 1) * (alpha + wire / n)
-    servers, gradients, d = n / (wanted / wire - 1), (n - 1) * slower + 1, n - 1
+    servers = n / (wanted / wire - 1)
+    gradients = (n - 1) * slower + 1
+    d = n - 1
     into, stalest = n * nbytes / servers, (n - 1) * (2 * bound + 1)
     rate = 2 * math.sin(math.pi / (4 * d + 2)) / curvature
     values = {

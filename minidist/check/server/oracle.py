@@ -59,13 +59,11 @@ def as_they_come(
             comm.recv(w, 0)
             comm.send(gradient(w), 0)
         return []
-    log, clock, has, waiting, g = (
-        [],
-        [0] * n,
-        [0] * n,
-        [k for k in range(n) if steps[k]],
-        torch.empty_like(w),
-    )
+    log = []
+    clock = [0] * n
+    has = [0] * n
+    waiting = [k for k in range(n) if steps[k]]
+    g = torch.empty_like(w)
     for version in range(sum(steps)):
         slowest = min(c for c, most in zip(clock, steps, strict=True) if c < most)
         for k in [k for k in waiting if clock[k] - slowest <= bound]:

@@ -26,7 +26,10 @@ class Gradient:
     """`gradient(w)` of one worker. offsets[t], seconds[t]: of its step t.  seen: the weights it was called with."""
 
     def __init__(self, scale: float, offsets: Tensor, seconds: list[float]):
-        self.scale, self.offsets, self.seconds, self.seen = scale, offsets, seconds, []
+        self.scale = scale
+        self.offsets = offsets
+        self.seconds = seconds
+        self.seen = []
 
     def __call__(self, w: Tensor) -> Tensor:
         t = len(self.seen)

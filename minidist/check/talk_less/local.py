@@ -43,7 +43,9 @@ class LocalSgd(Exam):
         return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
 
     def run(self, comm: Comm, yours, start, noises, steps, H):
-        params, calls, seen = cut(start.clone()), [], []
+        params = cut(start.clone())
+        calls = []
+        seen = []
 
         def step(t):
             calls.append(t if type(t) is int else -1)

@@ -16,7 +16,9 @@ def talk_less_slips(
     """Bytes of a rank in a step: dense, sparse, 16 bits; of a run of Local SGD; numbers of two thin matrices; seconds
     of a dense step on the wire; from how many ranks on a sparse step sends as much as a dense one."""
     ring, k = 2 * (n - 1) / n, psi * share
-    dense, sparse, run = ring * 4 * psi, (n - 1) * 6 * k, steps / H * ring * 4 * psi
+    dense = ring * 4 * psi
+    sparse = (n - 1) * 6 * k
+    run = steps / H * ring * 4 * psi
     thin = 2 * side * rank
     values = {
         "dense": dense,

@@ -34,7 +34,9 @@ def compressed(
     grads: Sequence[Tensor], k: int, m: float, limit: float, n: int, slip: str | None = None
 ) -> Steps:
     """What a rank sends, and what it keeps, in each step."""
-    u, v, steps = torch.zeros_like(grads[0]), torch.zeros_like(grads[0]), []
+    u = torch.zeros_like(grads[0])
+    v = torch.zeros_like(grads[0])
+    steps = []
     for g in grads:
         g = clip(g, limit, n, slip)
         u = (
@@ -76,7 +78,9 @@ def signed(
     grads: Sequence[Sequence[Tensor]], slip: str | None = None
 ) -> tuple[list[Tensor], list[list[Tensor]]]:
     """grads[t][r]: the averages, and each rank's error, after each step."""
-    errors, means, kept = [torch.zeros_like(g) for g in grads[0]], [], []
+    errors = [torch.zeros_like(g) for g in grads[0]]
+    means = []
+    kept = []
     for of in grads:
         ps = [g + (0 if slip == "not added" else e) for g, e in zip(of, errors, strict=True)]
         scales = [p.abs().mean() for p in ps]

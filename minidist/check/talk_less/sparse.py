@@ -77,7 +77,9 @@ class Compress(Exam):
         return [(grads, k, m, limit * size**0.5, n)]
 
     def run(self, comm: Comm, yours, grads, k, m, limit, n):
-        u, v, steps = torch.zeros_like(grads[0]), torch.zeros_like(grads[0]), []
+        u = torch.zeros_like(grads[0])
+        v = torch.zeros_like(grads[0])
+        steps = []
         # the same memory: `u.data = …` does not write into it
         mine_u, mine_v = u.detach(), v.detach()
         for g in grads:

@@ -29,11 +29,9 @@ class SequencePair(Through):
 
     def draw(self, case, rng):
         word, both = case.given
-        batch, tokens, hidden = (
-            case.n * oracle.between(rng, 1, 2),
-            oracle.between(rng, 2, 3),
-            oracle.between(rng, 2, 4),
-        )
+        batch = case.n * oracle.between(rng, 1, 2)
+        tokens = oracle.between(rng, 2, 3)
+        hidden = oracle.between(rng, 2, 4)
         part, full = (batch, tokens, hidden), (batch, tokens * case.n, hidden)
         ins, outs = (part, full) if word == "gather" else (full, part)
         whole = lambda shape: oracle.whole(rng, *shape, short=case.n == 4)

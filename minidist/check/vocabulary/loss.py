@@ -193,7 +193,9 @@ class LogitsGradient(LossExam):
         hot = torch.nn.functional.one_hot(logits.targets.clamp_min(0), logits.whole.shape[1])[
             :, first:end
         ].double()
-        width, tokens, many = end - first, len(counted), counted.sum()
+        width = end - first
+        tokens = len(counted)
+        many = counted.sum()
         here = ((logits.targets >= first) & (logits.targets < end)).sum()
         rough = (logits.whole - logits.totals().half().double()[:, None]).exp()[:, first:end]
         local = (logits.targets - first)[:, None]

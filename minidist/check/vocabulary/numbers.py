@@ -13,7 +13,9 @@ class PredictVocabulary(Prediction):
 def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
     """Memory and traffic of a vocabulary in float32 on n ranks, and the usual slips."""
     mib, ring = vocab * hidden * 4 / 2**20, 2 * (n - 1) / n
-    gathered, reduced, looked = (n - 1) / n * vocab * 4, ring * 3 * 4, ring * hidden * 4
+    gathered = (n - 1) / n * vocab * 4
+    reduced = ring * 3 * 4
+    looked = ring * hidden * 4
     values = {
         "saved": mib * (n - 1) / n,
         "gathered": gathered,

@@ -101,7 +101,9 @@ class Logits(NamedTuple):
 
     def wrong_losses(self, rank: int) -> dict[str, Tensor]:
         """Losses as mistakes have them, by what to say of them."""
-        total, hit, own = self.totals(), self.hits(), self.hits(rank)
+        total = self.totals()
+        hit = self.hits()
+        own = self.hits(rank)
         looks = {
             "x_t is missing on the ranks that do not hold the target: one rank has it, and all must hear of it.": total
             - own,

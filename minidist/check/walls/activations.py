@@ -51,7 +51,9 @@ class ActivationBytes(Sheet):
 
 def _looks(want: int, batch: int, sizes: list[int], itemsize: int, word: str) -> dict[str, int]:
     row = batch * itemsize
-    hidden, out, first = row * sum(sizes[1:-1]), row * sizes[-1], row * sizes[0]
+    hidden = row * sum(sizes[1:-1])
+    out = row * sizes[-1]
+    first = row * sizes[0]
     weights = itemsize * sum(a * b + b for a, b in pairwise(sizes))
     once, twice = hidden + out, 2 * hidden + out
     slips = {

@@ -43,7 +43,10 @@ def metered(train, given: Given) -> dict:
     """Run a training loop under the meter; plain values. held: bytes of gradients at each forward that has a graph."""
     model = mlp(given.sizes, dtype=torch.float64)
     optimizer = OPTIMIZERS[given.optimizer](model.parameters())
-    held, after, flops, clock = [], [], [], SimpleNamespace(time=0.0)
+    held = []
+    after = []
+    flops = []
+    clock = SimpleNamespace(time=0.0)
     ledger = Ledger(lambda: clock.time)
     ledger.existing([model, optimizer, given.batches, given.test])
 

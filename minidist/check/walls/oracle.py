@@ -154,11 +154,9 @@ def step(sizes: list[int], batch: int) -> tuple[dict[str, float], dict[str, dict
     """A step of an MLP with ReLU, fp32, Adam: what stays, what is kept, FLOPs, the batch of equal parts; slips."""
     weights = sum(a * b + b for a, b in pairwise(sizes))
     outputs = sum(sizes[1:])
-    stays, keeps, numbers = (
-        16 * weights,
-        4 * batch * outputs,
-        "Those are numbers: 4 bytes each in fp32.",
-    )
+    stays = 16 * weights
+    keeps = 4 * batch * outputs
+    numbers = "Those are numbers: 4 bytes each in fp32."
     values = {
         "stays": stays,
         "kept": keeps,

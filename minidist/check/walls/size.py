@@ -33,12 +33,10 @@ class LargestModel(Sheet):
             return int(torch.randint(low, high, (), generator=rng))
 
         heads = one(2, 17)
-        batch, seq, hidden, vocab = (
-            one(1, 9),
-            one(64, 2049),
-            heads * one(4, 33) * 2,
-            one(1000, 60_000),
-        )
+        batch = one(1, 9)
+        seq = one(64, 2049)
+        hidden = heads * one(4, 33) * 2
+        vocab = one(1000, 60_000)
         seq = seq * 8 if case.given == "long" else seq
         fixed, each = oracle.once(vocab, seq, hidden), sum(oracle.layer(seq, batch, hidden, heads))
         layers = one(*{"many": (10**9, 10**10), "between": (2000, 5000)}.get(case.given, (3, 90)))
@@ -66,7 +64,9 @@ class LargestModel(Sheet):
 
 def _looks(want: int, memory: int, b: int, s: int, h: int, a: int, v: int) -> dict[str, float]:
     fixed, (states, kept) = oracle.once(v, s, h), oracle.layer(s, b, h, a)
-    room, each, one = memory - fixed, states + kept, kept // b
+    room = memory - fixed
+    each = states + kept
+    one = kept // b
     parameters = states // 16
     return {
         "Below zero: the vocabulary alone does not fit. Say 0.": room // each,

@@ -20,7 +20,9 @@ class Adam:
     """The optimizer that answers are given. (torch's own takes seconds to import its compiler, in every process.)"""
 
     def __init__(self, params: Iterable[Tensor], rate: float = 0.05):
-        self.params, self.rate, self.steps = list(params), rate, 0
+        self.params = list(params)
+        self.rate = rate
+        self.steps = 0
         if not self.params:
             raise ValueError("optimizer got an empty parameter list")
         self.state: dict[Tensor, tuple[Tensor, Tensor]] = {}

@@ -55,13 +55,11 @@ class Charge(TorchDispatchMode):
         beside: Callable[[Cost, bool], float] | None = None,
     ):
         super().__init__()
-        self.clock, self.ledger, self.seconds, self.note, self.where = (
-            clock,
-            ledger,
-            seconds,
-            note,
-            where,
-        )
+        self.clock = clock
+        self.ledger = ledger
+        self.seconds = seconds
+        self.note = note
+        self.where = where
         self.beside, self.host = beside, 0  # how deep in `with comm.host`
         # within an optimizer's step; which way over the host's link
         self.stepping, self.copying = False, ""
@@ -81,7 +79,9 @@ class Charge(TorchDispatchMode):
         return False  # torch would wrap each call, at a third more of its cost
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, known, start = kwargs or {}, operator(func), self.clock.time
+        kwargs = kwargs or {}
+        known = operator(func)
+        start = self.clock.time
         if known.composite:  # in inference mode operators arrive whole
             with self:
                 return func.decompose(*args, **kwargs)

@@ -48,7 +48,9 @@ class Ledger:
         self._category, self._device = bytearray(), bytearray()  # of each storage
         self._devices: dict[str, int] = {}
         # of each change
-        self._times, self._which, self._change = array("d"), array("q"), array("q")
+        self._times = array("d")
+        self._which = array("q")
+        self._change = array("q")
         self._accumulated: tuple | None = None
         self._open = True
         self.hosted = False  # whether anything has lain in the host's memory
@@ -172,7 +174,9 @@ class Ledger:
         if born == AT_START and not storage.resizable():
             born = self._now()  # not torch's own memory (numpy's, a file's): held since it is used
         held = self._live[key] = _Held(storage, self._died)
-        held.key, held.index, held.nbytes = key, len(self._category), storage.nbytes()
+        held.key = key
+        held.index = len(self._category)
+        held.nbytes = storage.nbytes()
         held.born, held.forward = born, forward
         self.hosted |= device == HOST
         self._category.append(OTHER)

@@ -17,7 +17,9 @@ TERA, GIGA = 1e12, 1e9
 LAUNCH = 5e-6  # assumption: an operation of eager PyTorch on a GPU, mostly the host's work
 
 # nccl.csv, hwLatencies, Ring, Simple: NVLINK, PCI, NET.
-NVLINK_ALPHA, PCIE_ALPHA, NET_ALPHA = 3.4e-6, 5.7e-6, 14.0e-6
+NVLINK_ALPHA = 3.4e-6
+PCIE_ALPHA = 5.7e-6
+NET_ALPHA = 14.0e-6
 SPINE_ALPHA = 1e-6  # assumption: two more switches, 0.5 µs each
 NET_100 = 12.0 * GIGA  # nccl.csv, NET_BW_100Gbit: bytes/s that NCCL assumes for 100 Gbit/s
 

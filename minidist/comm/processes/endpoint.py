@@ -35,13 +35,11 @@ class Endpoint:
     """Sends and receives of one process. `close()` before it ends."""
 
     def __init__(self, rings: Rings, rank: int, timeout: float, checked: bool, trace: Trace):
-        self.rings, self.rank, self.timeout, self.checked, self.trace = (
-            rings,
-            rank,
-            timeout,
-            checked,
-            trace,
-        )
+        self.rings = rings
+        self.rank = rank
+        self.timeout = timeout
+        self.checked = checked
+        self.trace = trace
         others = [r for r in range(rings.n) if r != rank]
         wire = None if rings.rate is None else Wire(rings.rate)
         ring_to = Outgoing if wire is None else functools.partial(Paced, wire=wire)
@@ -56,7 +54,9 @@ class Endpoint:
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
         self._posted = count()  # receives
-        self._lock, self._news, self._led = threading.RLock(), threading.Condition(), False
+        self._lock = threading.RLock()
+        self._news = threading.Condition()
+        self._led = False
         if wire is not None:
             keep_moving(wire, self._due, self._move)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of malloc.h
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_ARENA_MAX = -8  # of malloc.h
 
 
 def keep_freed_memory() -> None:

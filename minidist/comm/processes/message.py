@@ -60,10 +60,16 @@ class Message:
     sending: bool
 
     def __init__(self, work: ShmWork, op: Send | Recv, comm, checked: bool):
-        self.work, self.op, self.comm, self.sending = work, op, comm, isinstance(op, Send)
+        self.work = work
+        self.op = op
+        self.comm = comm
+        self.sending = isinstance(op, Send)
         peer = op.dst if self.sending else op.src
         self.peer = peer if peer == ANY else comm.ranks[peer]
-        self.said, self.moved, self.begun, self.over = says(op, checked, comm.call), 0, False, False
+        self.said = says(op, checked, comm.call)
+        self.moved = 0
+        self.begun = False
+        self.over = False
         x = op.x.detach()
         if x.device.type == "cpu" and plain(x):
             self.flat = x
@@ -121,7 +127,10 @@ class Aside:
     """A message that came before its receive was posted, or that nobody can take: bytes of our own."""
 
     def __init__(self, header: tuple):
-        self.header, self.nbytes, self.moved, self.begun = header, header[1], 0, False
+        self.header = header
+        self.nbytes = header[1]
+        self.moved = 0
+        self.begun = False
         self.flat = torch.empty(self.nbytes, dtype=torch.uint8)
         self.pointer = self.flat.data_ptr()
 
@@ -138,7 +147,10 @@ class ShmWork(Work):
     __slots__ = ("_endpoint", "error", "messages", "parts", "source")
 
     def __init__(self, endpoint, parts: int):
-        self._endpoint, self.parts, self.error, self.source = endpoint, parts, None, None
+        self._endpoint = endpoint
+        self.parts = parts
+        self.error = None
+        self.source = None
         self.messages: list[Message] = []
 
     def done(self) -> bool:

@@ -108,7 +108,9 @@ def _run(rank: int, request: dict, rings, store: str) -> dict:
 
 def _connect(rank: int, request: dict, rings, store: str, trace: Trace) -> tuple[Comm, object]:
     """This rank's Comm over the chosen transport, and what to call when the program has returned."""
-    n, timeout, checked = request["n"], request["timeout"], request["checked"]
+    n = request["n"]
+    timeout = request["timeout"]
+    checked = request["checked"]
     if request["transport"] == "shm":
         endpoint = Endpoint(rings, rank, timeout, checked, trace)
         return ShmComm(endpoint, list(range(n)), rank), endpoint.close

@@ -33,7 +33,9 @@ class Rings:
         pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
         pages = _TOTAL // max(1, len(pairs)) // SLOTS // mmap.PAGESIZE
         slow = 64 if rate is None else int(rate * SEGMENT / mmap.PAGESIZE)
-        self.n, self.rate, self.slot = n, rate, mmap.PAGESIZE * max(1, min(pages, 64, slow))
+        self.n = n
+        self.rate = rate
+        self.slot = mmap.PAGESIZE * max(1, min(pages, 64, slow))
         self._memory = mmap.mmap(-1, max(1, len(pairs)) * SLOTS * self.slot + mmap.PAGESIZE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         # a byte for each rank: 0 running, 1 returned, 2 dead
@@ -74,11 +76,9 @@ class Outgoing:
 
     def __init__(self, rings: Rings, src: int, dst: int):
         self.slot, self.address = rings.slot, rings.address[src, dst]
-        self.items, self.spaces, self.bell = (
-            rings.items[src, dst],
-            rings.spaces[src, dst],
-            rings.bells[dst],
-        )
+        self.items = rings.items[src, dst]
+        self.spaces = rings.spaces[src, dst]
+        self.bell = rings.bells[dst]
         self.count = 0  # segments written
 
     def room(self, message) -> bool:
@@ -92,7 +92,9 @@ class Outgoing:
             at, room = self.address + self.count % SLOTS * self.slot, self.slot
             if not message.begun:
                 ctypes.memmove(at, message.header, len(message.header))
-                at, room, message.begun = at + HEADER, room - HEADER, True
+                at = at + HEADER
+                room = room - HEADER
+                message.begun = True
             size = min(room, message.nbytes - message.moved)
             if size:
                 ctypes.memmove(at, message.pointer + message.moved, size)
@@ -108,11 +110,9 @@ class Incoming:
 
     def __init__(self, rings: Rings, src: int, dst: int):
         self.slot, self.address = rings.slot, rings.address[src, dst]
-        self.items, self.spaces, self.bell = (
-            rings.items[src, dst],
-            rings.spaces[src, dst],
-            rings.bells[src],
-        )
+        self.items = rings.items[src, dst]
+        self.spaces = rings.spaces[src, dst]
+        self.bell = rings.bells[src]
         self.count = 0  # segments read
         self._held = False  # a filled slot whose header has been looked at
 
@@ -133,7 +133,9 @@ class Incoming:
                 break
             at, room = self.address + self.count % SLOTS * self.slot, self.slot
             if not message.begun:
-                at, room, message.begun = at + HEADER, room - HEADER, True
+                at = at + HEADER
+                room = room - HEADER
+                message.begun = True
             size = min(room, message.nbytes - message.moved)
             if size:
                 ctypes.memmove(message.pointer + message.moved, at, size)

@@ -20,13 +20,13 @@ class ShmComm(Comm):
     """
 
     def __init__(self, endpoint: Endpoint, ranks: list[int], rank: int, channel: str = "main"):
-        self.endpoint, self.ranks, self.channel, self.members = (
-            endpoint,
-            ranks,
-            channel,
-            tuple(ranks),
-        )
-        self.rank, self.size, self.device = rank, len(ranks), torch.device("cpu")
+        self.endpoint = endpoint
+        self.ranks = ranks
+        self.channel = channel
+        self.members = tuple(ranks)
+        self.rank = rank
+        self.size = len(ranks)
+        self.device = torch.device("cpu")
         self._lanes: dict[int, ThreadLane] = {}
 
     def local(self, rank: int) -> int:

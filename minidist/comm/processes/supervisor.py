@@ -208,7 +208,10 @@ class Supervisor:
         alive = [rank for rank in self.ranks if rank.rank not in self.dead]
         for rank in alive:
             with contextlib.suppress(BrokenPipeError, ProcessLookupError):
-                os.write(rank.go, b"g") if gently else os.kill(rank.pid, signal.SIGKILL)
+                if gently:
+                    os.write(rank.go, b"g")
+                else:
+                    os.kill(rank.pid, signal.SIGKILL)
         until = time.monotonic() + 3
         for rank in alive:
             while (

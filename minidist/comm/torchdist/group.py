@@ -63,7 +63,11 @@ class CommGroup(dist.ProcessGroup):
             raise ValueError(
                 "a World's ranks share one clock, and PyTorch waits without it: overlap=False"
             )
-        self.comm, self.verbs, self.overlap, self.own, self._name = comm, verbs, overlap, own, ""
+        self.comm = comm
+        self.verbs = verbs
+        self.overlap = overlap
+        self.own = own
+        self._name = ""
 
     def getBackendName(self) -> str:
         return "minidist"
@@ -96,7 +100,9 @@ class CommGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=None) -> GroupWork:
         """DDP's buckets; also norms. Several tensors are one message each way, by dtype."""
-        tensors, op, run = _listed(tensors), _op(opts), self._verb("all_reduce_")
+        tensors = _listed(tensors)
+        op = _op(opts)
+        run = self._verb("all_reduce_")
 
         def job(comm: Comm) -> None:
             for some in _by_dtype(tensors):
@@ -122,7 +128,9 @@ class CommGroup(dist.ProcessGroup):
         return self._start(tensors, tensors, job)
 
     def reduce(self, tensors, opts) -> GroupWork:
-        tensors, op, run = _listed(tensors), _op(opts), self._verb("reduce_")
+        tensors = _listed(tensors)
+        op = _op(opts)
+        run = self._verb("reduce_")
 
         def job(comm: Comm) -> None:
             for x in tensors:

@@ -51,7 +51,10 @@ class GroupedWork(Work):
     )
 
     def __init__(self, comm, ops):
-        self._comm, self.ops, self.source, self.call = comm, ops, None, comm.call
+        self._comm = comm
+        self.ops = ops
+        self.source = None
+        self.call = comm.call
         self._over, self._error = False, None
         self._said = [says(op, comm.checked, comm.call) for op in ops]
         # (work of torch, op, the header's bytes, what this side says)
@@ -91,7 +94,10 @@ class GroupedWork(Work):
             self._record()
         except BaseException as error:
             self._error = error
-        self.ops, self._running, self._stage, self._headers = (), [], [], []
+        self.ops = ()
+        self._running = []
+        self._stage = []
+        self._headers = []
 
     def _compare(self) -> None:
         comm = self._comm

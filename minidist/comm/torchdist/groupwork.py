@@ -23,7 +23,9 @@ class GroupWork(dist.Work):
 
     def __init__(self, future: Future, work: Work | None, tensors: list):
         super().__init__()
-        self._future, self._work, self._tensors = future, work, tensors
+        self._future = future
+        self._work = work
+        self._tensors = tensors
 
     def wait(self, timeout=None) -> bool:
         """Return once the results are there. How long that may take is the Comm's affair. Raises what went wrong."""

@@ -33,7 +33,11 @@ class Receive:
     __slots__ = ("op", "read", "said", "source", "work")
 
     def __init__(self, work, op, said: tuple):
-        self.work, self.op, self.said, self.read, self.source = work, op, said, False, None
+        self.work = work
+        self.op = op
+        self.said = said
+        self.read = False
+        self.source = None
 
 
 class Source:
@@ -46,7 +50,9 @@ class Source:
     __slots__ = ("busy", "driven", "early", "posted", "unread")
 
     def __init__(self):
-        self.unread, self.posted, self.early = deque(), deque(), deque()
+        self.unread = deque()
+        self.posted = deque()
+        self.early = deque()
         self.busy = self.driven = False  # driven: a thread of its own will read on
 
 
@@ -177,7 +183,9 @@ class Progress:
 
     def _read_one(self, source: Source, receive: Receive, patient: bool) -> None:
         """Wait for the next header of a source, and give it to the receive, if it is for it."""
-        work, op, comm = receive.work, receive.op, receive.work._comm
+        work = receive.work
+        op = receive.op
+        comm = receive.work._comm
         verdict, found = "both", None
         try:
             if not comm.checked:

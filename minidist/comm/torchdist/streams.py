@@ -35,8 +35,13 @@ class StreamWork(Work):
     __slots__ = ("_error", "_event", "_gpu", "_held", "_result", "_unwaited", "source")
 
     def __init__(self, gpu: Any, unwaited: dict[Work, None]):
-        self._gpu, self._unwaited, self.source = gpu, unwaited, None
-        self._result, self._error, self._event, self._held = None, None, None, None
+        self._gpu = gpu
+        self._unwaited = unwaited
+        self.source = None
+        self._result = None
+        self._error = None
+        self._event = None
+        self._held = None
         unwaited[self] = None
 
     def done(self) -> bool:
@@ -57,7 +62,9 @@ class StreamLane:
     """Issues the jobs of one lane, each with the lane's Comm as first argument. gpu: `torch.cuda`, or its stand-in."""
 
     def __init__(self, comm: Comm, gpu: Any, unwaited: dict[Work, None]):
-        self.comm, self._gpu, self._unwaited = comm, gpu, unwaited
+        self.comm = comm
+        self._gpu = gpu
+        self._unwaited = unwaited
         self._stream = gpu.Stream()
 
     def put(self, fn: Callable, args: tuple) -> StreamWork:

@@ -83,7 +83,9 @@ class TorchComm(Comm):
             raise ValueError(
                 f"a checked TorchComm sends its headers over gloo, and this group has {backends}"
             )
-        self.checked, self.timeout, self.trace = cpu if checked is None else checked, timeout, trace
+        self.checked = cpu if checked is None else checked
+        self.timeout = timeout
+        self.trace = trace
         self.unwaited: dict[Work, None] = {}  # of this Comm and all made from it, for `flush`
         # likewise: those with operations that have not started
         self.posting: dict[TorchComm, None] = {}
@@ -116,7 +118,10 @@ class TorchComm(Comm):
 
     def _open(self, ranks: list[int], rank: int, channel: str) -> TorchComm:
         """`ranks`: this Comm's ranks in `group`."""
-        self.ranks, self.rank, self.size, self.channel = ranks, rank, len(ranks), channel
+        self.ranks = ranks
+        self.rank = rank
+        self.size = len(ranks)
+        self.channel = channel
         self.members = tuple(dist.get_global_rank(self.group, r) for r in ranks)
         self.tag = crc32(channel.encode()) % 2**30
         self.sources: dict[int, Source] = {}  # by rank, or ANY
@@ -169,7 +174,10 @@ class TorchComm(Comm):
     ) -> TorchComm:
         """The Comm of these ranks of a group for CPU tensors."""
         other = self._another()
-        other.group, other.nccl, other.gpu, other.any_source = group, False, None, True
+        other.group = group
+        other.nccl = False
+        other.gpu = None
+        other.any_source = True
         other.device, other.algorithm = torch.device("cpu"), "ring"
         return other._open(ranks, rank, f"{channel}/host")
 
@@ -240,11 +248,9 @@ class TorchComm(Comm):
     def record(self, op: Send, start: float | None = None) -> None:
         """Note a message in the trace. start: None: when is not known, as the device does it."""
         now = time.monotonic()
-        src, dst, nbytes = (
-            self.members[self.rank],
-            self.members[op.dst],
-            op.x.numel() * op.x.element_size(),
-        )
+        src = self.members[self.rank]
+        dst = self.members[op.dst]
+        nbytes = op.x.numel() * op.x.element_size()
         with self.tracing:  # lanes record, too
             self.trace.add(
                 src, dst, nbytes, start or now, now, now, op.label, lane_of(self.channel)

@@ -48,14 +48,15 @@ class TorchWork(Work):
     )
 
     def __init__(self, comm, ops, waited: bool):
-        self._comm, self.ops, self.source, self.call, self.waited = (
-            comm,
-            ops,
-            None,
-            comm.call,
-            waited,
-        )
-        self._start, self._error, self._over, self._thread = time.monotonic(), None, False, None
+        self._comm = comm
+        self.ops = ops
+        self.source = None
+        self.call = comm.call
+        self.waited = waited
+        self._start = time.monotonic()
+        self._error = None
+        self._over = False
+        self._thread = None
         self._lock = threading.RLock()
         self._running: list[tuple] = []  # (work of torch, op, what must stay alive)
         # (target, staged): received values on their way to a strided tensor
@@ -230,8 +231,12 @@ class TorchWork(Work):
         self._comm.progress.leaving += self._running
 
     def _record(self) -> None:
-        comm, ops, self.ops = self._comm, self.ops, ()
-        self._running, self._stage, self._receives = [], [], []
+        comm = self._comm
+        ops = self.ops
+        self.ops = ()
+        self._running = []
+        self._stage = []
+        self._receives = []
         for op in ops if comm.trace is not None else ():
             if isinstance(op, Send):
                 comm.record(op, self._start)

@@ -43,7 +43,9 @@ def _names(rows: dict[tuple[int, str], int]) -> Iterator[dict]:
 
 def _messages(trace, rows: dict[tuple[int, str], int]) -> Iterator[dict]:
     for i, m in enumerate(trace):
-        what, src, dst = m.label or "message", rows[m.src, m.lane], rows[m.dst, m.lane]
+        what = m.label or "message"
+        src = rows[m.src, m.lane]
+        dst = rows[m.dst, m.lane]
         yield {
             "ph": "X",
             "pid": 0,

@@ -60,7 +60,9 @@ class Trace:
         self.n = n
         self._rows, self._words = bytearray(), Words()  # a word: (label, lane)
         self._sorted = True  # else they are to be put in order when they are looked at
-        self.spans, self.memory, self.host = Spans(), {}, {}
+        self.spans = Spans()
+        self.memory = {}
+        self.host = {}
 
     def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
         self._rows += _ROW.pack(src, dst, nbytes, self._words[label, lane], start, sent, arrived)

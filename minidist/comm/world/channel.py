@@ -110,12 +110,10 @@ class Stream(Fifo):
 
     def __init__(self, channel: Channel, rank: int, ranks: Sequence[int]):
         super().__init__()
-        self.channel, self.rank, self.ranks, self.pairs = (
-            channel,
-            rank,
-            ranks,
-            _Pairs(channel, rank, ranks),
-        )
+        self.channel = channel
+        self.rank = rank
+        self.ranks = ranks
+        self.pairs = _Pairs(channel, rank, ranks)
         self.turn = 0  # how many batches the rank has posted
 
 
@@ -125,7 +123,9 @@ class _Pairs(dict):
     __slots__ = ("_channel", "_rank", "_ranks")
 
     def __init__(self, channel: Channel, rank: int, ranks: Sequence[int]):
-        self._channel, self._rank, self._ranks = channel, rank, ranks
+        self._channel = channel
+        self._rank = rank
+        self._ranks = ranks
 
     def __missing__(self, peer: int) -> Pair:
         ends = (self._rank, self._ranks[peer]) if peer >= 0 else (self._ranks[~peer], self._rank)

@@ -41,7 +41,9 @@ class Fiber:
     __slots__ = ("baton", "idle", "name", "over", "rank", "steady", "thread", "time", "waits")
 
     def __init__(self, rank: int, name: str, time: float):
-        self.rank, self.name, self.time = rank, name, time
+        self.rank = rank
+        self.name = name
+        self.time = time
         self.baton = threading.Lock()
         self.baton.acquire()
         self.waits = None  # what it waits for: anything whose str() says so

@@ -38,7 +38,10 @@ class Meter:
     """
 
     def __init__(self, clock: Clock, trace: Trace, cluster: Cluster, where: str):
-        self.clock, self.trace, self.cluster, self.where = clock, trace, cluster, where
+        self.clock = clock
+        self.trace = trace
+        self.cluster = cluster
+        self.where = where
         self.ledgers = [Ledger(functools.partial(self._now, rank)) for rank in range(trace.n)]
         self._done = [count() for _ in range(trace.n)]  # operators of each rank
         self._outermost, self._watch = _Outermost(), Watch()
@@ -72,7 +75,9 @@ class Meter:
                 self.ledgers[fiber.rank].close()
 
     def _charge(self, fiber: Fiber) -> Charge:
-        device, rank, add = self.cluster.device, fiber.rank, self.trace.spans.add
+        device = self.cluster.device
+        rank = fiber.rank
+        add = self.trace.spans.add
         seconds = (
             None
             if device is None

@@ -37,7 +37,10 @@ class WorldWork(Work):
     def __init__(
         self, clock: Clock, parts: int, unwaited: dict[WorldWork, None] | None, stream=None
     ):
-        self.clock, self.parts, self.unwaited, self.stream = clock, parts, unwaited, stream
+        self.clock = clock
+        self.parts = parts
+        self.unwaited = unwaited
+        self.stream = stream
         # it need not be waited for at once: keep it. None: its fiber does nothing else
         if unwaited is not None:
             unwaited[self] = None
@@ -132,7 +135,11 @@ class Op:
     __slots__ = ("done", "label", "pair", "payload", "sending", "time", "work", "x")
 
     def __init__(self, work: WorldWork, x, label: str | None, sending: bool, pair):
-        self.work, self.x, self.label, self.sending, self.pair = work, x, label, sending, pair
+        self.work = work
+        self.x = x
+        self.label = label
+        self.sending = sending
+        self.pair = pair
         self.done, self.payload = False, None
 
     def __str__(self) -> str:

@@ -47,13 +47,11 @@ class Wires:
         ordered: bool,
         unwaited: Sequence[dict[WorldWork, None]],
     ):
-        self.clock, self.trace, self.cluster, self.rendezvous, self.ordered = (
-            clock,
-            trace,
-            cluster,
-            rendezvous,
-            ordered,
-        )
+        self.clock = clock
+        self.trace = trace
+        self.cluster = cluster
+        self.rendezvous = rendezvous
+        self.ordered = ordered
         self._unwaited = unwaited  # by rank: what it has posted and has not waited for
         self._routes = Routes(cluster)
         # messages of each rank, which jitter counts
@@ -222,7 +220,9 @@ class Wires:
         clock: both ranks have one stream, on it one message each way, and do nothing else until it is there."""
         if receive is None or send.work.unwaited is not None or receive.work.unwaited is not None:
             return False
-        pair, streams, unwaited = send.pair, self._streams, self._unwaited
+        pair = send.pair
+        streams = self._streams
+        unwaited = self._unwaited
         if pair.shared or unwaited[pair.src] or unwaited[pair.dst]:
             return False
         return streams[pair.src] == 1 == streams[pair.dst]
@@ -236,7 +236,9 @@ class Wires:
             self._transfer(send, receive, now)
 
     def _transfer(self, send: Op, receive: Op | None, start: float) -> None:
-        pair, nbytes, factor = send.pair, send.x.nbytes, 1.0
+        pair = send.pair
+        nbytes = send.x.nbytes
+        factor = 1.0
         src = pair.src
         if self._sent:
             factor = self.cluster.noise("message", src, self._sent[src])

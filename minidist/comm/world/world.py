@@ -93,13 +93,11 @@ class World:
             raise ValueError(
                 f"{n} ranks do not fit on the cluster {cluster.name!r}, which has room for {cluster.size}"
             )
-        self.n, self.alpha, self.beta, self.cluster, self.rendezvous = (
-            n,
-            alpha,
-            beta,
-            cluster,
-            rendezvous,
-        )
+        self.n = n
+        self.alpha = alpha
+        self.beta = beta
+        self.cluster = cluster
+        self.rendezvous = rendezvous
         self.ordered, self.on_failure = ordered, on_failure
         self.seed, self.device = check_seed(seed), arguments.device(device)
         self.meter = cluster.device is not None if meter is None else meter
@@ -204,8 +202,14 @@ class WorldComm(Comm):
     """A rank's view of a World, or of a part of it; `ranks` are the group's ranks in the World."""
 
     def __init__(self, run: _Run, ranks: Sequence[int], rank: int, channel: str):
-        self._run, self._ranks, self._name, self.members = run, ranks, channel, tuple(ranks)
-        self.rank, self.size, self.device, self.host = rank, len(ranks), run.world.device, run.host
+        self._run = run
+        self._ranks = ranks
+        self._name = channel
+        self.members = tuple(ranks)
+        self.rank = rank
+        self.size = len(ranks)
+        self.device = run.world.device
+        self.host = run.host
         self._stream, self._open = (
             run.wires.stream(channel, ranks, ranks[rank]),
             run.open[ranks[rank]],
@@ -281,7 +285,9 @@ class _Lane:
     """A fiber that does a rank's `stream` jobs one after the other."""
 
     def __init__(self, run: _Run, rank: int, comm: WorldComm, name: str):
-        self.run, self.rank, self.comm = run, rank, comm
+        self.run = run
+        self.rank = rank
+        self.comm = comm
         self.jobs: deque = deque()
         self.fiber = run.clock.spawn(rank, name, self._body, run.clock.current.time)
         self.fiber.idle = False

@@ -63,7 +63,10 @@ class Pipeline:
         ahead: int = 1,
     ):
         self.chunks = [chunks] if isinstance(chunks, nn.Module) else list(chunks)
-        self.comm, self.schedule, self.loss_fn, self.recompute = comm, schedule, loss_fn, recompute
+        self.comm = comm
+        self.schedule = schedule
+        self.loss_fn = loss_fn
+        self.recompute = recompute
         self.stage, self.v, self.place, self.peak = comm.rank, len(self.chunks), place, 0
         self.spans: list[tuple[Action, float, float]] = []
         everyone = told(comm, [self.v, looks(tied or {})])
@@ -166,7 +169,9 @@ class Pipeline:
     def _begin(self, todo: Plan, M: int, inputs, targets) -> None:
         self.kept: dict[tuple[int, int], Kept] = {}
         self.losses: dict[int, Tensor] = {}
-        self.peak, self.spans, self._over = 0, [], []
+        self.peak = 0
+        self.spans = []
+        self._over = []
         self.inputs = self._cut(inputs, M, "inputs", self.first_stage)
         self.targets = self._cut(targets, M, "targets", self.last_stage)
         number, samples = self._post.announce(self.inputs, M)

@@ -77,7 +77,9 @@ class Halves:
     """The backward from `ends`, the graph's, to `inputs` (leaves that want a gradient) and to its parameters."""
 
     def __init__(self, ends: Sequence[GradientEdge], inputs: Sequence[Tensor]):
-        self.ends, self.inputs, graph = list(ends), list(inputs), Graph(ends)
+        self.ends = list(ends)
+        self.inputs = list(inputs)
+        graph = Graph(ends)
         mine = sum(1 << i for i, leaf in enumerate(graph.leaves) if any(leaf is x for x in inputs))
         spine = {node: None for node, below in graph.below.items() if _on_spine(below, mine)}
         aside = {
@@ -136,7 +138,9 @@ class Halves:
             if asked and joint.parameters:
                 edges, grads = zip(*asked, strict=True)
                 torch.autograd.backward(edges, grads, inputs=joint.parameters)
-        self._joints, self._direct, self._shared = [], {}, []
+        self._joints = []
+        self._direct = {}
+        self._shared = []
 
 
 def _on_spine(below: int, inputs: int) -> bool:

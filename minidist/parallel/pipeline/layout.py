@@ -70,7 +70,9 @@ def layouts(row: Sequence[int]) -> list[Layout]:
     rest = iter(row)
     found = []
     for _ in range(next(rest)):
-        dtype, wanted, dims = next(rest), next(rest), next(rest)
+        dtype = next(rest)
+        wanted = next(rest)
+        dims = next(rest)
         found.append(Layout(tuple(next(rest) for _ in range(dims)), DTYPES[dtype], bool(wanted)))
     return found
 

@@ -36,7 +36,9 @@ class Outbox:
     """The sending end; `comm` is of the two stages of the edge, `what` is "a" or "g"."""
 
     def __init__(self, comm: Comm, what: str):
-        self.comm, self.peer, self.what = comm, 1 - comm.rank, what
+        self.comm = comm
+        self.peer = 1 - comm.rank
+        self.what = what
         self.words = comm.on_host()
         self.known: Known = {}
         self.pending: dict[int, list[Work]] = {}
@@ -82,13 +84,18 @@ class Inbox:
     """The receiving end; `ahead`: how many receives are posted before they are needed."""
 
     def __init__(self, comm: Comm, what: str, ahead: int):
-        self.comm, self.peer, self.what, self.ahead = comm, 1 - comm.rank, what, ahead
+        self.comm = comm
+        self.peer = 1 - comm.rank
+        self.what = what
+        self.ahead = ahead
         self.words = comm.on_host()
         self.known: Known = {}
 
     def begin(self, order: Sequence[int], known: Known, labels: dict[int, str]) -> None:
         """order: micro-batches as they are sent; known: their layouts, if not new; labels: of the messages."""
-        self.order, self.known, self.labels = list(order), known, labels
+        self.order = list(order)
+        self.known = known
+        self.labels = labels
         self.next, self.posted = 0, {}
         self._look_ahead()
 

@@ -23,7 +23,9 @@ class Post:
     """The mailboxes of this rank, on channels of their own: 2(S·v − 1) groups of two ranks, made without a message."""
 
     def __init__(self, comm: Comm, shape: Shape, ahead: int):
-        self.comm, self.stage, self.boxes = comm, comm.rank, {}
+        self.comm = comm
+        self.stage = comm.rank
+        self.boxes = {}
         self._kinds: dict[tuple, int] = {}  # on the first stage: kinds of batches, by number
         # by number, after its first step
         self._seen: dict[int, dict[Edge, dict[int, list[Layout]]]] = {}

@@ -98,14 +98,12 @@ class _Plan:
         patient: bool,
         eager: bool,
     ):
-        self.S, self.M, self.times, self.comm, self.limit, self.rest = (
-            S,
-            M,
-            times,
-            comm,
-            limit,
-            rest,
-        )
+        self.S = S
+        self.M = M
+        self.times = times
+        self.comm = comm
+        self.limit = limit
+        self.rest = rest
         self.patient, self.eager = patient, eager
         self.lists: list[list[Action]] = [[] for _ in range(S)]
         self.done = [dict.fromkeys("FIW", 0) for _ in range(S)]

@@ -13,7 +13,10 @@ class ScheduleError(ValueError):
 
     def __init__(self, stage: int, position: int, action: Action, why: str):
         super().__init__(stage, position, action, why)
-        self.stage, self.position, self.action, self.why = stage, position, action, why
+        self.stage = stage
+        self.position = position
+        self.action = action
+        self.why = why
 
     def __str__(self) -> str:
         return f"stage {self.stage}, position {self.position}, {self.action}: {self.why}"

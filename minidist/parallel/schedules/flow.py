@@ -64,7 +64,9 @@ class Shape(NamedTuple):
 
     def needs(self, stage: int, action: Action) -> list[Item]:
         """What must be there before `action`: from its own stage first, then from its neighbour."""
-        kind, micro, part = action.kind, action.micro, self.part(stage, action.chunk)
+        kind = action.kind
+        micro = action.micro
+        part = self.part(stage, action.chunk)
         if kind == "F":
             return [Item("a", micro, part - 1)] if part else []
         if kind in "BI":

@@ -43,7 +43,9 @@ class Replay:
             raise ValueError(
                 f"communication is modelled as one of {', '.join(MODELS)}, not as {comm!r}"
             )
-        self.lists, self.shape, self.comm = lists, shape, comm
+        self.lists = lists
+        self.shape = shape
+        self.comm = comm
         self.position, self.waits = [0] * shape.S, [None] * shape.S
         self.queues: list[dict[tuple, deque[Op]]] = [{} for _ in lists]
         self.changed: list[tuple[int, deque[Op]]] = []  # queues with another first operation
@@ -95,7 +97,10 @@ class Replay:
         if there and (there[0].verb, there[0].peer) == (other, stage):
             self.changed += [(stage, queue), (op.peer, there)]
             mine, its = (stage, queue.popleft()), (op.peer, there.popleft())
-            self._pass(*mine, *its) if op.verb == "send" else self._pass(*its, *mine)
+            if op.verb == "send":
+                self._pass(*mine, *its)
+            else:
+                self._pass(*its, *mine)
 
     def _pass(self, sender: int, send: Op, receiver: int, receive: Op) -> None:
         """A message has come: the action that waited for it runs, and the list goes on."""

@@ -117,7 +117,9 @@ def simulate(
 def _run(lists, shape: Shape, times: dict, comm: float, waits: Waits) -> list[list[Span]]:
     """Events in the order of time: at each, a stage is done with an action, and who waited for it may begin."""
     spans: list[list[Span]] = [[] for _ in lists]
-    made, waiting, events = {}, {}, []
+    made = {}
+    waiting = {}
+    events = []
 
     def begin(stage: int, now: float) -> None:
         """Start the next action of a stage that is free, or note what it waits for."""

@@ -76,13 +76,11 @@ class ParameterServer:
         whole: bool = False,
     ):
         _check(module, comm, servers, mode, bound)
-        self.module, self.comm, self.servers, self.workers, self.mode = (
-            module,
-            comm,
-            servers,
-            comm.size - servers,
-            mode,
-        )
+        self.module = module
+        self.comm = comm
+        self.servers = servers
+        self.workers = comm.size - servers
+        self.mode = mode
         self.server = comm.rank if comm.rank < servers else None
         self.worker = None if comm.rank < servers else comm.rank - servers
         self.weight: float | None = None

@@ -51,13 +51,11 @@ class Server:
     """
 
     def __init__(self, shard: Shard, channel: Channel, clocks: Clocks, first: int, number: int):
-        self.shard, self.channel, self.clocks, self.first, self.number = (
-            shard,
-            channel,
-            clocks,
-            first,
-            number,
-        )
+        self.shard = shard
+        self.channel = channel
+        self.clocks = clocks
+        self.first = first
+        self.number = number
         self.workers = channel.pushes.size - 1
         self.updates: list[Update] = []
         self.lost: dict[int, str] = {}
@@ -72,7 +70,10 @@ class Server:
         Raises PeerLost for a dead worker and ValueError for one that ends before another, where synchronous.
         """
         while self.clocks.steps:
-            self._round() if synchronous else self._turn()
+            if synchronous:
+                self._round()
+            else:
+                self._turn()
 
     def _round(self) -> None:
         """A synchronous step: the mean of all workers' gradients, added in rank order; all are answered."""

@@ -65,7 +65,9 @@ class Worker:
     """
 
     def __init__(self, partition: Partition, channels: list[Channel], index: int):
-        self.partition, self.channels, self.index = partition, channels, index
+        self.partition = partition
+        self.channels = channels
+        self.index = index
         self.versions = [0] * len(channels)
         self._answers: dict[int, _Answer] = {}
         self._room = partition.flatten(partition.params)
@@ -91,7 +93,10 @@ class Worker:
         params = self.partition.params
         flats = self.partition.flatten([p.grad for p in params])
         for flat in flats if weight is not None else ():
-            flat.mul_(weight) if weight else flat.zero_()  # the mean loss of no samples is nan
+            if weight:
+                flat.mul_(weight)
+            else:
+                flat.zero_()  # the mean loss of no samples is nan
         for server in self._order:
             channel = self.channels[server]
             there = [

@@ -68,12 +68,10 @@ class ColumnLinear(nn.Module):
         self.bias, self.cuts = None, dict.fromkeys(whole, cut)
         for key, shape in whole.items():
             setattr(self, key, parameter(shape, cut, comm, seed, join(name, key), dtype, device))
-        self.comm, self.gather_output, self.sequence, self.sizes = (
-            comm,
-            gather_output,
-            sequence,
-            cut.sizes,
-        )
+        self.comm = comm
+        self.gather_output = gather_output
+        self.sequence = sequence
+        self.sizes = cut.sizes
         self.regather = regather
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,7 +118,9 @@ class RowLinear(nn.Module):
             if bias
             else None
         )
-        self.comm, self.input_is_split, self.sequence = comm, input_is_split, sequence
+        self.comm = comm
+        self.input_is_split = input_is_split
+        self.sequence = sequence
         self.cuts, self.sizes = {"weight": cut}, cut.sizes
 
     def forward(self, x: Tensor) -> Tensor:

@@ -51,7 +51,9 @@ class VocabEmbedding(nn.Module):
             raise ValueError(
                 f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}"
             )
-        self.vocab, self.hidden, self.comm = vocab, hidden, comm
+        self.vocab = vocab
+        self.hidden = hidden
+        self.comm = comm
         cut = Cut(0, uneven(vocab, comm.size))
         self.first, self.end = bounds(cut.sizes)[comm.rank]
         self.weight = parameter(

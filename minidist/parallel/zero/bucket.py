@@ -63,7 +63,9 @@ class OwnedBucket:
     ):
         self.params, self.owners = list(params), list(owners)
         self.missing: set[Tensor] = set()  # of this backward
-        self._rank, self._averages, self._factor = comm.rank, averages, 1.0
+        self._rank = comm.rank
+        self._averages = averages
+        self._factor = 1.0
         self._of = [[i for i, owner in enumerate(owners) if owner == r] for r in range(comm.size)]
         self._grads: dict[Tensor, Tensor] = {}
         self._has: set[Tensor] = set()  # those with a gradient on this rank
@@ -135,4 +137,6 @@ class OwnedBucket:
             flags = self._flags[self._rank].tolist()
         for p, there in zip(mine, flags, strict=True):
             self._averages.give(p, self._grads[p] if there else None)
-        self._grads, self._has, self._flags = {}, set(), []
+        self._grads = {}
+        self._has = set()
+        self._flags = []

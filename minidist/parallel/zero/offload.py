@@ -81,14 +81,15 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self, "OffloadedOptimizer", None, self._unwatch, " with in_backward=True" * in_backward
         )
         self._claim.take(self._params())
-        self.comm, self.mode, self.warmup, self.lane, self.in_backward = (
-            comm,
-            mode,
-            warmup,
-            lane,
-            in_backward,
-        )
-        self.steps, self._update, self._copies, self._watched = 0, None, [], {}
+        self.comm = comm
+        self.mode = mode
+        self.warmup = warmup
+        self.lane = lane
+        self.in_backward = in_backward
+        self.steps = 0
+        self._update = None
+        self._copies = []
+        self._watched = {}
         self._versions: dict[Tensor, int] = {}
         self.hosted = Hosted(self.param_groups, optimizer_class, comm.host, master_dtype, **kwargs)
         self._claim.take_masters(self.hosted.masters.values())

@@ -82,7 +82,10 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
             raise ValueError(
                 "L-BFGS looks at all parameters at once: its step cannot be cut into those of n owners"
             )
-        self.comm, self.stage, self.weight, self._inner = comm, stage, None, None
+        self.comm = comm
+        self.stage = stage
+        self.weight = None
+        self._inner = None
         self._shards, self._averaged = Shards(comm, master_dtype, algorithm), Averages()
         # the gradients are averaged; and in the dtype of the step
         self._at_owners = self._converted = False

@@ -51,7 +51,9 @@ def more(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 def pack(index: dict[Tensor, int], shards: Shards, inner: torch.optim.Optimizer) -> dict[str, Any]:
     """The inner optimizer's state_dict by the numbers of the parameters, and this rank's masters if any are kept."""
-    numbers, found, mine = _numbers(index, shards, inner), inner.state_dict(), {}
+    numbers = _numbers(index, shards, inner)
+    found = inner.state_dict()
+    mine = {}
     for key, parts in ({"state": found["state"]} | more(found)).items():
         parts = dict(enumerate(parts)) if isinstance(parts, list) else parts
         if not isinstance(parts, dict):
@@ -188,7 +190,9 @@ def _unpack(
     state_dict: dict[str, Any], numbers: list[int], inner: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Of a state_dict of all parameters, what the inner optimizer has of its own: those of `numbers`, in that order."""
-    places, own, found = {i: k for k, i in enumerate(numbers)}, inner.state_dict(), {}
+    places = {i: k for k, i in enumerate(numbers)}
+    own = inner.state_dict()
+    found = {}
     for key, like in more(own).items():
         if key in state_dict:
             mine = {

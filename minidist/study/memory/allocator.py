@@ -22,7 +22,10 @@ from itertools import takewhile
 from minidist.study.memory.items import MiB, sized
 
 GRAIN = 512  # bytes; every block is a multiple
-SMALL, SMALL_SEGMENT, LARGE_SEGMENT, ROUND_LARGE = MiB, 2 * MiB, 20 * MiB, 2 * MiB
+SMALL = MiB
+SMALL_SEGMENT = 2 * MiB
+LARGE_SEGMENT = 20 * MiB
+ROUND_LARGE = 2 * MiB
 OWN_SEGMENT = 10 * MiB  # blocks from here on get a segment of their own size
 
 
@@ -30,7 +33,10 @@ class OutOfMemory(RuntimeError):
     """No block of `asked` bytes, though `free` are free: the largest piece for a block of its kind has `largest`."""
 
     def __init__(self, asked: int, free: int, largest: int, capacity: int):
-        self.asked, self.free, self.largest, self.capacity = asked, free, largest, capacity
+        self.asked = asked
+        self.free = free
+        self.largest = largest
+        self.capacity = capacity
         want, left, piece, whole = (
             sized(nbytes, capacity) for nbytes in (asked, free, largest, capacity)
         )
@@ -115,7 +121,9 @@ class Allocator:
     """
 
     def __init__(self, capacity: int, expandable: bool = False, divisions: int = 0):
-        self.capacity, self.expandable, self.divisions = capacity, expandable, divisions
+        self.capacity = capacity
+        self.expandable = expandable
+        self.divisions = divisions
         self.segments: list[Segment] = []
         self._address = 0
 
@@ -167,7 +175,9 @@ class Allocator:
         rest = block.size - size
         if rest >= (GRAIN if block.segment.small or self.expandable else SMALL + 1):
             block = block.segment.cut_(block, block.start + size)[0]
-        block.state, block.label, block.asked = "used", label, nbytes
+        block.state = "used"
+        block.label = label
+        block.asked = nbytes
         return block
 
     def free(self, block: Block) -> None:
@@ -176,7 +186,9 @@ class Allocator:
             raise ValueError(
                 f"the block of {block.size} bytes at {block.start} is {block.state}, not in use"
             )
-        block.state, block.label, block.asked = "free", "", 0
+        block.state = "free"
+        block.label = ""
+        block.asked = 0
         block.segment.join_()
 
     def empty_cache(self) -> None:

@@ -11,7 +11,9 @@ from minidist.study.memory.items import sized
 from minidist.study.picture import Picture, inches, sheet
 
 # lines of a picture, if not said; inches of one, and between two
-LINES, TALL, BETWEEN = 16, 0.2, 0.07
+LINES = 16
+TALL = 0.2
+BETWEEN = 0.07
 HOLE, REST = "free, in a segment", "free, with the driver"
 HUES = (line.BLUE, line.GREEN, line.PURPLE, line.YELLOW, line.SKY, line.ORANGE)
 

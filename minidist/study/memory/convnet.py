@@ -62,12 +62,10 @@ def saved_resnet(
         for i in range(blocks):
             stride = 2 if group and i == 0 else 1
             elements, normed = _block(inputs, outputs, side, stride, deep)
-            kept, norms, inputs, side = (
-                kept + batch * elements * each,
-                norms + normed,
-                outputs,
-                -(-side // stride),
-            )
+            kept = kept + batch * elements * each
+            norms = norms + normed
+            inputs = outputs
+            side = -(-side // stride)
         items.append(Item(f"group {group + 1}, {blocks} blocks, {side} × {side}", kept))
     items.append(
         Item(

@@ -10,8 +10,14 @@ from dataclasses import dataclass, fields, replace
 
 from minidist.study.tables import Table, table
 
-KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
-KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
+KB = 10**3
+MB = 10**6
+GB = 10**9
+TB = 10**12
+KiB = 2**10
+MiB = 2**20
+GiB = 2**30
+TiB = 2**40
 
 
 def sized(nbytes: int, whole: int) -> str:

@@ -47,7 +47,9 @@ class Recording:
 
     @property
     def peak(self) -> int:
-        alive, now, most = {}, 0, 0
+        alive = {}
+        now = 0
+        most = 0
         for e in self.events:
             now += e.nbytes - (0 if e.nbytes else alive.pop(e.tensor))
             if e.nbytes:

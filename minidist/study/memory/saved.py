@@ -19,11 +19,9 @@ from minidist.study.memory.items import Item, Items, divided
 from minidist.study.memory.transformer import RECOMPUTE, Transformer
 
 INDEX = 8  # bytes of a token's number
-SMALL, NO_DROPOUT, FUSED = (
-    "left out as small",
-    "no dropout here",
-    "never stored: backward computes it again",
-)
+SMALL = "left out as small"
+NO_DROPOUT = "no dropout here"
+FUSED = "never stored: backward computes it again"
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,9 @@ def _layer(step: Step, tensor: int, sequence: bool, recompute: str) -> list[Item
             f"recompute is one of {', '.join(RECOMPUTE)}, selective only where attention is explicit"
         )
     divided(step.model.heads, tensor, "heads")
-    e, x, why = step.each, step.x, step.dtype
+    e = step.each
+    x = step.x
+    why = step.dtype
     items = [
         *_norm(step, "norm 1"),
         Item("input of attention", e * x, 2 * x, why, "tokens"),

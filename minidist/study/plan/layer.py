@@ -31,7 +31,9 @@ def layer(
     model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int
 ) -> Seconds:
     """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
-    tokens, h, size = batch * model.context, model.hidden, machine.dtype.itemsize
+    tokens = batch * model.context
+    h = model.hidden
+    size = machine.dtype.itemsize
     up = model.width * (1 + model.gated)
     shapes = [
         ((h + 2 * model.kv) // tensor, h),
@@ -65,7 +67,9 @@ def _attention(
     model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int
 ) -> tuple[float, float]:
     """The products of queries with keys, and of weights with values: forward, backward."""
-    t, d, heads = model.context, model.hidden // model.heads, batch * model.heads // tensor
+    t = model.context
+    d = model.hidden // model.heads
+    heads = batch * model.heads // tensor
     if kernels.explicit:
         there = machine.product(t, t, d, heads), machine.product(t, d, t, heads)
         back = (
@@ -93,11 +97,9 @@ def head(
     model: Transformer, machine: Machine, kernels: Kernels, batch: int, tensor: int, along: int
 ) -> Seconds:
     """The last norm, the projection to V/t words, and the loss."""
-    tokens, words, size = (
-        batch * model.context,
-        uneven(model.vocab, tensor)[0],
-        machine.dtype.itemsize,
-    )
+    tokens = batch * model.context
+    words = uneven(model.vocab, tensor)[0]
+    size = machine.dtype.itemsize
     x, logits = size * tokens * model.hidden / along, size * tokens * words
     there, back, launches = kernels.logits
     forward = machine.product(tokens, words, model.hidden) + machine.passes(

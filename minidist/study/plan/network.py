@@ -26,7 +26,9 @@ class Network:
     """
 
     def __init__(self, cluster: Cluster, algorithm: str = "hierarchical", gamma: float = 0.0):
-        self.cluster, self.algorithm, self.gamma = cluster, algorithm, gamma
+        self.cluster = cluster
+        self.algorithm = algorithm
+        self.gamma = gamma
         self.verb = lru_cache(maxsize=None)(self._verb)
         self.net = lru_cache(maxsize=_NETS)(self._net)
 

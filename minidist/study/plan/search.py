@@ -65,7 +65,10 @@ class Planner:
         algorithm: str = "hierarchical",
     ):
         gamma = kernels.combine / cluster.device.bandwidth
-        self.model, self.cluster, self.kernels, self.machine = model, cluster, kernels, machine
+        self.model = model
+        self.cluster = cluster
+        self.kernels = kernels
+        self.machine = machine
         self.network = Network(cluster, algorithm, gamma)
 
     def estimate(self, grid: Grid) -> Estimate:

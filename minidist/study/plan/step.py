@@ -66,7 +66,9 @@ def step(
     model: Transformer, grid: Grid, machine: Machine, kernels: Kernels, network: Network
 ) -> Step:
     """Seconds of a step of `grid.micro_batches` micro-batches a pipeline. ValueError where the grid does not divide."""
-    S, M, v = grid.pipeline, grid.micro_batches, grid.interleave
+    S = grid.pipeline
+    M = grid.micro_batches
+    v = grid.interleave
     kinds = _stages(model, grid, machine, kernels, network)
     slowest = max(kinds, key=lambda s: s.total)
     bubble = (sum(s.total * count for s, count in kinds.items()) - slowest.total) / v
@@ -90,7 +92,9 @@ def _stages(
     model, grid: Grid, machine: Machine, kernels: Kernels, network: Network
 ) -> dict[Stage, int]:
     """The different stages, and how many there are of each."""
-    b, t, along = grid.micro_batch, grid.tensor, grid.along
+    b = grid.micro_batch
+    t = grid.tensor
+    along = grid.along
     one = layer(model, machine, kernels, b, t, along)
     whole = one.forward - kernels.early_stop * one.last
     again = {"none": 0.0, "selective": one.attention, "full": whole}[grid.recompute]
@@ -151,7 +155,9 @@ def _messages(grid: Grid, kernels: Kernels, slowest: Stage, others: float, one: 
     Blocking, all of them on a micro-batch's way. Else the first one's, through all chunks, and where S micro-batches
     under way are too few to keep the slowest stage busy; chunks send more, but have more under way.
     """
-    S, M, v = grid.pipeline, grid.micro_batches, grid.interleave
+    S = grid.pipeline
+    M = grid.micro_batches
+    v = grid.interleave
     if kernels.blocking:
         return 2 * (S - 1) * one * (M * v / S + 1)
     way = 2 * (S * v - 1) * one
@@ -188,7 +194,9 @@ def _data(
     hidden = times * backward * (1 - 1 / blocks) * kernels.overlap
     # parameters are gathered a block ahead, in forward, which takes half of backward's time, too
     if grid.zero == 3:
-        gradients, handed, hidden = gradients + handed, 0.0, 1.5 * hidden
+        gradients = gradients + handed
+        handed = 0.0
+        hidden = 1.5 * hidden
     return max(gradients - hidden, 0.0) + handed + _tied(model, grid, network)
 
 

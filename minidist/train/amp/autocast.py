@@ -54,8 +54,12 @@ class autocast(TorchFunctionMode):
         super().__init__()
         if dtype not in HALVES:
             raise ValueError(f"autocast is to one of {HALVES}, not to {dtype}")
-        self.dtype, self.cache, self.enabled = dtype, cache, enabled
-        self.white, self.black, self.gray = names(white), names(black), names(gray)
+        self.dtype = dtype
+        self.cache = cache
+        self.enabled = enabled
+        self.white = names(white)
+        self.black = names(black)
+        self.gray = names(gray)
         twice = sorted(self.white & self.black | self.white & self.gray | self.black & self.gray)
         if twice:
             raise ValueError(f"on two lists at once: {', '.join(twice)}")

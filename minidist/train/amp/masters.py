@@ -44,7 +44,10 @@ class Masters(Optimizer):
         **kwargs,
     ):
         self.inner: Optimizer | None = None
-        self.dtype, self._make, self._kwargs, self._versions = dtype, optimizer_class, kwargs, {}
+        self.dtype = dtype
+        self._make = optimizer_class
+        self._kwargs = kwargs
+        self._versions = {}
         super().__init__(params, {})
         self.defaults, self.state = self.inner.defaults, self.inner.state
 

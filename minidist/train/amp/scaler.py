@@ -72,12 +72,13 @@ class LossScaler:
                 f"below 1, not start at {init}, grow by {growth_factor} after {growth_interval}, back off by "
                 f"{backoff_factor}"
             )
-        self.growth_factor, self.backoff_factor, self.growth_interval = (
-            growth_factor,
-            backoff_factor,
-            growth_interval,
-        )
-        self.enabled, self.comm, self.dynamic, self.skipped = enabled, comm, dynamic, 0
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+        self.growth_interval = growth_interval
+        self.enabled = enabled
+        self.comm = comm
+        self.dynamic = dynamic
+        self.skipped = 0
         self._scale, self._good = float32(init), 0
         # of each optimizer since the last update: what was done, any inf
         self._found: dict[int, tuple[str, bool]] = {}

@@ -61,7 +61,10 @@ class Checkpoints:
         grid: Mapping[str, int] | None = None,
         lane: int = 7,
     ):
-        self.folder, self.comm, self.keep, self.lane = Path(folder), comm.on_host(), keep, lane
+        self.folder = Path(folder)
+        self.comm = comm.on_host()
+        self.keep = keep
+        self.lane = lane
         self.grid = dict(grid or {"ranks": comm.size})
         if keep < 1:
             raise ValueError(f"at least 1 checkpoint is kept, not {keep}")

@@ -121,7 +121,9 @@ class File:
         if length > size - 8:
             raise ValueError(f"a header of {length} bytes does not fit into {size}")
         header = json.loads(self._bytes(8, length))
-        metadata, entries, end = header.pop(METADATA, {}), {}, 0
+        metadata = header.pop(METADATA, {})
+        entries = {}
+        end = 0
         for name, one in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             entry = Entry(CODES[one["dtype"]], tuple(one["shape"]), 8 + length + end)
             stop = end + math.prod(entry.shape) * entry.dtype.itemsize

@@ -77,8 +77,14 @@ class DGC(Lossy):
         if nesterov and not momentum:
             raise ValueError(f"Nesterov's momentum needs one above 0, not {momentum}")
         super().__init__()
-        self.final, self.warm_up, self.small, self.sample = sparsity, tuple(warm_up), small, sample
-        self.momentum, self.nesterov, self.masking, self.clip = momentum, nesterov, masking, clip
+        self.final = sparsity
+        self.warm_up = tuple(warm_up)
+        self.small = small
+        self.sample = sample
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.masking = masking
+        self.clip = clip
         self.first = None if clip is None else self._measure
         self.epoch, self._scale = 0, None
 

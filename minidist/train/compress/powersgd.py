@@ -51,7 +51,10 @@ class PowerSGD(Lossy):
         if rank < 1 or start < 0:
             raise ValueError(f"the rank is 1 or more, not {rank}, the start 0 or more, not {start}")
         super().__init__()
-        self.rank, self.start, self.min_rate, self.seed = rank, start, min_rate, seed
+        self.rank = rank
+        self.start = start
+        self.min_rate = min_rate
+        self.seed = seed
         self.error_feedback, self.warm_start = error_feedback, warm_start
         self.draws, self._seeds = 0, np.random.RandomState(seed)
         self._random: torch.Generator | None = None  # of the bucket at hand, if its Qs are new

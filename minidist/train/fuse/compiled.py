@@ -38,7 +38,9 @@ class Kernel:
     def __init__(
         self, eager: Callable, examples: Callable[[torch.dtype], list[tuple]], wide: bool = False
     ):
-        self.eager, self.examples, self.wide = eager, examples, wide
+        self.eager = eager
+        self.examples = examples
+        self.wide = wide
         self.compiled: dict[torch.dtype, Callable] = {}
 
     def __call__(self, *args):

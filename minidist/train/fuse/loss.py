@@ -62,7 +62,9 @@ def _cross_entropy(logits: Tensor, targets: Tensor, ignore: int) -> tuple[Tensor
 def _cross_entropy_backward(
     dloss: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignore: int
 ) -> Tensor:
-    flat, tokens, lse = rows(logits), targets.reshape(-1), lse.reshape(-1)
+    flat = rows(logits)
+    tokens = targets.reshape(-1)
+    lse = lse.reshape(-1)
     counted = tokens != ignore
     scale = dloss.reshape(-1).where(counted, 0)
     out = torch.empty_like(flat)

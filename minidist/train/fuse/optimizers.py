@@ -50,11 +50,9 @@ class FlatSGD(FlatOptimizer):
         self, group: dict, moves: bool, p: Tensor, states: list[Tensor], g: Tensor, params: list
     ) -> None:
         refuse(group, WHY)
-        lr, decay, momentum = (
-            float(group["lr"]),
-            float(group["weight_decay"]),
-            float(group["momentum"]),
-        )
+        lr = float(group["lr"])
+        decay = float(group["weight_decay"])
+        momentum = float(group["momentum"])
         if not states:
             sgd_(p, g, lr, decay)
             return

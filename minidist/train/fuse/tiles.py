@@ -88,7 +88,9 @@ def forward(
         torch.empty_like(q),
         q.new_empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32)),
     )
-    qs, ks, vs = _cut(q, tile, scale), _cut(k, tile), _cut(v, tile)
+    qs = _cut(q, tile, scale)
+    ks = _cut(k, tile)
+    vs = _cut(v, tile)
     for i, qi in enumerate(qs):
         l, a = lse.new_zeros(qi.shape[:2]), torch.zeros_like(qi)
         m = l - math.inf

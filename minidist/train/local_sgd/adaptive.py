@@ -60,13 +60,11 @@ class AdaComm:
                 f"tau_0 is at least 1, gamma between 0 and 1 and an interval above 0, not {tau_0}, "
                 f"{gamma} and {steps or seconds}"
             )
-        self.tau_0, self.steps, self.seconds, self.gamma, self.rate_power = (
-            tau_0,
-            steps,
-            seconds,
-            gamma,
-            rate_power,
-        )
+        self.tau_0 = tau_0
+        self.steps = steps
+        self.seconds = seconds
+        self.gamma = gamma
+        self.rate_power = rate_power
         self.intervals: list[Interval] = []
         self._began = 0.0  # of this interval, on this rank's clock
         self._over = True

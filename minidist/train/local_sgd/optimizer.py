@@ -97,26 +97,22 @@ class LocalSGD(Optimizer):
                 f"the model averages gradients over {model.comm.size} ranks, LocalSGD parameters over "
                 f"{comm.size}: both need the same ranks"
             )
-        self.optimizer, self.comm, self.start, self.model, self.states = (
-            optimizer,
-            comm,
-            start,
-            model,
-            states,
-        )
-        self.bucket_bytes, self.algorithm, self.weight, self.buffers = (
-            bucket_bytes,
-            algorithm,
-            None,
-            list(buffers),
-        )
-        self._H, self._slow, self._fresh = (
-            H,
-            SlowMomentum(slow_momentum, slow_rate),
-            Fresh(optimizer),
-        )
+        self.optimizer = optimizer
+        self.comm = comm
+        self.start = start
+        self.model = model
+        self.states = states
+        self.bucket_bytes = bucket_bytes
+        self.algorithm = algorithm
+        self.weight = None
+        self.buffers = list(buffers)
+        self._H = H
+        self._slow = SlowMomentum(slow_momentum, slow_rate)
+        self._fresh = Fresh(optimizer)
         self.steps = self.since = 0  # in all, and since the last average
-        self._weight, self._moved, self._entered = 0.0, {}, False
+        self._weight = 0.0
+        self._moved = {}
+        self._entered = False
         params = self._params()
         self._check(params)
         self._claim = Claim(self, "LocalSGD", comm)
@@ -224,7 +220,9 @@ class LocalSGD(Optimizer):
             self._slow.step(self.optimizer, params)
             if self.states == "reset":
                 self._fresh.restore(self.optimizer)
-        self.since, self._weight, self._moved = 0, 0.0, {}
+        self.since = 0
+        self._weight = 0.0
+        self._moved = {}
         if isinstance(self._H, AdaComm) and self._H.intervals:
             self._H.averaged(self.comm, self.steps)
 
@@ -259,7 +257,9 @@ class LocalSGD(Optimizer):
         own, params = state_dict.get("local_sgd"), self._params()
         if own is None:
             return
-        self.steps, self.since, self._weight = own["steps"], own["since"], own["weight"]
+        self.steps = own["steps"]
+        self.since = own["since"]
+        self._weight = own["weight"]
         self._moved = dict.fromkeys(params[i] for i in own["moved"])
         self._slow.load(own["slow"], params)
         if isinstance(self._H, AdaComm) and "adaptive" in own:

@@ -49,7 +49,9 @@ class SlowMomentum:
             return
         rates = {p: float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
         for p in params:
-            rate, x, u = rates[p], self.anchors[p], self.buffers[p]
+            rate = rates[p]
+            x = self.anchors[p]
+            u = self.buffers[p]
             u.mul_(self.momentum)
             if rate:
                 u.add_(x - p, alpha=1 / rate)

@@ -80,7 +80,9 @@ class NoiseScale:
             )
         self.comm, self.decay = comm, decay
         self._params = [p for p in params if p.requires_grad]
-        self._own, self._sums, self._weight = 0.0, [0.0, 0.0], 0.0
+        self._own = 0.0
+        self._sums = [0.0, 0.0]
+        self._weight = 0.0
         self._hooks = [p.register_hook(self._seen) for p in self._params]
 
     def _seen(self, grad: Tensor) -> None:

@@ -72,7 +72,9 @@ class LARS(Layerwise):
         return torch.where((weights > 0) & (gradient > 0), ratio, 1.0)
 
     def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
-        lr, momentum, state = group["lr"], group["momentum"], self.state[p]
+        lr = group["lr"]
+        momentum = group["momentum"]
+        state = self.state[p]
         d = p.grad.add(p, alpha=group["weight_decay"])
         if ratio is not None:
             d, lr = d.mul_(ratio * lr), 1.0

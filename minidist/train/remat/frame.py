@@ -25,7 +25,9 @@ class Slot:
     __slots__ = ("__weakref__", "dtype", "shape", "value")
 
     def __init__(self, x: Tensor):
-        self.shape, self.dtype, self.value = x.shape, x.dtype, None
+        self.shape = x.shape
+        self.dtype = x.dtype
+        self.value = None
 
 
 class Frame(ABC):

@@ -40,7 +40,9 @@ class ReversibleBlock(nn.Module):
 
     def __init__(self, f: nn.Module, g: nn.Module, bits: int | None = None):
         super().__init__()
-        self.f, self.g, self.bits = f, g, bits
+        self.f = f
+        self.g = g
+        self.bits = bits
 
     def forward(self, x1: Tensor, x2: Tensor) -> Pair:
         y1 = self.sum(x1, self.part(self.f, x2))
@@ -135,12 +137,10 @@ class _Reversible(torch.autograd.Function):
         x2: Tensor,
         *params: Tensor,
     ) -> Pair:
-        ctx.stream, ctx.params, ctx.f, ctx.g = (
-            stream,
-            params,
-            _Run(block, block.f),
-            _Run(block, block.g),
-        )
+        ctx.stream = stream
+        ctx.params = params
+        ctx.f = _Run(block, block.f)
+        ctx.g = _Run(block, block.g)
         y1 = block.sum(x1, ctx.f.first(x2))
         y2 = block.sum(x2, ctx.g.first(y1))
         if last:

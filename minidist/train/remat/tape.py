@@ -25,7 +25,9 @@ from .replay import Replay
 # operands, without saying so
 CHANGING = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 VIEWS = {"_unsafe_view"}  # likewise
-NOTED, VIEW, CHANGES = "noted", "view", "changes"  # what an operator is to a tape
+NOTED = "noted"
+VIEW = "view"
+CHANGES = "changes"  # what an operator is to a tape
 
 
 def mapped(change: Callable, value: Any) -> Any:
@@ -81,7 +83,10 @@ class Node:
     __slots__ = ("_args", "_kwargs", "_replay", "func", "order", "parents")
 
     def __init__(self, order: int, func, args: tuple, kwargs: dict, operands: list):
-        self.order, self.func, self._args, self._kwargs = order, func, args, kwargs
+        self.order = order
+        self.func = func
+        self._args = args
+        self._kwargs = kwargs
         # whose results it needs
         self.parents = tuple(dict.fromkeys(o.node for o in operands if type(o) is Made))
         self._replay = (
@@ -130,7 +135,9 @@ class Tape(TorchDispatchMode):
 
     def __init__(self, use: Callable[[Any], str | None], factories: bool):
         super().__init__()
-        self._use, self._factories, self._count = use, factories, 0
+        self._use = use
+        self._factories = factories
+        self._count = 0
         self._known: dict[int, tuple[ref, dict[tuple, Made]]] = {}  # storage -> what it holds
 
     def find(self, x: Tensor) -> Made | None:

@@ -154,7 +154,10 @@ def overlap(comm, streamed):
     job = comm.stream(lambda lane: all_reduce_(lane, x)) if streamed else None
     for _ in range(4):
         w @ w
-    job.wait() if streamed else all_reduce_(comm, x)
+    if streamed:
+        job.wait()
+    else:
+        all_reduce_(comm, x)
     return comm.now()
 
 
@@ -183,6 +186,19 @@ def test_what_a_lane_computes_takes_its_own_time():
         return comm.now()
 
     assert world(1).run(program) == [2 * 512**3 / 1e12]
+
+
+def test_a_job_starts_when_its_rank_has_asked_for_it():
+    """The lane is free after one product; the second job is asked for after three."""
+
+    def program(comm):
+        w = torch.empty(512, 512)
+        comm.stream(lambda lane: w @ w)
+        for _ in range(3):
+            w @ w
+        return comm.stream(lambda lane: lane.now()).wait()
+
+    assert world(1).run(program) == [3 * 2 * 512**3 / 1e12]
 
 
 def test_hooks_communicate_and_compute_in_backward():

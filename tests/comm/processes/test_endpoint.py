@@ -78,7 +78,8 @@ def test_a_wrong_message_is_read_all_the_same(comms):
     a.isend(torch.full((2,), 3.0), 1)
     wrong, right = b.irecv(torch.zeros(2), 0), b.irecv(x := torch.zeros(2), 0)
     for _ in range(100):
-        a.endpoint.progress(), b.endpoint.progress()
+        a.endpoint.progress()
+        b.endpoint.progress()
     with pytest.raises(
         ValueError, match=r"rank 0 sends \(1048576,\) float32(.|\n)*rank 1 receives \(2,\)"
     ):

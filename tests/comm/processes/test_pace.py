@@ -48,11 +48,9 @@ def test_a_wire_is_busy_for_as_long_as_its_bytes_take():
 
 def test_segments_leave_when_their_last_byte_would_have(clock):
     rings = Rings(2, RATE)
-    out, into, room = (
-        Paced(rings, 0, 1, Wire(RATE)),
-        Incoming(rings, 0, 1),
-        Bytes(size=3 * rings.slot),
-    )
+    out = Paced(rings, 0, 1, Wire(RATE))
+    into = Incoming(rings, 0, 1)
+    room = Bytes(size=3 * rings.slot)
     long = message(3 * rings.slot, clock.now)
     first, full = (rings.slot - HEADER) / RATE, rings.slot / RATE
     assert not out.push(long) and out.due == 100 + first
@@ -118,7 +116,9 @@ def test_bytes_take_their_time(n):
 def while_computing(comm, how):
     """Seconds that are left to wait for 40 ms of messages after 0.2 s without a look at them, at best: another program
     may keep the processor for itself now and then."""
-    x, y, left = torch.ones(40_000), torch.empty(40_000), []
+    x = torch.ones(40_000)
+    y = torch.empty(40_000)
+    left = []
     for _ in range(5):
         barrier(comm)
         y.zero_()

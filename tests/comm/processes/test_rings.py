@@ -12,12 +12,10 @@ from minidist.comm.processes.rings import HEADER, SLOTS, Incoming, Outgoing, Rin
 class Bytes:
     def __init__(self, data=None, size=0, header=None):
         self.array = (ctypes.c_char * max(1, size if data is None else len(data)))()
-        self.nbytes, self.moved, self.begun, self.header = (
-            (size if data is None else len(data)),
-            0,
-            False,
-            header,
-        )
+        self.nbytes = size if data is None else len(data)
+        self.moved = 0
+        self.begun = False
+        self.header = header
         self.pointer = ctypes.addressof(self.array)
         if data:
             ctypes.memmove(self.pointer, data, len(data))

@@ -32,7 +32,9 @@ def group_of(comm, kind):
 
 def calls(comm, kind, dtype=torch.float64):
     """What each collective gives on whole numbers, where the order of addition does not matter."""
-    group, n, r = group_of(comm, kind), comm.size, comm.rank
+    group = group_of(comm, kind)
+    n = comm.size
+    r = comm.rank
     give = lambda *shape: (
         torch.arange(24)[: torch.Size(shape).numel()].view(shape) % 5 + r + 1
     ).to(dtype)
@@ -46,7 +48,9 @@ def calls(comm, kind, dtype=torch.float64):
         found.extend(x.clone() for x in results)
 
     for op in OPS[: 5 if dtype.is_floating_point else 4]:
-        x, y, z = give(7), give(2, 3).T, give(3)
+        x = give(7)
+        y = give(2, 3).T
+        z = give(3)
         ask(functools.partial(dist.all_reduce, x), x, op=op)
         ask(functools.partial(dist.all_reduce, y), y, op=op)
         ask(functools.partial(dist.reduce, z, n - 1), *[z] * (r == n - 1), op=op)

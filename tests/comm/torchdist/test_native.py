@@ -18,8 +18,12 @@ def values(xs):
 
 def collectives(comm, lengths):
     """Every collective on chunks of `lengths`, checked against what it should give; returns how many there were."""
-    n, r, native = comm.size, comm.rank, comm.native
-    lengths, root, total = lengths[:n], n - 1, n * (n + 1) // 2
+    n = comm.size
+    r = comm.rank
+    native = comm.native
+    lengths = lengths[:n]
+    root = n - 1
+    total = n * (n + 1) // 2
     x = torch.full((3,), float(r))
     native.broadcast(x, root)
     assert x.tolist() == [root] * 3

@@ -240,11 +240,9 @@ def test_a_mismatch_is_told_and_the_comm_is_given_up():
 
 def test_a_mismatch_of_words_leaves_the_comm_usable():
     def program(comm):
-        x, y, peer = (
-            torch.ones(2, device=comm.device),
-            torch.zeros(2, device=comm.device),
-            1 - comm.rank,
-        )
+        x = torch.ones(2, device=comm.device)
+        y = torch.zeros(2, device=comm.device)
+        peer = 1 - comm.rank
         with pytest.raises(Mismatch, match="labelled 'a'"):
             comm.sendrecv(x, peer, y, peer, "ab"[comm.rank])
         return comm.sendrecv(x, peer, y, peer).tolist()

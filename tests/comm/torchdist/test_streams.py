@@ -25,7 +25,9 @@ class FakeComm:
 
 
 def test_jobs_run_on_the_thread_that_asks_in_the_lanes_stream():
-    gpu, comm, unwaited = nccl_like.Gpu(), FakeComm(), {}
+    gpu = nccl_like.Gpu()
+    comm = FakeComm()
+    unwaited = {}
     lane, main = StreamLane(comm, gpu, unwaited), gpu.current_stream()
     seen = []
     works = [

@@ -20,7 +20,10 @@ def program():
     total = torch.ones(2)
     comm.native.all_reduce(total, "sum")
     try:
-        comm.send(torch.ones(2), 1) if r == 0 else comm.recv(torch.ones(3), 0) if r == 1 else None
+        if r == 0:
+            comm.send(torch.ones(2), 1)
+        else:
+            comm.recv(torch.ones(3), 0) if r == 1 else None
         said = "agreed"
     except ValueError as error:
         said = "refused" if "rank 0 sends (2,)" in str(error) else str(error)
@@ -131,7 +134,10 @@ def test_checked_or_not():
         work = plain.irecv(x, ANY) if comm.rank else plain.isend(x, 1)
         work.wait()
         strided = torch.zeros(2, 2)[:, 0]
-        plain.recv(strided, 0) if comm.rank else plain.send(torch.ones(2), 1)
+        if comm.rank:
+            plain.recv(strided, 0)
+        else:
+            plain.send(torch.ones(2), 1)
         return work.source, x.tolist(), strided.tolist()
 
     assert launch(program, 2, transport="gloo")[1] == (0, [0, 0], [1, 1])

@@ -88,7 +88,9 @@ def test_equal_and_pickled():
 
 def test_from_the_columns_of_a_ledger():
     # Storage 0 is there from the start though it is found last; storage 1 is on another device.
-    times, changes, which = [0.0, 1.0, 2.0, -np.inf], [5, 7, -5, 100], [2, 1, 2, 0]
+    times = [0.0, 1.0, 2.0, -np.inf]
+    changes = [5, 7, -5, 100]
+    which = [2, 1, 2, 0]
     category, device = bytearray([PARAMETERS, OTHER, ACTIVATIONS]), bytearray([0, 1, 0])
     line = Timeline.of(times, changes, which, category, device, "cpu", 0)
     assert (

@@ -54,9 +54,13 @@ def test_two_runs_are_the_same_bit_for_bit(program, n):
 
 
 def test_the_notebooks_random_numbers_are_untouched():
-    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
     expected = torch.rand(1).item(), np.random.rand(), random.random()
-    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
     World(3).run(ring)
     with pytest.raises(ZeroDivisionError):
         World(3).run(lambda comm: [torch.rand(3), np.random.rand(), random.random(), 1 / 0])
@@ -132,9 +136,8 @@ def test_the_deadlock_report():
             if comm.rank == 0
             else None
         )
-        comm.recv(
-            torch.zeros(2, 3, dtype=torch.int64), (comm.rank + 1) % 3, label="step"
-        ) if comm.rank < 2 else None
+        if comm.rank < 2:
+            comm.recv(torch.zeros(2, 3, dtype=torch.int64), (comm.rank + 1) % 3, label="step")
         if comm.rank == 2:
             comm.irecv(torch.ones(1), ANY).wait()
         return lane

@@ -139,7 +139,8 @@ def test_what_the_collector_finds_dies_after_its_birth_and_before_the_end_of_its
                 comm.recv(torch.empty(1), 1)
         else:
             gc.collect()  # at 0 s
-            comm.send(torch.empty(1), 0) if wait else None
+            if wait:
+                comm.send(torch.empty(1), 0)
 
     gc.collect()
     gc.disable()

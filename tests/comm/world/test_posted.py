@@ -196,7 +196,9 @@ def test_after_a_mismatch_all_that_is_posted_still_matches():
     """The two that say different things are told; what was posted before and after them goes its way."""
 
     def program(comm):
-        peer, y, z = 1 - comm.rank, torch.empty(2), torch.empty(2)
+        peer = 1 - comm.rank
+        y = torch.empty(2)
+        z = torch.empty(2)
         before = [comm.isend(torch.full((2,), 1.0 + comm.rank), peer), comm.irecv(y, peer)]
         unlike = [
             comm.isend(torch.ones(10 + 2 * comm.rank), peer),

@@ -27,7 +27,9 @@ def test_a_way_is_the_route_with_its_wires():
 
 def test_pairs_share_what_they_share():
     routes = Routes(SHARED)
-    one, other, back = routes(0, 4), routes(1, 5), routes(5, 1)
+    one = routes(0, 4)
+    other = routes(1, 5)
+    back = routes(5, 1)
     assert one.shared == other.shared and not {one.out, one.into} & {other.out, other.into}
     # duplex
     assert not {back.out, back.into} & {other.out, other.into} and not {*back.shared} & {

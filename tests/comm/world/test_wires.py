@@ -232,7 +232,9 @@ def test_a_message_that_waits_for_its_wire_goes_before_one_that_is_ready_later()
 
 def test_one_side_in_the_other_order_is_enough():
     def program(comm):
-        peer, x, y = 1 - comm.rank, nbytes(4), nbytes(4)
+        peer = 1 - comm.rank
+        x = nbytes(4)
+        y = nbytes(4)
         ops = [lambda: comm.isend(x, peer), lambda: comm.irecv(y, peer)]
         for work in [op() for op in (ops if comm.rank else ops[::-1])]:
             work.wait()
@@ -333,6 +335,27 @@ def test_a_wildcard_receive_takes_the_earliest_not_the_first_posted(rendezvous):
     assert world(5, rendezvous=rendezvous).run(program)[0] == [(2, 3.0), (1, 6.0), (3, 16.0)]
 
 
+def test_a_late_wildcard_receive_takes_what_was_offered_first():
+    """Rank 2 offers at 0, rank 1 after a message, both before rank 0 asks."""
+
+    def program(comm):
+        if comm.rank == 0:
+            comm.recv(nbytes(40), 3)
+            works = []
+            for _ in range(2):
+                works.append(comm.irecv(nbytes(4), ANY))
+                works[-1].wait()
+            return [work.source for work in works]
+        if comm.rank == 1:
+            comm.recv(nbytes(4), 3)
+        if comm.rank == 3:
+            comm.send(nbytes(4), 1)
+            return comm.send(nbytes(40), 0)
+        comm.send(nbytes(4), 0)
+
+    assert world(4).run(program)[0] == [2, 1]
+
+
 def test_a_wildcard_receive_beside_named_ones():
     def program(comm):
         if comm.rank == 0:
@@ -351,8 +374,14 @@ def test_a_mismatch_is_told_to_both_sides_and_nothing_is_copied():
         with pytest.raises(
             ValueError, match=r"rank 0 sends \(2,\) float32(.|\n)*rank 1 receives \(3,\) float32"
         ):
-            comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
-        comm.send(x[:2], 1) if comm.rank == 0 else comm.recv(x[:2], 0)
+            if comm.rank == 0:
+                comm.send(x, 1)
+            else:
+                comm.recv(x, 0)
+        if comm.rank == 0:
+            comm.send(x[:2], 1)
+        else:
+            comm.recv(x[:2], 0)
         return x.tolist()
 
     assert world(2).run(program) == [[0, 0], [0, 0, 1]]
@@ -361,7 +390,10 @@ def test_a_mismatch_is_told_to_both_sides_and_nothing_is_copied():
 def test_lanes_share_the_rank_s_wires():
     def program(comm):
         def job(lane):
-            lane.send(nbytes(4), 1) if lane.rank == 0 else lane.recv(nbytes(4), 0)
+            if lane.rank == 0:
+                lane.send(nbytes(4), 1)
+            else:
+                lane.recv(nbytes(4), 0)
             return lane.now()
 
         works = [comm.stream(job, lane=i) for i in range(3)]
@@ -384,7 +416,10 @@ def test_meta_tensors_take_the_same_time():
 
     def mixed(comm):
         x = torch.empty(2, device="meta") if comm.rank else torch.zeros(2)
-        comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
+        if comm.rank == 0:
+            comm.send(x, 1)
+        else:
+            comm.recv(x, 0)
 
     with pytest.raises(
         ValueError, match="rank 0 sends a cpu tensor, but rank 1 receives into a meta one"

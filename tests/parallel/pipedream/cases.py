@@ -96,7 +96,9 @@ class ByHand:
     """`run` once: losses, and the weights of each layer by version (the last one: after the run)."""
 
     def __init__(self, rule, S, M, optimizer="momentum", m=None, widths=WIDTHS):
-        self.rule, self.S, self.m = rule, S, m or S
+        self.rule = rule
+        self.S = S
+        self.m = m or S
         linear = [one[0] for one in model(widths)]
         self.owner = [
             s for s, (first, end) in enumerate(stages(S, len(linear))) for _ in range(first, end)

@@ -74,7 +74,9 @@ def test_the_rules_differ():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_staleness(rule):
-    S, M, m = 4, 12, 4
+    S = 4
+    M = 12
+    m = 4
     updates = {i: i if rule != "2bw" else i // m for i in range(M)}
     for stage, (_, _, staleness, *_) in enumerate(World(S).run(run, rule, M, m=m)):
         assert staleness == [updates[i] - forward_version(rule, i, stage, S, m) for i in range(M)]

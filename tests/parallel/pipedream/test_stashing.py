@@ -74,7 +74,9 @@ def trained(module):
 
 def watched(comm, rule, M, **kwargs):
     """(weights of every forward, gradients of every update) of this stage."""
-    part, weights, gradients = model()[comm.rank], [], []
+    part = model()[comm.rank]
+    weights = []
+    gradients = []
     part.register_forward_pre_hook(
         lambda module, _: weights.append(
             {name: p.detach().clone() for name, p in trained(module).items()}

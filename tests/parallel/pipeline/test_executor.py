@@ -233,7 +233,10 @@ def test_batches_of_other_sizes_follow_each_other():
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved"])
 def test_messages(name):
     """A step: each activation and each gradient once, and one message of 24 bytes to each stage but the first."""
-    S, M, v, batch = 3, 6, cases.chunks_of(name), data(12)
+    S = 3
+    M = 6
+    v = cases.chunks_of(name)
+    batch = data(12)
     once, twice = (World(S).run(run, SCHEDULES[name], M, batch, v, steps).trace for steps in (1, 2))
     first, both = [m.label for m in once], list(twice)
     steady = both[len(first) :]

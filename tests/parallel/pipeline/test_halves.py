@@ -48,11 +48,9 @@ class Ends(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c = (
-            nn.Linear(6, 6).double(),
-            nn.Linear(6, 3).double(),
-            nn.Parameter(values(3)),
-        )
+        self.a = nn.Linear(6, 6).double()
+        self.b = nn.Linear(6, 3).double()
+        self.c = nn.Parameter(values(3))
 
     def forward(self, x, z):
         return self.b(torch.relu(self.a(x))) + z, torch.exp(self.c) * self.c, z

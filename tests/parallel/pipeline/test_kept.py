@@ -30,13 +30,11 @@ class Watched(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.linear, self.most, self.most_sent, self.seen, self.sent = (
-            nn.Linear(WIDTH, WIDTH),
-            0,
-            0,
-            [],
-            [],
-        )
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.most = 0
+        self.most_sent = 0
+        self.seen = []
+        self.sent = []
 
     def forward(self, x):
         y = torch.tanh(self.linear(x))

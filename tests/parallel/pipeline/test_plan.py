@@ -72,7 +72,11 @@ def test_a_send_is_over_only_when_its_receiver_has_it(schedule, S, M):
     v = 2 if schedule is interleaved else 1
     shape, every = Shape(S, M, v), lists(schedule, S, M)
     found = plans(schedule, S, M, v)
-    place, made, used, freed, sent = [0] * S, set(), set(), set(), set()
+    place = [0] * S
+    made = set()
+    used = set()
+    freed = set()
+    sent = set()
     while any(place[s] < len(every[s]) for s in range(S)):
         for stage in range(S):  # as far ahead as it can: what is over must hold for every order
             while place[stage] < len(every[stage]):

@@ -33,7 +33,9 @@ def follow(comm, lists, v, model):
         for pair in pairs
     }
     into, out = messages(lists, v)
-    sends, order, came = [], {pair: list(out[pair].values()) for pair in pairs}, set()
+    sends = []
+    order = {pair: list(out[pair].values()) for pair in pairs}
+    came = set()
 
     def lane(pair):
         """The Comm for a message, and the other side's rank in it."""

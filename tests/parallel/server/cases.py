@@ -59,7 +59,9 @@ def train(
     server = ParameterServer(model, comm, OPTIMIZERS[optimizer], servers, mode, bound, **kwargs)
     if comm.rank in burn:
         fail_at(server, burn[comm.rank])
-    n, mine, values = server.workers, server.worker, []
+    n = server.workers
+    mine = server.worker
+    values = []
 
     def step(part):
         start, (first, end) = comm.now(), part

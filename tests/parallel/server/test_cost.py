@@ -8,7 +8,9 @@ from minidist.collectives import seconds
 from minidist.comm import Cluster, Device, World
 from minidist.parallel.server import ParameterServer, async_seconds, sync_seconds, wire_bytes
 
-ALPHA, BETA, PIECES = 2.0**-10, 2.0**-20, 2
+ALPHA = 2.0**-10
+BETA = 2.0**-20
+PIECES = 2
 FAST = Device("all but products is free", {torch.float32: 2.0**29}, 1 << 50, float("inf"))
 
 
@@ -80,7 +82,9 @@ def test_bytes(n, s, mode):
 
 def test_the_masters_wire_and_the_ring():
     """One server falls behind as workers are added, the ring does not; as many servers as workers make up for it."""
-    nbytes, alpha, beta = 4e9, 5e-6, 1 / 50e9
+    nbytes = 4e9
+    alpha = 5e-6
+    beta = 1 / 50e9
     ring = {n: seconds("all_reduce", "ring", n, nbytes, alpha, beta) for n in (2, 8, 64)}
     one = {n: sync_seconds(n, 1, nbytes, alpha, beta) for n in ring}
     assert one[64] / one[8] == pytest.approx(65 / 9, rel=1e-3) and ring[64] / ring[8] < 1.2

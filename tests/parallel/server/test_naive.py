@@ -41,7 +41,9 @@ def test_the_serial_program(run_fast, n):
 
 def test_seconds():
     """Every message is waited for: with n workers nP of them, and N bytes n times each way."""
-    n, alpha, beta = 3, 2.0**-10, 2.0**-20
+    n = 3
+    alpha = 2.0**-10
+    beta = 2.0**-20
 
     def one_step(comm):
         model = torch.nn.ParameterList(torch.zeros(1000) for _ in range(2))

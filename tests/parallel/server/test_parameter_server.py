@@ -111,7 +111,11 @@ class Layers(nn.Module):
 
 def test_a_model_of_a_thousand_million_parameters():
     """On the device "meta": its time and its traffic."""
-    n, servers, steps, alpha, beta = 8, 4, 5, 5e-6, 1 / 50e9
+    n = 8
+    servers = 4
+    steps = 5
+    alpha = 5e-6
+    beta = 1 / 50e9
 
     def program(comm):
         model = Layers(comm.device)

@@ -16,7 +16,9 @@ from minidist.parallel.tensor import (
     row_first_bytes,
 )
 
-BATCH, TOKENS, HIDDEN = 2, 60, 20  # 10 heads, and 4H over 3 ranks, are uneven
+BATCH = 2
+TOKENS = 60
+HIDDEN = 20  # 10 heads, and 4H over 3 ranks, are uneven
 BLOCKS = {
     "mlp": (TensorMLP, block_bytes),
     "attention": (functools.partial(TensorAttention, heads=10), block_bytes),

@@ -96,7 +96,9 @@ class ShardsNothing:
     """Averages all gradients and steps all parameters on every rank: right numbers, at the price of no sharding."""
 
     def __init__(self, params, optimizer_class, comm, stage, master_dtype=None):
-        self.module, self.comm, self.weight = nn.ParameterList(params), comm, None
+        self.module = nn.ParameterList(params)
+        self.comm = comm
+        self.weight = None
         self.optimizer = optimizer_class(self.module)
         self.zero_grad, self.state_dict = self.optimizer.zero_grad, self.optimizer.state_dict
 

@@ -10,7 +10,9 @@ from minidist.parallel.zero.offload_cost import memory, step_time, traffic, upda
 from minidist.study.memory.states import states
 from minidist.study.published import published
 
-WIDTH, LAYERS, BATCH = 64, 6, 32
+WIDTH = 64
+LAYERS = 6
+BATCH = 32
 FLOPS, ALPHA = 1e12, 1e-6
 NUMBERS = LAYERS * WIDTH * WIDTH
 PRODUCTS = LAYERS * 2 * BATCH * WIDTH * WIDTH / FLOPS  # of forward; backward has twice as many

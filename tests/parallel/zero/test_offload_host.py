@@ -11,7 +11,9 @@ from minidist.parallel.zero.offload import OffloadedOptimizer
 from minidist.parallel.zero.offload_cost import memory, traffic, update_seconds
 from minidist.parallel.zero.offload_host import Hosted
 
-WIDTH, LAYERS, STEPS = 48, 5, 4
+WIDTH = 48
+LAYERS = 5
+STEPS = 4
 SIZE = LAYERS * (WIDTH * WIDTH + WIDTH)
 
 

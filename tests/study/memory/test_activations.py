@@ -69,7 +69,11 @@ def test_full_recomputation_split_over_tensor_parallel_ranks():
 
 
 def test_ends():
-    s, h, V, t, p = 2048, 20480, 51200, 8, 35
+    s = 2048
+    h = 20480
+    V = 51200
+    t = 8
+    p = 35
     assert memory.embedding_activations(MT_NLG, 3, tensor=t, micro_batches=p) == s * 3 * h * p // t
     assert memory.output_activations(MT_NLG, 3, tensor=t) == 4 * s * 3 * h * (h + V) // h // t
     assert memory.logits(1000, 50, tensor=5) == 40_000 and memory.logits(10, 3, bytes_each=2) == 60
@@ -153,7 +157,10 @@ def run(stage, S, M, v):
 )
 def test_in_flight_as_a_schedule_has_it(S, M, v):
     for stage in range(S):
-        alive, first, most, most_first = 0, 0, 0, 0
+        alive = 0
+        first = 0
+        most = 0
+        most_first = 0
         for change, chunk in run(stage, S, M, v):
             alive, first = alive + change, first + change * (chunk == 0)
             most, most_first = max(most, alive), max(most_first, first)

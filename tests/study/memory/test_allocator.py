@@ -187,7 +187,9 @@ def attempt(memory, nbytes):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("words", [{}, dict(expandable=True), dict(divisions=2)])
 def test_invariants(seed, words):
-    rng, memory, live = random.Random(seed), Allocator(150 * MiB, **words), []
+    rng = random.Random(seed)
+    memory = Allocator(150 * MiB, **words)
+    live = []
     full = 0
     for _ in range(250):
         if live and rng.random() < 0.48:

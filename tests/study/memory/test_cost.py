@@ -9,7 +9,9 @@ from minidist.study.memory import cost
 from minidist.study.memory.transformer import Transformer, published_hardware_flops
 from tests.study.memory.kept import shown
 
-A100, H100, TPU_V4 = 312e12, 989e12, 275e12
+A100 = 312e12
+H100 = 989e12
+TPU_V4 = 275e12
 
 
 def recomputation():
@@ -39,7 +41,9 @@ def test_table_5_of_activation_recomputation():
     }
     for row in rows:
         model = Transformer(*(row[k] for k in ("layers", "hidden", "heads", "vocab", "seq")))
-        batch, gpus, name = row["global_batch"], row["gpus"], row["model"]
+        batch = row["global_batch"]
+        gpus = row["gpus"]
+        name = row["model"]
         if row["quantity"] == "MFU":
             assert 100 * cost.mfu(model, batch, seconds[name], gpus) == pytest.approx(
                 row["value"], abs=0.2

@@ -10,7 +10,9 @@ from minidist.study.memory import Transformer, activations, output_activations, 
 from tests.study.memory.kept import kept
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-VOCAB, CONTEXT, HIDDEN = 50, 16, 24
+VOCAB = 50
+CONTEXT = 16
+HIDDEN = 24
 SIZES = [(2, 4, 3, 8), (1, 4, 1, 8), (1, 1, 3, 8), (1, 2, 2, 1), (3, 2, 2, 5), (1, 1, 1, 1)]
 LAYER = Transformer(1, HIDDEN, 4, VOCAB, CONTEXT)
 

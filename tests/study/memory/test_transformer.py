@@ -25,7 +25,9 @@ def test_sc21_table_1():
     assert len(rows) == 35
     rate = {r["model"]: r["value"] for r in rows if r["quantity"] == "achieved_per_gpu"}  # TFLOP/s
     for row in rows:
-        model, quantity, value = shape(row), row["quantity"], row["value"]
+        model = shape(row)
+        quantity = row["quantity"]
+        value = row["value"]
         done = memory.flops(model, row["batch"], recompute="full")
         seconds = done / (row["gpus"] * rate[row["model"]] * 1e12)
         if quantity == "params_formula":
@@ -54,7 +56,10 @@ def test_sc21_table_1():
 def test_equations_of_sc21_as_they_are_printed():
     for row in published("megatron_sc21_table1"):
         model, B = shape(row), row["batch"]
-        l, h, V, s = model.layers, model.hidden, model.vocab, model.context
+        l = model.layers
+        h = model.hidden
+        V = model.vocab
+        s = model.context
         printed = 12 * l * h**2 * (1 + 13 / (12 * h) + (V + s) / (12 * l * h))
         assert memory.sc21_parameters(model) == pytest.approx(printed, rel=1e-12)
         printed = 96 * B * s * l * h**2 * (1 + s / (6 * h) + V / (16 * l * h))

@@ -27,7 +27,9 @@ def classes():
 
 
 # name: (function, its floating inputs); h is the half. x: (4, 4) fp32, and y; i: (2, 3, 6, 6) an image
-X, Y, I = (4, 4), (4, 4), (2, 3, 6, 6)
+X = (4, 4)
+Y = (4, 4)
+I = (2, 3, 6, 6)
 SAME = {
     "x @ y": (lambda x, y: x @ y, [X, Y]),
     "mm": (torch.mm, [X, Y]),
@@ -150,7 +152,9 @@ def test_sums_are_accumulated_in_fp32(name, dtype):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_batch_norm_adds_up_in_fp32(dtype):
     """On no list: its kernels take halves, and statistics in fp32, as they are."""
-    x, mean, var = (tensor(5000, 3) + 30).to(dtype).detach(), torch.zeros(3), torch.ones(3)
+    x = (tensor(5000, 3) + 30).to(dtype).detach()
+    mean = torch.zeros(3)
+    var = torch.ones(3)
     with autocast(dtype):
         F.batch_norm(x, mean, var, training=True, momentum=1.0)
     torch.testing.assert_close(mean.double(), x.double().mean(0), rtol=1e-5, atol=0)
@@ -287,7 +291,9 @@ def products(*inputs):
 
 def test_nesting():
     x, seen = tensor(2, 2), []
-    outer, off, inner = autocast(torch.float16), autocast(enabled=False), autocast(torch.bfloat16)
+    outer = autocast(torch.float16)
+    off = autocast(enabled=False)
+    inner = autocast(torch.bfloat16)
     with outer:
         seen.append(products(x))
         with off:

@@ -19,7 +19,9 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.again = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.again = nn.Linear(4, 4)
         self.again.weight = self.first.weight
         self.register_buffer("shift", torch.ones(4))
         self.register_buffer("count", torch.zeros(1, dtype=torch.long))

@@ -43,7 +43,9 @@ def sharded(comm, stage, bad_step, clip):
     amp = prepare(
         mlp(WIDTHS, seed=comm.rank), make, "O2", scaler=LossScaler(256.0, comm=comm), masters=False
     )
-    losses, skips, first = [], [], next(amp.model.parameters())
+    losses = []
+    skips = []
+    first = next(amp.model.parameters())
     for step in range(STEPS):
         x, y = (t[comm.rank :: comm.size] for t in batch(step))
         bad = step == bad_step and comm.rank == comm.size - 1

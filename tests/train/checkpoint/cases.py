@@ -16,7 +16,9 @@ RUNS = {
     "processes": lambda n, program, *args: launch(program, n, *args),
     "gloo": lambda n, program, *args: launch(program, n, *args, transport="gloo"),
 }
-V, H, F = 11, 8, 6
+V = 11
+H = 8
+F = 6
 NAMES = ("tokens", "layer", "strided", "gate_up", "head")
 WHOLES = {"head.weight": (V, H)}
 STATES = ("exp_avg", "exp_avg_sq")

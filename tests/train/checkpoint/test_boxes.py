@@ -33,6 +33,7 @@ def test_two_boxes(shape):
     for a, b in itertools.product(some(shape), some(shape)):
         both = overlap(a, b)
         assert (set() if both is None else elements(both)) == elements(a) & elements(b)
+        assert both is None or elements(both)  # side by side is not overlap
         left = [elements(one) for one in minus(a, b)]
         assert set().union(*left) == elements(a) - elements(b)
         assert sum(map(len, left)) == len(elements(a) - elements(b))  # none twice

@@ -23,7 +23,10 @@ class Program:
 
     def __init__(self, comm, how, seed):
         torch.manual_seed(seed + 10 * comm.rank)
-        self.comm, self.how, self.compression, self.step = comm, how, None, 0
+        self.comm = comm
+        self.how = how
+        self.compression = None
+        self.step = 0
         self.module = nn.Sequential(made("mlp", seed), nn.Dropout(0.25))
         model, adam = self.module, torch.optim.AdamW
         if how == "compressed":

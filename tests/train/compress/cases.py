@@ -116,7 +116,9 @@ class Momentum:
     """Momentum SGD with the averages of all ranks: what a compression is compared with where it should be exact."""
 
     def __init__(self, m, nesterov=False):
-        self.m, self.nesterov, self.u = m, nesterov, {}
+        self.m = m
+        self.nesterov = nesterov
+        self.u = {}
 
     def __call__(self, step, grads):
         found = {}

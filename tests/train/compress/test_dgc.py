@@ -26,14 +26,14 @@ class Oracle:
     """Lin et al. 2018, Algorithms 4 and 5 (Algorithm 1 without momentum), node by node, threshold and mask."""
 
     def __init__(self, sparsities, m=0.9, nesterov=False, masking=True, clip=None):
-        self.sparsities, self.m, self.nesterov, self.masking, self.clip = (
-            sparsities,
-            m,
-            nesterov,
-            masking,
-            clip,
-        )
-        self.small, self.U, self.V = Momentum(m, nesterov), {}, {}
+        self.sparsities = sparsities
+        self.m = m
+        self.nesterov = nesterov
+        self.masking = masking
+        self.clip = clip
+        self.small = Momentum(m, nesterov)
+        self.U = {}
+        self.V = {}
 
     def __call__(self, step, grads):
         sparsity = self.sparsities[min(step, len(self.sparsities) - 1)]
@@ -141,7 +141,9 @@ def conserved(comm, sample):
     """The sum of what was sent and is kept, minus that of the gradients."""
     grads = {"w": torch.zeros(40, 50, dtype=torch.float64)}
     bucket = Bucket(grads)
-    ours, total, given = DGC(0.95, momentum=0, warm_up=(), sample=sample), 0, 0
+    ours = DGC(0.95, momentum=0, warm_up=(), sample=sample)
+    total = 0
+    given = 0
     for step in range(5):
         g = torch.randn(
             40,

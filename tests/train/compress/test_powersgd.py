@@ -26,7 +26,10 @@ class Oracle:
     """Vogels et al. 2019, Algorithms 1 and 2, for matrices that are worth it: the mean over all nodes at each place."""
 
     def __init__(self, rank, seed=0, feedback=True):
-        self.rank, self.Q, self.errors, self.feedback = rank, {}, {}, feedback
+        self.rank = rank
+        self.Q = {}
+        self.errors = {}
+        self.feedback = feedback
         self.random = torch.Generator().manual_seed(
             np.random.RandomState(seed).randint(1_000_000_000)
         )

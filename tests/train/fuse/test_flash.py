@@ -64,7 +64,10 @@ def test_the_gradient(causal):
     assert torch.autograd.gradcheck(pair(causal, 2)[0], inputs)
 
 
-N, T, D, TILE = 3, 64, 8, 16
+N = 3
+T = 64
+D = 8
+TILE = 16
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -76,7 +79,9 @@ def test_launches_flops_and_bytes(device, causal, tiles_):
     run = both(pair(causal, TILE)[0])
     profile, product = measure(run, do, *inputs), 2 * N * tiles_ * TILE * TILE * D
     # bytes of a query, of a number a query, of all queries
-    row, number, x = N * D * 4, N * 4, N * T * D * 4
+    row = N * D * 4
+    number = N * 4
+    x = N * T * D * 4
     forward = 2 * x + N * T * 4 + tiles_ * TILE * 2 * row  # q, o, lse; k and v for each tile
     assert profile.by_operator["attention"][:3] == (1, 2 * product, forward)
     # do, o, lse; k, v, dk, dv; q, do, dq, lse, D

@@ -121,12 +121,17 @@ def test_a_copy_goes_on(ours, theirs, how):
     model, other = net(), net()
     optimizer, reference = ours(model.parameters(), **how), theirs(other.parameters(), **how)
     for step in range(2):
-        backward(model, step), backward(other, step)
-        optimizer.step(), reference.step()
+        backward(model, step)
+        backward(other, step)
+        optimizer.step()
+        reference.step()
     model, optimizer = copy.deepcopy((model, optimizer))
-    optimizer.zero_grad(), reference.zero_grad()
-    backward(model, 2), backward(other, 2)
-    optimizer.step(), reference.step()
+    optimizer.zero_grad()
+    reference.zero_grad()
+    backward(model, 2)
+    backward(other, 2)
+    optimizer.step()
+    reference.step()
     assert_equal(model, other)
 
 
@@ -138,8 +143,10 @@ def test_parameters_that_got_other_memory(ours, theirs, how):
         if step == 2:
             for p in a.parameters():
                 p.data = p.data.clone()
-        backward(a, step), backward(b, step)
-        mine.step(), other.step()
+        backward(a, step)
+        backward(b, step)
+        mine.step()
+        other.step()
     assert_equal(a, b)
 
 
@@ -150,7 +157,8 @@ def test_half_precision_is_worked_on_in_float32(ours, theirs, how, dtype):
     backward(model, 0, skip=False)
     for p, q in zip(wide.parameters(), model.parameters(), strict=True):
         p.grad = q.grad.float()
-    ours(model.parameters(), **how).step(), theirs(wide.parameters(), **how).step()
+    ours(model.parameters(), **how).step()
+    theirs(wide.parameters(), **how).step()
     for p, q in zip(model.parameters(), wide.parameters(), strict=True):
         torch.testing.assert_close(p, q.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
 

@@ -36,10 +36,12 @@ def test_a_backward_fills_one_buffer_and_the_step_gathers_nothing(zero):
     mine, other = FlatAdamW(a.parameters(), lr=0.01), torch.optim.AdamW(b.parameters(), lr=0.01)
     used = set()
     for step in range(4):
-        zero(a, mine), other.zero_grad()
+        zero(a, mine)
+        other.zero_grad()
         assert all(p.grad is None for p in a.parameters())
         for _ in range(2):  # the second is added
-            loss(a, step).backward(), loss(b, step).backward()
+            loss(a, step).backward()
+            loss(b, step).backward()
         assert len(storages(a)) == 1
         used |= storages(a)
         for p, q in zip(a.parameters(), b.parameters(), strict=True):
@@ -101,7 +103,9 @@ def test_autograd_adds_to_a_gradient_that_was_given():
     p.grad = given = torch.ones_like(p)
     loss(model).backward()
     assert p.grad is given and not torch.equal(given, torch.ones_like(p))
-    alone, p.grad, given = given.clone(), None, None
+    alone = given.clone()
+    p.grad = None
+    given = None
     optimizer.zero_grad()
     loss(model).backward()
     mine = p.grad

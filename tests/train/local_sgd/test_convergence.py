@@ -9,7 +9,10 @@ from minidist.models import mlp
 from minidist.tasks import digits
 from minidist.train.local_sgd import LocalSGD
 
-RANKS, SEEDS, STEPS, BATCH = 3, range(5), 40, 16
+RANKS = 3
+SEEDS = range(5)
+STEPS = 40
+BATCH = 16
 
 
 class OnlyAtTheEnd(LocalSGD):

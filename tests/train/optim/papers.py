@@ -14,7 +14,9 @@ class SGDPaper:
     """Sutskever et al. 2013 in the form of Goyal et al. 2017, equations 9: the rate outside of the momentum."""
 
     def __init__(self, momentum=0.9, decay=0.0):
-        self.m, self.decay, self.u = momentum, decay, {}
+        self.m = momentum
+        self.decay = decay
+        self.u = {}
 
     def step(self, key, w, g, lr, t):
         u = self.u.setdefault(key, [0.0] * len(w))
@@ -27,7 +29,10 @@ class LARSPaper:
     """You, Gitman and Ginsburg 2017, algorithm 1, line by line."""
 
     def __init__(self, momentum=0.9, decay=0.0005, eta=0.001):
-        self.m, self.beta, self.eta, self.v = momentum, decay, eta, {}
+        self.m = momentum
+        self.beta = decay
+        self.eta = eta
+        self.v = {}
 
     def step(self, key, w, g, lr, t):
         v = self.v.setdefault(key, [0.0] * len(w))
@@ -43,14 +48,12 @@ class LAMBPaper:
     """You et al. 2020, algorithm 2, line by line; trust=False: AdamW, Loshchilov and Hutter 2019, algorithm 2."""
 
     def __init__(self, betas=(0.9, 0.999), eps=1e-6, decay=0.01, phi=lambda z: z, trust=True):
-        self.betas, self.eps, self.decay, self.phi, self.trust, self.moments = (
-            betas,
-            eps,
-            decay,
-            phi,
-            trust,
-            {},
-        )
+        self.betas = betas
+        self.eps = eps
+        self.decay = decay
+        self.phi = phi
+        self.trust = trust
+        self.moments = {}
 
     def step(self, key, w, g, lr, t):
         m, v = self.moments.setdefault(key, ([0.0] * len(w), [0.0] * len(w)))

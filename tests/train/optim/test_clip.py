@@ -16,7 +16,9 @@ from minidist.train.optim import SGD, clip_grad_norm_, counted
 from tests.largest import largest
 from tests.train.optim import cases
 
-HIDDEN, HEADS, MOST = 12, 3, 0.5
+HIDDEN = 12
+HEADS = 3
+MOST = 0.5
 KINDS = pytest.mark.parametrize("kind", [2.0, 1.0, math.inf])
 GPT = dict(layers=3, hidden=8, heads=2, vocab=13, context=6, dtype=torch.float64)
 

@@ -113,7 +113,8 @@ def test_resumed():
     one = optimizer()
     first = LambdaLR(one, schedule)
     for _ in range(13):
-        one.step(), first.step()
+        one.step()
+        first.step()
     other = optimizer()
     other.load_state_dict(one.state_dict())
     again = LambdaLR(other, schedule, last_epoch=12)
@@ -121,7 +122,8 @@ def test_resumed():
     found = []
     for _ in range(27):
         found.append(other.param_groups[0]["lr"])
-        other.step(), again.step()
+        other.step()
+        again.step()
     assert found == straight[13:]
 
 

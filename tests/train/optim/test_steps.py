@@ -49,7 +49,9 @@ def apart(a, b):
 @torch.no_grad()
 def off_torch(ours, theirs, how, steps=12):
     """The same after every step, with a rate that changes, layers of zeros and layers without a gradient."""
-    a, b, worst = Layers(), Layers(), 0.0
+    a = Layers()
+    b = Layers()
+    worst = 0.0
     mine, other = ours(a.parameters(), **how), theirs(b.parameters(), **how)
     rates = [torch.optim.lr_scheduler.LambdaLR(o, lambda t: 1 / (1 + t)) for o in (mine, other)]
     for step in range(steps):
@@ -65,7 +67,9 @@ def off_torch(ours, theirs, how, steps=12):
 def off_paper(name, steps=12):
     """The same, to the paper's algorithm on lists of floats."""
     cls, how, paper = PAPERS[name]
-    layers, paper, worst = Layers(), paper(), 0.0
+    layers = Layers()
+    paper = paper()
+    worst = 0.0
     optimizer = cls(layers.parameters(), lr=0.3, **how)
     lists = [p.reshape(-1).tolist() for p in layers.parameters()]
     done = [0] * len(lists)
@@ -116,7 +120,8 @@ def test_what_a_state_dict_does_not_say_stays():
         [dict(g, params=[p for _, p in g["params"]]) for g in groups(made)], lr=0.7
     )
     for group in theirs.param_groups:
-        group.pop("trust", None), group.pop("split")
+        group.pop("trust", None)
+        group.pop("split")
     ours = LAMB(groups(made), lr=0.1)
     ours.param_groups[0]["split"] = ("tensor",)
     for saved in (theirs.state_dict(), LAMB(groups(made), lr=0.7).state_dict()):

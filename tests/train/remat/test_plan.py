@@ -16,7 +16,9 @@ def every_plan(costs, memories, edges, work):
         ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [layers]
         segments = list(zip([0, *ends], ends, strict=False))
         for again in itertools.product([False, True], repeat=len(segments)):
-            held, peak, repeated = 0, 0, 0
+            held = 0
+            peak = 0
+            repeated = 0
             for (first, end), repeats in zip(segments, again, strict=True):
                 live = held
                 for i in range(first, end):

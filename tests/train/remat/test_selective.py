@@ -17,7 +17,10 @@ from minidist.study.memory import Transformer, saved_layer
 from minidist.train.remat import ATTENTION, checkpoint, checkpoint_sequential, selective
 
 aten = torch.ops.aten
-HIDDEN, HEADS, BATCH, TOKENS = 24, 4, 3, 16
+HIDDEN = 24
+HEADS = 4
+BATCH = 3
+TOKENS = 16
 
 
 def plain(fn, *inputs, **kwargs):
@@ -85,7 +88,9 @@ def metered(form, net, x):
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_bytes_of_the_attention_as_the_papers_formula_has_them(device, dropout):
     """Held after forward: all of a layer but 5as/h of sbh(34 + 5as/h), in bytes of fp64."""
-    net, x, form = layer(device, dropout), batch(device).requires_grad_(), selective(ATTENTION)
+    net = layer(device, dropout)
+    x = batch(device).requires_grad_()
+    form = selective(ATTENTION)
     net.attention.attend = functools.partial(form, net.attention.attend)
     model = Transformer(1, HIDDEN, HEADS, 50, TOKENS)
     words = dict(dtype=torch.float64, dropout=dropout, attention="explicit", device=device)

@@ -97,7 +97,9 @@ def kept(profile):
 
 @pytest.mark.parametrize("layers", [4, 9, 16, 23, 32, 64])
 def test_memory_grows_like_the_root_as_predicted_and_flops_by_a_third_at_most(layers):
-    widths, a, x = [WIDTH] * (layers + 1), 2 * EDGE, EDGE
+    widths = [WIDTH] * (layers + 1)
+    a = 2 * EDGE
+    x = EDGE
     whole = metered(widths, lambda chain, x: chain(x))
     assert kept(whole) == layers * a
     root = round(layers**0.5)

@@ -57,7 +57,10 @@ class Flat:
         home: Host,
         replicas: Comm | None = None,
     ):
-        self.held, self.comm, self.home, self.replicas = held, comm, home, replicas
+        self.held = held
+        self.comm = comm
+        self.home = home
+        self.replicas = replicas
         dtype = held[0].whole.dtype
         self._cuts = bounds([h.shape.numel() for h in held])
         self.total = self._cuts[-1][1]

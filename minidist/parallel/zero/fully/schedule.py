@@ -53,12 +53,10 @@ class Schedule:
     """The order of the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
 
     def __init__(self, comm: Comm, prefetch: int, algorithm, replicas: Comm | None = None):
-        self.comm, self.prefetch, self.algorithm, self.replicas = (
-            comm,
-            prefetch,
-            algorithm,
-            replicas,
-        )
+        self.comm = comm
+        self.prefetch = prefetch
+        self.algorithm = algorithm
+        self.replicas = replicas
         self._copies = 1 if replicas is None else replicas.size
         self.units: list[Unit] = []
         self.averages, self.weight = True, None
@@ -207,7 +205,9 @@ class Schedule:
     def abandon(self) -> None:
         """Something was raised: leave nothing gathered, and nothing on the way."""
         self.active = False
-        self._entered, self._left, self._reducing = [], [], []
+        self._entered = []
+        self._left = []
+        self._reducing = []
         for unit in self.units:
             unit.abandon()
         self._last.wait()

@@ -83,7 +83,9 @@ class FullySharded(nn.Module):
             raise ValueError(f"{prefetch} blocks cannot be gathered ahead: at least 0")
         if isinstance(module, FullySharded) and same_group(module.comm, comm):
             module = module.module  # `model = FullySharded(model, comm)`, run again
-        self.module, self.comm, self.replicas = module, comm, replicas
+        self.module = module
+        self.comm = comm
+        self.replicas = replicas
         self._check_replicas()
         self._schedule = Schedule(comm, prefetch, algorithm, replicas)
         self._nested: list[FullySharded] = []

@@ -57,7 +57,10 @@ class Unit:
         schedule,
         compute_dtype: torch.dtype | None,
     ):
-        self.name, self.module, self.flats, self.compute_dtype = name, module, flats, compute_dtype
+        self.name = name
+        self.module = module
+        self.flats = flats
+        self.compute_dtype = compute_dtype
         self.schedule = schedule
         self.calls: weakref.WeakSet[Call] = weakref.WeakSet()  # those whose backward may come
         self.missing: set[nn.Parameter] = set()  # have no gradient yet in this backward

@@ -149,7 +149,9 @@ def attention_backward(
     do, q, k, v = (x.contiguous() for x in (do, q, k, v))
     (N, T, d), K, sizes = q.shape, k.shape[1], _sizes(q, tile)
     rowsum = (do.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
-    dq, dk, dv = torch.zeros_like(q, dtype=lse.dtype), torch.empty_like(k), torch.empty_like(v)
+    dq = torch.zeros_like(q, dtype=lse.dtype)
+    dk = torch.empty_like(k)
+    dv = torch.empty_like(v)
     grid = triton.cdiv(K, sizes["TILE"]), N
     _attention_backward[grid](
         do,

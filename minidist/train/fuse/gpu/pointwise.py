@@ -56,7 +56,10 @@ def _sgd(p, g, how, n, BLOCK: tl.constexpr):
 @triton.jit
 def _momentum(p, b, g, how, n, BLOCK: tl.constexpr):
     at, there = place(n, BLOCK)
-    lr, decay, keep, gain = tl.load(how), tl.load(how + 1), tl.load(how + 2), tl.load(how + 3)
+    lr = tl.load(how)
+    decay = tl.load(how + 1)
+    keep = tl.load(how + 2)
+    gain = tl.load(how + 3)
     x = wide(tl.load(p + at, there))
     d = wide(tl.load(g + at, there)) + decay * x
     velocity = keep * wide(tl.load(b + at, there)) + gain * d

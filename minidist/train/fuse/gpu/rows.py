@@ -148,7 +148,9 @@ def layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     flat, rows, H, block = _flat(x)
     programs = min(rows, PROGRAMS)
-    dx, dweight, dbias = torch.empty_like(flat), _sums(flat, programs), _sums(flat, programs)
+    dx = torch.empty_like(flat)
+    dweight = _sums(flat, programs)
+    dbias = _sums(flat, programs)
     _layer_norm_backward[(programs,)](
         _flat(dy)[0],
         flat,

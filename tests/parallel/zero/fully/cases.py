@@ -101,11 +101,9 @@ class Block(nn.Module):
 
     def __init__(self, features, how="plain"):
         super().__init__()
-        self.a, self.b, self.how = (
-            nn.Linear(features, 2 * features),
-            nn.Linear(2 * features, features),
-            how,
-        )
+        self.a = nn.Linear(features, 2 * features)
+        self.b = nn.Linear(2 * features, features)
+        self.how = how
 
     def branch(self, x):
         return self.b(torch.tanh(self.a(x)))

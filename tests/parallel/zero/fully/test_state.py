@@ -97,7 +97,9 @@ def resumed(comm):
         model = FullySharded(module, comm, blocks=nn.Linear)
         return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
-    straight, again, late = made_anew(0), made_anew(0), made_anew(3)
+    straight = made_anew(0)
+    again = made_anew(0)
+    late = made_anew(3)
     trained(*straight, 4, x)
     trained(*again, 2, x)
     saved = [
