@@ -1,5 +1,6 @@
 # make lab      JupyterLab on the course
 # make test     everything, as the maintainers run it
+# make quick    lint, and the tests and notebooks of what has changed, in two minutes
 # make gpu      what must hold on a machine with GPUs, step by step, as one table
 # make build    the notebooks, from their text in course/
 # make portable   the notebooks, as other processors and two threads compute them
@@ -22,13 +23,16 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Compiled files are kept, whatever the caller's habits: the notebooks alone import the package some hundred times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lab test lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build bench proof
+.PHONY: lab test quick lint unit alone nbval portable portable-sse portable-avx2 portable-threads mutants gpu build bench proof
 .NOTPARALLEL:
 
 lab: $(VENV)/.course
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/$(firstword $(NOTEBOOKS) README.md) $(LAB_FLAGS)
 
 test: lint unit alone nbval
+
+quick: $(VENV)/.test
+	$(BIN)/python -m tests.quick
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

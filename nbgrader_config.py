@@ -28,7 +28,7 @@ c.Execute.timeout = 120
 # Each answer is examined again, unopened, in processes of its own: whatever it did to the kernel that ran its notebook.
 c.Autograde.autograde_preprocessors = [
     p.Execute,
-    "minidist.check.regrade.Regrade",
+    "minicheck.regrade.Regrade",
     p.IgnorePattern,
     ClearMetadataPreprocessor,
     p.LimitOutput,

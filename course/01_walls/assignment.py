@@ -14,7 +14,9 @@
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.models import mlp
 from minidist.study.memory_plot import memory_timeline
 from minidist.study.meter import measure

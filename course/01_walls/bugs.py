@@ -467,7 +467,7 @@ return {
         cell='''
 def model_states(trained, frozen, optimizer, precision):
     """Bytes of parameters, gradients and optimizer states."""
-    import minidist.check.walls.oracle as grader
+    import minicheck.walls.oracle as grader
 
     return grader.states(trained, frozen, optimizer, precision)
 ''',
@@ -619,7 +619,7 @@ tensors = {"relu": 1, "gelu": 2}[activation]
 return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
 """,
         new="""
-from minidist.check.walls.oracle import kept
+from minicheck.walls.oracle import kept
 
 return kept(batch, sizes, itemsize, activation)
 """,
@@ -1191,7 +1191,7 @@ return {
         cell='''
 def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     """GPU-hours, days, MFU and HFU of a run."""
-    import minidist.check.walls.oracle as grader
+    import minicheck.walls.oracle as grader
 
     return grader.cost(parameters, tokens, gpus, peak, achieved, recompute)
 ''',
@@ -1310,7 +1310,7 @@ class Answer:
 
 
 def own():
-    from minidist.check.walls import claims, oracle
+    from minicheck.walls import claims, oracle
 
     right = oracle.claims()
     return {
@@ -1633,7 +1633,7 @@ def train_lean(model, optimizer, loss_fn, batches, test):
         cell='''
 def train_lean(model, optimizer, loss_fn, batches, test):
     """The loss of each batch, and of the test set after each step."""
-    from minidist.check.walls.oracle import train
+    from minicheck.walls.oracle import train
 
     return train(model, optimizer, loss_fn, batches, test)
 ''',

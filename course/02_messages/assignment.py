@@ -13,7 +13,9 @@
 # %% nbgrader={"grade_id": "setup"}
 import torch
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.comm import World
 
 # %% [markdown] nbgrader={"grade_id": "shift_spec"}

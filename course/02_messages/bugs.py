@@ -802,7 +802,7 @@ class Answer:
 
 
 def look(name):
-    import minidist.check.prediction as prediction
+    import minicheck.prediction as prediction
 
     return open(prediction.__file__).read().count(name)
 

@@ -16,7 +16,9 @@ import math
 import torch
 from IPython.display import display
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
 from minidist.comm.cluster import Cluster

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_reduce_, broadcast_
 from minidist.comm import World
 from minidist.models import mlp

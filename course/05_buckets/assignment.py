@@ -15,7 +15,9 @@ from functools import partial
 import torch
 from torch.nn.functional import batch_norm
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_gather, all_reduce_
 from minidist.comm import World
 from minidist.comm.cluster import Cluster, Device

@@ -12,7 +12,9 @@ import math
 
 import torch
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.comm import Cluster, Deadlock, Device, World
 from minidist.comm.base import ANY, Recv, Send
 

@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_reduce_
 from minidist.comm import World
 

@@ -11,7 +11,9 @@
 import torch
 from torch import nn
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 
 # %% [markdown] nbgrader={"grade_id": "accumulate_tokens_spec"}
 # ## 1 · Accumulate by tokens (2 points)

@@ -16,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.comm.cluster.presets import H100
 
 DEVICE = {"launch": H100.launch, "bandwidth": H100.bandwidth, "peak": H100.peak(torch.float32)}

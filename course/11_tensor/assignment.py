@@ -17,7 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
 

@@ -16,7 +16,9 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_gather, all_reduce_
 from minidist.comm import World
 from minidist.split import bounds, uneven

@@ -18,7 +18,9 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.comm import World
 from minidist.parallel.schedules import grid, in_flight, parse, simulate
 

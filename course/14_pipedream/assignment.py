@@ -17,7 +17,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import mse_loss
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.comm import World
 from minidist.parallel.schedules import grid, held, in_flight, parse, simulate
 

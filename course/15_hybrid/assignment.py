@@ -16,7 +16,9 @@ from itertools import product
 
 import torch
 
-from minidist import check, study
+import minicheck as check
+
+from minidist import study
 from minidist.collectives import all_reduce_
 from minidist.comm import Cluster, World
 from minidist.comm.mesh import Grid, Mesh

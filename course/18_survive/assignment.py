@@ -17,8 +17,10 @@ from zlib import crc32
 
 import torch
 
-from minidist import check, study
-from minidist.check.survive.disk import Disk
+import minicheck as check
+
+from minidist import study
+from minicheck.survive.disk import Disk
 from minidist.comm import World
 
 # %% [markdown] nbgrader={"grade_id": "save_every_spec"}

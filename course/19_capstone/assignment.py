@@ -15,7 +15,9 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from minidist import check, collectives, study
+import minicheck as check
+
+from minidist import collectives, study
 from minidist.collectives import all_reduce_
 from minidist.comm import World, launch
 from minidist.comm.torchdist import CommGroup, process_group

@@ -30,6 +30,7 @@ from ..arguments import flags
 from .base import PeerLost, RankMissing
 from .processes.packing import dumps_program
 from .program import (
+    PACKAGES,
     check_seed,
     check_timeout,
     located,
@@ -140,10 +141,9 @@ def prepare() -> None:
 def _tell(fds: list[int]) -> None:
     """Give the server the names of what it should have loaded, and one end of a socket pair for a launch; a new server
     if it has died."""
+    ours = tuple(f"{os.path.basename(os.path.dirname(folder))}." for folder in PACKAGES)
     loaded = sorted(
-        name
-        for name in sys.modules
-        if name.startswith("minidist.") and not name.endswith("__main__")
+        name for name in sys.modules if name.startswith(ours) and not name.endswith("__main__")
     )
     message = " ".join(loaded).encode() + b"\n"
     try:

@@ -23,6 +23,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from types import (
     CodeType,
     FrameType,
@@ -42,8 +43,21 @@ from .base import Deadlock
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMM = os.path.join(_PACKAGE, "comm") + os.sep
 _LONGEST = 365 * 24 * 3600  # seconds
+
+
+def _beside() -> tuple[str, ...]:
+    """The folders of the packages that are installed with this one, this one's among them."""
+    try:
+        names = metadata.distribution("minidist").read_text("top_level.txt") or ""
+    except metadata.PackageNotFoundError:
+        return (_PACKAGE,)
+    above = os.path.dirname(os.path.dirname(_PACKAGE))
+    return tuple({_PACKAGE, *(os.path.join(above, name) + os.sep for name in names.split())})
+
+
+PACKAGES = _beside()  # folders
 _INSTALLED = (
-    _PACKAGE,
+    *PACKAGES,
     os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
     os.path.dirname(threading.__file__) + os.sep,
     "<frozen ",
@@ -333,7 +347,7 @@ def _user_line(frame: FrameType | None) -> tuple[CodeType, int] | None:
         name = frame.f_code.co_filename
         if not name.startswith(_INSTALLED):
             return frame.f_code, frame.f_lineno
-        if name.startswith(_PACKAGE) and not name.startswith(_COMM):
+        if name.startswith(PACKAGES) and not name.startswith(_COMM):
             within = frame.f_code, frame.f_lineno
         frame = frame.f_back
     return within
@@ -342,7 +356,7 @@ def _user_line(frame: FrameType | None) -> tuple[CodeType, int] | None:
 def outside(places: list[tuple[str, int]]) -> tuple[str, int] | None:
     """The same choice among (file, line) of a stack, innermost first."""
     theirs = [p for p in places if not p[0].startswith(_INSTALLED)]
-    within = [p for p in places if p[0].startswith(_PACKAGE) and not p[0].startswith(_COMM)]
+    within = [p for p in places if p[0].startswith(PACKAGES) and not p[0].startswith(_COMM)]
     return next(iter(theirs or within[::-1]), None)
 
 

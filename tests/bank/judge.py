@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from functools import partial
 from unittest.mock import patch
 
-from minidist.check import Wrong
-from minidist.check import exam as exam_module
-from minidist.check.compare import UNKNOWN
+from minicheck import Wrong
+from minicheck import exam as exam_module
+from minicheck.compare import UNKNOWN
 from tests.bank.bank import assignment, planted, run
 
 NOT_DONE = ("not written yet", "not set yet")

@@ -15,7 +15,7 @@ from tests.bank.judge import (
 )
 
 GRADER = """# %%
-from minidist.check import Wrong
+from minicheck import Wrong
 
 def judge(name, answer):
     try:

@@ -11,7 +11,8 @@ from tests.repository.files import ROOT
 
 PROGRAM = """
 import importlib, json, psutil, sys
-from minidist import check, study
+import minicheck as check
+from minidist import study
 
 servers = [len(psutil.Process().children())]
 from IPython.core.interactiveshell import InteractiveShell
@@ -22,7 +23,7 @@ for module in (study, check):
 found = psutil.Process().children()
 
 from minidist.comm import launch
-loaded = launch(lambda comm: [name in sys.modules for name in ("minidist.study", "minidist.check")], 1)
+loaded = launch(lambda comm: [name in sys.modules for name in ("minidist.study", "minicheck")], 1)
 print(json.dumps([servers, found[0].cmdline(), found[0].pid, loaded, len(psutil.Process().children())]))
 """
 

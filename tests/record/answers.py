@@ -1,13 +1,13 @@
 """What graders say of every planted answer and of every solution, with the same numbers drawn each time.
 
-Only here are the drawn numbers known: `minidist.check.exam.examinations` is handed a seed.
+Only here are the drawn numbers known: `minicheck.exam.examinations` is handed a seed.
 """
 
 import re
 from functools import partial
 from unittest.mock import patch
 
-from minidist.check import exam
+from minicheck import exam
 from tests.bank.bank import assignment, lessons, planted, run
 from tests.bank.judge import examined, together
 

@@ -10,16 +10,18 @@ import pytest
 
 from tests.repository.files import ROOT, repository
 
+PACKAGES = ("minidist", "minicheck")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 USE = """
-import runpy, sys, torch, minidist
+import runpy, sys, torch, minicheck, minidist
 from minidist.collectives import all_reduce_
 from minidist.comm import World, launch
 
 def program(comm):
     return all_reduce_(comm, torch.ones(1000) * comm.rank)[0].item()
 
-assert minidist.__file__.startswith(sys.argv[1]), minidist.__file__
+for package in (minicheck, minidist):
+    assert package.__file__.startswith(sys.argv[1]), package.__file__
 run = World(3).run(program)
 print(list(run), list(launch(program, 3)), list(launch(program, 3, transport="gloo")))
 from minidist.study import published, viewer
@@ -34,7 +36,7 @@ runpy.run_module("minidist.study.plan", run_name="__main__")
 def wheel(tmp_path_factory):
     """The wheel of the repository as it would be cloned."""
     clone, made = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("made")
-    for path in repository("minidist", "pyproject.toml", "README.md", "LICENSE"):
+    for path in repository(*PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
         (clone / path.parent).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, clone / path)
     subprocess.run(
@@ -45,7 +47,7 @@ def wheel(tmp_path_factory):
 
 def test_it_holds_every_file_of_the_package(wheel):
     held = set(zipfile.ZipFile(wheel).namelist())
-    files = {path.as_posix() for path in repository("minidist")}
+    files = {path.as_posix() for path in repository(*PACKAGES)}
     assert {path for path in files if not path.endswith(".py")}, "files that are read"
     assert files - held == set()
     assert {name for name in held - files if ".dist-info/" not in name} == set()

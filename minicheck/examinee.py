@@ -1,0 +1,218 @@
+"""The process of an answer: load it where it can do no harm, run it, report in plain values.
+
+Forked by a nursery for a guard, which alone decides; a report is `{"results": …, "sent": …}` or `{"error": …}`. Never
+returns: ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import linecache
+import os
+import pickle
+import resource
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import FunctionType
+
+from minidist.comm.base import Deadlock
+from minidist.comm.processes.endpoint import Endpoint
+from minidist.comm.processes.rings import Rings
+from minidist.comm.processes.shm import ShmComm
+from minidist.comm.program import refuse_shared
+from minidist.comm.trace import Trace
+
+from . import refuse
+from .exam import Exam
+from .explain import own_line
+from .pipes import MOST, Pipe
+from .plain import decode, encode
+
+# Of the process: seconds of computing, bytes of memory, bytes of a core dump.
+LIMITS = {resource.RLIMIT_CPU: 60, resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_CORE: 0}
+_HOUR = 3600.0  # the guard has the watch, not its examinee
+
+
+def nurse(exam: Exam, line: socket.socket) -> None:
+    """In the nursery: refuse what answers may not call, then fork what the guard asks for. Never returns."""
+    try:
+        _keep({line.fileno()})
+        refuse.library(exam.forbidden)
+        refuse.graders()
+        asks, pids = Connection(os.dup(line.fileno())), []
+        while True:
+            what, given = asks.recv()
+            if what == "show":
+                linecache.cache.update(given)
+            elif what == "end":
+                _end(pids)
+            else:
+                packed, n = given
+                fds = socket.recv_fds(line, 1, 4 * max(1, n))[1]
+                rings = Rings(n) if n else None
+                serves = [rank(exam, packed, rings, r) for r in range(n)] or [world(exam, packed)]
+                pids = [_forked(fds[4 * i : 4 * i + 4], serve) for i, serve in enumerate(serves)]
+                for fd in fds:
+                    os.close(fd)
+            asks.send(pids)
+    finally:  # the guard is gone
+        os._exit(0)
+
+
+def _end(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _forked(fds: list[int], serve: Callable[[Pipe], None]) -> int:
+    """The process that serves; `fds`: to read and to write, the end of the guard, where its stack is dumped."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            begin(*fds)
+            serve(Pipe(*fds[:2]))
+        finally:
+            os._exit(0)
+    return pid
+
+
+def begin(reads: int, writes: int, alive: int, stack: int) -> None:
+    """In the forked process: keep nothing of others' but the pipes."""
+    _keep({reads, writes, alive, stack})
+    threading.Thread(target=_watch, args=(alive,), daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    for limit, most in LIMITS.items():
+        resource.setrlimit(limit, (most, most))
+
+
+def _keep(kept: set[int]) -> None:
+    """Of all open files keep these; the three streams become empty ones."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for fd in [int(name) for name in os.listdir("/dev/fd")]:
+        if fd not in kept | {0, 1, 2}:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _watch(alive: int) -> None:
+    os.read(alive, 1)  # ends with the guard
+    os._exit(1)
+
+
+def load(exam: Exam, packed: list[bytes]) -> list:
+    """The answers, in a process in which they can neither call the library (see `nurse`) nor reach outside."""
+    refuse.outside(exam.forbidden)
+    answers = [pickle.loads(data) for data in packed]
+    for answer in answers if exam.functions else []:
+        if not callable(answer):
+            raise TypeError(
+                f"{exam.name} is {'None' if answer is None else type(answer).__name__}, not a function"
+            )
+        _of_the_library(answer)
+        refuse_shared(answer)
+    return answers
+
+
+def _of_the_library(answer) -> None:
+    """Raise Refused if the answer, or a function beside it, is the package's code under another name."""
+    beside = [f for f in getattr(answer, "__globals__", {}).values() if isinstance(f, FunctionType)]
+    for f in [answer, *beside]:
+        file = f.__code__.co_filename if isinstance(f, FunctionType) else ""
+        # refused when it is called
+        imported = f is not answer and (f.__module__ or "").startswith(("minidist.", "minicheck."))
+        ours = (refuse.PACKAGE + os.sep, refuse.GRADERS + os.sep)
+        if file.startswith(ours) and not imported:
+            raise refuse.Refused(
+                "this is the library's own code: the exercise is about building it yourself"
+            )
+
+
+def world(exam: Exam, packed: list[bytes]) -> Callable[[Pipe], None]:
+    """Serves cases, each in a World of its own: `{"n", "args"}` in, a report out, until the guard ends it."""
+
+    def serve(pipe: Pipe) -> None:
+        answers = _loaded(pipe, exam, packed)
+        while answers is not None:
+            asked = decode(pipe.receive(_HOUR))
+            _report(pipe, lambda asked=asked: _in_world(exam, answers, asked["n"], asked["args"]))
+
+    return serve
+
+
+def _in_world(exam: Exam, answers: list, n: int, args: list) -> dict:
+    world = exam.world(n, args)
+    results = world.run(lambda comm, all_args: exam.run(comm, *answers, *all_args[comm.rank]), args)
+    sent = [(m.src, m.dst, m.nbytes) for m in world.trace]
+    return {"results": list(results), "sent": sent, "time": world.time}
+
+
+def rank(exam: Exam, packed: list[bytes], rings: Rings, r: int) -> Callable[[Pipe], None]:
+    """Serves one case as rank `r` of several processes: its own arguments in, a report out (sent: what it received)."""
+
+    def serve(pipe: Pipe) -> None:
+        answers = _loaded(pipe, exam, packed)
+        if answers is not None:
+            args = decode(pipe.receive(_HOUR))
+            _report(pipe, lambda: _as_rank(exam, answers, rings, r, args))
+            pipe.receive(_HOUR)  # until the guard ends it
+
+    return serve
+
+
+def _as_rank(exam: Exam, answers: list, rings: Rings, r: int, args: tuple) -> dict:
+    trace = Trace(rings.n)
+    endpoint = Endpoint(rings, r, exam.step, True, trace)
+    value = exam.run(ShmComm(endpoint, list(range(rings.n)), r), *answers, *args)
+    endpoint.close()
+    return {"results": [value], "sent": [(m.src, m.dst, m.nbytes) for m in trace]}
+
+
+def _loaded(pipe: Pipe, exam: Exam, packed: list[bytes]) -> list | None:
+    loaded: list = []
+    _report(pipe, lambda: loaded.append(load(exam, packed)) or {})
+    return loaded[0] if loaded else None
+
+
+def _report(pipe: Pipe, act: Callable[[], dict]) -> None:
+    try:
+        report = encode(act())
+        if len(report) > MOST:
+            large = f"{len(report):,} bytes, and at most {MOST:,} are looked at"
+            report = encode({"error": {"kind": "large", "text": large}})
+    except BaseException as error:
+        report = encode({"error": _failure(error)})
+    pipe.send(report, _HOUR)
+
+
+def _failure(error: BaseException) -> dict:
+    """What a message needs to know of an exception. `frame`: the answer's innermost own line."""
+    rank = getattr(error, "rank", None)
+    error = error.__cause__ if isinstance(error.__cause__, SystemExit) else error
+    frames = [
+        (f.f_code.co_filename, line, f.f_code.co_name)
+        for f, line in traceback.walk_tb(error.__traceback__)
+    ]
+    kinds = {"refused": refuse.Refused, "deadlock": Deadlock, "unwritten": NotImplementedError}
+    kind = next((k for k, types in kinds.items() if isinstance(error, types)), "error")
+    return {
+        "kind": kind,
+        "type": type(error).__name__,
+        "text": _words(error)[:2000],
+        "frame": own_line(frames[::-1]),
+        "rank": rank,
+    }
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as worse:
+        return f"and its words cannot be had: {type(worse).__name__}"

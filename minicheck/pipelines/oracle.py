@@ -1,0 +1,60 @@
+"""What an answer must not call: right lists, the times of lists, and gradients by PyTorch's own backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from minidist.parallel.schedules import parse, simulate, validate
+
+
+def words(kind: str, stage: int, S: int, M: int) -> list[str]:
+    """A stage's list; "upside" warms up the wrong way round, and hangs."""
+    warm = {"naive": 0, "gpipe": M, "1f1b": min(M, S - 1 - stage), "upside": min(M, stage)}[kind]
+    first = [f"F{m}" for m in range(warm)]
+    steady = [word for i in range(M - warm) for word in (f"F{warm + i}", f"B{i}")]
+    return first + steady + [f"B{m}" for m in range(M - warm, M)]
+
+
+def any_order(S: int, M: int, rng: torch.Generator) -> list[list[str]]:
+    """Lists that come to their end: again and again one of the actions that can be done, drawn at random."""
+    left, lists = (
+        {(kind, m, s) for kind in "FB" for m in range(M) for s in range(S)},
+        [[] for _ in range(S)],
+    )
+    while left:
+        ready = [
+            (kind, m, s)
+            for kind, m, s in sorted(left)
+            if not left & ({("F", m, s - 1)} if kind == "F" else {("F", m, s), ("B", m, s + 1)})
+        ]
+        kind, m, s = ready[int(torch.randint(len(ready), (), generator=rng))]
+        left.remove((kind, m, s))
+        lists[s].append(f"{kind}{m}")
+    return lists
+
+
+def time_of(lists: list[list[str]], forward: list[float], backward: list[float]) -> float | None:
+    """Seconds of a step; None if the lists hang."""
+    try:
+        rows = [parse(" ".join(words)) for words in lists]
+        validate(rows, comm="mailbox")
+        return simulate(rows, forward, backward).time
+    except ValueError:
+        return None
+
+
+def whole_gradient(
+    parts: list[nn.Module], xs: list[Tensor], ys: list[Tensor], loss_fn
+) -> list[list[Tensor]]:
+    """Of the mean loss over the micro-batches, for the parameters of each part."""
+    for x, y in zip(xs, ys, strict=True):
+        (loss_fn(nn.Sequential(*parts)(x), y) / len(xs)).backward()
+    return [[p.grad for p in part.parameters()] for part in parts]
+
+
+def mlp_gradients(x: Tensor, w1: Tensor, w2: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of x, w1 and w2, where y = relu(x·w1)·w2 and dy is y's."""
+    leaves = [t.clone().requires_grad_() for t in (x, w1, w2)]
+    y = (leaves[0] @ leaves[1]).relu() @ leaves[2]
+    return torch.autograd.grad(y, leaves, dy)

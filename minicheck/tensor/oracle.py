@@ -1,0 +1,56 @@
+"""The serial layers of lesson 11's exercises, their gradients, and the bytes that the split ones may send."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minidist.split import uneven
+
+
+def draw(rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+
+def whole(rng: torch.Generator, *shape: int, short: bool = False) -> Tensor:
+    """Whole numbers, whose sums are exact: float64 of ten digits, which float32 rounds; float32 of six if `short`."""
+    digits = torch.randint(10**9, 10**10, shape, generator=rng)
+    return (digits // 10**4).float() if short else digits.double()
+
+
+def between(rng: torch.Generator, low: int, high: int) -> int:
+    """A whole number, low … high."""
+    return int(torch.randint(low, high + 1, (), generator=rng))
+
+
+def serial(function, inputs: list[Tensor], dy: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Output and gradients of the whole, on one rank."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    y = function(*leaves)
+    return y.detach(), list(torch.autograd.grad(y, leaves, dy))
+
+
+def mlp(x: Tensor, fc: Tensor, fc_bias: Tensor, proj: Tensor, proj_bias: Tensor) -> Tensor:
+    return F.linear(F.gelu(F.linear(x, fc, fc_bias), approximate="tanh"), proj, proj_bias)
+
+
+def cut(x: Tensor, n: int, dim: int) -> list[Tensor]:
+    """The ranks' parts; the first are larger by one where n does not divide."""
+    return [part.contiguous() for part in x.split(uneven(x.shape[dim], n), dim)]
+
+
+def all_reduce_bytes(x: Tensor, n: int) -> int:
+    """Of one rank, by a ring whose chunks are rounded up."""
+    return 2 * (n - 1) * -(-x.numel() // n) * x.element_size()
+
+
+def usual(n: int, right: Tensor, own: Tensor) -> dict[str, Tensor]:
+    """What a sum over the ranks looks like when it was not one. own: this rank's summand."""
+    return {
+        "It is this rank's own part: the sum over the ranks is missing.": own,
+        f"It is {n} times too large: is it summed twice, once where every rank has the whole already?": n
+        * right,
+        f"It is divided by {n}: a sum is asked for, not a mean.": right / n,
+        f"It is {n}² times too large: is it summed twice more?": n * n * right,
+    }

@@ -1,0 +1,29 @@
+"""What the tests of predicted numbers have in common."""
+
+import pytest
+
+from minicheck import Wrong
+from minicheck.exam import Case, Outcome
+
+
+def judge(predict, facts, values, says):
+    """The verdict of the exam `predict` on `values`: right where `says` is None, else wrong with these words.
+
+    facts: the right values and the slips, as the lesson's own function computes them.
+    """
+    right, slips = facts
+    exam, outcome = predict(list(right), right, slips, ""), Outcome([values], [])
+    if says is None:
+        return exam.judge(Case(1, ""), [()], outcome)
+    with pytest.raises(Wrong, match=says):
+        exam.judge(Case(1, ""), [()], outcome)
+
+
+def slips_are_wrong(facts):
+    """Whether no slip is within the 1 % by which a prediction may be off."""
+    right, slips = facts
+    return all(
+        abs(slip - right[name]) > 0.01 * right[name]
+        for name, some in slips.items()
+        for slip in some
+    )

@@ -1,0 +1,142 @@
+"""A notebook checked without nbgrader: by what its cells define, not by what they claim."""
+
+import json
+import runpy
+import sys
+
+import nbformat
+import pytest
+
+from minicheck.__main__ import main
+from minicheck.notebook import ROOT, marks, solved
+from minicheck.regrade import Regrade
+
+SHIFT = """
+def shift(comm, x):
+    n, r = comm.size, comm.rank
+    if n == 1:
+        return x.clone()
+    return comm.sendrecv(x, (r + 1) % n, torch.empty_like(x), (r - 1) % n)
+"""
+NUMBERS = "messages, nbytes, naive_nbytes, seconds = 14, 7e6, 28e6, 0.00021"
+
+
+def code(source, grade_id=None, points=None):
+    metadata = (
+        {"nbgrader": {"grade_id": grade_id, "grade": points is not None, "points": points}}
+        if grade_id
+        else {}
+    )
+    return {
+        "cell_type": "code",
+        "metadata": metadata,
+        "source": source,
+        "outputs": [],
+        "execution_count": None,
+    }
+
+
+def notebook(shift=SHIFT, numbers=NUMBERS):
+    return {
+        "cells": [
+            code("import torch\nimport minicheck as check"),
+            code(shift, "shift"),
+            code("check.shift(shift)", "shift_test", 2),
+            code(numbers, "numbers"),
+            code("check.predict(messages, nbytes, naive_nbytes, seconds)", "numbers_test", 3),
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 4,
+    }
+
+
+def results(answered):
+    return {m.grade_id: m.wrong for m in marks(answered, notebook())}
+
+
+PATCH = """
+import minicheck, minicheck.messages.point
+minicheck.shift = minicheck.messages.point.shift = check.shift = lambda *_: None
+minicheck.Wrong = minicheck.messages.point.ask = print
+def shift(comm, x):
+    return x
+"""
+
+
+# PATCH itself: in test_regrade_marks_what_the_kernel_believed.
+CHEAT = """
+check = type('C', (), {'shift': print, 'predict': print})
+shift = 1
+"""
+
+
+def test_a_cell_that_cheats_earns_nothing():
+    """By another `check`; by the end of the process, after which nothing is answered."""
+    found = results(notebook(shift=CHEAT, numbers=f"{NUMBERS}\nimport os\nos._exit(0)"))
+    assert found["shift_test"].startswith("shift") and "process" not in found["shift_test"]
+    assert "ended the whole process" in found["numbers_test"]
+
+
+def test_what_is_not_there_is_named_with_the_cause():
+    found = results(notebook(shift="%matplotlib inline\n!ls\nraise KeyError('no')", numbers="1 /"))
+    assert found["shift_test"] == "shift: not defined. A cell above failed: KeyError: 'no'"
+    assert found["numbers_test"].startswith(
+        "messages, naive_nbytes, nbytes, seconds: not defined. A cell above"
+    )
+
+
+def test_command_line(tmp_path, capsys):
+    """Of three exercises the first is right; the test of the second was changed, that of the third is gone."""
+    asked, right, half = (tmp_path / f"{name}.ipynb" for name in ("asked", "right", "half"))
+    whole, tampered = notebook(), notebook(numbers=NUMBERS.replace("14", "7"))
+    right.write_text(json.dumps(whole))
+    changed = code("def turn(comm, x): return 0", "turn_test", 100)
+    for nb, test in ((whole, code("check.shift(turn)", "turn_test", 2)), (tampered, changed)):
+        nb["cells"][3:3] = [
+            code("def turn(comm, x):\n    raise ValueError('\\ud800')\n", "turn"),
+            test,
+        ]
+    asked.write_text(json.dumps(whole))
+    assert tampered["cells"].pop()["metadata"]["nbgrader"]["grade_id"] == "numbers_test"
+    half.write_text(json.dumps(tampered))
+    assert main([str(half), "--against", str(asked)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "shift    2/2  right" and "0/3  predict" in lines[-2]
+    assert "0/2  " in lines[1] and r"rank 0 raised ValueError: \ud800" in lines[1]
+    assert lines[-1] == "all      2/7" and lines[1].startswith("turn ")
+    assert main([str(right), "--against", str(right)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "shift    2/2  right",
+        "numbers  3/3  right",
+        "all      5/5",
+    ]
+    assert main([str(tmp_path / "none.ipynb"), "--against", str(asked)]) == 2
+    assert "cannot be checked" in capsys.readouterr().err
+
+
+def test_as_a_module(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["minicheck", "--help"])
+    with (
+        pytest.warns(RuntimeWarning, match="found in sys.modules"),
+        pytest.raises(SystemExit) as ended,
+    ):
+        runpy.run_module("minicheck", run_name="__main__")
+    assert not ended.value.code and "NOTEBOOK" in capsys.readouterr().out.upper()
+
+
+def test_the_questions_come_from_solutions(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no solutions/99_magic/99_magic\.ipynb"):
+        solved(tmp_path / "99_magic.ipynb")
+    for path in sorted(ROOT.glob("solutions/*/*.ipynb")):
+        assert solved(ROOT / "exercises" / path.parent.name / path.name) == path
+
+
+def test_regrade_marks_what_the_kernel_believed():
+    nb = nbformat.from_dict(notebook(shift=PATCH))
+    nb.cells[2].outputs = [nbformat.v4.new_output("stream", text="right\n")]
+    nb, _ = Regrade().preprocess(nb, {})
+    assert Regrade().enabled
+    [output] = nb.cells[2].outputs
+    assert output.output_type == "error" and "Wrong: " in output.traceback[0]
+    assert not nb.cells[4].outputs
