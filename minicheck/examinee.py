@@ -127,9 +127,8 @@ def _of_the_library(answer) -> None:
     for f in [answer, *beside]:
         file = f.__code__.co_filename if isinstance(f, FunctionType) else ""
         # refused when it is called
-        imported = f is not answer and (f.__module__ or "").startswith(("minidist.", "minicheck."))
-        ours = (refuse.PACKAGE + os.sep, refuse.GRADERS + os.sep)
-        if file.startswith(ours) and not imported:
+        imported = f is not answer and refuse.under(f.__module__ or "", refuse.OURS)
+        if file.startswith(refuse.WRITTEN) and not imported:
             raise refuse.Refused(
                 "this is the library's own code: the exercise is about building it yourself"
             )

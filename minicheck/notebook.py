@@ -28,7 +28,7 @@ from .cells import CELL_SECONDS
 from .exam import Packed
 from .wrong import Wrong
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Mark(NamedTuple):

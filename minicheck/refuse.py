@@ -62,6 +62,7 @@ _STORES = ("torch.distributed", "torch._C._distributed_c10d")
 # the library's folder, and the graders'
 PACKAGE, GRADERS = (os.path.dirname(os.path.abspath(f)) for f in (minidist.__file__, __file__))
 OURS = ("minidist", "minicheck")
+WRITTEN = (PACKAGE + os.sep, GRADERS + os.sep)
 PRESENTS = "minidist.study"
 LIBRARYS = "this is the library's: the exercise is about building it yourself"
 
@@ -82,7 +83,7 @@ def loaded(forbidden: tuple[str, ...]) -> None:
     """Load what an answer may not call: before the forks, where it takes its time once. Not what is slow to import,
     pictures and PyTorch's own pipelines: what has not been loaded, `outside` keeps out."""
     for name in forbidden:
-        if _under(name, OURS) and not _under(name, (PRESENTS,)):
+        if under(name, OURS) and not under(name, (PRESENTS,)):
             importlib.import_module(name)
 
 
@@ -92,12 +93,12 @@ def library(forbidden: tuple[str, ...]) -> None:
     forbidden = (*forbidden, _COLLECTIVES)
     loaded(forbidden)
     # after a fork, what is not touched is free
-    names = [name for name in list(sys.modules) if _under(name, forbidden)]
+    names = [name for name in list(sys.modules) if under(name, forbidden)]
     for module in [m for m in map(sys.modules.get, names) if isinstance(m, ModuleType)]:
         for value in list(vars(module).values()):
             # isinstance would ask the object itself, which may be one that warns
             kind = type(value)
-            if issubclass(kind, FunctionType | type) and _under(value.__module__, forbidden):
+            if issubclass(kind, FunctionType | type) and under(value.__module__, forbidden):
                 for function in vars(value).values() if issubclass(kind, type) else [value]:
                     _empty(function)
     for module in [sys.modules[name] for name in list(sys.modules) if name.startswith(_STORES)]:
@@ -107,7 +108,8 @@ def library(forbidden: tuple[str, ...]) -> None:
     torch.from_file = torch.UntypedStorage.from_file = _refused
 
 
-def _under(name: str, packages: tuple[str, ...]) -> bool:
+def under(name: str, packages: tuple[str, ...]) -> bool:
+    """Whether a module is one of the packages, or in one of them."""
     return any(name == p or name.startswith(p + ".") for p in packages)
 
 
@@ -124,7 +126,7 @@ def _empty(function) -> None:
 
 def graders() -> None:
     """The graders' modules can be imported no more: an answer that changes them changes what is run and reported."""
-    for name in [name for name in sys.modules if _under(name, (__package__,)) and name != __name__]:
+    for name in [name for name in sys.modules if under(name, (__package__,)) and name != __name__]:
         del sys.modules[name]
 
 
@@ -142,7 +144,7 @@ def _hook(absent: list[str]):
     installed = tuple(
         os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p
     )
-    package, written = os.path.realpath(PACKAGE) + os.sep, (PACKAGE + os.sep, GRADERS + os.sep)
+    package, written = os.path.realpath(PACKAGE) + os.sep, WRITTEN
     kept = tuple(package + part + os.sep for part in ("collectives", "parallel", "study", "train"))
     kept += (os.path.realpath(GRADERS) + os.sep,)
     site = os.path.dirname(os.path.dirname(os.path.realpath(torch.__file__)))

@@ -99,18 +99,22 @@ def main() -> int:
         numbers = [lesson.partition("_")[0] for lesson in lessons]
         run("notebooks are fresh", python, "course/build.py", "--check", *numbers)
     tests = dict.fromkeys([*ALWAYS, *filter(None, map(tests_of, paths))])
-    pytest_ = (python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "tests.quick")
-    run(f"{len(tests)} tests or folders of them", *pytest_, "-m", "not alone", *tests)
+    pytest_command = (python, "-m", "pytest", "-q", "-p", "tests.quick")
+    side_by_side = (*pytest_command, "-n", "2", "--dist", "worksteal")
+    run(f"{len(tests)} tests or folders of them", *side_by_side, "-m", "not alone", *tests)
     for lesson in lessons:
-        run(f"{lesson}: planted answers", *pytest_, "tests/bank/test_bank.py", "-k", lesson)
+        run(f"{lesson}: planted answers", *side_by_side, "tests/bank/test_bank.py", "-k", lesson)
         for notebook in (f"notebooks/{lesson}.ipynb", f"solutions/{lesson}/{lesson}.ipynb"):
             if (ROOT / notebook).exists():
-                nbval = ("-p", "tests.warm", "-p", "tests.quick", "--nbval", "--nbval-current-env")
-                run(notebook, python, "-m", "pytest", "-q", *nbval, notebook)
-    bare = [path for path in paths if path.endswith(".py") and tests_of(path) is None]
-    others = [path for path in bare if not path.startswith("course/")]
-    if others:
-        print(f"-- no test mirrors {', '.join(others)}")
+                nbval = ("-p", "tests.warm", "--nbval", "--nbval-current-env")
+                run(notebook, *pytest_command, *nbval, notebook)
+    untested = [
+        path
+        for path in paths
+        if path.endswith(".py") and not path.startswith("course/") and tests_of(path) is None
+    ]
+    if untested:
+        print(f"-- no test mirrors {', '.join(untested)}")
     print(f"-- failed: {', '.join(failed)}" if failed else "-- passed; `make test` runs everything")
     return int(bool(failed))
 

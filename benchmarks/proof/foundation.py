@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+from tests.bank.bank import assignment, planted
 from tests.largest import largest
 
 from .comm_items import ITEMS as COMM_ITEMS
@@ -158,9 +159,10 @@ def nbgrader(name: str = "02_messages") -> tuple[str, bool]:
     }
     half = dict(list(answers.items())[: len(answers) // 2])
     cheats = {}
-    for path in sorted((ROOT / "course" / name / "bugs").glob("cheat_*.py")):
-        exercise = path.read_text().split('"""')[1].split(":")[0].strip()
-        cheats.setdefault(exercise, path.read_text())
+    lesson = ROOT / "course" / name
+    for bug in planted(lesson):
+        if bug.cheat:
+            cheats.setdefault(bug.exercise, bug.code(assignment(lesson).solutions[bug.exercise]))
     with tempfile.TemporaryDirectory() as folder:
         course = pathlib.Path(folder)
         shutil.copy(ROOT / "nbgrader_config.py", course)

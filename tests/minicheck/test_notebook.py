@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import subprocess
 import sys
 
 import nbformat
@@ -128,8 +129,20 @@ def test_as_a_module(monkeypatch, capsys):
 def test_the_questions_come_from_solutions(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no solutions/99_magic/99_magic\.ipynb"):
         solved(tmp_path / "99_magic.ipynb")
-    for path in sorted(ROOT.glob("solutions/*/*.ipynb")):
+    found = sorted(ROOT.glob("solutions/*/*.ipynb"))
+    assert found
+    for path in found:
         assert solved(ROOT / "exercises" / path.parent.name / path.name) == path
+
+
+def test_the_readmes_command():
+    """Of an exercise as it is handed out: the questions are found beside it, and nothing is written yet."""
+    command = [sys.executable, "-m", "minicheck", "exercises/02_messages/02_messages.ipynb"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    *exercises, last = run.stdout.splitlines()
+    assert run.returncode == 1 and len(exercises) > 3, run.stderr
+    assert all("is not written yet" in line or "  0/" in line for line in exercises)
+    assert last.split()[0] == "all" and last.split()[1].startswith("0/")
 
 
 def test_regrade_marks_what_the_kernel_believed():

@@ -60,7 +60,13 @@ def under(name, package):
 
 def wrong_imports(source, module):
     """What the file of `module` (as in `minidist.parallel.data`) imports against the direction, a line for each."""
-    part = module.split(".")[1]
+    package, part = module.split(".")[:2]
+    if package == "minicheck":
+        return [
+            f"{module}:{line} imports {name}: only minidist.comm does"
+            for line, name in imports(source, module)
+            if under(name, "torch.distributed")
+        ]
     if part not in MAY_IMPORT:
         return [f"{module}: say in MAY_IMPORT what minidist.{part} may import"]
     found = []
@@ -79,8 +85,8 @@ def wrong_imports(source, module):
 
 
 def test_direction():
-    files = repository("minidist/*.py")
-    assert files
+    files = repository("minidist/*.py", "minicheck/*.py")
+    assert {path.parts[0] for path in files} == {"minidist", "minicheck"}
     found = [
         line
         for path in files
@@ -112,6 +118,7 @@ def test_direction():
         ("minidist.unknown", ""),
         ("minidist.__init__", "from minicheck import all_reduce"),
         ("minidist.study.meter", "import minicheck as check"),
+        ("minicheck.exam", "import torch.distributed as dist"),
     ],
 )
 def test_a_wrong_import_is_found(module, source):
@@ -136,6 +143,7 @@ def test_a_wrong_import_is_found(module, source):
         ),
         ("minidist.study.meter", "from minidist import comm, parallel"),
         ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import onto"),
+        ("minicheck.exam", "from minidist.comm.world.world import World\nfrom . import refuse"),
         ("minidist.__init__", "from .comm import World\nfrom minidist.study import plot"),
     ],
 )

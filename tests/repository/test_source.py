@@ -1,4 +1,4 @@
-"""The package has no hidden state, and nothing in it is postponed."""
+"""The packages have no hidden state, and nothing in them is postponed."""
 
 import ast
 
@@ -19,8 +19,9 @@ def complaints(source):
             yield f"line {node.lineno}: global {', '.join(node.names)}"
 
 
-def test_the_package():
-    files = repository("minidist/*.py")
+@pytest.mark.parametrize("package", ["minidist", "minicheck"])
+def test_the_packages(package):
+    files = repository(f"{package}/*.py")
     assert files
     found = [
         f"{path}: {c}"

@@ -82,9 +82,9 @@ def test_what_is_fine(source):
 def test_one_statement_a_line():
     found = {}
     for path in repository("*.py"):
-        packed_here = [*packed((ROOT / path).read_text(encoding="utf-8"))]
-        if len(packed_here) > WAITING.get(str(path), 0):
-            found[str(path)] = packed_here
+        findings = [*packed((ROOT / path).read_text(encoding="utf-8"))]
+        if len(findings) > WAITING.get(str(path), 0):
+            found[str(path)] = findings
     assert not found, f"write each as statements of their own: {found}"
 
 
