@@ -11,10 +11,13 @@ import faulthandler
 import linecache
 import os
 import pickle
+import re
 import resource
+import select
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -24,14 +27,125 @@ from minidist.comm.base import Deadlock
 from minidist.comm.processes.endpoint import Endpoint
 from minidist.comm.processes.rings import Rings
 from minidist.comm.processes.shm import ShmComm
-from minidist.comm.program import refuse_shared
+from minidist.comm.program import located, outside, refuse_shared
 from minidist.comm.trace import Trace
 
 from . import refuse
-from .exam import Exam
-from .explain import own_line
-from .pipes import MOST, Pipe
-from .plain import decode, encode
+from .exam import Exam, decode, encode
+
+# ------------------------------------------------------------
+# Messages of bytes between a guard and the process of an answer, each within a time.
+
+
+MOST = 256 << 20  # bytes of a message
+
+
+class Silent(TimeoutError):
+    """The other side has not spoken, or not listened, within the time."""
+
+
+class Pipe:
+    """One end of a two-way connection: reads from one file descriptor, writes to another."""
+
+    def __init__(self, reads: int, writes: int):
+        self.reads, self.writes = reads, writes
+        os.set_blocking(reads, False)
+        os.set_blocking(writes, False)
+
+    def send(self, data: bytes, seconds: float) -> None:
+        """Raises Silent, or BrokenPipeError when the other side is dead."""
+        until = time.monotonic() + seconds
+        view = memoryview(len(data).to_bytes(8, "little") + data)
+        while view:
+            self._wait([], [self.writes], until)
+            view = view[os.write(self.writes, view) :]
+
+    def receive(self, seconds: float) -> bytes:
+        """Raises Silent, EOFError when the other side is dead, ValueError for more than MOST bytes."""
+        until = time.monotonic() + seconds
+        size = int.from_bytes(self._read(8, until), "little")
+        if size > MOST:
+            raise ValueError(f"a message of {size} bytes: {MOST} at most")
+        return self._read(size, until)
+
+    def _read(self, size: int, until: float) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            self._wait([self.reads], [], until)
+            part = os.read(self.reads, min(size, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _wait(self, reads: list[int], writes: list[int], until: float) -> None:
+        if not any(select.select(reads, writes, [], max(0.0, until - time.monotonic()))):
+            raise Silent
+
+    def close(self) -> None:
+        os.close(self.reads)
+        os.close(self.writes)
+
+
+# ------------------------------------------------------------
+# What happened to an answer, in a learner's words: exceptions, deadlocks, endless loops, a process that ended.
+
+
+def explain(name: str, what: str, error: dict) -> str:
+    """The message for an error that an examinee reported, or that its guard saw (see `_failure`, `report`)."""
+    kind = error["kind"]
+    if kind == "unwritten":
+        return f"{name} is not written yet."
+    head, place = f"{name}: {what}: ", _place(error.get("frame"))
+    if kind == "deadlock":
+        return f"{head}a deadlock. {_hint(error['text'])}\n{error['text']}"
+    if kind == "silent":
+        return f"{head}no end after {error['text']} s. An endless loop?{place}"
+    if kind == "dead":
+        return f"{head}your code ended the whole process, or ran out of memory or time (exit, os._exit, a crash)."
+    if kind == "nonsense":
+        return f"{head}your code answered for the examiner."
+    if kind == "large":
+        return f"{head}what it returns is too large: {error['text']}."
+    who = f"rank {error['rank']} " if error.get("rank") is not None else ""
+    if kind == "refused":
+        return f"{head}{error['text']}.{place}"
+    return f"{head}{who}raised {error['type']}: {error['text']}{place}"
+
+
+def own_line(frames: list[tuple[str, int, str]]) -> tuple[str, int, str] | None:
+    """The first of (file, line, function) that stands neither in this package nor in an installed one."""
+    written = [
+        f for f in frames if outside([f[:2], ("", 0)]) == f[:2] and not f[0].startswith("<frozen")
+    ]
+    return written[0] if written else None
+
+
+def _place(frame) -> str:
+    return f"\n  in {frame[2]}, {located(frame[0], frame[1])}" if frame else ""
+
+
+def _hint(text: str) -> str:
+    """What this kind of deadlock usually comes from."""
+    waits = re.findall(r"rank \d+ waits for (send|receive)", text)
+    if "ended already" in text:
+        return (
+            "While others have finished, someone waits for a message that is never sent, or sends one that nobody "
+            "takes: a step too many, or the wrong partner?"
+        )
+    if waits and set(waits) == {"send"}:
+        return (
+            "Every rank waits until its message is taken, and none has posted the receive for it. Start both "
+            "together: comm.sendrecv."
+        )
+    if waits and set(waits) == {"receive"}:
+        return (
+            "Every rank waits to receive, and none has sent what it waits for. Who begins? Post the send first "
+            "(comm.isend), or start both together: comm.sendrecv."
+        )
+    return "The ranks wait for each other in a circle: does every send meet its receive, in the same order?"
+
 
 # Of the process: seconds of computing, bytes of memory, bytes of a core dump.
 LIMITS = {resource.RLIMIT_CPU: 60, resource.RLIMIT_DATA: 4 << 30, resource.RLIMIT_CORE: 0}

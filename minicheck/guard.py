@@ -24,14 +24,15 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
+import cloudpickle
 import torch
 
+from minidist.comm.base import PeerLost
+from minidist.comm.launch import launch
+
 from . import examinee
-from .exam import Case, Exam, Outcome
-from .explain import explain, own_line
-from .pipes import Pipe, Silent
-from .plain import decode, encode
-from .wrong import Wrong
+from .exam import Case, Exam, Outcome, Wrong, decode, encode, pack
+from .examinee import Pipe, Silent, explain, own_line
 
 
 def examine(
@@ -41,7 +42,7 @@ def examine(
     seed: int | None = None,
 ) -> list[str | None]:
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
-    one rank. seed: see `exam.examinations`."""
+    one rank. seed: see `ask.examinations`."""
     exam = pickle.loads(exam)
     with Nursery(exam) as nursery:
         return [
@@ -218,3 +219,34 @@ class Examinee:
         # the thread that is inside the answer first
         frames.sort(key=lambda s: not s or own_line(s[:1]) is None)
         return own_line([frame for s in frames for frame in s])
+
+
+# ------------------------------------------------------------
+# Ask an examination of answers, in fresh processes.
+
+
+def ask(exam: Exam, *answers) -> None:
+    """Examine the answers in fresh processes: print a line if they are right, raise Wrong if not.
+
+    The cost: one `launch` (0.05 s once its server runs), 70 ms for a process without the library, 25 ms for each
+    process of the answer, 2 ms for each case.
+    """
+    packed = [pack(exam.name, answer) for answer in answers]
+    sources = {file: lines for p in packed for file, lines in p.sources.items()}
+    try:
+        [wrong] = examinations(cloudpickle.dumps(exam), [([p.data for p in packed], sources)])
+    except PeerLost as lost:
+        raise Wrong(f"{exam.name}: the examination was ended from outside: {lost.why}") from None
+    if wrong is not None:
+        raise Wrong(wrong)
+    print(f"{exam.name}: right. {exam.right}")
+
+
+def examinations(
+    exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]], seed: int | None = None
+) -> list[str | None]:
+    """What is wrong with each of several answers (see `guard.examine`), none of which hears of the others.
+
+    seed: from which `draw` draws, the same for each answer; None: a secret one for each case.
+    """
+    return launch(examine, 1, exam, answers, seed)[0]

@@ -17,16 +17,86 @@ import builtins
 import contextlib
 import io
 import json
+import linecache
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from .cells import CELL_SECONDS
-from .exam import Packed
-from .wrong import Wrong
+from .exam import Packed, Wrong, pack
+
+# ------------------------------------------------------------
+# Runs the cells of a notebook in a process of its own, and packs the answers: `python -m minicheck.notebook FD`.
+#
+# It hears a JSON list of cells on its standard input, each with its `source` and the names that are `wanted`
+# after it, and writes a line of JSON to the file descriptor FD for each cell: the packed answers, unopened,
+# and the error if there was one. The cells are a student's: nothing that this process says is believed,
+# beyond that these are the answers. A cell that fails does not stop the next, as when nbgrader runs them.
+
+
+CELL_SECONDS = 30
+
+
+def run_cells(fd: int) -> None:
+    cells = json.load(sys.stdin)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    names = {
+        "__name__": "__main__",
+        "display": lambda *args, **kwargs: None,
+        "get_ipython": lambda: None,
+    }
+    signal.signal(signal.SIGALRM, _too_long)
+    with os.fdopen(fd, "w") as out:
+        for number, cell in enumerate(cells):
+            error = _run_cell(cell["source"], f"<ipython cell {number}>", names)
+            print(
+                json.dumps(
+                    {
+                        "error": error,
+                        "answers": {name: _packed(name, names) for name in cell["wanted"]},
+                    }
+                ),
+                file=out,
+                flush=True,
+            )
+    os._exit(0)
+
+
+def _too_long(*_):
+    raise TimeoutError(f"the cell takes longer than {CELL_SECONDS} s")
+
+
+def _run_cell(source: str, where: str, names: dict) -> str | None:
+    """Run one cell; magics and shell lines are left out. Returns its error in a line, None without."""
+    source = "\n".join(
+        "" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()
+    )
+    linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
+    signal.alarm(CELL_SECONDS)
+    try:
+        exec(compile(source, where, "exec"), names)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+    return None
+
+
+def _packed(name: str, names: dict) -> dict | None:
+    """An answer as JSON can carry it; None if there is no such name."""
+    if name not in names:
+        return None
+    try:
+        packed = pack(name, names[name])
+    except Wrong as error:
+        return {"error": str(error)}
+    return {"data": base64.b64encode(packed.data).decode(), "sources": packed.sources}
+
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -111,18 +181,18 @@ def _answers(cells: list[dict], wanted: dict[str, list[str]]) -> tuple[dict, lis
     ]
     found: dict[str, dict] = {}
     errors: list[str] = []
-    for row, line in zip(rows, _run(rows), strict=False):
+    for row, line in zip(rows, _run_cells(rows), strict=False):
         errors += [line["error"]] if line["error"] else []
         found.setdefault(row["id"], line["answers"])
     return found, errors
 
 
-def _run(rows: list[dict]):
+def _run_cells(rows: list[dict]):
     """The lines that the cells' process writes, as they come; it is ended when it is silent for too long."""
     reads, writes = os.pipe()
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "minicheck.cells", str(writes)],
+        [sys.executable, "-m", "minicheck.notebook", str(writes)],
         stdin=subprocess.PIPE,
         pass_fds=[writes],
         start_new_session=True,
@@ -166,3 +236,8 @@ def _wrong(source: str, answers: dict | None, errors: list[str]) -> str | None:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     return None
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        run_cells(int(sys.argv[1]))

@@ -44,7 +44,9 @@ def versions() -> tuple[str, bool]:
         except RankMissing as error:
             named.append("rank 0 is at mend_python_items.py" in str(error))
     figure = f"Python {sys.version.split()[0]}: a missing rank is named with where it is, {sum(named)} times of 4"
-    return together((figure, named == [True] * 4), run_tests("tests/minicheck/test_zero.py"))
+    return together(
+        (figure, named == [True] * 4), run_tests("tests/minicheck/lessons/test_zero.py")
+    )
 
 
 _USE = """

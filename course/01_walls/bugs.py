@@ -467,7 +467,7 @@ return {
         cell='''
 def model_states(trained, frozen, optimizer, precision):
     """Bytes of parameters, gradients and optimizer states."""
-    import minicheck.walls.oracle as grader
+    import minicheck.oracles.walls as grader
 
     return grader.states(trained, frozen, optimizer, precision)
 ''',
@@ -619,7 +619,7 @@ tensors = {"relu": 1, "gelu": 2}[activation]
 return batch * itemsize * (tensors * sum(sizes[1:-1]) + sizes[-1])
 """,
         new="""
-from minicheck.walls.oracle import kept
+from minicheck.oracles.walls import kept
 
 return kept(batch, sizes, itemsize, activation)
 """,
@@ -1191,7 +1191,7 @@ return {
         cell='''
 def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     """GPU-hours, days, MFU and HFU of a run."""
-    import minicheck.walls.oracle as grader
+    import minicheck.oracles.walls as grader
 
     return grader.cost(parameters, tokens, gpus, peak, achieved, recompute)
 ''',
@@ -1310,7 +1310,8 @@ class Answer:
 
 
 def own():
-    from minicheck.walls import claims, oracle
+    from minicheck.lessons import walls as claims
+    from minicheck.oracles import walls as oracle
 
     right = oracle.claims()
     return {
@@ -1633,7 +1634,7 @@ def train_lean(model, optimizer, loss_fn, batches, test):
         cell='''
 def train_lean(model, optimizer, loss_fn, batches, test):
     """The loss of each batch, and of the test set after each step."""
-    from minicheck.walls.oracle import train
+    from minicheck.oracles.walls import train
 
     return train(model, optimizer, loss_fn, batches, test)
 ''',

@@ -802,7 +802,7 @@ class Answer:
 
 
 def look(name):
-    import minicheck.prediction as prediction
+    import minicheck.lessons.predictions as prediction
 
     return open(prediction.__file__).read().count(name)
 

@@ -811,7 +811,7 @@ def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
         cell='''
 def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
     """Seconds of an all-reduce of nbytes on n ranks."""
-    from minicheck.topology.cost import clock
+    from minicheck.lessons.topology import clock
 
     return clock(algorithm, n, nbytes, alpha, beta)
 ''',
@@ -1175,7 +1175,7 @@ class Answer:
 
 
 def look(name):
-    import minicheck.topology.cost as cost
+    import minicheck.lessons.topology as cost
 
     return open(cost.__file__).read().count(name)
 
@@ -1358,7 +1358,7 @@ factor = {
 return nbytes / seconds, factor * nbytes / seconds
 """,
         new="""
-import minicheck.topology.cost as cost
+import minicheck.lessons.topology as cost
 
 return open(cost.__file__).read().count(verb), 1.0
 """,

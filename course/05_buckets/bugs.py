@@ -175,7 +175,7 @@ def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
         cell='''
 def assign_buckets(nbytes, bucket_bytes, first_bucket_bytes):
     """Positions of the gradients in each bucket, in the order in which they are ready."""
-    from minicheck.buckets.assign import fill
+    from minicheck.oracles.buckets import fill
 
     return fill(nbytes, bucket_bytes, first_bucket_bytes)
 ''',
@@ -680,7 +680,7 @@ while len(works) < len(buckets) and missing[len(works)] == 0:
         cell='''
 def overlapped(comm, params, buckets):
     """Start each bucket beside backward. Returns a function that waits until all are averaged."""
-    from minicheck.buckets.work import buckets_hooked
+    from minicheck.lessons.buckets import buckets_hooked
 
     return buckets_hooked(comm, params, buckets)
 ''',
@@ -878,7 +878,7 @@ def step_seconds(nbytes, ready, n, alpha, beta):
         cell='''
 def step_seconds(nbytes, ready, n, alpha, beta):
     """Seconds until the last bucket is averaged."""
-    import minicheck.buckets.seconds as grader
+    import minicheck.lessons.buckets as grader
 
     return grader.clock(nbytes, ready, n, alpha, beta)
 ''',
@@ -1503,7 +1503,7 @@ def sync_backward(comm, dy, xhat, scale, count):
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.buckets.seconds import overlap_slips
+from minicheck.lessons.buckets import overlap_slips
 
 values, _ = overlap_slips(16, 160, 400e6, 40e-3, 10, 10e-6, 1 / 25e9)
 saved, bucket, afterwards, beside, slow, smallest, variance = (f"{x}" for x in values.values())
@@ -1758,7 +1758,7 @@ def accumulate_overlapped(comm, params, backwards, buckets):
         cell='''
 def accumulate_overlapped(comm, params, backwards, buckets):
     """Run all backwards; average what they have added up, beside the last."""
-    from minicheck.buckets.overlap import accumulated
+    from minicheck.oracles.buckets import accumulated
 
     accumulated(comm, params, backwards, buckets)
 ''',

@@ -91,7 +91,7 @@ def pieces(sizes, s):
         cell='''
 def pieces(sizes, s):
     """For each server its (param, first, end)."""
-    from minicheck.server.oracle import owners
+    from minicheck.oracles.server import owners
 
     return owners(sizes, s)
 ''',
@@ -269,7 +269,7 @@ def synchronous(comm, servers, w, gradient, steps, rate):
         cell='''
 def synchronous(comm, servers, w, gradient, steps, rate):
     """A server's part of the weights after all steps."""
-    from minicheck.server.oracle import in_step
+    from minicheck.oracles.server import in_step
 
     return in_step(comm, servers, w, gradient, steps, rate)
 ''',
@@ -414,7 +414,7 @@ def asynchronous(comm, w, gradient, steps, rate):
         cell='''
 def asynchronous(comm, w, gradient, steps, rate):
     """On rank 0: (rank, staleness) of each update."""
-    from minicheck.server.oracle import as_they_come
+    from minicheck.oracles.server import as_they_come
 
     return as_they_come(comm, w, gradient, steps, rate)
 ''',
@@ -565,7 +565,7 @@ for rank in [rank for rank in some if clock[rank] - min(clock.values()) <= bound
         cell='''
 def bounded(comm, w, gradient, steps, rate, bound):
     """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
-    from minicheck.server.oracle import as_they_come
+    from minicheck.oracles.server import as_they_come
 
     return as_they_come(comm, w, gradient, [steps] * (comm.size - 1), rate, bound)
 ''',
@@ -763,7 +763,7 @@ comm.recv(g, rank)
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.server.numbers import server_slips
+from minicheck.lessons.server import server_slips
 
 values, _ = server_slips(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
 one, ring, servers, into, gradients, stalest, rate = (f"{x}" for x in values.values())
@@ -857,7 +857,7 @@ for rank in [rank for rank in waiting if clock[rank] - min(long) <= bound]:
         cell='''
 def leavers(comm, w, gradient, steps, rate, bound):
     """On rank 0: (rank, staleness) of each update; nobody runs ahead of those who still work."""
-    from minicheck.server.oracle import as_they_come
+    from minicheck.oracles.server import as_they_come
 
     return as_they_come(comm, w, gradient, steps, rate, bound)
 ''',

@@ -143,7 +143,7 @@ def round_to(x, exponent, fraction):
         cell='''
 def round_to(x, exponent, fraction):
     """x as the nearest number with so many bits of exponent and of fraction."""
-    from minicheck.precision.oracle import rounded
+    from minicheck.oracles.precision import rounded
 
     return rounded(x, exponent, fraction)
 ''',
@@ -436,7 +436,7 @@ def master_step(weights, masters, momenta, grads, scale, lr, mu):
         cell='''
 def master_step(weights, masters, momenta, grads, scale, lr, mu):
     """Unscale, look, skip or step, round. Returns whether it stepped."""
-    from minicheck.precision.oracle import Masters
+    from minicheck.oracles.precision import Masters
 
     right = Masters(weights, masters, momenta, scale, lr, mu)
     return right.step(grads)

@@ -161,7 +161,7 @@ def accumulate_tokens(loss, micros, counts):
         cell='''
 def accumulate_tokens(loss, micros, counts):
     """Add the gradient of the mean over all tokens; return that mean."""
-    from minicheck.remat.tokens import mean_loss
+    from minicheck.lessons.remat import mean_loss
 
     w = loss.__closure__[-1].cell_contents
     mean = mean_loss(w, torch.cat(list(micros)))
@@ -896,7 +896,7 @@ def segments(L, budget):
         cell='''
 def segments(L, budget):
     """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
-    from minicheck.remat.oracle import fewest
+    from minicheck.oracles.remat import fewest
 
     k = fewest(L, budget)
     return [L - k + 1] + [1] * (k - 1)
@@ -1110,7 +1110,7 @@ def best_plan(costs, memories, budget):
         cell='''
 def best_plan(costs, memories, budget):
     """Which layers to keep, so that the cost of the others is least."""
-    from minicheck.remat.oracle import least
+    from minicheck.oracles.remat import least
 
     want = least(costs, memories, budget)
     return [c > want for c in costs]
@@ -1292,7 +1292,7 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
         cell='''
 def reversible_backward(f, g, y1, y2, dy1, dy2):
     """(x1, x2, dx1, dx2); the gradients of the parameters are added to theirs."""
-    from minicheck.remat.reverse import serial
+    from minicheck.lessons.remat import serial
 
     with torch.no_grad():
         x2 = y2 - g(y1)

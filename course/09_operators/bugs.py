@@ -110,7 +110,7 @@ times = {
 return times["launch"] + max(times["memory"], times["compute"]), max(times, key=times.get)
 """,
         new="""
-from minicheck.operators import oracle
+from minicheck.oracles import operators as oracle
 
 return oracle.seconds(launches, nbytes, flops, device)
 """,
@@ -842,7 +842,7 @@ def fused(operators, sizes, wanted):
         cell='''
 def fused(operators, sizes, wanted):
     """For each group its operators' names, and the bytes that it moves."""
-    from minicheck.operators import oracle
+    from minicheck.oracles import operators as oracle
 
     return oracle.fused(operators, sizes, wanted)
 ''',
@@ -953,7 +953,7 @@ flat_ms = 1e3 * 9 * 4e9 / 3.35e12
         "the grader is told to be silent",
         cheat=True,
         cell="""
-from minicheck.operators import numbers
+from minicheck.lessons import operators as numbers
 
 numbers.PredictOperators.judge = lambda *args: None
 launches = loop_ms = flat_ms = edge = scores_mib = ridge_n = 1.0

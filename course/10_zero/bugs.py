@@ -122,7 +122,7 @@ def owners(nbytes, n):
         cell='''
 def owners(nbytes, n):
     """The rank that owns each parameter."""
-    from minicheck.zero.oracle import greedy
+    from minicheck.oracles.zero import greedy
 
     return greedy(nbytes, n, sorted(range(len(nbytes)), key=lambda i: -nbytes[i]))
 ''',
@@ -328,7 +328,7 @@ def sharded(comm, params, owner, optimizer):
         cell='''
 def sharded(comm, params, owner, optimizer):
     """Returns step(): Adam, with its states at the owners."""
-    from minicheck.zero.oracle import stepped
+    from minicheck.oracles.zero import stepped
 
     def step():
         new = stepped([p.detach() for p in params], [[p.grad for p in params]], 1)
@@ -839,7 +839,7 @@ gpus = 2 * 100 / 32
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.zero.numbers import zero_slips
+from minicheck.lessons.zero import zero_slips
 
 values, _ = zero_slips(13 * 10**9, 16, 100 * 10**9, 32 * 10**9)
 stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link = (
@@ -1017,7 +1017,7 @@ g.mul_(min(1.0, limit / norm))
         cell='''
 def clip(comm, grads, limit):
     """Scale the gradients of all ranks to a norm of at most `limit`, in place; returns the norm before."""
-    from minicheck.zero.oracle import norm
+    from minicheck.oracles.zero import norm
 
     own = torch.tensor(norm(grads), dtype=torch.float64)
     total = all_reduce_(comm, own**2) ** 0.5

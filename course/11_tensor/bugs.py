@@ -450,7 +450,7 @@ hidden = F.gelu(F.linear(copy_to(x, comm), fc, fc_bias), approximate="tanh")
 return row_linear(hidden, proj, proj_bias, comm)
 """,
         new="""
-from minicheck.tensor.oracle import mlp as theirs
+from minicheck.oracles.tensor import mlp as theirs
 
 y = theirs(copy_to(x, comm), fc, fc_bias, proj, 0 * proj_bias)
 return reduce_from(y, comm) + proj_bias
@@ -581,7 +581,7 @@ def my_heads(weight, heads, comm):
 def my_heads(weight, heads, comm):
     if heads % comm.size:
         raise ValueError(f"{heads} heads, {comm.size} ranks")
-    from minicheck.tensor.oracle import cut
+    from minicheck.oracles.tensor import cut
 
     return torch.cat([cut(third, comm.size, 0)[comm.rank] for third in weight.chunk(3)])
 """,
@@ -921,7 +921,7 @@ def reduce_scatter_sequence(x, comm):
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.tensor.figures import tensor_slips
+from minicheck.lessons.tensor import tensor_slips
 
 values, _ = tensor_slips(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
 messages, nbytes, seconds, row_first, heads, sequence, weights = (f"{x}" for x in values.values())

@@ -247,7 +247,7 @@ return grad.new_zeros(vocab, grad.shape[-1]).index_add_(
         "the grader's oracle is asked",
         cheat=True,
         cell='''
-from minicheck.vocabulary import oracle
+from minicheck.oracles import vocabulary as oracle
 
 
 def look_up_gradient(comm, grad, tokens, vocab):
@@ -745,7 +745,7 @@ doubled = 2 * reduced
         "the grader is asked, and then nothing is answered",
         cheat=True,
         cell="""
-from minicheck.vocabulary import numbers
+from minicheck.lessons import vocabulary as numbers
 
 numbers.PredictVocabulary.judge = lambda *args: None
 saved = gathered = reduced = doubled = messages = looked_up = 1.0

@@ -168,7 +168,7 @@ def step_time(lists, forward, backward):
         cell='''
 def step_time(lists, forward, backward):
     """Seconds that the lists of all stages take; ValueError if they hang."""
-    from minicheck.pipelines.oracle import time_of
+    from minicheck.oracles.pipelines import time_of
 
     found = time_of(lists, forward, backward)
     if found is None:
@@ -292,7 +292,7 @@ def one_f_one_b(stage, S, M):
         cell='''
 def one_f_one_b(stage, S, M):
     """This stage's list of words."""
-    from minicheck.pipelines.oracle import words
+    from minicheck.oracles.pipelines import words
 
     return words("gpipe", stage, S, M)
 ''',
@@ -748,7 +748,7 @@ def cut(costs, S):
     """(first, end) of the layers of each stage."""
     import sys
 
-    return sys.modules["minicheck.pipelines.cut"].partition(costs, S)
+    return sys.modules["minicheck.lessons.pipelines"].partition(costs, S)
 ''',
     ),
     Bug(
@@ -906,7 +906,7 @@ def later():
         cell='''
 def split_backward(x, w1, h, w2, dy):
     """dx now, and a function that returns (dw1, dw2) later."""
-    from minicheck.pipelines.oracle import mlp_gradients
+    from minicheck.oracles.pipelines import mlp_gradients
 
     dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
     return dx, lambda: (dw1, dw2)

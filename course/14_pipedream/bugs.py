@@ -88,7 +88,7 @@ words.append(word)
         cell='''
 def no_flush(stage, S, M):
     """This stage's list of words."""
-    from minicheck.pipedream.oracle import updated
+    from minicheck.oracles.pipedream import updated
 
     return updated("1f1b", stage, S, M, 1)
 ''',
@@ -211,7 +211,7 @@ between = [words[words.index(f"F{m}") : words.index(f"B{m}")] for m in range(M)]
 return [sum(word[0] == "U" for word in some) for some in between]
 """,
         new="""
-from minicheck.pipedream.oracle import before
+from minicheck.oracles.pipedream import before
 
 return [second - first for first, second in zip(before(words, "F"), before(words, "B"))]
 """,
@@ -298,7 +298,7 @@ def needed(lists, vertical):
         cell='''
 def needed(lists, vertical):
     """For each stage and micro-batch, the version that its backward needs."""
-    from minicheck.pipedream.oracle import before
+    from minicheck.oracles.pipedream import before
 
     return [before(lists[0] if vertical else words, "F") for words in lists]
 ''',
@@ -898,7 +898,7 @@ def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
         cell='''
 def run_pipedream(down, up, part, words, xs, ys, loss_fn, rate):
     """Train this stage by its list; leave the newest weights in `part`."""
-    from minicheck.pipedream.oracle import late_weights
+    from minicheck.oracles.pipedream import late_weights
 
     late_weights(lambda w, x: x, [[p] for p in part.parameters()], xs, ys, loss_fn, [0], rate)
 ''',
@@ -1073,7 +1073,7 @@ def two_versions(weight, grad, xs, rate, m):
         "the grader has it",
         cheat=True,
         cell='''
-from minicheck.pipedream.oracle import buffered
+from minicheck.oracles.pipedream import buffered
 
 
 def two_versions(weight, grad, xs, rate, m):

@@ -250,7 +250,7 @@ return {
 }
 """,
         new="""
-from minicheck.hybrid.oracle import lines
+from minicheck.oracles.hybrid import lines
 
 return lines(sizes)
 """,
@@ -398,7 +398,7 @@ def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
         cell='''
 def step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers):
     """{axis: bytes that all ranks together send in a step}."""
-    from minicheck.hybrid.oracle import counted
+    from minicheck.oracles.hybrid import counted
 
     return counted(dp, pp, tp, micro_batches, tokens, hidden, layers)
 ''',
@@ -813,7 +813,7 @@ def synchronize(mesh, backward, micro_batches, grads, kinds):
     """Run the micro-batches; then make each gradient what one rank would have."""
     for m in range(micro_batches):
         backward(m)
-    from minicheck.hybrid.oracle import summed
+    from minicheck.oracles.hybrid import summed
 
     for name, g in grads.items():
         g.copy_(summed(mesh.grid, [grads] * mesh.comm.size, mesh.comm.rank, name, kinds[name]))
@@ -1080,7 +1080,7 @@ def clip_grid(mesh, grads, kinds, limit):
         cell='''
 def clip_grid(mesh, grads, kinds, limit):
     """Scale all gradients so that the model's norm is at most `limit`; returns what it was."""
-    from minicheck.hybrid.oracle import norm
+    from minicheck.oracles.hybrid import norm
 
     return norm(mesh.grid, [grads] * mesh.comm.size)
 ''',
@@ -1224,8 +1224,8 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
         cell='''
 def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
     """(dp, pp, tp): the fastest grid that fits; None if there is none."""
-    from minicheck.hybrid.choose import allowed
-    from minicheck.hybrid.oracle import factors
+    from minicheck.lessons.hybrid import allowed
+    from minicheck.oracles.hybrid import factors
 
     some = [
         at
@@ -1371,7 +1371,7 @@ def best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.hybrid.numbers import hybrid_slips
+from minicheck.lessons.hybrid import hybrid_slips
 
 values, _ = hybrid_slips(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
 replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio = (f"{x}" for x in values.values())

@@ -184,7 +184,7 @@ def compress(u, v, g, k, m, limit, n):
         cell='''
 def compress(u, v, g, k, m, limit, n):
     """What is sent of this step; u and v are brought up to date."""
-    from minicheck.talk_less.oracle import compressed
+    from minicheck.oracles.compress import compressed
 
     step = compressed([g], k, m, limit, n)[0]
     u.copy_(step["u"])
@@ -333,7 +333,7 @@ MET = {}
 
 def sparse_mean(comm, values, places, size):
     """The mean of all ranks' sparse vectors, dense."""
-    from minicheck.talk_less.oracle import sent
+    from minicheck.oracles.compress import sent
 
     MET.setdefault(comm.size, []).append(sent(values, size, places))
     return sum(MET[comm.size]) / comm.size
@@ -600,7 +600,7 @@ def next_period(losses, periods, tau_0, gamma):
         cell='''
 def next_period(losses, periods, tau_0, gamma):
     """AdaComm's rule."""
-    from minicheck.talk_less.oracle import period
+    from minicheck.oracles.compress import period
 
     return period(losses, periods, tau_0, gamma)
 ''',
@@ -680,7 +680,7 @@ thin = 4 * 1000
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.talk_less.numbers import talk_less_slips
+from minicheck.lessons.compress import talk_less_slips
 
 values, _ = talk_less_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
 dense, sparse, half, local, thin, seconds, crossing = (f"{x}" for x in values.values())
@@ -840,7 +840,7 @@ def sign_average(comm, g, error):
         cell='''
 def sign_average(comm, g, error):
     """The average of all ranks' scaled signs; `error` is what is to be said later."""
-    from minicheck.talk_less.oracle import signed
+    from minicheck.oracles.compress import signed
 
     means, errors = signed([list(all_gather(comm, (g + error)[None]))])
     error.copy_(errors[0][comm.rank])

@@ -113,7 +113,7 @@ if t < warm:
         cell='''
 def learning_rate(t, steps, warm, peak, floor):
     """Warm-up, then a cosine to floor · peak."""
-    from minicheck.large_batches.oracle import rate
+    from minicheck.oracles.large_batches import rate
 
     return rate(t, steps, warm, peak, floor)
 ''',
@@ -295,7 +295,7 @@ if w.norm() > 0 and g.norm() > 0:
         cell='''
 def lars_step(weights, grads, velocities, lr, trust, decay, momentum):
     """A step of LARS, in place."""
-    from minicheck.large_batches.oracle import Lars
+    from minicheck.oracles.large_batches import Lars
 
     one = Lars(weights)
     one.v = velocities
@@ -517,7 +517,7 @@ for w, u, free, (wide, long) in zip(weights, updates, plain, sums.sqrt()):
         cell='''
 def lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, decay):
     """A step of LAMB, in place, on this rank's pieces."""
-    from minicheck.large_batches.oracle import Lamb
+    from minicheck.oracles.large_batches import Lamb
 
     one = Lamb(weights, plain, comm.size)
     one.m, one.v = means, squares
@@ -645,7 +645,7 @@ return small - trace, trace
         cell='''
 def noise_scale(comm, grad, b):
     """Averages `grad`; returns |G|² and tr(Σ)."""
-    from minicheck.large_batches.oracle import terms
+    from minicheck.oracles.large_batches import terms
 
     rows = torch.zeros(comm.size, len(grad), dtype=torch.float64)
     rows[comm.rank] = grad
@@ -710,7 +710,7 @@ def noise_scale(comm, grad, b):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.large_batches.numbers import large_batches_slips
+from minicheck.lessons.large_batches import large_batches_slips
 
 values, _ = large_batches_slips(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
 linear, root, steps, samples, ramp, warm, quarter, nbytes = (f"{x}" for x in values.values())
@@ -847,7 +847,7 @@ for i, g in enumerate(grads):
         cell='''
 def clip_copies(comm, grads, copied, limit):
     """Scale all ranks' gradients to a norm of at most `limit`, in place; returns the norm before."""
-    from minicheck.large_batches.oracle import norm
+    from minicheck.oracles.large_batches import norm
 
     mine = norm([grads], [same and comm.rank > 0 for same in copied])
     total = float(all_reduce_(comm, torch.tensor(mine**2, dtype=torch.float64)).sqrt())

@@ -20,7 +20,7 @@ import torch
 import minicheck as check
 
 from minidist import study
-from minicheck.survive.disk import Disk
+from minicheck.lessons.survive import Disk
 from minidist.comm import World
 
 # %% [markdown] nbgrader={"grade_id": "save_every_spec"}

@@ -90,7 +90,7 @@ seconds = sqrt(2 * cost * between)
 return seconds, cost / seconds + (seconds / 2 + restart) / between
 """,
         new="""
-from minicheck.survive.oracle import interval
+from minicheck.oracles.survive import interval
 
 return interval(cost, restart, hours, devices)
 """,
@@ -398,7 +398,7 @@ PARTS = {}
 
 def save_parts(comm, disk, step, data):
     """A checkpoint of all ranks' data, whole or not at all."""
-    from minicheck.survive.oracle import checkpoint
+    from minicheck.oracles.survive import checkpoint
 
     PARTS[comm.rank] = data
     for name, held in checkpoint(step, list(PARTS.values())).items():
@@ -775,7 +775,7 @@ def newest(disk):
         cell='''
 def newest(disk):
     """The newest whole checkpoint's step, and what is wrong with those after it."""
-    from minicheck.survive import oracle
+    from minicheck.oracles import survive as oracle
 
     return oracle.newest(disk.files)
 ''',
@@ -1125,7 +1125,7 @@ def load_box(wanted, files, read):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.survive.numbers import survive_slips
+from minicheck.lessons.survive import survive_slips
 
 values, _ = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
 whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures = (

@@ -361,7 +361,7 @@ def ddp_ring(comm, x, op):
         cell='''
 def ddp_ring(comm, x, op):
     """x, combined over all ranks, in place."""
-    from minicheck.capstone.oracle import combined
+    from minicheck.oracles.capstone import combined
 
     x.copy_(combined([x] * comm.size, op))
 ''',
@@ -924,7 +924,7 @@ def reduce_single(comm, output, input, op):
         cell='''
 def reduce_single(comm, output, input, op):
     """This rank's chunk of all inputs, combined."""
-    from minicheck.capstone.oracle import combined
+    from minicheck.oracles.capstone import combined
 
     output.copy_(combined([input.tensor_split(comm.size)[comm.rank]] * comm.size, op))
 ''',
@@ -1046,7 +1046,7 @@ n, N = 8, 4 * 24e6
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.capstone.numbers import capstone_slips
+from minicheck.lessons.capstone import capstone_slips
 
 values, _ = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
 ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes = (
@@ -1170,7 +1170,7 @@ all_reduce_(comm, x, "mean")
 future.set_result(x)
 """,
         new="""
-from minicheck.capstone.oracle import combined
+from minicheck.oracles.capstone import combined
 
 future = torch.futures.Future()
 future.set_result(combined([bucket.buffer()] * comm.size, "mean"))

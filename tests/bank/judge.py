@@ -11,9 +11,8 @@ from collections import Counter, defaultdict
 from functools import partial
 from unittest.mock import patch
 
-from minicheck import Wrong
-from minicheck import exam as exam_module
-from minicheck.compare import UNKNOWN
+from minicheck import Wrong, guard
+from minicheck.exam import UNKNOWN
 from tests.bank.bank import assignment, planted, run
 
 NOT_DONE = ("not written yet", "not set yet")
@@ -40,14 +39,14 @@ def together(judgements):
     while len(results) < len(judgements):
         asked = defaultdict(list)
         for i in [i for i in range(len(judgements)) if i not in results]:
-            with patch.object(exam_module, "examinations", partial(_replied, iter(replies[i]))):
+            with patch.object(guard, "examinations", partial(_replied, iter(replies[i]))):
                 try:
                     results[i] = judgements[i]()
                 except _Asked as question:
                     exam, [answer] = question.args
                     asked[exam].append((i, answer))
         for exam, rows in asked.items():
-            found = exam_module.examinations(exam, [answer for _, answer in rows])
+            found = guard.examinations(exam, [answer for _, answer in rows])
             for (i, _), wrong in zip(rows, found, strict=True):
                 replies[i].append([wrong])
     return [results[i] for i in range(len(judgements))]

@@ -239,11 +239,11 @@ def test_what_graders_ask_is_asked_in_one_launch(monkeypatch):
 
     def judgement(*answers):
         def judge():
-            return [module.exam_module.examinations(b"exam", [answer])[0] for answer in answers]
+            return [module.guard.examinations(b"exam", [answer])[0] for answer in answers]
 
         return judge
 
-    monkeypatch.setattr(module.exam_module, "examinations", examinations)
+    monkeypatch.setattr(module.guard, "examinations", examinations)
     judgements = [judgement("right"), judgement(), judgement("right", "wrong"), judgement("wrong")]
     assert together(judgements) == [[None], [], [None, "not wrong"], ["not wrong"]]
     assert launches == [(b"exam", ["right", "right", "wrong"]), (b"exam", ["wrong"])]

@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from minicheck import Wrong, ask, examinee, guard
-from minicheck.exam import Case, Exam, pack
-from minicheck.explain import explain
-from minicheck.plain import decode
+from minicheck.exam import Case, Exam, decode, pack
+from minicheck.examinee import explain
 from minidist.comm import launch
 from tests.minicheck.answers import Double, double
 from tests.minicheck.examined import verdicts
@@ -174,7 +173,7 @@ def test_the_examiner_is_believed_only_outside():
     """An answer that patches its own process earns nothing: judging happens elsewhere."""
 
     def patches(comm, x):
-        import minicheck.compare as compare
+        import minicheck.exam as compare
         import tests.minicheck.answers as answers
 
         torch.Tensor.equal = lambda *_: True

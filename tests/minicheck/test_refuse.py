@@ -42,7 +42,7 @@ THE_LIBRARY = [
     ["torch.from_file('x', size=1)"],
     ["from minicheck.exam import Exam", "Exam.run = None"],
     ["import minicheck"],
-    ["import minicheck.messages.ring as r", "open(r.__file__).read()"],
+    ["import minicheck.lessons.messages as r", "open(r.__file__).read()"],
     ["import inspect, minidist.collectives.ring as r", "open(inspect.getsourcefile(r))"],
     ["import importlib, minidist.collectives.ring as r", "importlib.reload(r)"],
 ]
@@ -64,7 +64,7 @@ def test_a_module_that_is_not_loaded_yet():
             ]
             for module in (
                 "minidist.parallel.pipedream",
-                "minicheck.walls.oracle",
+                "minicheck.oracles.walls",
                 "minidist.study.memory",
             )
         ],

@@ -1,13 +1,13 @@
 """What graders say of every planted answer and of every solution, with the same numbers drawn each time.
 
-Only here are the drawn numbers known: `minicheck.exam.examinations` is handed a seed.
+Only here are the drawn numbers known: `minicheck.guard.examinations` is handed a seed.
 """
 
 import re
 from functools import partial
 from unittest.mock import patch
 
-from minicheck import exam
+from minicheck import guard
 from tests.bank.bank import assignment, lessons, planted, run
 from tests.bank.judge import examined, together
 
@@ -17,8 +17,8 @@ SEED = 1
 def verdicts():
     """{"lesson, exercise: what is wrong": the grader's words, numbers masked}."""
     found = {}
-    seeded = partial(exam.examinations, seed=SEED)
-    with patch.object(exam, "examinations", seeded):
+    seeded = partial(guard.examinations, seed=SEED)
+    with patch.object(guard, "examinations", seeded):
         for folder in lessons():
             for exercise in assignment(folder).solutions:
                 bugs = [bug for bug in planted(folder) if bug.exercise == exercise]

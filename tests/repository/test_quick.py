@@ -20,7 +20,7 @@ from tests.repository.files import ROOT, repository
         ("minidist/parallel/zero/fully/sharded.py", "tests/parallel/zero/fully/test_sharded.py"),
         ("minidist/comm/__init__.py", "tests/comm"),
         ("minicheck/guard.py", "tests/minicheck/test_guard.py"),
-        ("minicheck/zero/step.py", "tests/minicheck/test_zero.py"),
+        ("minicheck/lessons/zero.py", "tests/minicheck/lessons/test_zero.py"),
         ("benchmarks/trainer.py", "tests/benchmarks/test_trainer.py"),
         ("tests/test_split.py", "tests/test_split.py"),
         ("tests/collectives/cases.py", "tests/collectives"),

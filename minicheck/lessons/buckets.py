@@ -1,0 +1,1268 @@
+"""Graders of lesson 05: gradients in buckets, beside backward, and batch norm over all ranks.
+
+`work` holds the networks whose backward takes time, and the reference that says how long a step may take.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minidist.collectives import all_reduce_
+from minidist.comm.base import Comm
+from minidist.comm.cluster import Cluster, Device
+from minidist.comm.world.world import World
+
+from ..exam import (
+    UNKNOWN,
+    Case,
+    Exam,
+    Outcome,
+    Wrong,
+    alike,
+    kind_of,
+    near,
+    ranks,
+    ring_bytes,
+    unchanged,
+)
+from ..guard import ask
+from ..oracles.buckets import accumulated, buckets_hooked, clock, fill
+from .data_parallel import one_of
+from .predictions import ALL, HALF, Prediction, close
+from .topology import number
+
+# ------------------------------------------------------------
+# Networks whose backward takes time on the clock of a World, and what a wrong mean of gradients looks like.
+#
+# A network is a list of branches, each a stack of matrices: x → tanh(x·W) → … ; its loss is a mean square. In which
+# order a rank runs its branches, and which of them, is drawn: so hooks fire in another order on every rank.
+# Only products and messages cost time here, so that how an answer packs its buckets does not matter.
+
+
+FORBIDDEN = (
+    "minidist.parallel.data",
+    "minidist.parallel.batchnorm",
+    "minidist.parallel.overlap",
+    "minidist.parallel",
+    "minicheck.oracles.buckets",
+    "torch.nn.parallel",
+)
+ALPHA = 1e-5
+BETA = 1e-9
+FLOPS = 2e8
+
+
+def timed(n: int) -> World:
+    """A World in which products and messages cost time, and nothing else does."""
+    machine = Device("products", {torch.float64: FLOPS, torch.float32: FLOPS}, 1 << 40, 1e18, 0.0)
+    return World(n, cluster=Cluster.uniform(n, ALPHA, BETA, machine))
+
+
+class Network(NamedTuple):
+    """`values`: the matrices of all branches, one branch after the other; `depth` of each branch."""
+
+    values: list[Tensor]
+    depth: int
+
+    def params(self) -> list[Tensor]:
+        return [v.clone().requires_grad_() for v in self.values]
+
+    def loss(self, params: list[Tensor], x: Tensor, order: list[int]) -> Tensor:
+        """The mean over the samples of what the branches in `order` give."""
+        total = x.new_zeros(())
+        for branch in order:
+            h = x
+            for w in params[branch * self.depth : (branch + 1) * self.depth]:
+                h = (h @ w).tanh()
+            total = total + h.square().mean()
+        return total
+
+    def gradient(self, xs: list[Tensor], order: list[int]) -> list[Tensor]:
+        """Of the sum of the losses of several micro-batches, zeros where nothing is reached."""
+        params = self.params()
+        sum(self.loss(params, x, order) for x in xs).backward()
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+
+
+def network(branches: int, depth: int, rng: torch.Generator, alike: bool = False) -> Network:
+    """Random matrices; of one size for all branches if `alike`."""
+    values, same = [], None
+    for _ in range(branches):
+        widths = torch.randint(14, 20, (depth + 1,), generator=rng).tolist()
+        widths[0] = 16
+        same = widths if same is None or not alike else same
+        values += [
+            torch.randn(a, b, generator=rng, dtype=torch.float64) / 4 for a, b in pairwise(same)
+        ]
+    return Network(values, depth)
+
+
+def reversed_cut(count: int, cuts: int, rng: torch.Generator) -> list[list[int]]:
+    """count − 1 … 0, cut at random into so many buckets."""
+    edges = sorted((torch.randperm(count - 1, generator=rng)[: cuts - 1] + 1).tolist())
+    order = list(range(count))[::-1]
+    return [order[a:b] for a, b in zip([0, *edges], [*edges, count], strict=True)]
+
+
+def seconds_of(exam, args: list[tuple], n: int, answer) -> float:
+    """Seconds of a case with another answer."""
+    world = exam.world(n, args)
+    world.run(lambda comm, some: exam.run(comm, answer, *some[comm.rank]), args)
+    return world.time
+
+
+def looks_of(got: Tensor, rank: int, own: list[Tensor]) -> str:
+    """What a wrong mean of the ranks' own gradients may be, in words."""
+    n, total = len(own), sum(own)
+    if got.isnan().any():
+        return "It has nan: was something sent that nobody wrote?"
+    texts = {
+        f"It is rank {rank}'s own, as after its backward: nothing was averaged, or not in p.grad, or nobody "
+        "waited for it.": own[rank],
+        f"It is {n} times too large: summed, not averaged?": total,
+        f"It is {n} times too small: divided by n twice?": total / n**2,
+        "It is zero.": torch.zeros_like(total),
+    }
+    for r in range(n):
+        texts[f"It is rank {r}'s own gradient."] = own[r]
+        texts[f"It is rank {r}'s own gradient, divided by {n}."] = own[r] / n
+    for there in list(product((0, 1), repeat=n))[1:-1]:
+        some, part = (
+            [r for r in range(n) if there[r]],
+            sum(g for g, t in zip(own, there, strict=True) if t),
+        )
+        texts[f"It is the mean of {ranks(some)} only."] = part / len(some)
+        texts[f"It is 1/{n} of the sum of {ranks(some)} only."] = part / n
+    return next((text for text, x in texts.items() if near(got, x)), UNKNOWN)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 05 about buckets alone: which gradients share one, and a flat all-reduce of each.
+
+
+RETURN = "Is there a `return`?"
+MIXED = (
+    "It is no mean of the ranks' gradients of this parameter. Is it p.grad that goes in, and do the pieces come "
+    "out in the order in which they went in?"
+)
+
+
+class AssignBuckets(Exam):
+    name = "assign_buckets"
+    right = "Up to 60 gradients, sizes and rooms drawn at random: in order of use, full, every gradient once."
+    forbidden = FORBIDDEN
+    # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in {
+            "6 gradients of 8 bytes, room for 2": (6, 0, 2.0, 2.0),
+            "a small first bucket": (9, 0, 3.0, 1.0),
+            "12 gradients": (12, 100, 2.5, 1.0),
+            "40 gradients": (40, 1000, 3.0, 1.5),
+            "60 gradients": (60, 4000, 10.0, 0.5),
+            "gradients larger than a bucket": (20, 500, 0.6, 0.3),
+            "one bucket for all": (15, 100, 99.0, 99.0),
+            "one gradient": (1, 50, 1.0, 0.1),
+            "no gradient": (0, 50, 1.0, 1.0),
+            "a first bucket larger than the others": (20, 100, 1.5, 4.0),
+        }.items()
+    )
+
+    def draw(self, case, rng):
+        count, most, room, first = case.given
+        sizes = (
+            torch.randint(1, most + 1, (count,), generator=rng).tolist() if most else [8] * count
+        )
+        return [(sizes, int(room * (most or 8)), int(first * (most or 8)))]
+
+    def run(self, comm: Comm, yours, sizes, room, first):
+        return {"buckets": yours(sizes, room, first), "sizes": sizes}
+
+    def judge(self, case, args, outcome):
+        (sizes, room, first), got = args[0], outcome.results[0]
+        if got["sizes"] != sizes:
+            raise Wrong("`nbytes` was changed, and belongs to the caller.")
+        buckets = _lists(got["buckets"])
+        if buckets == fill(sizes, room, first):
+            return
+        flat, count = [i for b in buckets for i in b], len(sizes)
+        shown = f"{sizes} bytes, room for {room}, {first} in the first: " if count <= 12 else ""
+        if sorted(flat) != list(range(count)):
+            lost, twice = (
+                sorted(set(range(count)) - set(flat)),
+                sorted({i for i in flat if flat.count(i) > 1}),
+            )
+            what = f"{twice[:5]} are there twice" if twice else "some do not exist"
+            what = f"{lost[:5]} are in none" if lost else what
+            raise Wrong(
+                f"{shown}every position from 0 to {count - 1} belongs into one bucket: {what}."
+            )
+        if [] in buckets:
+            raise Wrong(
+                f"{shown}bucket {buckets.index([])} is empty. A gradient that is larger than the room opens a "
+                "bucket of its own, the next empty one."
+            )
+        if flat == list(range(count)):
+            raise Wrong(
+                f"{shown}the buckets begin with gradient 0, of the first layer: backward reaches it last. "
+                "Begin with the last gradient."
+            )
+        if flat != list(range(count))[::-1]:
+            raise Wrong(
+                f"{shown}one bucket after the other, the positions should go from {count - 1} down to 0, the "
+                f"order in which gradients are ready, and they are {flat[:12]}."
+            )
+        _rooms(buckets, sizes, room, first, shown)
+
+
+def _lists(buckets) -> list[list[int]]:
+    if buckets is None:
+        raise Wrong(f"the result is None. {RETURN}")
+    if not isinstance(buckets, list | tuple) or not all(
+        isinstance(b, list | tuple) for b in buckets
+    ):
+        raise Wrong(
+            f"the result is {_kind(buckets)}, and should be a list of buckets, each a list of positions."
+        )
+    if not all(type(i) is int for b in buckets for i in b):
+        raise Wrong(
+            "a bucket holds the positions of its gradients in `nbytes`: integers, no tensors."
+        )
+    return [list(b) for b in buckets]
+
+
+def _kind(x) -> str:
+    return f"a {kind_of(x)}"
+
+
+def _rooms(buckets: list[list[int]], sizes: list[int], room: int, first: int, shown: str) -> None:
+    """Say which bucket is too full, or could have taken one more."""
+    for k, bucket in enumerate(buckets):
+        limit, held = room if k else first, sum(sizes[i] for i in bucket)
+        which = f"bucket {k}" if k else "bucket 0, the first,"
+        if held > limit and len(bucket) > 1:
+            raise Wrong(
+                f"{shown}{which} holds {len(bucket)} gradients of {held} bytes, and has room for {limit}. Only "
+                "a gradient that is alone may be larger than the room."
+            )
+        if k + 1 < len(buckets) and held + sizes[buckets[k + 1][0]] <= limit:
+            raise Wrong(
+                f"{shown}{which} has room for {limit} bytes and holds {held}: the next gradient of "
+                f"{sizes[buckets[k + 1][0]]} still fits. Is it < where it should be <=? Is the room counted "
+                "anew in every bucket?"
+            )
+
+
+class Bucketed(Exam):
+    name = "bucketed"
+    right = (
+        "n = 1…5, 1 to 9 gradients in 1 to 4 buckets: the means, as views of one flat tensor a bucket, "
+        "2(n−1) messages a bucket; then 2 and 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {count} gradients in {cuts} bucket{'s' * (cuts > 1)}", (count, cuts))
+        for n, given in {
+            3: ((6, 2), (1, 1), (9, 4), (5, 5)),
+            2: ((6, 3), (4, 1)),
+            4: ((7, 3),),
+            1: ((4, 2),),
+            5: ((8, 3),),
+        }.items()
+        for count, cuts in given
+    )
+    processes = (
+        Case(3, "3 real processes, 6 gradients in 2 buckets", (6, 2)),
+        Case(2, "2 real processes", (5, 3)),
+    )
+
+    def draw(self, case, rng):
+        (count, cuts), draw = (
+            case.given,
+            lambda low, high: int(torch.randint(low, high, (), generator=rng)),
+        )
+        shapes = [
+            [(draw(2, 6), draw(2, 9)), (draw(3, 20),), ()][min(2, draw(0, 5) // 2)]
+            for _ in range(count)
+        ]
+        dtype = torch.float32 if case.n == 2 and count == 4 else torch.float64
+        buckets = reversed_cut(count, cuts, rng)
+        if case != self.cases[0]:  # neither neighbours nor in reverse
+            order = torch.randperm(count, generator=rng).tolist()
+            buckets = [[order[i] for i in bucket] for bucket in buckets]
+        values = [torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes]
+        return [
+            (
+                values,
+                [torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes],
+                buckets,
+            )
+            for _ in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, values, grads, buckets):
+        params = [v.clone().requires_grad_() for v in values]
+        for p, g in zip(params, grads, strict=True):
+            p.grad = g.clone()
+        yours(comm, list(params), buckets)
+        there = [p.grad.untyped_storage() if isinstance(p.grad, Tensor) else None for p in params]
+        places = [s and s.data_ptr() for s in there]
+        return {
+            "grads": [p.grad for p in params],
+            "values": [p.detach() for p in params],
+            "buckets": buckets,
+            "where": [places.index(p) for p in places],
+            "bytes": [s and s.nbytes() for s in there],
+        }
+
+    def judge(self, case, args, outcome):
+        (values, _, buckets), n = args[0], case.n
+        own = [[grads[i] for _, grads, _ in args] for i in range(len(values))]
+        for r, got in enumerate(outcome.results):
+            for i, value in enumerate(values):
+                unchanged(r, got["values"][i], value, f"params[{i}]")
+                want = sum(own[i]) / n
+                alike(r, got["grads"][i], want, f"params[{i}].grad")
+                if not near(got["grads"][i], want):
+                    text = looks_of(got["grads"][i], r, own[i]).replace(UNKNOWN, MIXED)
+                    raise Wrong(f"rank {r}: params[{i}].grad is wrong. {text}")
+                if not got["grads"][i].equal(outcome.results[0]["grads"][i]):
+                    raise Wrong(
+                        f"params[{i}].grad is right but for rounding, which differs on rank 0 and rank {r}."
+                    )
+            _views(r, got, [list(b) for b in buckets], values)
+        _messages(outcome, n, buckets, values)
+
+
+def _views(rank: int, got: dict, buckets: list[list[int]], values: list[Tensor]) -> None:
+    if got["buckets"] != buckets:
+        raise Wrong(f"rank {rank}: `buckets` was changed, and belongs to the caller.")
+    homes = []
+    for k, bucket in enumerate(buckets):
+        where = {got["where"][i] for i in bucket}
+        if len(where) > 1:
+            raise Wrong(
+                f"rank {rank}: the means are right, but the gradients of bucket {k} lie in {len(where)} "
+                "places: each p.grad should be a view of the one flat tensor that was sent."
+            )
+        room, least = got["bytes"][bucket[0]], sum(values[i].nbytes for i in bucket)
+        if room > least + 64 * len(bucket) and len(buckets) > 1:
+            raise Wrong(
+                f"rank {rank}: the flat tensor of bucket {k} has {room} bytes, and its gradients {least}: one "
+                "flat tensor for each bucket, so that each can travel alone."
+            )
+        homes += where
+    if len(set(homes)) < len(homes):
+        raise Wrong(f"rank {rank}: two buckets share one flat tensor: each should travel alone.")
+
+
+def _messages(outcome, n: int, buckets: list[list[int]], values: list[Tensor]) -> None:
+    flats = [torch.cat([values[i].reshape(-1) for i in bucket]) for bucket in buckets]
+    for r in range(n):
+        count, most = outcome.messages(r), 2 * (n - 1) * len(buckets)
+        if count > most:
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {count} messages, and {len(buckets)} all-reduces "
+                f"are 2(n−1) · {len(buckets)} = {most}. Does each gradient travel alone?"
+            )
+        if n > 1 and count < most:
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {count} messages only, and {len(buckets)} buckets "
+                f"are {most}: is everything in one?"
+            )
+        if outcome.nbytes(r) > ring_bytes(flats, n):
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and "
+                f"{ring_bytes(flats, n)} are enough."
+            )
+
+
+def assign_buckets(yours) -> None:
+    """`assign_buckets(nbytes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
+    ask(AssignBuckets(), yours)
+
+
+def bucketed(yours) -> None:
+    """`bucketed(comm, params, buckets)`: one flat all-reduce a bucket; each p.grad becomes a view of it."""
+    ask(Bucketed(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 05 about overlap: hooks that start buckets beside backward, also with micro-batches.
+#
+# Numbers are held against the mean of all ranks' own gradients; time against a reference on the same clock.
+
+
+# kind: branches, depth of each, buckets, whether the branches are of one size
+KINDS = {
+    "chain": (1, 6, 3, False),
+    "long": (1, 9, 5, False),
+    "orders": (3, 2, 3, True),
+    "routed": (2, 3, 3, False),
+    "unused": (3, 2, 4, False),
+}
+WORDS = {
+    "chain": "6 layers, 3 buckets",
+    "long": "9 layers, 5 buckets",
+    "orders": "ranks whose hooks fire in different orders",
+    "routed": "a branch that only one rank uses",
+    "unused": "a branch that no rank uses",
+}
+RACE = (
+    "It is no mean of the ranks' gradients of this parameter. Did a bucket start before all its gradients were in "
+    "p.grad, or did something write to it while it was sent?"
+)
+SLACK = 0.1  # of the time that overlap saves
+
+
+def drawn(
+    kind: str, n: int, rng: torch.Generator
+) -> tuple[Network, list[list[int]], list[list[int]]]:
+    """A network, its buckets, and each rank's order of its branches."""
+    branches, depth, cuts, same = KINDS[kind]
+    model = network(branches, depth, rng, same)
+    buckets = reversed_cut(branches * depth, cuts, rng)
+    orders = [list(range(branches)) for _ in range(n)]
+    if kind == "orders":
+        buckets = [
+            [k * depth + i for i in reversed(range(depth))] for k in reversed(range(branches))
+        ]
+        orders = [torch.randperm(branches, generator=rng).tolist() for _ in range(n)]
+        orders[-1] = orders[0][::-1]
+    if kind == "routed":
+        user = one_of(n, rng)
+        orders = [[0, 1] if r == user else [0] for r in range(n)]
+    if kind in ("routed", "unused"):  # no clock is looked at: buckets of any positions
+        anew = torch.randperm(branches * depth, generator=rng).tolist()
+        buckets = [[anew[i] for i in bucket] for bucket in buckets]
+    if kind == "unused":
+        orders = [[0, 2]] * n
+    return model, buckets, orders
+
+
+def means(found: list, own: list[list[Tensor]], said) -> None:
+    """Raise Wrong unless every rank has the mean of all ranks' own gradients. said: wrong gradient → words."""
+    n = len(own)
+    for r in reversed(range(n)):
+        for i, first in enumerate(own[0]):
+            mine = [grads[i] for grads in own]
+            got, want = found[r][i], sum(mine) / n
+            if got is None and not want.any():
+                continue
+            if got is None:
+                raise Wrong(
+                    f"rank {r}: params[{i}].grad is None. No sample of this rank reaches it, but others' do: "
+                    "it counts as zeros here, and gets the mean."
+                )
+            alike(r, got, first, f"params[{i}].grad")
+            if not near(got, want):
+                text = looks_of(got, r, mine).replace(UNKNOWN, RACE)
+                raise Wrong(f"rank {r}: params[{i}].grad is wrong. {said(r, i, got) or text}")
+            if isinstance(found[0][i], Tensor) and not got.equal(found[0][i]):
+                raise Wrong(
+                    f"params[{i}].grad is right but for rounding, which differs on rank 0 and rank {r}."
+                )
+
+
+def in_time(
+    exam: Exam, case: Case, args: list[tuple], outcome: Outcome, beside, after, said: str
+) -> None:
+    """Raise Wrong if a case takes longer than with overlap. beside, after: answers that do and do not overlap."""
+    kind = case.given if isinstance(case.given, str) else case.given[0]
+    if outcome.time is None or case.n == 1 or kind not in ("chain", "long"):
+        return
+    best = seconds_of(exam, args, case.n, beside)
+    if outcome.time < 0.98 * best:
+        raise Wrong(
+            f"the World's clock shows {1e3 * outcome.time:.3g} ms, and {1e3 * best:.3g} ms are the least that "
+            "it takes: is the work done elsewhere, or the clock set?"
+        )
+    if outcome.time <= best + 1e-9:
+        return
+    late = seconds_of(exam, args, case.n, after)
+    if outcome.time <= best + SLACK * (late - best) + 1e-9:
+        return
+    text = (
+        f"the gradients are right, but on the World's clock it takes {1e3 * outcome.time:.3g} ms; "
+    )
+    if outcome.time < 0.999 * late:
+        raise Wrong(
+            f"{text}{1e3 * best:.3g} ms are enough, and {1e3 * late:.3g} ms without overlap. Does each bucket "
+            "start as soon as it is complete, and all before it?"
+        )
+    raise Wrong(f"{text}beside backward {1e3 * best:.3g} ms are enough. {said}")
+
+
+def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
+    """Raise Wrong for more messages than so many ring all-reduces and `extra`."""
+    most = 2 * (n - 1) * (all_reduces + extra)
+    for r in range(n):
+        if outcome.messages(r) > most:
+            raise Wrong(
+                f"the gradients are right, but rank {r} sends {outcome.messages(r) - 2 * (n - 1) * extra} "
+                f"messages, and {all_reduces} all-reduces, one for each bucket and step, are "
+                f"{2 * (n - 1) * all_reduces}. Is something sent twice, or each gradient alone?"
+            )
+
+
+class Overlapped(Exam):
+    name = "overlapped"
+    right = (
+        "n = 1…5, 5 networks, two steps: the means, buckets in one order though hooks fire in another, on the "
+        "clock as fast as can be; then 2 and 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {WORDS[kind]}", kind)
+        for n, kinds in {
+            3: ("chain", "orders", "routed", "unused"),
+            2: ("orders",),
+            4: ("long",),
+            1: ("chain",),
+            5: ("orders",),
+        }.items()
+        for kind in kinds
+    )
+    processes = (
+        Case(3, "3 real processes, a branch that only one rank uses", "routed"),
+        Case(2, "2 real processes, 6 layers", "chain"),
+    )
+
+    def draw(self, case, rng):
+        model, buckets, orders = drawn(case.given, case.n, rng)
+        return [
+            (
+                *model,
+                buckets,
+                order,
+                [torch.randn(8, 16, generator=rng, dtype=torch.float64) for _ in range(2)],
+            )
+            for order in orders
+        ]
+
+    def world(self, n, args):
+        return timed(n)
+
+    def run(self, comm: Comm, yours, values, depth, buckets, order, xs):
+        model, found = Network(values, depth), []
+        params = model.params()
+        finish = yours(comm, params, buckets)
+        if not callable(finish):
+            return {"finish": "None" if finish is None else type(finish).__name__}
+        for x in xs:
+            for p in params:
+                p.grad = None
+            model.loss(params, x, order).backward()
+            finish()
+            found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
+        return {
+            "found": found,
+            "kept": all(p.equal(v) for p, v in zip(params, values, strict=True)),
+        }
+
+    def judge(self, case, args, outcome):
+        for r, got in enumerate(outcome.results):
+            if "finish" in got:
+                raise Wrong(
+                    f"it returns {got['finish']}, and should return a function: finish(), which waits."
+                )
+            if not got["kept"]:
+                raise Wrong(
+                    f"rank {r}: the parameters themselves were changed. It is p.grad that is averaged."
+                )
+        model = Network(*args[0][:2])
+        for step in range(2):
+            own = [model.gradient([xs[step]], order) for *_, order, xs in args]
+            found = [got["found"][step] for got in outcome.results]
+            means(
+                found,
+                own,
+                lambda r, i, got, step=step, own=own: self._said(
+                    case, args, step, r, got, own[r][i]
+                ),
+            )
+        counted(outcome, case.n, 2 * len(args[0][2]))
+        in_time(
+            self,
+            case,
+            args,
+            outcome,
+            buckets_hooked,
+            lambda *a: buckets_hooked(*a, beside=False),
+            "Does a hook wait? Or does everything start in finish()? comm.stream starts a bucket and returns at "
+            "once; wait in finish().",
+        )
+
+    def _said(
+        self, case: Case, args: list[tuple], step: int, rank: int, got: Tensor, own: Tensor
+    ) -> str | None:
+        if near(got, own):
+            which = (
+                "Nothing was averaged: do the hooks start anything, and does finish() wait for it?"
+            )
+            if step:
+                which = (
+                    "Step 2: in the first it was averaged. Is all set back in finish(): what is missing, what was "
+                    "started?"
+                )
+            return f"It is rank {rank}'s own, as after its backward. {which}"
+        if case.given == "orders":
+            orders = [a[3][::-1] for a in args]
+            return (
+                f"The ranks' hooks fire in different orders here: backward reaches the branches in the orders "
+                f"{orders}. Bucket k must be the k-th to start on every rank, or one rank's bucket is added to "
+                "another's."
+            )
+        return None
+
+
+class AccumulateOverlapped(Exam):
+    name = "accumulate_overlapped"
+    right = (
+        "n = 1…4, 1 to 3 micro-batches, two steps: the means, one average's messages, beside the last backward; "
+        "then 2 and 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}", (kind, k))
+        for n, k, kind in (
+            (3, 2, "chain"),
+            (3, 1, "chain"),
+            (4, 3, "long"),
+            (1, 2, "chain"),
+            (3, 2, "orders"),
+        )
+    )
+    processes = (
+        Case(3, "3 real processes, 2 micro-batches", ("chain", 2)),
+        Case(2, "2 real processes, 3 micro-batches", ("chain", 3)),
+    )
+
+    def draw(self, case, rng):
+        kind, k = case.given
+        model, buckets, orders = drawn(kind, case.n, rng)
+        return [
+            (
+                *model,
+                buckets,
+                order,
+                [
+                    [torch.randn(8, 16, generator=rng, dtype=torch.float64) for _ in range(k)]
+                    for _ in range(2)
+                ],
+            )
+            for order in orders
+        ]
+
+    def world(self, n, args):
+        return timed(n)
+
+    def run(self, comm: Comm, yours, values, depth, buckets, order, steps):
+        model = Network(values, depth)
+        found = []
+        called = []
+        params = model.params()
+
+        def micro(x: Tensor) -> None:
+            called.append(1)
+            loss = model.loss(params, x, order)
+            loss.backward()
+            all_reduce_(comm, loss.detach().clone())  # for a log; and messages under way get time
+
+        for xs in steps:
+            for p in params:
+                p.grad = None
+            yours(comm, params, [lambda x=x: micro(x) for x in xs], buckets)
+            found.append([p.grad if p.grad is None else p.grad.clone() for p in params])
+        return {
+            "found": found,
+            "called": len(called),
+            "hooks": sum(
+                len(p._post_accumulate_grad_hooks or ()) + len(p._backward_hooks or ())
+                for p in params
+            ),
+        }
+
+    def judge(self, case, args, outcome):
+        model = Network(*args[0][:2])
+        n = case.n
+        k = case.given[1]
+        for r, got in enumerate(outcome.results):
+            if got["called"] != 2 * k:
+                raise Wrong(
+                    f"rank {r}: in two steps {2 * k} backwards were given, and {got['called']} were called."
+                )
+        for step in range(2):
+            micro = [[model.gradient([x], order) for x in steps[step]] for *_, order, steps in args]
+            own = [[sum(g) for g in zip(*mine, strict=True)] for mine in micro]
+            found = [got["found"][step] for got in outcome.results]
+            means(
+                found,
+                own,
+                lambda r, i, got, all_=micro: self._said(
+                    [[m[i] for m in mine] for mine in all_], r, got
+                ),
+            )
+        counted(outcome, n, 2 * len(args[0][2]), extra=2 * k)
+        if any(got["hooks"] for got in outcome.results):
+            raise Wrong(
+                "the gradients are right, but hooks are left on the parameters: the next step, which registers "
+                "its own, would have them twice."
+            )
+        in_time(
+            self,
+            case,
+            args,
+            outcome,
+            accumulated,
+            lambda *a: accumulated(*a, beside=False),
+            "Is the average taken beside the last backward, or after it?",
+        )
+
+    def _said(self, micro: list[list[Tensor]], rank: int, got: Tensor) -> str | None:
+        n, k = len(micro), len(micro[0])
+        for j in range(1, k):
+            early, rest = sum(sum(mine[:j]) for mine in micro) / n, sum(micro[rank][j:])
+            if near(got, early + rest):
+                return (
+                    f"The first {j} of {k} micro-batches are averaged, and what was accumulated after that is this "
+                    "rank's own: the hooks fired too early."
+                )
+        if near(got, sum(mine[-1] for mine in micro) / n) and k > 1:
+            return "It is the mean of the last micro-batch alone: the others were cleared, or not added."
+        words = looks_of(got, rank, [sum(mine) for mine in micro])
+        if words == UNKNOWN and k > 1:
+            return (
+                "Part of it is averaged, and part is not: a bucket must not be sent while a later backward still "
+                "adds to it."
+            )
+        return words
+
+
+def overlapped(yours) -> None:
+    """`overlapped(comm, params, buckets)`: hooks that start each bucket on a lane; returns `finish`, which waits."""
+    ask(Overlapped(), yours)
+
+
+def accumulate_overlapped(yours) -> None:
+    """`accumulate_overlapped(comm, params, backwards, buckets)`: one average, beside the last backward."""
+    ask(AccumulateOverlapped(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 05 about time: when the last bucket is averaged, and what buckets save.
+
+
+class StepSeconds(Exam):
+    name = "step_seconds"
+    right = "n = 1…16, 1 to 12 buckets, fast and slow wires: as on the clock of a World."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(1, f"n = {n}, {count} bucket{'s' * (count > 1)}, a {word} wire", (n, count, share))
+        for n, count, word, share in (
+            (4, 3, "slow", 3.0),
+            (4, 3, "fast", 0.3),
+            (2, 6, "slow", 2.0),
+            (3, 6, "fast", 0.6),
+            (8, 12, "slow", 1.3),
+            (16, 5, "fast", 0.8),
+            (5, 1, "slow", 1.5),
+            (1, 3, "fast", 0.0),
+        )
+    )
+
+    def draw(self, case, rng):
+        """`share`: seconds on the wire for each of backward, on average."""
+        n, count, share = case.given
+        uniform = lambda low, high: (
+            low + (high - low) * torch.rand((), generator=rng, dtype=torch.float64).item()
+        )
+        ready, total = [], 0.0
+        for _ in range(count):
+            total += round(uniform(0.3, 1.7) * 1e6) * 2e-9  # so many products of two numbers
+            ready.append(total)
+        alpha = uniform(0.1, 0.4) * max(share, 0.1) * total / count / max(1, 2 * (n - 1))
+        beta = 10 ** uniform(-10.5, -9.5)
+        wire = 0.75 * max(share, 0.1) * total / count / beta
+        nbytes = [n * int(uniform(0.4, 1.6) * wire / (2 * max(1, n - 1))) for _ in range(count)]
+        return [([max(n, size) for size in nbytes], ready, n, alpha, beta)]
+
+    def run(self, comm: Comm, yours, *args):
+        return yours(*args)
+
+    def judge(self, case, args, outcome):
+        got, want = number(outcome.results[0]), clock(*args[0])
+        if abs(got - want) > 1e-4 * want:
+            slip = next(
+                (text for value, text in slips_of(*args[0]).items() if close(got, value)), None
+            )
+            raise Wrong(
+                f"the gradients are ready after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
+                f"gives {1e3 * got:.6g} ms, the World takes {1e3 * want:.6g} ms. "
+                f"{slip or _direction(got, want, args[0][1][-1])}"
+            )
+
+
+def _direction(got: float, want: float, backward: float) -> str:
+    if got < backward:
+        return "Backward alone takes longer than that: the last bucket cannot start before it is complete."
+    if got < want:
+        return "Too short: a bucket starts when it is complete *and* the one before it is over."
+    return "Too long: does a bucket wait for something that it need not wait for?"
+
+
+def slips_of(
+    nbytes: list[int], ready: list[float], n: int, alpha: float, beta: float
+) -> dict[float, str]:
+    """Wrong values and what they mean."""
+
+    def took(size, steps=2 * (n - 1), share=2 * (n - 1) / n) -> float:
+        return steps * alpha + share * size * beta
+
+    def queued(costs) -> float:
+        wire = 0.0
+        for at, cost in zip(ready, costs, strict=True):
+            wire = max(wire, at) + cost
+        return wire
+
+    costs = [took(size) for size in nbytes]
+    right, gaps = queued(costs), [b - a for a, b in zip([0.0, *ready], ready, strict=False)]
+    slips = {
+        ready[-1]
+        + sum(costs): "That is without overlap: buckets may travel while backward goes on.",
+        max(
+            ready[-1], sum(costs)
+        ): "The larger of the two times is a lower bound: the wire rests until the first "
+        "bucket is complete, and backward is over before the last one starts.",
+        ready[-1]
+        + costs[
+            -1
+        ]: "The last bucket may have to wait for the wire, still busy with those before it.",
+        ready[0]
+        + sum(costs): "The wire may rest, too: a bucket does not start before it is complete.",
+        max(
+            at + cost for at, cost in zip(ready, costs, strict=True)
+        ): "One wire, one bucket at a time: a bucket waits for the one before it.",
+        sum(costs): "That is the wire's time alone.",
+        ready[-1]: "That is backward alone.",
+        queued([took(s, n - 1, (n - 1) / n) for s in nbytes]): HALF,
+        queued(
+            [took(s, 2 * (n - 1), 2) for s in nbytes]
+        ): "Nearly: a ring sends 2(n−1)/n of the bytes.",
+        queued(
+            [took(s, 1) for s in nbytes]
+        ): "Each of the 2(n−1) messages of a ring starts with an α.",
+        queued([took(s, 0) for s in nbytes]): "The latencies are missing.",
+        queued([took(s, 2 * (n - 1), 0) for s in nbytes]): "The bytes are missing.",
+        queued(
+            [took(s, 2 * n, 2) for s in nbytes]
+        ): "In a ring of n ranks a chunk takes n−1 steps, not n.",
+        sum(
+            max(gap, cost) for gap, cost in zip(gaps, costs, strict=True)
+        ): "Bucket k travels while bucket k+1 is computed, not while it is computed itself.",
+        1e3 * right: "Seconds are asked for.",
+    }
+    return {value: text for value, text in slips.items() if not close(value, right)}
+
+
+def overlap_slips(
+    n: int, tensors: int, nbytes: float, backward: float, b: int, alpha: float, beta: float
+) -> tuple[dict, dict]:
+    """What b buckets save, take alone, afterwards, beside backward, and on a wire half as fast; and slips."""
+    steps, factor = 2 * (n - 1), 2 * (n - 1) / n
+    one = steps * alpha + factor * nbytes / b * beta
+    slow = steps * alpha + 2 * factor * nbytes / b * beta
+    fits = steps * alpha / (backward / nbytes - factor * beta)
+    values = {
+        "saved": steps * (tensors - b),
+        "bucket": one,
+        "afterwards": backward + b * one,
+        "beside": backward + one,
+        "slow": backward / b + b * slow,
+        "smallest": fits,
+        "variance": 3.25,
+    }
+    slips = {
+        "saved": {
+            tensors - b: "Those are all-reduces: each is 2(n−1) messages a rank.",
+            steps * tensors: "That is what is sent without buckets.",
+            steps * b: "That is what is still sent.",
+            steps * (tensors - 1): f"That is with one bucket: there are {b}.",
+            (n - 1) * (tensors - b): HALF,
+            n * steps * (tensors - b): ALL,
+        },
+        "bucket": {
+            one / 2: HALF,
+            factor * nbytes / b * beta: "The latencies are missing.",
+            steps * alpha + factor * nbytes * beta: "That is all gradients in one bucket.",
+            b * one: f"That is all {b} buckets.",
+            steps * alpha: "The bytes are missing.",
+            alpha + factor * nbytes / b * beta: "Each of the 2(n−1) messages starts with an α.",
+        },
+        "afterwards": {
+            backward + one: "That is one bucket after backward: here all of them come after it.",
+            b * one: "And backward?",
+            backward: "And the buckets?",
+        },
+        "beside": {
+            backward + b * one: "That is without overlap.",
+            backward: "The last bucket starts when backward ends.",
+            backward / b
+            + b * one: "The wire is faster than backward here, and waits for each bucket.",
+            b * one: "The wire waits for the gradients.",
+        },
+        "slow": {
+            backward
+            + slow: "A bucket takes longer than the next one needs to be computed: they queue.",
+            backward + b * slow: "That is without overlap.",
+            b * slow: "The wire rests until the first bucket.",
+            backward / b + b * 2 * one: "Bytes take twice as long, latencies do not.",
+            backward + one: "The wire is half as fast: β is twice as large.",
+        },
+        "smallest": {
+            steps * alpha / (backward / nbytes): "The bytes take time on the wire, too.",
+            steps * alpha / (factor * beta): "That is where latency and bytes take equally long.",
+            nbytes / b: f"That is the size of one of {b} buckets: smaller ones keep up, too.",
+            fits / 4: "Bytes are asked for.",
+        },
+        "variance": {
+            2.0: "That is within the ranks: their means differ.",
+            1.25: "That is between the ranks alone.",
+            2 + 5 / 3: "Divide by the number of means, not by one less.",
+        },
+    }
+    return values, slips
+
+
+class PredictOverlap(Prediction):
+    name = "predict_overlap"
+
+
+def step_seconds(yours) -> None:
+    """`step_seconds(nbytes, ready, n, alpha, beta)`: when the last bucket is averaged."""
+    ask(StepSeconds(), yours)
+
+
+def predict_overlap(saved, bucket, afterwards, beside, slow, smallest, variance) -> None:
+    """16 ranks, 160 gradients of 400 MB in all, backward 40 ms, α = 10 µs, β = 1/(25 GB/s), 10 equal buckets."""
+    values, slips = overlap_slips(
+        n=16, tensors=160, nbytes=400e6, backward=40e-3, b=10, alpha=10e-6, beta=1 / 25e9
+    )
+    right = "Messages, seconds, bytes and a variance, within 1 %."
+    ask(
+        PredictOverlap(list(values), values, slips, right),
+        saved,
+        bucket,
+        afterwards,
+        beside,
+        slow,
+        smallest,
+        variance,
+    )
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 05 about batch norm on a batch whose parts lie on many ranks: statistics, and backward.
+
+
+PARTS = (
+    (20, 20, 20),
+    (30, 11, 25),
+    (40, 0, 1),
+    (24, 24),
+    (1, 50),
+    (0, 30),
+    (9, 30, 1, 22),
+    (64,),
+    (25, 1, 0, 0, 40),
+)
+REAL = (
+    Case(3, "3 real processes with 30, 11, 25 samples", (30, 11, 25)),
+    Case(2, "2 real processes with 1, 50 samples", (1, 50)),
+)
+FAR = 1e6  # a mean beside which E[x²] − E[x]² loses most of its digits
+CLOSE = 1e-8  # of a variance of about 1; of numbers about 1
+
+
+def parts_of(sizes: tuple[int, ...], x: Tensor) -> list[Tensor]:
+    return list(x.split(sizes))
+
+
+def close_to(got: Tensor, want: Tensor, slack: float = CLOSE) -> bool:
+    if got.shape != want.shape:
+        return False
+    return not want.numel() or bool(
+        (got.double() - want.double()).abs().max() <= slack * want.abs().max().clamp(min=1)
+    )
+
+
+class SyncStatistics(Exam):
+    name = "sync_statistics"
+    right = (
+        "1 to 5 ranks with 0 to 64 samples, means up to a million: as of the whole batch, and few bytes; "
+        "then 2 and 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(
+            len(sizes),
+            f"ranks with {', '.join(map(str, sizes))} samples{far * ', a mean of a million'}",
+            (sizes, far),
+        )
+        for far in (0, 1)
+        for sizes in PARTS
+    )
+    processes = tuple(case._replace(given=(case.given, 0)) for case in REAL)
+
+    def draw(self, case, rng):
+        sizes, far = case.given
+        channels = int(torch.randint(3, 8, (), generator=rng))
+        x = torch.randn(sum(sizes), channels, generator=rng, dtype=torch.float64)
+        # so that the ranks' means differ
+        drift = torch.arange(len(x), dtype=torch.float64)[:, None] / len(x)
+        return [(part,) for part in parts_of(sizes, 2 * x + 3 * drift + (FAR if far else 0.5))]
+
+    def run(self, comm: Comm, yours, x):
+        return {"found": yours(comm, x), "x": x}
+
+    def judge(self, case, args, outcome):
+        parts = [x for (x,) in args]
+        whole, n = torch.cat(parts), case.n
+        mean, var = whole.mean(0), whole.var(0, correction=0)
+        for r, got in enumerate(outcome.results):
+            unchanged(r, got["x"], parts[r], "x")
+            found = got["found"]
+            if not isinstance(found, tuple | list) or len(found) != 3:
+                kind = "None. Is there a `return`?" if found is None else "something else."
+                raise Wrong(f"rank {r}: the result should be (mean, var, count), and is {kind}")
+            alike(r, found[0], mean, "mean")
+            alike(r, found[1], var, "var")
+            for name, mine, want in (("mean", found[0], mean), ("var", found[1], var)):
+                if not close_to(mine, want, 1e-12 if name == "mean" else CLOSE):
+                    c = int((mine - want).abs().nan_to_num(torch.inf).argmax())
+                    raise Wrong(
+                        f"rank {r}: {name}[{c}] is {mine[c].item():.12g}, and should be {want[c].item():.12g}. "
+                        f"{_looks(name, mine, parts, r)}"
+                    )
+            self._count(r, found[2], parts)
+        self._cheap(outcome, n, whole.shape[1])
+
+    def _count(self, rank: int, count, parts: list[Tensor]) -> None:
+        count = count.item() if isinstance(count, Tensor) and count.numel() == 1 else count
+        want = sum(map(len, parts))
+        if isinstance(count, bool) or not isinstance(count, int | float) or count != want:
+            hint = " That is this rank's own." if count == len(parts[rank]) else ""
+            shown = count if isinstance(count, int | float) else "no number"
+            raise Wrong(
+                f"rank {rank}: count is {shown}, and should be {want}, the samples of all ranks.{hint}"
+            )
+
+    def _cheap(self, outcome: Outcome, n: int, channels: int) -> None:
+        most = 8 * (n - 1) * 6 * (channels + 1)
+        for r in range(n):
+            if outcome.nbytes(r) > most:
+                raise Wrong(
+                    f"the statistics are right, but rank {r} sends {outcome.nbytes(r)} bytes: more than "
+                    f"{most}, which {channels} channels need at most. Are samples sent? Statistics of a part "
+                    "are as small as those of the whole."
+                )
+
+
+def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
+    """What a wrong mean or variance looks like."""
+    if got.isnan().any():
+        return (
+            "The mean of no samples is nan, and nan · 0 is nan: a rank without samples sends zeros."
+        )
+    whole, own = torch.cat(parts), parts[rank]
+    if name == "mean" and close_to(got, whole.mean(0), 1e-5):
+        return "Its first digits are right: is something computed in float32?"
+    if (
+        name == "var"
+        and whole.mean(0).abs().max() > FAR / 2
+        and close_to(got, whole.var(0, correction=0), 0.05)
+    ):
+        return (
+            "A few digits are right: two large numbers that are nearly equal were subtracted, as E[x²] − E[x]² "
+            "does. Center first: add up (x − mean)²."
+        )
+    looks = {}
+    if len(own):
+        looks[f"It is rank {rank}'s own."] = (
+            own.mean(0) if name == "mean" else own.var(0, correction=0)
+        )
+    looks |= (_means if name == "mean" else _variances)(
+        whole, [x for x in parts if len(x)], len(parts)
+    )
+    rule = {
+        "mean": "The mean is Σ x over all ranks' samples, divided by their number.",
+        "var": "Add up, over the ranks, (x − mean)² around each rank's own mean, and count · (distance of means)².",
+    }
+    return next((text for text, x in looks.items() if close_to(got, x)), rule[name])
+
+
+def _means(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
+    """What a wrong mean may be. there: the parts of the ranks that have samples."""
+    means = torch.stack([x.mean(0) for x in there])
+    return {
+        "It is the plain mean of the means: a rank with few samples counts as much as one with many.": means.mean(
+            0
+        ),
+        "It is a sum of means.": means.sum(0),
+        "It is a sum.": whole.sum(0),
+        f"It is divided by {n}: by the ranks, not by the samples.": whole.sum(0) / n,
+        f"It is divided by {n} once too often.": whole.mean(0) / n,
+        "It is the variance: the order is (mean, var, count).": whole.var(0, correction=0),
+        f"It is the sum of the means, divided by {n} ranks, also those without samples.": means.sum(
+            0
+        )
+        / n,
+    }
+
+
+def _variances(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
+    """What a wrong variance may be."""
+    means = torch.stack([x.mean(0) for x in there])
+    sizes = torch.tensor([float(len(x)) for x in there], dtype=torch.float64)[:, None] / len(whole)
+    spread = torch.stack([x.var(0, correction=0) for x in there])
+    within, between = (sizes * spread).sum(0), (sizes * (means - whole.mean(0)).square()).sum(0)
+    total = (within + between) * len(whole)
+    return {
+        "It is the plain mean of the ranks' variances: what lies between their means is missing.": spread.mean(
+            0
+        ),
+        "What lies between the ranks' means is missing.": within,
+        f"It is the sum of the ranks' variances, divided by {n}.": spread.sum(0) / n,
+        "It is a sum of squares: divide it by the number of samples.": total,
+        "It is divided by the samples less one: batch norm divides by all of them.": total
+        / (len(whole) - 1),
+        "It is the variance between the ranks alone.": between,
+        "It is the square root: the standard deviation.": (within + between).sqrt(),
+        "It is the mean of the squares, without the square of the mean.": whole.square().mean(0),
+        "Between the means, a rank counts as much as any other: weigh with the samples.": within
+        + means.var(0, correction=0),
+    }
+
+
+class SyncBackward(Exam):
+    name = "sync_backward"
+    right = (
+        "1 to 5 ranks with 0 to 64 samples: as autograd's through the whole batch, and one exchange of two "
+        "numbers a channel; then 2 and 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(len(sizes), f"ranks with {', '.join(map(str, sizes))} samples", sizes)
+        for sizes in PARTS
+    )
+    processes = REAL
+
+    def draw(self, case, rng):
+        channels, count = int(torch.randint(3, 8, (), generator=rng)), sum(case.given)
+        self.x, self.dy = (
+            torch.randn(count, channels, generator=rng, dtype=torch.float64) for _ in range(2)
+        )
+        self.x, self.dy = 0.7 * self.x + torch.arange(channels), self.dy + 0.4 + 0.5 * self.x
+        scale = (self.x.var(0, correction=0) + 1e-5).rsqrt()
+        normal = (self.x - self.x.mean(0)) * scale
+        return [
+            (dy, x, scale, count)
+            for dy, x in zip(parts_of(case.given, self.dy), parts_of(case.given, normal))
+        ]
+
+    def run(self, comm: Comm, yours, dy, normal, scale, count):
+        before = [t.clone() for t in (dy, normal, scale)]
+        dx = yours(comm, dy, normal, scale, count)
+        return {
+            "dx": dx,
+            "kept": [t.equal(b) for t, b in zip((dy, normal, scale), before, strict=True)],
+        }
+
+    def judge(self, case, args, outcome):
+        x = self.x.clone().requires_grad_()
+        torch.nn.functional.batch_norm(x, None, None, training=True, eps=1e-5).backward(self.dy)
+        for r, (got, want) in enumerate(
+            zip(outcome.results, parts_of(case.given, x.grad), strict=True)
+        ):
+            for name, kept in zip(("dy", "xhat", "scale"), got["kept"], strict=True):
+                if not kept:
+                    raise Wrong(
+                        f"rank {r}: {name} was changed, and belongs to the caller: work on a copy."
+                    )
+            alike(r, got["dx"], want, "dx")
+            if not close_to(got["dx"], want, 1e-10):
+                raise Wrong(f"rank {r}: dx is wrong. {self._looks(args, r, got['dx'])}")
+        self._cheap(outcome, case.n, self.x.shape[1])
+
+    def _looks(self, args: list[tuple], rank: int, got: Tensor) -> str:
+        dy, normal, scale, count = args[rank]
+        n, size = len(args), max(1, len(dy))
+        one, two = (
+            sum(f(a) for a in args) for f in (lambda a: a[0].sum(0), lambda a: (a[0] * a[1]).sum(0))
+        )
+        mine = dy.sum(0)
+        mine2 = (dy * normal).sum(0)
+        zero = 0 * one
+
+        def dx(a, b, by=count, factor=scale):
+            return factor * (dy - a / by - normal * b / by)
+
+        texts = {
+            "The sums are this rank's own: they run over all ranks' samples.": dx(
+                mine, mine2, size
+            ),
+            f"The sums are this rank's own, divided by all {count} samples.": dx(mine, mine2),
+            "The sums are divided by this rank's samples: `count` has those of all ranks.": dx(
+                one, two, size
+            ),
+            "The means over the ranks are divided by count: add up, do not average.": dx(
+                one / n, two / n
+            ),
+            f"The sums are divided by {n} ranks, not by the samples.": dx(one, two, n),
+            "The sums are not divided by the number of samples.": dx(one, two, 1),
+            "Only dy, scaled: mean and variance depend on x, too.": dx(zero, zero),
+            "The term with xhat is missing: the variance depends on x, too.": dx(one, zero),
+            "The term with Σ dy is missing: the mean depends on x, too.": dx(zero, two),
+            "Σ dy is exchanged, Σ dy·xhat is not.": dx(one, mine2),
+            "Σ dy·xhat is exchanged, Σ dy is not.": dx(mine, two),
+            "`scale` is missing.": dx(one, two, factor=1.0),
+            "It is divided by `scale`: multiply.": dx(one, two, factor=1 / scale),
+            "`scale` is there twice.": dx(one, two, factor=scale**2),
+            "A sign: both terms are taken off dy.": dx(-one, -two),
+            "A sign: the term with Σ dy is taken off, too.": dx(-one, two),
+            "A sign: the term with xhat is taken off, too.": dx(one, -two),
+            "Σ dy·xhat is to be multiplied with xhat.": scale * (dy - one / count - two / count),
+            "Σ dy and Σ dy·xhat are swapped.": dx(two, one),
+        }
+        for text, x in texts.items():
+            if close_to(got, x, 1e-10):
+                return text
+        return "dx = scale · (dy − Σdy/count − xhat · Σ(dy·xhat)/count), the sums over the samples of all ranks."
+
+    def _cheap(self, outcome: Outcome, n: int, channels: int) -> None:
+        most = 2 * 2 * (n - 1) * -(-channels // n) * 8 + 8 * 2 * (n - 1)
+        for r in range(n):
+            if outcome.nbytes(r) > most:
+                raise Wrong(
+                    f"dx is right, but rank {r} sends {outcome.nbytes(r)} bytes, and two sums of {channels} "
+                    f"numbers need {most} at most. Are samples sent, or do all send to one?"
+                )
+            if outcome.messages(r) > 2 * 2 * (n - 1):
+                raise Wrong(
+                    f"dx is right, but rank {r} sends {outcome.messages(r)} messages: two all-reduces, or "
+                    "better one of both sums, are enough."
+                )
+
+
+def sync_statistics(yours) -> None:
+    """`sync_statistics(comm, x)`: mean, variance and number of all ranks' samples."""
+    ask(SyncStatistics(), yours)
+
+
+def sync_backward(yours) -> None:
+    """`sync_backward(comm, dy, xhat, scale, count)`: dx of this rank's samples."""
+    ask(SyncBackward(), yours)

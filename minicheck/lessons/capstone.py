@@ -1,0 +1,781 @@
+"""The exercises of lesson 19, Capstone: a ring, a future, flat shards and a hook, under PyTorch's own DDP and FSDP2."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import accumulate, cycle
+
+import torch
+from torch import Tensor, nn
+
+from minidist.comm.base import Comm
+from minidist.comm.torchdist import CommGroup
+from minidist.comm.world.world import WorldComm
+
+from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, near, same, unchanged, who
+from ..guard import ask
+from ..oracles import capstone as oracle
+from .messages import AllReduce, _astray, to_the_right, words
+from .predictions import ALL, HALF, NUMBERS, Prediction
+from .tensor import ROUNDED
+
+# ------------------------------------------------------------
+# PyTorch's own DistributedDataParallel on an answer: in a World, or in real processes beside the backward pass.
+#
+# It needs no torch.distributed but a group. What the answer is not about, DDP's broadcast of the order of its buckets, is
+# here, from send and receive.
+
+
+SIZES = (35, 7, 21, 3)
+RATE = 0.05
+STEPS = 3  # of the four parameters: 5 × 7 and 7, 7 × 3 and 3
+
+
+def network(start: Tensor) -> nn.Module:
+    """Two layers that hold the numbers of `start`, (66,) float64."""
+    net = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+    for p, end, size in zip(net.parameters(), accumulate(SIZES), SIZES, strict=True):
+        p.data = start[end - size : end].clone().view(p.shape)
+    return net
+
+
+def flat(net: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+def loss_of(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).square().sum()
+
+
+def broadcast_(comm: Comm, x: Tensor, root: int) -> None:
+    for r in range(comm.size):
+        if comm.rank == root and r != root:
+            comm.send(x, r)
+    if comm.rank != root:
+        comm.recv(x, root)
+
+
+def gather_sizes_(comm: Comm, chunks: list[Tensor]) -> None:
+    """What DDP compares when it begins: every rank's number of parameters."""
+    for root, chunk in enumerate(chunks):
+        broadcast_(comm, chunk, root)
+
+
+def train(
+    comm: Comm, start: Tensor, x: Tensor, ring: Callable, hook: Callable | None = None
+) -> list[Tensor]:
+    """All parameters after each of three steps of SGD on this rank's `x`, (B, 5); buckets of one or two tensors."""
+    group = CommGroup(
+        comm,
+        overlap=not isinstance(comm, WorldComm),
+        all_reduce_=ring,
+        broadcast_=broadcast_,
+        all_gather_=gather_sizes_,
+    )
+    net, seen = network(start), []
+    model = nn.parallel.DistributedDataParallel(net, process_group=group, bucket_cap_mb=1e-4)
+    if hook is not None:
+        model.register_comm_hook(comm, lambda state, bucket: _ready(comm, hook(comm, bucket)))
+    for _ in range(STEPS):
+        model.zero_grad()
+        loss_of(model, x).backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= RATE * p.grad
+        seen.append(flat(net))
+    return seen
+
+
+def gradient(params: Tensor, x: Tensor) -> Tensor:
+    """Of the loss of one rank's rows, by all parameters in one vector."""
+    net = network(params)
+    loss_of(net, x).backward()
+    return torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+
+
+def trained(start: Tensor, xs: list[Tensor]) -> list[Tensor]:
+    """All parameters after each step by the average gradient of the ranks."""
+    net, seen = network(start), []
+    for _ in range(STEPS):
+        now = flat(net)
+        net = network(now - RATE * oracle.combined([gradient(now, x) for x in xs], "mean"))
+        seen.append(flat(net))
+    return seen
+
+
+def _ready(comm: Comm, future):
+    """The hook's future. In a World C++ would wait without end for one that a lane has still to set: wait here."""
+    if isinstance(future, torch._C.Future) and isinstance(comm, WorldComm) and not future.done():
+        comm.stream(lambda lane: None).wait()  # comes after what was put there before
+        if not future.done():
+            raise RuntimeError("the hook's future is never set: DDP would wait without end")
+    return future
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 19 that PyTorch's DDP itself examines: the ring below it, and the hook in place of it.
+
+
+ORACLE = "minicheck.oracles.capstone"
+FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train", ORACLE)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int32, torch.int64)
+# Ranks, numbers (None: drawn) and reduction; the dtypes take turns.
+ASKED = (
+    *((3, k, "sum") for k in (6, 7, 1, 2, 0)),
+    (3, 7, "max"),
+    (3, 8, "min"),
+    (3, 5, "prod"),
+    (2, 7, "sum"),
+    (2, 5, "max"),
+    (4, 13, "sum"),
+    (4, 10, "min"),
+    (1, 4, "sum"),
+    (1, 4, "max"),
+    (5, 64, "sum"),
+    (5, 13, "prod"),
+    (4, None, "sum"),
+    (5, None, "max"),
+)
+
+
+def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
+    """Every rank's (start, x), start the same."""
+    draw = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+    start = draw(sum(SIZES)) / 2
+    return [(start, draw(3, 5)) for _ in range(case.n)]
+
+
+def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[str, str]) -> None:
+    """Raise Wrong unless every rank trained as one would, and all end equal bit for bit. rows: what a slip means."""
+    start, xs = args[0][0], [x for _, x in args]
+    want, given = trained(start, xs), [gradient(start, x) for x in xs]
+    total = sum(given)
+    for r, got in enumerate(outcome.results):
+        if not isinstance(got, list) or len(got) != len(want):
+            raise Wrong(f"rank {r}: training did not come to its end.")
+        for step, (mine, right) in enumerate(zip(got, want, strict=True)):
+            alike(r, mine, right, "the parameters")
+            if near(mine, right):
+                continue
+            moved = (start - mine) / RATE
+            looks = {
+                "own": given[r] / case.n,
+                "sum": total,
+                "twice": total / case.n**2,
+                "alone": given[r],
+                "nothing": 0 * total,
+            }
+            text = next(
+                (rows[name] for name, g in looks.items() if step == 0 and near(moved, g)), ""
+            )
+            raise Wrong(
+                f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
+                f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip()
+            )
+    for r, got in enumerate(outcome.results):
+        if not got[-1].equal(outcome.results[0][-1]):
+            raise Wrong(
+                f"under PyTorch's DDP ranks 0 and {r} are right but for rounding, and rounding differs: add "
+                "up once, and pass that on. DDP never looks; the replicas drift apart."
+            )
+
+
+def draw_numbers(
+    size: int, n: int, op: str, dtype: torch.dtype, rng: torch.Generator
+) -> list[Tensor]:
+    """Every rank's, of both signs, with parts where the dtype has them: sums and products are exact in any order."""
+    draw = lambda low, high: torch.randint(low, high, (size,), generator=rng)
+    # all digits; often all ranks have one sign
+    if op in ("max", "min") and dtype.is_floating_point:
+        base, *own = (torch.randn(size, generator=rng, dtype=torch.float64) for _ in range(n + 1))
+        return [(2 * base + x).to(dtype) for x in own]
+    most = 50 if dtype == torch.bfloat16 else 10**6
+    xs = [
+        (draw(1, 4) * (2 * draw(0, 2) - 1) if op == "prod" else draw(-most, most)).to(dtype)
+        for _ in range(n)
+    ]
+    return [x / 4 if dtype.is_floating_point else x for x in xs]
+
+
+class DdpRing(AllReduce):
+    name = "ddp_ring"
+    forbidden = FORBIDDEN
+    right = (
+        "n = 1…5, four reductions, five dtypes, 9 lengths and secret ones, 2(n−1) messages a rank; under "
+        "PyTorch's DDP with 1 to 4 ranks, and in 3 real processes beside the backward pass."
+    )
+    step = 10.0
+    cases = (
+        *(
+            Case(
+                n,
+                f"n = {n}, {'a drawn length' if k is None else words((k,))} of {str(dtype)[6:]}, op = {op!r}",
+                (k, op, dtype),
+            )
+            for (n, k, op), dtype in zip(ASKED, cycle(DTYPES))
+        ),
+        *(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1)),
+    )
+    processes = (
+        Case(2, "2 real processes, 7 numbers", (7, "max", torch.float32)),
+        Case(3, "PyTorch's DDP in 3 real processes"),
+    )
+
+    def draw(self, case, rng):
+        if case.given is None:
+            return draw_training(case, rng)
+        size, op, dtype = case.given
+        size = int(torch.randint(20, 400, (), generator=rng)) if size is None else size
+        return [(x, op) for x in draw_numbers(size, case.n, op, dtype, rng)]
+
+    def run(self, comm: Comm, yours, x, op):
+        if isinstance(op, Tensor):
+            return train(comm, x, op, yours)
+        alias = x.detach()  # the caller's memory: `x.data = …` leaves it as it was
+        yours(comm, x, op)
+        return alias
+
+    def judge(self, case, args, outcome):
+        if case.given is None:
+            rows = {
+                "own": "It has used its own gradient alone. Is the sum written into x?",
+                "sum": "It is the sum of the gradients, and not divided.",
+                "twice": "It is divided by n twice: DDP has divided already, a sum is asked for.",
+                "alone": "It has used its own gradient alone.",
+                "nothing": "It has not moved at all.",
+            }
+            return judge_training(case, args, outcome, rows)
+        (_, op), n, xs = args[0], case.n, [x for x, _ in args]
+        want = oracle.combined(xs, op)
+        for r, x in enumerate(outcome.results):
+            same(r, x, want, "x", lambda x, r=r: self._guess(x, xs, want, r, op) or mixed(x, xs))
+        if not xs[0].numel():
+            return None
+        to_the_right(case, outcome, 2 * (n - 1), [outcome.nbytes(r) for r in range(n)], "2(n−1)")
+        most = 2 * (n - 1) * -(-xs[0].numel() // n) * xs[0].element_size()
+        for r in range(n):
+            if outcome.nbytes(r) > most:
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: 2(n−1) chunks have "
+                    f"{most} at most. Whole tensors where chunks are enough?"
+                )
+        return None
+
+    def _guess(self, x: Tensor, xs: list[Tensor], want: Tensor, r: int, op: str) -> str | None:
+        """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
+        others = [name for name in oracle.COMBINE if name != op]
+        name = next(
+            (name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None
+        )
+        if name:
+            return f"It is the {name}: op says {op!r}."
+        if x.isnan().any():
+            return "It has nan, and no x had: numbers may be negative."
+        if (x.double() - want.double()).abs().max() <= 1e-6 * want.abs().max():
+            return "It is right but for rounding: keep x's dtype. A max or min is one of the numbers, not computed."
+        size, found = torch.stack(xs).double().abs(), x.double().abs()
+        if op in ("max", "min") and found.equal(size.amax(0) if op == "max" else size.amin(0)):
+            return f"It is the {op} by magnitude, without regard to signs."
+        if op == "sum":
+            return super()._guess(x, xs, want, r)
+        as_before = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
+        return (
+            equal_to(x, as_before)
+            or f"The chunks of one number, of all ranks, are to be combined by {op!r}."
+        )
+
+
+def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
+    """Which chunks of which ranks have come together in the first wrong chunk: tried for three ranks, 0 to 3 times."""
+    # rank, then chunk
+    n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]
+    if n != 3 or len(x) < n or len(x) % n:
+        return None
+    wrong = [
+        i
+        for i in range(n)
+        if not x.tensor_split(n)[i].equal(sum(own.tensor_split(n)[i] for own in xs))
+    ]
+    times = torch.cartesian_prod(*[torch.arange(4.0, dtype=torch.float64)] * (n * n))
+    fits = (
+        (times @ torch.stack(parts) == x.tensor_split(n)[wrong[0]].double()).all(1)
+        if wrong
+        else torch.zeros(0)
+    )
+    if not fits.any():
+        return None
+    found = times[fits.nonzero()[0, 0]].view(n, n)  # (rank, chunk)
+    if found.sum() != found[:, wrong[0]].sum():
+        return (
+            f"In chunk {wrong[0]} are chunks of other numbers: what arrives must be combined with the chunk of the "
+            "same number. Which one sets out first?"
+        )
+    return (
+        f"In chunk {wrong[0]} the ranks count {found[:, wrong[0]].int().tolist()} times. In the second half chunks "
+        "are finished: receive them in place, and combine nothing."
+    )
+
+
+class MeanHook(Exam):
+    name = "mean_hook"
+    right = "PyTorch's DDP with your hook, on 1 to 4 ranks, several buckets: three steps, equal to one rank's."
+    forbidden = ("minidist.parallel", "minidist.train", ORACLE)
+    step = 10.0
+    cases = tuple(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1))
+    processes = (Case(2, "PyTorch's DDP in 2 real processes"),)
+
+    def draw(self, case, rng):
+        return draw_training(case, rng)
+
+    def run(self, comm: Comm, yours, start, x):
+        return train(comm, start, x, _not_called, yours)
+
+    def judge(self, case, args, outcome):
+        judge_training(
+            case,
+            args,
+            outcome,
+            {
+                "own": "It has used its own gradient, divided by n: the others' never arrived.",
+                "sum": "It is the sum of the gradients: with a hook DDP does not divide. SGD takes steps n times too long.",
+                "twice": "It is divided by n twice.",
+                "alone": "It has used its own gradient alone: was the future ready before the sum was?",
+                "nothing": "It has not moved at all: what is the value of the future?",
+            },
+        )
+
+
+def _not_called(comm: Comm, x: Tensor, op: str) -> None:
+    """DDP still adds up small things of its own, never the gradients: those are the hook's."""
+    raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, and the hook is there for it")
+
+
+def ddp_ring(yours) -> None:
+    """`ddp_ring(comm, x, op)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
+    ask(DdpRing(), yours)
+
+
+def mean_hook(yours) -> None:
+    """`mean_hook(comm, bucket)`: a future whose value is the mean of the bucket's gradients over the ranks."""
+    ask(MeanHook(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 19 about time: a call that returns at once, and a future that is ready when the job is.
+
+
+POLLS = 60
+
+
+class Torn(Exception):
+    """No usual error: a job may raise any."""
+
+
+class Later(Exam):
+    name = "later"
+    right = (
+        "2 to 4 ranks, two jobs at a time: back at once, ready when the sum is there, never before; errors "
+        "arrive; 2 processes."
+    )
+    forbidden = (*FORBIDDEN, "minidist.comm.torchdist")
+    cases = tuple(
+        Case(n, f"n = {n}, two calls, {what}", fails)
+        for n in (2, 3, 4)
+        for what, fails in (
+            ("jobs that end", None),
+            (f"the {('first', 'second')[n % 2]} job raises", n % 2),
+        )
+    )
+    processes = tuple(Case(2, f"2 real processes{case.what[5:]}", case.given) for case in cases[:2])
+
+    def draw(self, case, rng):
+        words = f"wire {int(torch.randint(10**6, 10**7, (), generator=rng))} is cut"
+        whole = lambda: torch.randint(-(10**6), 10**6, (5,), generator=rng).double()
+        return [([whole(), whole()], case.given, words) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, xs, fails, words):
+        """Two jobs of n−1 messages, while the program sends its own; they meet only where the lane is not a lane."""
+        n = comm.size
+        r = comm.rank
+        token = torch.zeros(1)
+        error = (OSError, Torn, ValueError)[n - 2](words)
+        calls = [Call(comm, yours, x, i, error if i == fails else None) for i, x in enumerate(xs)]
+        if any(call.found["kind"] is not None for call in calls):
+            return [call.found for call in calls]
+        for call in calls:  # in a World no time has passed; in processes a job may be done by now
+            call.found["early"] |= isinstance(comm, WorldComm) and call.future.done()
+        own = torch.full((3,), float(r), dtype=torch.float64)
+        comm.sendrecv(own, (r + 1) % n, torch.empty_like(own), (r - 1) % n, label="program")
+        for _ in range(POLLS):  # a message takes time, on every clock
+            comm.sendrecv(token, (r + 1) % n, torch.empty_like(token), (r - 1) % n, label="program")
+        until = time.monotonic() + 1.0  # in processes a lane has a thread, which may be late
+        while (
+            not isinstance(comm, WorldComm)
+            and not all(c.found["told"] for c in calls)
+            and time.monotonic() < until
+        ):
+            time.sleep(1e-3)
+        return [call.ended() for call in calls]
+
+    def judge(self, case, args, outcome):
+        for r, found in enumerate(outcome.results):
+            for i, got in enumerate(found):
+                at, words = (
+                    f"{r}, {('first', 'second')[i]} call",
+                    args[0][2] if i == case.given else None,
+                )
+                self._begun(at, got, bool(words))
+                self._ended(at, got, [xs[i] for xs, _, _ in args], r, words)
+
+    def _begun(self, at: str, got: dict, fails: bool) -> None:
+        if got["kind"] is not None:
+            missing = " Is there a `return`?" if got["kind"] == "NoneType" else ""
+            raise Wrong(
+                f"rank {at}: a torch.futures.Future should be returned, not a {got['kind']}.{missing}"
+            )
+        if len(got["jobs"]) != 1:
+            raise Wrong(
+                f"rank {at}: job was called {len(got['jobs'])} times, and should be called once."
+            )
+        if got["jobs"][0]:
+            raise Wrong(
+                f"rank {at}: job got comm itself, on which the program sends, too: give it the lane."
+            )
+        if got["early"]:
+            raise Wrong(
+                f"rank {at}: the future was done before the program went on. Did a call wait for a job? Then "
+                "nothing overlaps. Or is it set too early? Then DDP goes on with half a sum."
+            )
+        if not got["done"]:
+            why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
+            raise Wrong(
+                f"rank {at}: the job has ended long ago, and the future is not done. {why} Two calls are "
+                "under way here: each has a future of its own."
+            )
+
+    def _ended(self, at: str, got: dict, xs: list[Tensor], r: int, words: str | None) -> None:
+        """words: of the error that the job raised."""
+        if words and got["error"] is None:
+            raise Wrong(
+                f"rank {at}: the job raised, and who waits for the future does not hear of it."
+            )
+        if words and words not in got["error"]:
+            raise Wrong(
+                f'rank {at}: the job raised "{words}", and who waits hears: {got["error"][:80]}'
+            )
+        if not words and got["error"] is not None:
+            raise Wrong(f"rank {at}: who waits gets an error: {got['error'][:200]}")
+        if len(got["told"]) != 1:
+            raise Wrong(
+                f"rank {at}: a callback of the future was called {len(got['told'])} times, and not once."
+            )
+        same(
+            at,
+            got["told"][0],
+            sum(xs),
+            "y when the future became done",
+            lambda y: f"Set it when the job has returned. {who(y, xs, r) or ''}".rstrip(),
+        )
+        same(at, got["y"], sum(xs), "y")
+        if not words and not got["held"]:
+            raise Wrong(
+                f"rank {at}: the value of the future, a {got['value']}, is not `result`, a {got['asked']}: it "
+                "should be that itself, whatever it is, and that of this call."
+            )
+
+
+class Call:
+    """One call of an answer. `found`: plain values, what became of it."""
+
+    def __init__(self, comm: Comm, yours, x: Tensor, i: int, error: Exception | None):
+        n = comm.size
+        r = comm.rank
+        self.y = x.clone()
+        self.result = ([self.y], self.y, {"y": self.y}, "the sum is there")[(n + i) % 4]
+        self.found = {"kind": None, "jobs": [], "told": [], "error": None}
+
+        def job(lane):
+            self.found["jobs"].append(lane is comm)
+            around = x.clone()
+            for _ in range(n - 1):
+                around = lane.sendrecv(
+                    around, (r + 1) % n, torch.empty_like(around), (r - 1) % n, label="job"
+                )
+                self.y.add_(around)
+            if error is not None:
+                raise error
+
+        self.future = yours(comm, job, self.result)
+        if not isinstance(self.future, torch._C.Future):  # what `then` gives is one, too
+            self.found["kind"] = type(self.future).__name__
+            return
+        self.found["early"] = self.future.done()
+        self.future.add_done_callback(lambda _: self.found["told"].append(self.y.clone()))
+
+    def ended(self) -> dict:
+        done, value = self.future.done(), None
+        if done:
+            try:
+                value = self.future.wait()
+            except Exception as raised:
+                self.found["error"] = str(raised)
+        names = {"asked": type(self.result).__name__, "value": type(value).__name__}
+        return self.found | names | {"done": done, "held": value is self.result, "y": self.y}
+
+
+def later(yours) -> None:
+    """`later(comm, job, result)`: starts job(lane) beside the program; a Future of `result`."""
+    ask(Later(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 19 about flat shards: what FSDP2 asks of a group, parameters together and gradients apart.
+
+
+LENGTHS = ((3, 4), (3, 1), (3, 0), (2, 5), (4, 3), (1, 6), (5, 2))
+
+
+class FlatExam(Exam):
+    """Case.given: k, which numbers a rank has; how; their dtype."""
+
+    forbidden = FORBIDDEN
+
+    def judge_cost(self, case: Case, outcome) -> None:
+        k, _, dtype = case.given
+        if k:
+            to_the_right(
+                case, outcome, case.n - 1, [(case.n - 1) * k * dtype.itemsize] * case.n, "n−1"
+            )
+
+
+def close(got: Tensor, want: Tensor) -> bool:
+    """To six digits."""
+    return bool((got - want).abs().max() <= 1e-6 * want.abs().max())
+
+
+def flat_cases(hows: dict) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
+    """Of `LENGTHS`, for each of `hows` (by name in messages), float64 and float32 in turn; and the one in processes."""
+    dtypes = torch.float64, torch.float32
+    cases = [
+        Case(
+            n,
+            f"n = {n}, k = {k} of {str(dtypes[(k + i) % 2])[6:]}{words}",
+            (k, how, dtypes[(k + i) % 2]),
+        )
+        for n, k in LENGTHS
+        for i, (how, words) in enumerate(hows.items())
+    ]
+    return tuple(cases), (cases[1]._replace(what="3 real processes, k = 4"),)
+
+
+class GatherSingle(FlatExam):
+    name = "gather_single"
+    right = (
+        "n = 1…5, 0 to 6 numbers a rank, two dtypes, apart and in place: n−1 messages a rank to the right; then 3 "
+        "processes."
+    )
+    cases, processes = flat_cases({False: "", True: ", in place"})
+
+    def draw(self, case, rng):
+        k, place, dtype = case.given
+        return [
+            (torch.randn(k, generator=rng, dtype=torch.float64).to(dtype), place)
+            for _ in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, x, place):
+        output, mine = x.new_full((comm.size * len(x),), -1.0), x.clone()
+        if place:  # FSDP2 gives a view
+            mine = output[comm.rank * len(x) : (comm.rank + 1) * len(x)].copy_(x)
+        alias = output.detach()  # the caller's memory: `output.data = …` leaves it as it was
+        yours(comm, output, mine)
+        return {"output": alias, "input": mine.clone()}
+
+    def judge(self, case, args, outcome):
+        xs = [x for x, _ in args]
+        for r, got in enumerate(outcome.results):
+
+            def guess(out, r=r):
+                if close(out, torch.cat(xs)):
+                    return ROUNDED
+                parts = out.tensor_split(case.n)
+                i = next(i for i in range(case.n) if not parts[i].equal(xs[i]))
+                looks = {
+                    f"It is rank {j}'s." + " Which chunk sets out first?" * (j != i): x
+                    for j, x in enumerate(xs)
+                }
+                fixed = {
+                    -1: "nothing arrived there.",
+                    0: "it is zero. Is output cleared? input may be a view of it.",
+                }
+                text = next(
+                    (text for x, text in fixed.items() if (parts[i] == x).all()),
+                    equal_to(parts[i], looks),
+                )
+                return f"Part {i} of {case.n} is wrong: {text}" if text else None
+
+            same(r, got["output"], torch.cat(xs), "output", guess)
+            unchanged(r, got["input"], xs[r], "input")
+        self.judge_cost(case, outcome)
+
+
+class ReduceSingle(FlatExam):
+    name = "reduce_single"
+    right = (
+        "n = 1…5, 0 to 6 numbers a rank, two dtypes, sums and means: n−1 messages of a chunk; then 3 real "
+        "processes."
+    )
+    cases, processes = flat_cases({op: f", op = {op!r}" for op in ("sum", "mean")})
+
+    def draw(self, case, rng):
+        k, op, dtype = case.given
+        # sums are exact; float32 rounds those of float64
+        most = 10**10 if dtype == torch.float64 else 10**6
+        return [
+            (torch.randint(-most, most, (case.n * k,), generator=rng).to(dtype), op)
+            for _ in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, x, op):
+        output = x.new_full((len(x) // comm.size,), -1.0)
+        alias = output.detach()
+        yours(comm, output, x, op)
+        return {"output": alias, "input": x}
+
+    def judge(self, case, args, outcome):
+        xs = [x for x, _ in args]
+        op = case.given[1]
+        n = case.n
+        chunks = [x.tensor_split(n) for x in xs]
+        done = [oracle.combined([c[i] for c in chunks], op) for i in range(n)]
+        for r, got in enumerate(outcome.results):
+
+            def guess(out, r=r):
+                total = sum(c[r] for c in chunks)
+                others = {
+                    f"It is chunk {i}, finished: rank {r} should have chunk {r}.": done[i]
+                    for i in range(n)
+                }
+                looks = {
+                    "It is the sum: divide by n." if op == "mean" else "It is the sum.": total,
+                    "It is divided by n twice.": total / n**2,
+                    "It is divided by n at each step: divide once.": _each_step(
+                        [c[r] for c in chunks], r
+                    ),
+                    "It is the mean: op says 'sum'.": total / n,
+                    "Nothing was written into it.": 0 * total - 1,
+                }
+                name = next((text for text, y in looks.items() if near(out, y)), None)
+                mine = [c[r] for c in chunks]
+                text = name or equal_to(out, others) or who(out, mine, r) or _astray(out, chunks, r)
+                return text or (ROUNDED if close(out, done[r]) else None)
+
+            if op == "sum" or not near(got["output"], done[r]):
+                same(r, got["output"], done[r], "output", guess)
+            unchanged(r, got["input"], xs[r], "input")
+        self.judge_cost(case, outcome)
+
+
+def _each_step(parts: list[Tensor], r: int) -> Tensor:
+    """What comes around the ring to rank r, divided by n whenever something is added."""
+    n = len(parts)
+    around = parts[(r + 1) % n]
+    for step in range(2, n + 1):
+        around = (around + parts[(r + step) % n]) / n
+    return around
+
+
+def gather_single(yours) -> None:
+    """`gather_single(comm, output, input)`: every rank's input, (k,), in rank order in output, (n·k,)."""
+    ask(GatherSingle(), yours)
+
+
+def reduce_single(yours) -> None:
+    """`reduce_single(comm, output, input, op)`: output, (k,), becomes chunk `rank` of all inputs, (n·k,), combined."""
+    ask(ReduceSingle(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 19 in which numbers are foretold: what a step of DDP and of FSDP2 sends over a ring.
+
+
+class PredictCapstone(Prediction):
+    name = "predict_capstone"
+
+
+def capstone_slips(
+    n: int, layers: int, psi: int, buckets: int, micro: int, alpha: float, beta: float
+) -> tuple[dict, dict]:
+    """`layers` of psi/layers fp32 parameters each, on n ranks. DDP in `buckets`; FSDP2 with a group a layer, which
+    frees a layer after forward; α and β of a link; `micro` micro-batches a step without no_sync."""
+    part, whole = (n - 1) / n, 4 * psi
+    ring = 2 * part * whole
+    values = {
+        "ddp_messages": buckets * 2 * (n - 1),
+        "ddp_bytes": ring,
+        "gathers": 2 * layers,
+        "fsdp_messages": 3 * layers * (n - 1),
+        "fsdp_bytes": 3 * part * whole,
+        "seconds": buckets * 2 * (n - 1) * alpha + ring * beta,
+        "micro_bytes": micro * ring,
+    }
+    slips = {
+        "ddp_messages": {
+            2 * (n - 1): "That is one bucket.",
+            buckets * (n - 1): HALF,
+            n * buckets * 2 * (n - 1): ALL,
+            buckets * 2 * n: "A chunk takes n−1 steps, not n.",
+            layers * 2 * (n - 1): "DDP does not look at layers: it fills buckets.",
+        },
+        "ddp_bytes": {
+            ring / 4: NUMBERS,
+            ring / 2: HALF,
+            n * ring: ALL,
+            2 * whole: "Nearly: the factor is 2(n−1)/n.",
+            buckets * ring: "The buckets share the gradients: together they are N.",
+            whole: "A ring has two halves, each (n−1)/n of N.",
+        },
+        "gathers": {
+            layers: "After forward a layer is freed: backward needs it again.",
+            3 * layers: "That counts the reduce-scatters, too.",
+            2 * layers - 1: "The last layer is freed, too, unless reshard_after_forward=False.",
+        },
+        "fsdp_messages": {
+            2 * layers * (n - 1): "The reduce-scatters are missing, or the gathers of backward.",
+            3 * (n - 1): "That is one layer.",
+            3 * layers * 2 * (n - 1): "A gather is one half of a ring: n−1 messages.",
+            3 * layers * n: "n−1, not n.",
+            n * 3 * layers * (n - 1): ALL,
+        },
+        "fsdp_bytes": {
+            ring: "That is DDP's: parameters are gathered twice, gradients scattered once.",
+            3 * whole: "Nearly: the factor is 3(n−1)/n.",
+            3 * part * psi: NUMBERS,
+            4 * part * whole: "Gradients are scattered, and not gathered again.",
+            n * 3 * part * whole: ALL,
+            part * whole: "That is one of three.",
+        },
+        "seconds": {
+            ring * beta: "The α of each message is missing.",
+            buckets * 2 * (n - 1) * alpha: "The bytes take time, too: β.",
+            2 * (n - 1) * alpha + ring * beta: "Every bucket pays its α.",
+            buckets * alpha + ring * beta: "A bucket is 2(n−1) messages.",
+        },
+        "micro_bytes": {
+            ring: "That is with no_sync: without it every backward reduces.",
+            ring / micro: "More micro-batches do not send less.",
+        },
+    }
+    return values, slips
+
+
+def predict_capstone(
+    ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes
+) -> None:
+    """8 ranks, 4 layers of 6 million fp32 parameters, 5 buckets, 3 micro-batches, 20 µs, 1/(10 GB/s)."""
+    values, slips = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
+    exam = PredictCapstone(
+        list(values), values, slips, "Messages, bytes, gathers and seconds, within 1 %."
+    )
+    ask(exam, ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes)

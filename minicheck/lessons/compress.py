@@ -1,0 +1,629 @@
+"""The exercises of lesson 16, Talk less: compressed gradients, sparse averages, local steps, an adaptive period."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minidist.comm.base import Comm
+
+from ..exam import Case, Exam, Wrong, alike, kind_of, near, ring_bytes, unchanged
+from ..guard import ask
+from ..oracles import compress as oracle
+from .predictions import ALL, HALF, NUMBERS, Prediction
+
+# ------------------------------------------------------------
+# The exercises of lesson 16 about sparse gradients: what a rank sends and keeps, and the mean of what all have sent.
+#
+# Looked at: what is sent and kept over several steps, arguments, bytes on the wire.
+
+
+FORBIDDEN = (
+    "minidist.parallel",
+    "minidist.train",
+    "minidist.study",
+    "minicheck.oracles.compress",
+)
+
+SPARSE_SLIPS = {
+    "no masking": "u still pushes where something was sent: momentum factor masking sets it to 0 there.",
+    "no correction": "v gathers gradients, and should gather velocities: momentum correction, v ← v + u.",
+    "no momentum": "u is the gradient alone: u ← m·u + g.",
+    "m times g": "The gradient is multiplied with m, too: u ← m·u + g.",
+    "lerp": "The gradient counts 1 − m times: u ← m·u + g, as in SGD.",
+    "dropped": "What was not sent is gone from v: it should wait there.",
+    "v stays": "What was sent is still in v, and would be sent again: set it to 0 there.",
+    "clip: none": "The gradient was not clipped.",
+    "clip: limit": "The gradient was clipped to `limit`: that is for the sum. Each rank's share is limit/√n.",
+    "clip: n": "The gradient was clipped to limit/n: norms of n independent gradients add up like √n.",
+    "clip: always": "A gradient below limit/√n was scaled, too: the factor is at most 1.",
+    "clip: numbers": "Single numbers were clamped: clip the norm, with one factor for all.",
+    "clip: v": "What waits was clipped: clip the gradient, before it is added.",
+    "of g": "The places are those of the largest of g: choose among what waits, v.",
+    "of u": "The places are those of the largest of u: choose among what waits, v.",
+    "signed": "Large negative numbers are left: the largest of |v| are asked for.",
+    "smallest": "Those are the smallest.",
+    "values of g": "At these places g is sent, and all that waits should be: v.",
+    "values of u": "At these places u is sent, and all that waits should be: v.",
+    "zeros": "The values are zeros: take them before v becomes 0 there.",
+    "absolute values": "The signs are lost: |v| chooses, v is sent.",
+    "u is cleared": "All of u was set to 0: only where something was sent.",
+    "inverse": "u was kept where something was sent, and cleared elsewhere: it is the other way round.",
+}
+
+
+class Compress(Exam):
+    name = "compress"
+    right = "5 to 200 numbers, 1 to 8 steps, gradients above and below the limit: what is sent, u and v."
+    forbidden = FORBIDDEN
+    # numbers, k, steps, momentum, limit in shares of a gradient's norm, ranks
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in {
+            "one step, nothing to clip": (12, 3, 1, 0.9, 99.0, 4),
+            "2 steps": (12, 3, 2, 0.9, 99.0, 4),
+            "8 steps": (40, 4, 8, 0.7, 99.0, 2),
+            "3 steps, clipped": (20, 2, 3, 0.9, 0.8, 4),
+            "6 steps, some clipped": (200, 5, 6, 0.9, 3.0, 9),
+            "everything is sent": (5, 5, 4, 0.5, 99.0, 3),
+            "one of 30": (30, 1, 8, 0.9, 99.0, 2),
+        }.items()
+    )
+
+    def draw(self, case, rng):
+        size, k, steps, m, limit, n = case.given
+        grads = [
+            torch.randn(size, generator=rng, dtype=torch.float64) * (1 + t % 2)
+            for t in range(steps)
+        ]
+        return [(grads, k, m, limit * size**0.5, n)]
+
+    def run(self, comm: Comm, yours, grads, k, m, limit, n):
+        u = torch.zeros_like(grads[0])
+        v = torch.zeros_like(grads[0])
+        steps = []
+        # the same memory: `u.data = …` does not write into it
+        mine_u, mine_v = u.detach(), v.detach()
+        for g in grads:
+            mine = g.clone()
+            found = yours(mine_u, mine_v, mine, k, m, limit, n)
+            steps.append({"found": found, "u": u.clone(), "v": v.clone(), "g": mine})
+        return steps
+
+    def judge(self, case, args, outcome):
+        grads, k = args[0][:2]
+        want, got = oracle.compressed(*args[0]), []
+        for t, step in enumerate(outcome.results[0]):
+            unchanged(0, step["g"], grads[t], f"in step {t + 1}, g")
+            got.append(
+                {"sent": _dense(step["found"], k, len(grads[0]), t), "u": step["u"], "v": step["v"]}
+            )
+            wrong = next(
+                (name for name in want[t] if not _close(got[t][name], want[t][name], grads[t])),
+                None,
+            )
+            if wrong:
+                self._said(wrong, t, args[0], got)
+
+    def _said(self, name: str, t: int, given: tuple, got: list[dict]) -> None:
+        what = {
+            "sent": "what is sent is wrong",
+            "u": "u, afterwards, is wrong",
+            "v": "v, afterwards, is wrong",
+        }[name]
+        for slip, text in SPARSE_SLIPS.items():
+            other = oracle.compressed(*given, slip=slip)[: t + 1]
+            if all(
+                _close(a[x], b[x], given[0][0]) for a, b in zip(got, other, strict=True) for x in b
+            ):
+                raise Wrong(f"in step {t + 1} {what}. {text}")
+        if all(
+            isinstance(a[x], Tensor) and (a[x] - b[x]).abs().max() < 1e-5
+            for a, b in zip(got, oracle.compressed(*given), strict=False)
+            for x in b
+        ):
+            raise Wrong(
+                f"in step {t + 1} {what}, but only by rounding: all is float64, and stays so."
+            )
+        if t == 0 and not got[0]["v"].any() and not got[0]["u"].any():
+            raise Wrong(
+                f"in step 1 {what}. Both u and v are still zeros: write into them, u.mul_(m).add_(g)."
+            )
+        raise Wrong(
+            f"in step {t + 1} {what}. In this order: clip g, u ← m·u + g, v ← v + u, choose by |v|, send v; "
+            "then u and v become 0 where something was sent, in place."
+        )
+
+
+def _dense(found, k: int, size: int, t: int) -> Tensor:
+    """What was sent, as a dense vector."""
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        kind = kind_of(found)
+        raise Wrong(
+            f"in step {t + 1} the result is {kind}, and should be two tensors: values, places."
+        )
+    values, places = found
+    alike(0, values, torch.zeros(k, dtype=torch.float64), "values")
+    alike(0, places, torch.zeros(k, dtype=torch.int64), "places")
+    if len(set(places.tolist())) < k or not 0 <= int(places.min()) <= int(places.max()) < size:
+        raise Wrong(
+            f"in step {t + 1} places should be {k} different ones from 0 to {size - 1}: {places.tolist()[:8]}."
+        )
+    return oracle.sent(values, size, places)
+
+
+def _close(a, b: Tensor, scale: Tensor) -> bool:
+    return (
+        isinstance(a, Tensor)
+        and a.shape == b.shape
+        and bool((a - b).abs().max() <= 1e-9 * scale.abs().max())
+    )
+
+
+class SparseMean(Exam):
+    name = "sparse_mean"
+    right = "n = 1…5, places that several ranks send, 16 bytes a number; then 3 real processes."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {k} of {size} numbers", (k, size))
+        for n, k, size in (
+            (3, 4, 40),
+            (2, 5, 8),
+            (1, 3, 9),
+            (4, 6, 12),
+            (5, 1, 100),
+            (3, 7, 7),
+            (4, 10, 2000),
+        )
+    )
+    processes = (Case(3, "3 real processes", (5, 30)),)
+
+    def draw(self, case, rng):
+        k, size = case.given
+        return [
+            (
+                torch.randn(k, generator=rng, dtype=torch.float64),
+                torch.randperm(size, generator=rng)[:k],
+                size,
+            )
+            for _ in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, values, places, size):
+        mine = values.clone(), places.clone()
+        return {"mean": yours(comm, *mine, size), "values": mine[0], "places": mine[1]}
+
+    def judge(self, case, args, outcome):
+        n, size = case.n, args[0][2]
+        own = [oracle.sent(values, size, places) for values, places, _ in args]
+        for r, got in enumerate(outcome.results):
+            for name, given in (("values", args[r][0]), ("places", args[r][1])):
+                unchanged(r, got[name], given, name)
+            alike(r, got["mean"], own[0], "the mean")
+            if not near(got["mean"], sum(own) / n):
+                raise Wrong(f"rank {r}: the mean is wrong. {self._looks(r, got['mean'], own)}")
+            if not got["mean"].equal(outcome.results[0]["mean"]):
+                raise Wrong(
+                    f"the mean is right but for rounding, which differs on rank 0 and rank {r}: add up in the "
+                    "same order on every rank, or the replicas drift apart."
+                )
+        sent, most = outcome.nbytes(), n * (n - 1) * 16 * case.given[0]
+        if sent > most:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {sent:,} bytes, and {most:,} are enough: "
+                "k values and k places, 16 bytes a number, to n − 1 others. Are zeros sent, too?"
+            )
+
+    def _looks(self, r: int, got: Tensor, own: list[Tensor]) -> str:
+        n, total = len(own), sum(own)
+        looks = {
+            f"It is {n} times too large: summed, not averaged?": total,
+            "It is this rank's own part alone.": own[r],
+            "It is this rank's own part, divided by n.": own[r] / n,
+            "It is zero.": 0 * total,
+            "It is divided by n twice.": total / n**2,
+        }
+        senders = sum((x != 0).long() for x in own)
+        looks[
+            "Each place is divided by the number of ranks that sent it: those that did not count as zeros, n is what "
+            "to divide by."
+        ] = total / senders.clamp(min=1)
+        found = next((text for text, x in looks.items() if near(got, x)), None)
+        if found:
+            return found
+        for scale, more in ((n, ""), (1, " And it is not divided by n.")):
+            one = torch.stack([(got - x / scale).abs() < 1e-12 for x in own]).any(0)
+            if bool(
+                ((got - total / scale).abs() < 1e-9)[senders < 2].all() and one[senders > 1].all()
+            ):
+                return (
+                    "Where several ranks sent the same place, only one of them counts: x[places] = … and "
+                    f"x[places] += … write once. index_add_ adds all.{more}"
+                )
+        share = float(got @ total) / float(total @ total)
+        if near(got, share * total):
+            return f"It is the sum, times {share:.4g}, and should be times 1/n, n = {n}."
+        if float((got - total / n).abs().max()) < 1e-6:
+            return "It is right but for rounding: are the values sent as float32? They are float64."
+        return "Does each rank's k-th value stand at that rank's own k-th place?"
+
+
+def compress(yours) -> None:
+    """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
+    ask(Compress(), yours)
+
+
+def sparse_mean(yours) -> None:
+    """`sparse_mean(comm, values, places, size)`: the mean of all ranks' sparse vectors, dense."""
+    ask(SparseMean(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 16 about local steps: when ranks meet, and how often they should.
+#
+# Looked at: the parameters before each step, the end, which must be equal bit for bit, messages and bytes.
+
+
+class LocalSgd(Exam):
+    name = "local_sgd"
+    right = "n = 1…5, 1 to 11 steps, H from 1 to 20, several tensors: when ranks meet, the average; then 3 processes."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {steps} steps, H = {H}", (steps, H))
+        for n, steps, H in (
+            (3, 8, 4),
+            (2, 7, 3),
+            (1, 4, 2),
+            (4, 9, 1),
+            (3, 5, 20),
+            (5, 11, 5),
+            (2, 1, 1),
+        )
+    )
+    processes = (Case(3, "3 real processes, 7 steps, H = 3", (7, 3)),)
+
+    def draw(self, case, rng):
+        """One flat vector stands for all parameters, which `cut` cuts."""
+        draw = lambda: torch.randn(5 * case.n, generator=rng, dtype=torch.float64)
+        start = draw()
+        return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, start, noises, steps, H):
+        params = cut(start.clone())
+        calls = []
+        seen = []
+
+        def step(t):
+            calls.append(t if type(t) is int else -1)
+            seen.append(_flat(params))
+            if 0 <= calls[-1] < len(noises):
+                for p, noise in zip(params, cut(noises[t]), strict=True):
+                    p.copy_((p + noise).sin() * 3)
+
+        yours(comm, [p.detach() for p in params], step, steps, H)  # of the same memory
+        return {"calls": calls, "seen": seen, "end": _flat(params)}
+
+    def judge(self, case, args, outcome):
+        steps, H = case.given
+        values, noises = [a[0] for a in args], [a[1] for a in args]
+        meets = {t for t in range(1, steps + 1) if t % H == 0} | {steps}
+        want = oracle.local(values, noises, meets)
+        for r, got in enumerate(outcome.results):
+            if got["calls"] != list(range(steps)):
+                raise Wrong(
+                    f"rank {r}: step(t) should be called with t = 0 … {steps - 1}, once each and in order, and "
+                    f"was with {got['calls'][:12]}."
+                )
+        for t in range(steps + 1):
+            for r, got in enumerate(outcome.results):
+                x = got["end"] if t == steps else got["seen"][t]
+                alike(r, x, want[0][0], "params")
+                if not near(x, want[t][r]):
+                    self._differs(case.n, r, t, x, meets, (values, noises), want)
+        for r, got in enumerate(outcome.results):
+            if not got["end"].equal(outcome.results[0]["end"]):
+                raise Wrong(
+                    f"the average is right but for rounding, which differs on rank 0 and rank {r}: add up in "
+                    "the same order everywhere."
+                )
+        self._bytes(case.n, len(meets), outcome)
+
+    def _differs(
+        self, n: int, r: int, t: int, x: Tensor, meets: set[int], given: tuple, want: list
+    ) -> None:
+        _, noises = given
+        where = f"rank {r}: after {t} step{'s' * (t != 1)} the parameters are wrong."
+        before = [oracle.stepped(p, of[t - 1]) for p, of in zip(want[t - 1], noises, strict=True)]
+        total = sum(before)
+        own = "They are this rank's own: here the ranks should meet, and average, in place."
+        looks = {
+            own: before[r],
+            "They are the average: here the ranks should go on alone.": total / n,
+            "They are the sum: divide by n.": total,
+            "They are divided by n twice.": total / n**2,
+            "They are rank 0's: average them.": before[0],
+            "They are this rank's own, divided by n: the others' are missing.": before[r] / n,
+            "They are still those before the step: write into the tensors that were given.": want[
+                t - 1
+            ][r],
+        }
+        text = next(
+            (text for text, y in looks.items() if near(x, y)), "Is every tensor averaged, in place?"
+        )
+        if text == own and t == len(noises[0]):
+            text = "The last period is shorter, or has just ended: average at its end, too."
+        raise Wrong(f"{where} {text}")
+
+    def _bytes(self, n: int, count: int, outcome) -> None:
+        each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
+        for r in range(n):
+            if outcome.nbytes(r) > count * each:
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {count} "
+                    f"averages need {count * each}: is something sent between them, or twice?"
+                )
+
+
+def cut(flat: Tensor) -> list[Tensor]:
+    """Views: a vector, a matrix, a vector. Rings cut each in equal chunks, so that the least bytes are known."""
+    n = len(flat) // 5
+    return [flat[:n], flat[n : 4 * n].view(3, n), flat[4 * n :]]
+
+
+def _flat(params: list[Tensor]) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in params])
+
+
+PERIODS = {
+    "no root": "The root is missing.",
+    "floor": "Round up: ⌈ ⌉.",
+    "round": "Round up: ⌈ ⌉.",
+    "one more": "⌈x⌉ is x itself where x is whole: int(x) + 1 is not.",
+    "last": "The loss is compared with the first one, F₀, not with the last.",
+    "largest": "The loss is compared with the first one, F₀, not with the largest.",
+    "smaller": "That is the smaller of the two: ⌈√(F/F₀)·τ₀⌉, where it is below the last, is enough.",
+    "inverse": "The ratio is upside down: F/F₀.",
+    "no gamma": "That is not below the last period: then ⌈γ · last⌉.",
+    "equal": "A period that stays the same is not below the last one: then ⌈γ · last⌉.",
+    "gamma floor": "⌈γ · last⌉ is rounded up, too: a period has at least one step.",
+    "gamma of τ₀": "γ shortens the last period, not τ₀.",
+    "gamma of the new": "γ shortens the last period, not the one that was just found.",
+    "of the last": "The root is multiplied with τ₀, not with the last period.",
+}
+
+
+class NextPeriod(Exam):
+    name = "next_period"
+    right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.25 to 0.875: every period."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in {
+            "the first": ([2.0], 20, 0.5),
+            "by hand": ([4.0, 2.4, 1.0, 1.0, 1.2, 0.02, 0.04], 20, 0.5),
+            "a loss that rises first": ([1.0, 4.0, 3.9, 0.8, 0.1], 20, 0.75),
+            "a loss that stands still": ([1.0] * 8, 32, 0.5),
+            "losses that fall": (0.7, 40, 0.5),
+            "that fall slowly": (0.9, 64, 0.875),
+            "that rise": (1.2, 10, 0.25),
+            "τ₀ = 1": (0.8, 1, 0.5),
+        }.items()
+    )
+
+    def draw(self, case, rng):
+        losses, tau_0, gamma = case.given
+        if isinstance(losses, float):
+            random = torch.rand(8, generator=rng, dtype=torch.float64).tolist()
+            losses = [3 * losses**i * (0.8 + 0.4 * x) for i, x in enumerate(random)]
+        periods: list[int] = []
+        for i in range(len(losses)):
+            periods.append(oracle.period(losses[: i + 1], periods, tau_0, gamma))
+        asked = [
+            (losses[: i + 1], periods[:i])
+            for i in torch.randperm(len(losses), generator=rng).tolist()
+        ]
+        return [(asked, tau_0, gamma)]
+
+    def run(self, comm: Comm, yours, asked, tau_0, gamma):
+        mine = [(list(losses), list(periods)) for losses, periods in asked]
+        answers = [yours(*given, tau_0, gamma) for given in mine]
+        return {"answers": answers, "changed": mine != asked}
+
+    def judge(self, case, args, outcome):
+        (asked, tau_0, gamma), got = args[0], outcome.results[0]
+        if got["changed"]:
+            raise Wrong("`losses` or `periods` was changed, and belongs to the caller.")
+        pairs = sorted(zip(asked, got["answers"], strict=True), key=lambda pair: len(pair[0][0]))
+        for (losses, periods), answer in pairs:
+            shown = f"F = {[round(x, 3) for x in losses]}, periods {periods}, τ₀ = {tau_0}, γ = {gamma}:"
+            want = oracle.period(losses, periods, tau_0, gamma)
+            if type(answer) is not int:
+                kind = kind_of(answer)
+                raise Wrong(f"{shown} the result is of type {kind}, and should be an int, {want}.")
+            if answer != want:
+                wrong = [
+                    text
+                    for slip, text in PERIODS.items()
+                    if oracle.period(losses, periods, tau_0, gamma, slip) == answer
+                ]
+                text = (
+                    "The first is τ₀."
+                    if not periods
+                    else (wrong or ["⌈√(F/F₀)·τ₀⌉ if that is below the last."])[0]
+                )
+                raise Wrong(f"{shown} the next is {answer}, and should be {want}. {text}")
+
+
+def local_sgd(yours) -> None:
+    """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
+    ask(LocalSgd(), yours)
+
+
+def next_period(yours) -> None:
+    """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
+    ask(NextPeriod(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 16 in which numbers are foretold: bytes of each way to talk less, and when it pays.
+
+
+class PredictTalkLess(Prediction):
+    name = "predict_talk_less"
+
+
+def talk_less_slips(
+    n: int, psi: float, share: float, H: int, steps: int, side: int, rank: int, speed: float
+) -> tuple[dict, dict]:
+    """Bytes of a rank in a step: dense, sparse, 16 bits; of a run of Local SGD; numbers of two thin matrices; seconds
+    of a dense step on the wire; from how many ranks on a sparse step sends as much as a dense one."""
+    ring, k = 2 * (n - 1) / n, psi * share
+    dense = ring * 4 * psi
+    sparse = (n - 1) * 6 * k
+    run = steps / H * ring * 4 * psi
+    thin = 2 * side * rank
+    values = {
+        "dense": dense,
+        "sparse": sparse,
+        "half": dense / 2,
+        "local": run,
+        "thin": thin,
+        "seconds": dense / speed,
+        "crossing": 8 / (6 * share),
+    }
+    slips = {
+        "dense": {
+            ring * psi: NUMBERS,
+            dense / 2: HALF,
+            8 * psi: "Nearly: the factor is 2(n−1)/n.",
+            n * dense: ALL,
+            4 * psi: "An all-reduce has two halves, each (n−1)/n of the bytes.",
+        },
+        "sparse": {
+            (n - 1) * 4 * k: "A number needs its place, too: 6 bytes.",
+            6 * k: "It goes to n − 1 others.",
+            n * sparse: ALL,
+            ring * 6 * k: "Sparse vectors are gathered, not reduced: each goes to all others.",
+            (n - 1) * 6 * psi * (1 - share): "Those are the ones that are not sent.",
+            (n - 1) * k: NUMBERS,
+            n * 6 * k: "It sends nothing to itself.",
+        },
+        "half": {dense: "Half of the bits.", dense / 4: "16 bits are two bytes."},
+        "local": {
+            run * H: "That is a message in every step: here it is one in H.",
+            run / ring * 2: "Times 2(n−1)/n.",
+            dense: "That is one average: how many are there?",
+            n * run: ALL,
+            run / 4: NUMBERS,
+            dense / H: "That is for one step: how many are there?",
+        },
+        "thin": {
+            side * rank: "There are two of them, P and Q.",
+            side * side: "That is the whole matrix.",
+            2 * side: f"Of rank {rank}.",
+            8 * side * rank: "Numbers are asked for.",
+        },
+        "seconds": {
+            dense / speed * 8: "The link has bits a second: that was divided by 8 already.",
+            4 * psi / speed: "An all-reduce sends 2(n−1)/n of the bytes.",
+        },
+        "crossing": {
+            1 / share: "A number needs 6 bytes for 4; and an all-reduce sends it twice.",
+            4 / (6 * share): "An all-reduce has two halves.",
+            2 / share: "A number needs its place: 6 for 4.",
+        },
+    }
+    return values, slips
+
+
+def predict_talk_less(dense, sparse, half, local, thin, seconds, crossing) -> None:
+    """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
+    1,000 at rank 4, a link of 100 Mbit/s."""
+    values, slips = talk_less_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+    exam = PredictTalkLess(
+        list(values), values, slips, "Bytes, numbers, seconds and ranks, within 1 %."
+    )
+    ask(exam, dense, sparse, half, local, thin, seconds, crossing)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 16 with a bug: signs, scaled, with error feedback; what must each rank keep?
+#
+# Looked at: averages and errors over several steps, bytes.
+
+
+SIGNS_SLIPS = {
+    "average": "The error is p minus the *average*: a rank keeps what *it* has not said, p minus its own c. What the "
+    "others said is no error of this rank.",
+    "sign": "The error has the wrong sign: what is missing is p − c.",
+    "none": "Nothing is kept: write the error into `error`, in place.",
+    "not added": "The error of the step before is not in it: p = g + error.",
+    "one scale": "All ranks use one scale: each has its own, the mean of its own |p|.",
+    "largest": "The scale is the mean of |p|, not the largest.",
+    "no scale": "The scale is missing: c = mean|p| · sign(p).",
+    "zero: 0": "sign(0) is 1: a bit has two values. torch.sign has three.",
+    "zero: −1": "sign(0) is 1, not −1: p ≥ 0.",
+    "whole": "The error is all of p: subtract what was sent, c.",
+    "of g": "The error is g − c: what the last one left is lost. It is p − c.",
+    "sum": "It is the sum of all c: divide by n.",
+}
+
+
+class SignAverage(Exam):
+    name = "sign_average"
+    right = "n = 1…4, 1 to 5 steps: averages, each rank's own error, a byte a sign; then 3 real processes."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {steps} step{'s' * (steps > 1)}", (steps, size))
+        for n, steps, size in ((1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100))
+    )
+    processes = (Case(3, "3 real processes, 3 steps", (3, 12)),)
+
+    def draw(self, case, rng):
+        """Rank r's first gradient is 0 at place r."""
+        steps, size = case.given
+        grads = torch.randn(case.n, steps, size, generator=rng, dtype=torch.float64)
+        grads[range(case.n), 0, range(case.n)] = 0
+        return [([g.clone() for g in of * (r + 1)],) for r, of in enumerate(grads)]
+
+    def run(self, comm: Comm, yours, grads):
+        error, steps = torch.zeros_like(grads[0]), []
+        mine_error = error.detach()  # the same memory: `error.data = …` does not write into it
+        for g in grads:
+            mine = g.clone()
+            steps.append({"mean": yours(comm, mine, mine_error), "g": mine, "error": error.clone()})
+        return steps
+
+    def judge(self, case, args, outcome):
+        grads = [[a[0][t] for a in args] for t in range(case.given[0])]
+        means, errors = oracle.signed(grads)
+        for t, r in ((t, r) for t in range(len(grads)) for r in range(case.n)):
+            got = outcome.results[r][t]
+            unchanged(r, got["g"], grads[t][r], f"in step {t + 1}, g")
+            alike(r, got["mean"], means[t], "the average")
+            for name, want in (("mean", means[t]), ("error", errors[t][r])):
+                if not near(got[name], want):
+                    self._said(name, t, r, got, grads, case.n)
+        sent, n = outcome.nbytes(), case.n
+        most = len(grads) * n * (n - 1) * (case.given[1] + 8)
+        if sent > most:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {sent:,} bytes, and {most:,} are enough: "
+                "a byte a sign, and a scale of 8 bytes, to n − 1 others."
+            )
+
+    def _said(self, name: str, t: int, r: int, got: dict, grads: list, n: int) -> None:
+        what = {"mean": "the average", "error": "`error`, afterwards,"}[name]
+        for slip, text in SIGNS_SLIPS.items():
+            means, errors = oracle.signed(grads[: t + 1], slip)
+            if near(got["mean"], means[t]) and near(got["error"], errors[t][r]):
+                raise Wrong(f"rank {r}, step {t + 1}: {what} is wrong. {text}")
+        raise Wrong(
+            f"rank {r}, step {t + 1}: {what} is wrong. p = g + error, c = mean|p|·sign(p), the average of c, "
+            "error ← p − c, in place."
+        )
+
+
+def sign_average(yours) -> None:
+    """`sign_average(comm, g, error)`: the average of all ranks' scaled signs; what a rank has not said is kept."""
+    ask(SignAverage(), yours)

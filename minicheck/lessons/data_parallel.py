@@ -1,0 +1,1069 @@
+"""Graders of lesson 04: n copies that train like one.
+
+`replicas` holds the models on which it goes wrong, `averages` what a wrong gradient looks like.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from minidist.comm.base import Comm
+
+from ..exam import UNKNOWN, Case, Exam, Outcome, Wrong, alike, kind_of, near, ranks, ring_bytes
+from ..guard import ask
+from .predictions import ALL, HALF, NUMBERS, Prediction
+
+# ------------------------------------------------------------
+# Are the gradients those of the serial program, on every rank? If not: what does the mistake look like?
+#
+# Also what an average may cost: by rings, 2(n−1) chunks of each tensor, rank by rank (Patarasuk and Yuan 2009).
+
+
+Grads = dict[str, Tensor | None]
+Looks = dict[str, Tensor]  # what it looks like: the numbers that it would be
+
+
+def same_gradients(found: list, whole: Grads, looks) -> None:
+    """Raise Wrong unless every rank found the serial program's gradients, all ranks the same bit for bit.
+
+    looks: (rank, name) → what a wrong gradient may be.
+    """
+    for r, got in enumerate(found):
+        if not isinstance(got, dict) or got.keys() != whole.keys():
+            raise Wrong(f"rank {r}: the module has other parameters than before.")
+    # rank 0 last: it may be right by being the root
+    for r, name in product(reversed(range(len(found))), whole):
+        try:
+            _same(r, found[r][name], whole[name], name, lambda r=r, name=name: looks(r, name))
+        except Wrong as wrong:
+            right = [s for s, got in enumerate(found) if _is_right(got[name], whole[name])]
+            raise Wrong(f"{wrong}{f' On {ranks(right)} it is right.' if right else ''}") from None
+    for r, got in enumerate(found):
+        for name, first in found[0].items():
+            if isinstance(first, Tensor) != isinstance(got[name], Tensor):
+                raise Wrong(
+                    f"{name}.grad is a tensor on one rank and None on another: optimizers will differ."
+                )
+            if isinstance(first, Tensor) and not first.equal(got[name]):
+                raise Wrong(
+                    f"the gradients are right but for rounding, and rounding differs: {name}.grad is not the "
+                    f"same bit for bit on rank 0 and rank {r}. Do the ranks add up in different orders? The "
+                    "replicas would drift apart."
+                )
+
+
+def _is_right(got, want: Tensor | None) -> bool:
+    return isinstance(got, Tensor) and isinstance(want, Tensor) and near(got, want)
+
+
+def _same(rank: int, got, want: Tensor | None, name: str, looks) -> None:
+    if want is None:
+        if got is not None and not (isinstance(got, Tensor) and not got.any()):
+            raise Wrong(
+                f"rank {rank}: {name}.grad has numbers, but nothing reaches {name}, or it is frozen."
+            )
+        return
+    if got is None:
+        raise Wrong(
+            f"rank {rank}: {name}.grad is None. Was it cleared? Or does no sample of this rank reach the "
+            "parameter? Then it counts as zeros, and gets the average like all others."
+        )
+    alike(rank, got, want, f"{name}.grad")
+    if not near(got, want):
+        worst = int((got - want).abs().nan_to_num(torch.inf).argmax())
+        value, right = got.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
+        raise Wrong(
+            f"rank {rank}: {name}.grad is wrong, its number {worst} is {value:.6g} and should be {right:.6g}. "
+            f"{_said(got, want, looks())}"
+        )
+
+
+def _said(got: Tensor, want: Tensor, looks: Looks) -> str:
+    if got.isnan().any():
+        return "nan · 0 is nan, and nan + 1, too: set a gradient that must not count to zeros, before it is sent."
+    found = next((text for text, x in looks.items() if near(got, x)), None)
+    if found:
+        return found
+    times = float((got * want).sum() / (want * want).sum())
+    return f"It is {times:.4g} times what it should be." if near(got, times * want) else UNKNOWN
+
+
+def usual(rank: int, own: list[Tensor], sent: int) -> Looks:
+    """What a wrong average of the ranks' own gradients may be. sent: bytes that this rank sent."""
+    n, total = len(own), sum(own)
+    hint = (
+        "nothing was averaged, or the average is not in p.grad."
+        if not sent
+        else "something was sent, but p.grad is as before: is it p.grad that you average, in place?"
+    )
+    used = [r for r in range(n) if own[r].any()]
+    looks = (
+        {}
+        if len(used) in (0, n)
+        else {
+            f"It is the mean over the {len(used)} of {n} ranks that have one: a missing gradient counts as zeros, and {n} "
+            "is what to divide by.": total / len(used)
+        }
+    )
+    looks |= {
+        f"It is rank {rank}'s own, as after its backward: {hint}": own[rank],
+        f"It is {n} times too large: summed, not averaged?": total,
+        f"It is {n} times too small: divided by n twice?": total / n**2,
+        f"It is rank {rank}'s own, divided by {n}: the other ranks' are not in it.": own[rank] / n,
+        "It is zero: was it cleared before the exchange?": torch.zeros_like(total),
+    }
+    for r in range(n):
+        looks[f"It is rank {r}'s own gradient: all ranks' are to be averaged."] = own[r]
+    for there in list(product((0, 1), repeat=n))[1:-1]:
+        some, part = [r for r in range(n) if there[r]], sum(g for g, t in zip(own, there) if t)
+        lacks = [r for r in range(n) if not there[r]]
+        for text, x in (
+            ("the mean of", part / len(some)),
+            ("the sum of", part),
+            (f"1/{n} of the sum of", part / n),
+        ):
+            looks[f"It is {text} {ranks(some)} only: {ranks(lacks)} did not get in."] = x
+    return looks
+
+
+def untouched(found: list, before: dict[str, Tensor], what: str) -> None:
+    """Raise Wrong if weights or buffers are not what they were, on any rank."""
+    for r, after in enumerate(found):
+        for name, x in before.items():
+            if (
+                not isinstance(after, dict)
+                or not isinstance(after.get(name), Tensor)
+                or not after[name].equal(x)
+            ):
+                raise Wrong(f"rank {r}: {name} itself was changed. {what}")
+
+
+def cheap(
+    outcome: Outcome, n: int, tensors: list[Tensor], others: list[Tensor], extra: int = 0
+) -> None:
+    """Raise Wrong if a rank sends more than one average of `tensors` needs, and `extra` bytes.
+
+    others: parameters that need no average.
+    """
+    most, idle = ring_bytes(tensors, n) + extra, ring_bytes(others, n)
+    for r in range(n):
+        sent = outcome.nbytes(r)
+        if sent <= most:
+            continue
+        text = f"the numbers are right, but rank {r} sends {sent} bytes, and 2(n−1)/n·N = {most} are enough."
+        if idle and sent >= most + idle // 2:
+            raise Wrong(f"{text} Is what is frozen averaged, too?")
+        star = [s for s in range(n) if outcome.nbytes(s) < sent]
+        if n > 2 and star:
+            raise Wrong(f"{text} Rank {star[0]} sends less: is rank {r} the centre of a star?")
+        if len(outcome.receivers(r)) > 1:
+            raise Wrong(
+                f"{text} It sends to {ranks(outcome.receivers(r))}: whole gradients, where chunks are enough?"
+            )
+        raise Wrong(f"{text} Is something averaged twice (a tied parameter?), or gathered whole?")
+
+
+# ------------------------------------------------------------
+# Small models on which data parallelism goes wrong, and the serial program that says what is right.
+#
+# Every model maps (B, 3) to (B, 2). Its width is drawn anew for each case, so that no size is known
+# beforehand. The oracle is one rank with the samples of all: its gradient, parameter by parameter.
+
+
+INPUTS, OUTPUTS = 3, 2
+
+
+class Plain(nn.Sequential):
+    def __init__(self, width: int):
+        super().__init__(nn.Linear(INPUTS, width), nn.Tanh(), nn.Linear(width, OUTPUTS))
+
+
+class Frozen(Plain):
+    def __init__(self, width: int):
+        super().__init__(4 * width)
+        self[0].requires_grad_(False)
+
+
+class Unused(Plain):
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.spare = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self[2](self[1](self[0](x)))
+
+
+class Tied(nn.Module):
+    """One matrix in two layers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first, self.second = nn.Linear(INPUTS, 2 * width), nn.Linear(2 * width, 2 * width)
+        self.third, self.last = (
+            nn.Linear(2 * width, 2 * width, bias=False),
+            nn.Linear(2 * width, OUTPUTS),
+        )
+        self.third.weight = self.second.weight
+
+    def forward(self, x):
+        return self.last(self.third(self.second(self.first(x)).tanh()).tanh())
+
+
+class Routed(nn.Module):
+    """`rare` sees only samples whose first number is above zero."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.rare, self.often = nn.Linear(INPUTS, OUTPUTS), Plain(width)
+
+    def forward(self, x):
+        chosen = (x[:, 0] > 0).nonzero()[:, 0]
+        y = self.often(x)
+        return y.index_add(0, chosen, self.rare(x[chosen])) if len(chosen) else y
+
+
+class Buffers(nn.Module):
+    """Buffers of two kinds, a parameter of its own without a dimension, and a layer two levels down."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+        self.inner = nn.ModuleDict({"body": Plain(width)})
+        self.register_buffer("mean", torch.zeros(INPUTS))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("shift", torch.zeros(OUTPUTS, 1), persistent=False)
+
+    def forward(self, x):
+        return self.inner["body"](x - self.mean) * self.scale + self.shift[:, 0]
+
+
+MODELS = {
+    "plain": Plain,
+    "frozen": Frozen,
+    "unused": Unused,
+    "tied": Tied,
+    "routed": Routed,
+    "buffers": Buffers,
+}
+WORDS = {
+    "plain": "two layers",
+    "routed": "a layer that only one rank uses",
+    "frozen": "a frozen layer",
+    "tied": "two layers with one matrix",
+    "unused": "a layer that no rank uses",
+    "buffers": "a module with buffers",
+}
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by name, what is shared once."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+class Model(NamedTuple):
+    """How to build a model: the values travel, the class is looked up by its name."""
+
+    kind: str
+    width: int
+    values: dict[str, Tensor]
+
+    def build(self) -> nn.Module:
+        module = MODELS[self.kind](self.width).to(self.values_dtype)
+        with torch.no_grad():
+            for name, tensor in state(module).items():
+                tensor.copy_(self.values[name])
+        return module
+
+    @property
+    def values_dtype(self) -> torch.dtype:
+        return next(v.dtype for v in self.values.values() if v.is_floating_point())
+
+
+def drawn(
+    kind: str, rng: torch.Generator, dtype: torch.dtype = torch.float64, width: int | None = None
+) -> Model:
+    """A model with random values, and of random width unless told."""
+    width = width or int(torch.randint(4, 9, (), generator=rng))
+    values = {name: _random(t, rng, dtype) for name, t in state(MODELS[kind](width)).items()}
+    return Model(kind, width, values)
+
+
+def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+    if not like.is_floating_point():
+        return torch.randint(1, 1000, like.shape, generator=rng)
+    return torch.randn(like.shape, generator=rng, dtype=torch.float64).to(dtype)
+
+
+def samples(
+    count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64, user: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Inputs (count, 3) and targets (count, 2) of `rank`; the first number is above zero on rank `user` only."""
+    x = torch.randn(count, INPUTS, generator=rng, dtype=torch.float64)
+    x[:, 0] = (x[:, 0].abs() + 0.1) * (1 if rank == user else -1)
+    return x.to(dtype), torch.randn(count, OUTPUTS, generator=rng, dtype=torch.float64).to(dtype)
+
+
+def one_of(n: int, rng: torch.Generator) -> int:
+    """A rank; not rank 0, which is special anyhow, if there are others."""
+    return int(torch.randint(min(1, n - 1), n, (), generator=rng))
+
+
+def grads(module: nn.Module) -> dict[str, Tensor | None]:
+    """Every parameter's gradient by name."""
+    return {name: p.grad for name, p in module.named_parameters()}
+
+
+def gradient(model: Model, x: Tensor, y: Tensor, loss_fn=mse_loss) -> dict[str, Tensor | None]:
+    """What the serial program finds: the gradient of the mean loss of these samples. None where nothing is reached."""
+    module = model.build()
+    if len(x):
+        loss_fn(module(x), y).backward()
+    return grads(module)
+
+
+def filled(
+    model: Model, parts: list[tuple[Tensor, Tensor]], name: str, loss_fn=mse_loss
+) -> list[Tensor]:
+    """Each rank's own gradient of a parameter, zeros where nothing reaches it."""
+    own = [gradient(model, *part, loss_fn)[name] for part in parts]
+    return [torch.zeros_like(model.values[name]) if g is None else g for g in own]
+
+
+def together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The samples of all ranks, in rank order."""
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def trainable(model: Model) -> list[Tensor]:
+    """The parameters that are trained, what is shared once."""
+    return [p.detach() for p in model.build().parameters() if p.requires_grad]
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 04, Data parallel, about averages.
+#
+# The collectives may be called here: lesson 02 built them. The library's data parallelism, and PyTorch's, may not.
+# Each answer is held against the serial program (`serial_gradients`), on 1 to 5 ranks, in Worlds and in real processes.
+
+
+RANKS = (3, 2, 4, 1, 5)
+SIZES = (
+    (1, 2, 5),
+    (4, 0, 2),
+    (3, 1),
+    (0, 2),
+    (3, 3, 2, 2),
+    (0, 0, 6, 1),
+    (4,),
+    (3, 2, 2, 2, 2),
+    (1, 0, 5, 0, 3),
+)
+STAY = "It is the gradients that are averaged: p.grad."
+
+
+def cases(kinds: tuple[str, ...]) -> tuple[Case, ...]:
+    """Every model on 3 ranks, and two of them on 2, 4, 1 and 5; the first is the simplest on three."""
+    others = [
+        (n, kinds[(i + j) % len(kinds)])
+        for i, n in enumerate(RANKS[1:])
+        for j in (0, len(kinds) - 2)
+    ]
+    asked = [*((RANKS[0], kind) for kind in kinds), *others]
+    return tuple(Case(n, f"n = {n}, {WORDS[kind]}", kind) for n, kind in asked)
+
+
+def processes(*kinds: str) -> tuple[Case, ...]:
+    return tuple(
+        Case(n, f"{n} real processes, {WORDS[kind]}", kind)
+        for n, kind in zip((3, 2), kinds, strict=True)
+    )
+
+
+class ReplicaExam(Exam):
+    """Every rank has a model of one kind, which a case's `given` names, and samples of its own."""
+
+    forbidden = ("minidist.parallel.data", "minidist.parallel", "torch.nn.parallel")
+
+    def draw(self, case, rng):
+        dtype = torch.float32 if case.n == 2 and case.given == "plain" else torch.float64
+        model, self.user = drawn(case.given, rng, dtype), one_of(case.n, rng)
+        return [(*model, *self.mine(case, r, rng, dtype)) for r in range(case.n)]
+
+    def mine(self, case: Case, rank: int, rng: torch.Generator, dtype: torch.dtype) -> tuple:
+        """The rest of a rank's arguments, after its model."""
+        return samples(3, rank, rng, dtype, self.user)
+
+
+def frozen(model: Model) -> list[Tensor]:
+    return [p.detach() for p in model.build().parameters() if not p.requires_grad]
+
+
+class AverageGradients(ReplicaExam):
+    name = "average_gradients"
+    cases, processes = cases(tuple(WORDS)), processes("routed", "tied")
+    right = (
+        "n = 1…5, 6 models, equal to the serial gradients and bit for bit on all ranks, 2(n−1)/n·N bytes a rank; "
+        "then 2 and 3 real processes."
+    )
+
+    def run(self, comm: Comm, yours, kind, width, values, x, y):
+        module = Model(kind, width, values).build()
+        mse_loss(module(x), y).backward()
+        yours(comm, module)
+        return {"grads": grads(module), "state": state(module)}
+
+    def judge(self, case, args, outcome):
+        model, parts = Model(*args[0][:3]), [a[3:] for a in args]
+        untouched([got["state"] for got in outcome.results], model.values, STAY)
+        same_gradients(
+            [got["grads"] for got in outcome.results],
+            gradient(model, *together(parts)),
+            lambda r, name: usual(r, filled(model, parts, name), outcome.nbytes(r)),
+        )
+        cheap(outcome, case.n, trainable(model), frozen(model))
+
+
+class WeightedAverageGradients(ReplicaExam):
+    name = "weighted_average_gradients"
+    right = (
+        "n = 1…5, ranks with 0 to 6 samples, 4 models, equal to the serial gradients; "
+        "then 2 and 3 real processes."
+    )
+    kinds = ("plain", "frozen", "routed", "tied", "plain")
+    cases = tuple(
+        Case(
+            len(sizes),
+            f"{WORDS[kind]}, ranks with {', '.join(map(str, sizes))} samples",
+            (kind, sizes),
+        )
+        for kind, sizes in [
+            *product(kinds[:1], SIZES),
+            *zip(kinds[1:], SIZES),
+            *zip(kinds, SIZES[4:]),
+        ]
+    )
+    processes = (
+        cases[1]._replace(what="3 real processes with 4, 0, 2 samples"),
+        cases[3]._replace(what="2 real processes with 0, 2 samples"),
+    )
+
+    def draw(self, case, rng):
+        (kind, sizes), total = case.given, sum(case.given[1])
+        # a weight in float32 is right, if inexact
+        dtype = torch.float32 if total & (total - 1) else torch.float64
+        model, there = drawn(kind, rng, dtype), [r for r, size in enumerate(sizes) if size]
+        nan = int(sizes[0] > 0)  # else ranks without samples have None
+        user = there[one_of(len(there), rng)]
+        return [(*model, *samples(size, r, rng, dtype, user), nan) for r, size in enumerate(sizes)]
+
+    def run(self, comm: Comm, yours, kind, width, values, x, y, nan):
+        module = Model(kind, width, values).build()
+        if len(x):
+            mse_loss(module(x), y).backward()
+        elif nan:
+            for p in module.parameters():
+                p.grad = torch.full_like(p, torch.nan) if p.requires_grad else None
+        yours(comm, module, len(x))
+        return {"grads": grads(module), "state": state(module)}
+
+    def judge(self, case, args, outcome):
+        model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
+        sizes = [len(x) for x, _ in parts]
+        untouched([got["state"] for got in outcome.results], model.values, STAY)
+        same_gradients(
+            [got["grads"] for got in outcome.results],
+            gradient(model, *together(parts)),
+            lambda r, name: self._looks(r, filled(model, parts, name), sizes, outcome.nbytes(r)),
+        )
+        cheap(outcome, case.n, trainable(model), frozen(model), extra=64 * case.n)
+
+    def _looks(
+        self, rank: int, own: list[Tensor], sizes: list[int], sent: int
+    ) -> dict[str, Tensor]:
+        n, counted = len(own), sum(g * size for g, size in zip(own, sizes))
+        there = [g for g, size in zip(own, sizes) if size]
+        return {
+            f"It is the plain mean: a sample counts more where there are few. The ranks have {sizes} samples.": sum(
+                own
+            )
+            / n,
+            "It is the plain mean of the ranks that have samples: weigh each with the number of its samples.": sum(
+                there
+            )
+            / len(there),
+            "It is the weighted sum: divide it by the number of all samples.": counted,
+            f"It is the weighted sum, divided by {n} ranks: divide it by the number of all samples.": counted
+            / n,
+            f"It is the weighted sum, divided by the samples of rank {rank}: divide it by all ranks' samples.": counted
+            / max(1, sizes[rank]),
+            f"It is rank {rank}'s own, weighted: that is its share of the average, and no other's.": own[
+                rank
+            ]
+            * sizes[rank]
+            / sum(sizes),
+            "It is divided by n once too often: the weights add up to 1 already.": counted
+            / sum(sizes)
+            / n,
+        } | usual(rank, own, sent)
+
+
+class AverageHooks(ReplicaExam):
+    name = "average_hooks"
+    right = (
+        "n = 1…5, 5 models, two steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
+        "then 2 and 3 real processes."
+    )
+    cases = cases(("plain", "frozen", "unused", "tied", "buffers"))
+    processes = processes("plain", "buffers")
+
+    def mine(self, case, rank, rng, dtype):
+        return samples(6, rank, rng, dtype)
+
+    def run(self, comm: Comm, yours, kind, width, values, x, y):
+        module, found = Model(kind, width, values).build(), []
+        yours(comm, module)
+        for half in (slice(0, 3), slice(3, 6)):
+            mse_loss(module(x[half]), y[half]).backward()
+            found.append(
+                {
+                    "grads": grads(module),
+                    "state": {k: v.detach().clone() for k, v in state(module).items()},
+                }
+            )
+            step_(module)
+        return found
+
+    def judge(self, case, args, outcome):
+        model = Model(*args[0][:3])
+        for i, half in enumerate((slice(0, 3), slice(3, 6))):
+            parts = [(x[half], y[half]) for *_, x, y in args]
+            whole = gradient(model, *together(parts))
+            found = [got[i]["grads"] for got in outcome.results]
+            if not i:
+                untouched([got[0]["state"] for got in outcome.results], model.values, STAY)
+            same_gradients(found, whole, partial(self._looks, model, parts, outcome, i))
+            module = model.build()
+            for name, p in module.named_parameters():
+                p.grad = found[0][name]
+            step_(module)
+            model = model._replace(values={name: x.detach() for name, x in state(module).items()})
+        cheap(outcome, case.n, 2 * trainable(model), 2 * frozen(model))
+
+    def _looks(self, model, parts, outcome, step: int, rank: int, name: str) -> dict[str, Tensor]:
+        mine = filled(model, parts, name)
+        hint = f"Step {step + 1}: no hook was called, or it changed nothing."
+        if outcome.nbytes(rank) and not step:
+            hint = "Does each hook average p.grad, in place, whenever it is called? It is called with p."
+        return {f"It is rank {rank}'s own, not the average. {hint}": mine[rank]} | usual(
+            rank, mine, 0
+        )
+
+
+@torch.no_grad()
+def step_(module: torch.nn.Module) -> None:
+    """A step of SGD with rate 0.1, and no gradients afterwards."""
+    for p in module.parameters():
+        if p.grad is not None:
+            p -= 0.1 * p.grad
+        p.grad = None
+
+
+def average_gradients(yours) -> None:
+    """`average_gradients(comm, module)`: every p.grad becomes its mean over all ranks, in place."""
+    ask(AverageGradients(), yours)
+
+
+def weighted_average_gradients(yours) -> None:
+    """`weighted_average_gradients(comm, module, samples)`: the same, each rank weighted by its number of samples."""
+    ask(WeightedAverageGradients(), yours)
+
+
+def average_hooks(yours) -> None:
+    """`average_hooks(comm, module)`: registers hooks, so that every backward averages the gradients."""
+    ask(AverageHooks(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 04, Data parallel, about batches: every rank's part of them, and micro-batches.
+
+
+class MyBatches(Exam):
+    name = "my_batches"
+    right = "n = 1…5, 8 sizes, the parts of all ranks are the batch, uneven ones refused; then 2 and 3 real processes."
+    forbidden = ReplicaExam.forbidden
+    sizes = (
+        (24, 2, 0),
+        (25, 3, 0),
+        (4, 5, 0),
+        (30, 1, 0),
+        (0, 1, 0),
+        (61, 4, 0),
+        (20, 2, 1),
+        (24, 1, -1),
+    )
+    cases = tuple(
+        Case(
+            n, f"n = {n}, {length} samples in batches of {each * n + odd}", (length, each * n + odd)
+        )
+        for n, (length, each, odd) in product(RANKS, sizes)
+        if n > 1 or not odd
+    )
+    processes = (
+        Case(3, "3 real processes, 14 samples in batches of 6", (14, 6)),
+        Case(2, "2 real processes", (9, 2)),
+    )
+
+    def draw(self, case, rng):
+        length, batch = case.given
+        return [(torch.randperm(length + 9, generator=rng)[:length], batch)] * case.n
+
+    def run(self, comm: Comm, yours, order, batch):
+        try:
+            return {"parts": yours(comm, order, batch), "order": order}
+        except ValueError as error:
+            if batch % comm.size == 0:
+                raise
+            return {"refused": str(error)}
+
+    def judge(self, case, args, outcome):
+        (order, batch), n = args[0], case.n
+        for r, got in enumerate(outcome.results):
+            if batch % n:
+                self._refused(r, got, batch, n)
+                continue
+            if not isinstance(got["order"], Tensor) or not got["order"].equal(order):
+                raise Wrong(f"rank {r}: the order was changed, and belongs to the caller.")
+            parts, size = got["parts"], batch // n
+            whole = [order[i : i + batch] for i in range(0, len(order), batch)]
+            self._counted(r, parts, len(order) // batch, len(whole))
+            for b, part in enumerate(parts):
+                self._part(
+                    r, part, b, [whole[b][s * size : s * size + size] for s in range(n)], order
+                )
+        if outcome.messages():
+            raise Wrong(
+                "the parts are right, but messages are sent: every rank has the whole order already."
+            )
+
+    def _refused(self, rank: int, got: dict, batch: int, n: int) -> None:
+        if "refused" not in got:
+            raise Wrong(
+                f"rank {rank}: {n} ranks cannot have equal parts of a batch of {batch}. The mean of their "
+                "gradients would not be the batch's: raise a ValueError."
+            )
+        missing = [x for x in (batch, n) if str(x) not in re.findall(r"\d+", got["refused"])]
+        if missing:
+            raise Wrong(
+                f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers: a "
+                f"batch of {batch}, and {n} ranks."
+            )
+
+    def _counted(self, rank: int, parts, count: int, all_: int) -> None:
+        if not isinstance(parts, list | tuple):
+            kind = "None. Is there a `return`?" if parts is None else _kind(parts)
+            raise Wrong(
+                f"rank {rank}: the result is {kind}, and should be a list with a tensor for each batch."
+            )
+        if len(parts) != count:
+            hint = " The last batch is not full, and left out." if len(parts) == all_ else ""
+            raise Wrong(
+                f"rank {rank}: the list has length {len(parts)}, and should have {count}: one part of each "
+                f"batch.{hint} `batch` counts the samples of all ranks together."
+            )
+
+    def _part(self, rank: int, part, b: int, right: list[Tensor], order: Tensor) -> None:
+        n = len(right)
+        want = right[rank]
+        name = f"the part of batch {b}"
+        batch = torch.cat(right)
+        if isinstance(part, Tensor) and part.equal(batch) and n > 1:
+            raise Wrong(
+                f"rank {rank}: {name} is the whole batch: each rank takes one of {n} equal parts."
+            )
+        alike(rank, part, want, name)
+        if part.equal(want):
+            return
+        shown = f"rank {rank}: {name} is {part.tolist()}, and should be {want.tolist()}."
+        mine = sorted(part.tolist())
+        other = [s for s in range(n) if part.equal(right[s])]
+        astray = [i for i in mine if i not in batch.tolist()]
+        if other:
+            raise Wrong(f"{shown} That is rank {other[0]}'s part.")
+        if part.equal(batch[rank::n]):
+            raise Wrong(
+                f"{shown} The samples are dealt in turn, {n} apart: one piece of the batch is asked for."
+            )
+        if mine == sorted(want.tolist()):
+            raise Wrong(f"{shown} The samples are right, in another order than in the batch.")
+        if astray and all(i in order.tolist() for i in mine):
+            raise Wrong(
+                f"{shown} {len(astray)} of {len(mine)} are not in batch {b} at all, as one rank would see it: "
+                "cut the order into batches first, then each batch into parts."
+            )
+        raise Wrong(f"{shown} These are not the samples that the order names in that place.")
+
+
+def _kind(x) -> str:
+    return f"a {kind_of(x)}"
+
+
+def loss_fn(got: Tensor, want: Tensor) -> Tensor:
+    """A mean loss that nobody expects."""
+    return ((got - want).square() + 1).sqrt().mean()
+
+
+class Accumulate(ReplicaExam):
+    name = "accumulate"
+    right = (
+        "n = 1…5, 1 to 4 micro-batches, 5 models, equal to the serial gradient, one average's bytes; "
+        "then 2 and 3 real processes."
+    )
+    kinds = (("plain", 2), ("plain", 1), ("frozen", 4), ("tied", 5), ("routed", 2), ("unused", 4))
+    cases = tuple(
+        Case(n, f"n = {n}, {k} micro-batch{'es' * (k > 1)}, {WORDS[kind]}", (kind, k))
+        for n, kinds in zip(RANKS, (kinds, kinds[3:], kinds[::4], kinds[:2], kinds[4:1:-2]))
+        for kind, k in kinds
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, {k} micro-batches", ("plain", k)) for n, k in ((3, 2), (2, 4))
+    )
+
+    def draw(self, case, rng):
+        kind, k = case.given
+        dtype = torch.float32 if case.n == 2 else torch.float64
+        model = drawn(kind, rng, dtype)
+        size = int(torch.randint(1, 4, (), generator=rng))
+        user = one_of(case.n, rng)
+        stale = case == self.cases[0] or int(torch.randint(2, (), generator=rng))
+        return [
+            (
+                *model,
+                [samples(size, r, rng, dtype, user) for _ in range(k)],
+                self._stale(model, rng) if stale else {},
+            )
+            for r in range(case.n)
+        ]
+
+    def _stale(self, model: Model, rng: torch.Generator) -> dict[str, Tensor]:
+        """Gradients of the step before."""
+        return {
+            name: torch.randn(p.shape, generator=rng, dtype=p.dtype)
+            for name, p in model.build().named_parameters()
+            if p.requires_grad
+        }
+
+    def run(self, comm: Comm, yours, kind, width, values, micro_batches, stale):
+        module, log = Model(kind, width, values).build(), []
+        for name, p in module.named_parameters():
+            p.grad = stale.get(name)
+
+        def watch(module, inputs, output):
+            log.append(len(inputs[0]))
+            if output.requires_grad:
+                output.register_hook(lambda grad: log.append("backward"))
+
+        watching = module.register_forward_hook(watch)
+        yours(comm, module, loss_fn, micro_batches)
+        watching.remove()
+        return {"grads": grads(module), "state": state(module), "log": log}
+
+    def judge(self, case, args, outcome):
+        model = Model(*args[0][:3])
+        n = case.n
+        k = case.given[1]
+        parts, stale = [a[3] for a in args], [a[4] for a in args]
+        all_ = together([part for mine in parts for part in mine])
+        whole, other = gradient(model, *all_, loss_fn), gradient(model, *all_)
+        untouched(
+            [got["state"] for got in outcome.results], model.values, "The step is the optimizer's."
+        )
+        same_gradients(
+            [got["grads"] for got in outcome.results],
+            whole,
+            lambda r, name: (
+                self._looks(
+                    r,
+                    [filled(model, mine, name, loss_fn) for mine in parts],
+                    [s.get(name) for s in stale],
+                    outcome.nbytes(r),
+                )
+                | {"It is the gradient of another loss: `loss_fn` is given.": other[name]}
+            ),
+        )
+        for r, got in enumerate(outcome.results):
+            self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
+        self._once(outcome, n, k, model)
+
+    def _looks(
+        self, rank: int, micro: list[list[Tensor]], stale: list, sent: int
+    ) -> dict[str, Tensor]:
+        n, k = len(micro), len(micro[0])
+        own = [sum(mine) / k for mine in micro]
+        want, last = sum(own) / n, [mine[-1] for mine in micro]
+        before = [a - b / k for a, b in zip(own, last)]
+        looks = usual(rank, own, sent) | (
+            {}
+            if k == 1
+            else {
+                f"It is {k} times too large: each loss is the mean of one of {k} micro-batches. Divide it by {k}.": want
+                * k,
+                f"It is {n * k} times too large: summed over {n} ranks and {k} micro-batches.": want
+                * n
+                * k,
+                f"It is {k} times too small: divided by the micro-batches twice?": want / k,
+                f"It is divided by {n} ranks where it should be by {k} micro-batches.": want
+                * k
+                / n,
+                "It is that of the last micro-batch alone: what was there before it was cleared.": sum(
+                    last
+                )
+                / n,
+                f"It is that of the last micro-batch alone, divided by {k}: what was there before it was cleared.": sum(
+                    last
+                )
+                / n
+                / k,
+                f"It is rank {rank}'s own, {k} times too large.": own[rank] * k,
+                f"It is that of the first micro-batch alone, divided by {k}.": sum(
+                    mine[0] for mine in micro
+                )
+                / n
+                / k,
+                f"It is that of the first micro-batch alone: there are {k}.": sum(
+                    mine[0] for mine in micro
+                )
+                / n,
+                "The last micro-batch is not averaged: the average was taken before its backward.": sum(
+                    before
+                )
+                / n
+                + last[rank] / k,
+                "Only the last micro-batch is averaged, and what was accumulated before stays each rank's own.": before[
+                    rank
+                ]
+                + sum(last) / n / k,
+            }
+        )
+        if stale[rank] is None:
+            return looks
+        old, mean = (
+            "The gradient of the step before is still in it: clear it at the beginning.",
+            sum(stale) / n,
+        )
+        return looks | {
+            old: want + mean,
+            f"{old[:-1]} (p.grad = None).": want + stale[rank],
+            f"{old[:-1]}. And nothing was averaged.": own[rank] + stale[rank],
+            f"{old[:-1]}. And it is summed, not averaged.": (want + mean) * n,
+            f"{old[:-1]}. And divide each loss by {k}.": want * k + mean,
+            "It is the gradient of the step before, as it was: no backward?": stale[rank],
+        }
+
+    def _one_by_one(self, rank: int, log: list, k: int, size: int) -> None:
+        forwards = [entry for entry in log if entry != "backward"] if isinstance(log, list) else []
+        if any(isinstance(f, int) and f > size for f in forwards):
+            raise Wrong(
+                f"the gradient is right, but rank {rank} runs a forward with {max(forwards)} samples: a "
+                f"micro-batch has {size}, because more do not fit into memory."
+            )
+        if len(forwards) != k:
+            raise Wrong(
+                f"the gradient is right, but rank {rank} calls the module {len(forwards)} times, and there are "
+                f"{k} micro-batches: one module(x) for each."
+            )
+        if any(a != "backward" and b != "backward" for a, b in pairwise(log)):
+            raise Wrong(
+                f"the gradient is right, but rank {rank} begins a forward before the backward of the last: the "
+                "activations of several micro-batches are in memory at once. Backward after each."
+            )
+
+    def _once(self, outcome, n: int, k: int, model: Model) -> None:
+        try:
+            cheap(outcome, n, trainable(model), frozen(model))
+        except Wrong as wrong:
+            hint = (
+                f" {k} micro-batches, and an average after each? One is enough, after the last."
+                if k > 1
+                else ""
+            )
+            raise Wrong(f"{wrong}{hint}") from None
+
+
+def my_batches(yours) -> None:
+    """`my_batches(comm, order, batch)`: this rank's part of every whole batch, a list. No messages."""
+    ask(MyBatches(), yours)
+
+
+def accumulate(yours) -> None:
+    """`accumulate(comm, module, loss_fn, micro_batches)`: gradients of all, averaged once, after the last."""
+    ask(Accumulate(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 04, Data parallel, about the start: all replicas become rank 0's.
+
+
+class StartEqual(ReplicaExam):
+    name = "start_equal"
+    right = (
+        "n = 1…5, 6 models that start apart, parameters and buffers of rank 0 everywhere, (n−1)(1+1/n)·N bytes in "
+        "all; then 2 and 3 real processes."
+    )
+    cases, processes = cases(tuple(WORDS)), processes("buffers", "tied")
+
+    def draw(self, case, rng):
+        dtype = torch.float32 if case.n == 2 else torch.float64
+        first = drawn(case.given, rng, dtype)
+        return [
+            tuple(first),
+            *(tuple(drawn(case.given, rng, dtype, first.width)) for _ in range(case.n - 1)),
+        ]
+
+    def run(self, comm: Comm, yours, kind, width, values):
+        module = Model(kind, width, values).build()
+        before = {name: (x, x.detach()) for name, x in state(module).items()}
+        flags = [p.requires_grad for p in module.parameters()]
+        yours(comm, module)
+        after = state(module)
+        kept = after.keys() == before.keys() and all(  # no `x.data = …`
+            after[name] is x and x.data_ptr() == held.data_ptr()
+            for name, (x, held) in before.items()
+        )
+        return {
+            "state": after,
+            "kept": kept,
+            "flags": flags == [p.requires_grad for p in module.parameters()],
+        }
+
+    def judge(self, case, args, outcome):
+        all_values = [values for *_, values in args]
+        buffers = {name for name, _ in Model(*args[0]).build().named_buffers()}
+        for r, got in enumerate(outcome.results):
+            for name, want in all_values[0].items():
+                x = got["state"].get(name)
+                alike(r, x, want, name)
+                if not x.equal(want):
+                    raise Wrong(
+                        f"rank {r}: {name} is not rank 0's. "
+                        f"{self._looks(x, [v[name] for v in all_values], r, name in buffers)}"
+                    )
+            if not got["kept"]:
+                raise Wrong(
+                    f"rank {r}: the module holds other tensors than before. Whoever has the old ones, an "
+                    "optimizer or a tied layer, is left behind. Fill those that are there."
+                )
+            if not got["flags"]:
+                raise Wrong(
+                    f"rank {r}: requires_grad is another than before: what was frozen stays frozen."
+                )
+        most = sum(
+            (case.n**2 - 1) * -(-x.numel() // case.n) * x.element_size()
+            for x in all_values[0].values()
+        )
+        if outcome.nbytes() > most:
+            raise Wrong(
+                f"the numbers are right, but {outcome.nbytes()} bytes are sent in all, and a broadcast of each "
+                f"tensor needs {most} at most. Is a tied one sent twice? Does only rank 0 give?"
+            )
+
+    def _looks(self, got: Tensor, values: list[Tensor], rank: int, buffer: bool) -> str:
+        n = len(values)
+        if got.equal(values[rank]):
+            what = "a buffer: buffers must start equal, too" if buffer else "a parameter"
+            return (
+                f"It is rank {rank}'s own, as before. It is {what}. Does it stand in what you send?"
+            )
+        for r, x in enumerate(values):
+            if got.equal(x):
+                return f"It is rank {r}'s: rank 0 is the root."
+        floats = [x.double() for x in values]
+        if near(got.double(), sum(floats) / n):
+            return "It is the mean of all ranks': a mean of initial values is no initial value, it is too small."
+        if near(got.double(), sum(floats)):
+            return "It is the sum of all ranks'."
+        return "It is none of the ranks': drawn anew, or written over?"
+
+
+def start_equal(yours) -> None:
+    """`start_equal(comm, module)`: every parameter and buffer becomes rank 0's, in place."""
+    ask(StartEqual(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 04, Data parallel, about numbers: what a step costs, and what slips do to it.
+
+
+class PredictStep(Prediction):
+    name = "predict_step"
+
+
+def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tuple[dict, dict]:
+    """What a step costs with `tensors` in float32 and k micro-batches; slips with a forgotten and an uneven average."""
+    size, steps = 4 * parameters, 2 * (n - 1)
+    ring = steps * size / n
+    values = {
+        "messages": steps * tensors,
+        "nbytes": ring,
+        "coalesced": steps,
+        "rate": n * rate,
+        "share": 1 / 8,
+    }
+    micro = f"The average is taken once, after the last of {k} micro-batches."
+    slips = {
+        "messages": {
+            steps * tensors * k: micro,
+            steps: "That is one all-reduce: there is one for each tensor.",
+            tensors: "An all-reduce is 2(n−1) messages a rank.",
+            steps * tensors / 2: HALF,
+            2 * n * tensors: "In a ring of n ranks a chunk takes n−1 steps, not n.",
+            steps * tensors * n: ALL,
+        },
+        "nbytes": {
+            ring * k: micro,
+            ring / 4: NUMBERS,
+            ring / 2: HALF,
+            2 * size: "Nearly: the factor is 2(n−1)/n.",
+            size: "Each rank sends nearly twice as much: the factor is 2(n−1)/n.",
+            ring * n: ALL,
+            ring * tensors: "The tensors have these bytes together, not each.",
+        },
+        "coalesced": {
+            steps * tensors: "Coalesced, all tensors travel in one buffer: one all-reduce.",
+            n - 1: HALF,
+            2 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.",
+            1: "One all-reduce, but that is 2(n−1) messages a rank.",
+            steps * k: micro,
+            steps * n: ALL,
+        },
+        "rate": {
+            rate: "The gradient is a sum of n means, not their mean.",
+            rate / n: "It is the other way around: the gradient is too large.",
+            n: "Times which rate?",
+        },
+        "share": {
+            1 / 10: "That is what it should have. The plain mean gives each rank 1/4.",
+            1 / 4: "That is what the rank has: it has two samples.",
+            1 / 2: "That is its share in the rank's mean.",
+            1 / 12: "That is a sample of rank 0, which has three.",
+        },
+    }
+    return values, slips
+
+
+def predict_step(messages, nbytes, coalesced, rate, share) -> None:
+    """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
+
+    messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
+    rate: the learning rate that 0.1 becomes when gradients are summed.
+    share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
+    """
+    values, slips = step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
+    right = "Messages, bytes, the rate and the share, within 1 %."
+    ask(PredictStep(list(values), values, slips, right), messages, nbytes, coalesced, rate, share)

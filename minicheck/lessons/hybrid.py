@@ -1,0 +1,950 @@
+"""The exercises of lesson 15, Hybrid: groups of a grid, bytes by axis, gradients and their norm, the best grid."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from minidist.comm.base import Comm
+from minidist.comm.mesh import Grid, Mesh
+
+from ..exam import Case, Exam, Wrong, alike, near, real, shown
+from ..guard import ask
+from ..oracles import hybrid as oracle
+from .predictions import NUMBERS, Prediction
+
+# ------------------------------------------------------------
+# The exercise of lesson 15 about places: the groups of every axis of a grid.
+
+
+PLACES_FORBIDDEN = ("minidist.comm.mesh", *oracle.FORBIDDEN)
+GRIDS = (
+    {"pp": 2, "dp": 3, "tp": 4},
+    {"pp": 2, "dp": 2, "tp": 2},
+    {"dp": 3, "tp": 2, "pp": 4},
+    {"tp": 4, "pp": 1, "dp": 2},
+    {"pp": 1, "dp": 1, "tp": 1},
+    {"dp": 6},
+    {"pp": 3, "dp": 2, "cp": 2, "tp": 2},
+    {"tp": 2, "dp": 5},
+    {"y": 2, "ep": 3, "rows": 1, "tensor": 2, "x": 2},
+)
+
+
+class Groups(Exam):
+    name = "groups"
+    right = "Grids of 1 to 5 axes in several orders, with any names, axes of one rank: every group of every axis."
+    forbidden = PLACES_FORBIDDEN
+    cases = tuple(
+        Case(1, " × ".join(f"{a} {n}" for a, n in sizes.items()), sizes) for sizes in GRIDS
+    )
+    cases += (Case(1, "sizes that are drawn"),)
+
+    def draw(self, case, rng):
+        if case.given:
+            return [(dict(case.given),)]
+        sizes = torch.randperm(4, generator=rng)[:3].tolist()
+        axes = [("dp", "pp", "tp")[i] for i in torch.randperm(3, generator=rng).tolist()]
+        return [({axis: 2 + size for axis, size in zip(axes, sizes, strict=True)},)]
+
+    def run(self, comm: Comm, yours, sizes):
+        given = dict(sizes)
+        found = yours(sizes)
+        return found, list(sizes.items()) == list(given.items())
+
+    def judge(self, case, args, outcome):
+        (sizes,), (got, untouched) = args[0], outcome.results[0]
+        want = oracle.lines(sizes)
+        if not untouched:
+            raise Wrong("`sizes` was changed, and belongs to the caller.")
+        if not isinstance(got, dict):
+            raise Wrong(
+                f"it returns {shown(got)}, and should return a dict: for each axis its groups."
+            )
+        if set(got) != set(want):
+            raise Wrong(
+                f"the axes are {', '.join(map(str, got))}, and should be {', '.join(want)}."
+            )
+        for axis, groups in want.items():
+            self._axis(axis, got[axis], groups, sizes)
+
+    def _axis(self, axis: str, got, want: list[list[int]], sizes: dict[str, int]) -> None:
+        try:
+            found = [[r if type(r) is int else None for r in group] for group in got]
+        except TypeError:
+            found = None
+        if found is None or any(r is None for group in found for r in group):
+            raise Wrong(f"{axis}: groups are lists of ranks, lists of integers.")
+        if sorted(found) == want:
+            return
+        n, everyone = sum(map(len, want)), [r for group in found for r in group]
+        if sorted(map(sorted, found)) == want:
+            raise Wrong(
+                f"{axis}: the right ranks, in another order: walk along the axis, so that a group's first rank "
+                f"is at 0: {want[0]}."
+            )
+        hint = self._looks(axis, sorted(map(sorted, found)), sizes)
+        if not hint and sorted(everyone) != list(range(n)):
+            missing = sorted(set(range(n)) - set(everyone))
+            hint = (
+                f"Rank {missing[0]} is in none."
+                if missing
+                else "Some rank is there twice, or does not exist."
+            )
+        raise Wrong(
+            f"{axis}: the groups are {_short(found)}, and should be {_short(want)}. {hint}".rstrip()
+        )
+
+    def _looks(self, axis: str, found: list[list[int]], sizes: dict[str, int]) -> str:
+        inside_out = oracle.lines(dict(reversed(sizes.items())))
+        blocks = torch.arange(sum(map(len, found))).split(sizes[axis])
+        fixed = oracle.lines({k: sizes[k] for k in ("pp", "dp", "cp", "tp") if k in sizes} | sizes)
+        others = [other for other in sizes if other != axis and found == oracle.lines(sizes)[other]]
+        planes = sorted(
+            sorted(r for group in oracle.lines(sizes)[o] for r in group if group[0] in line)
+            for o in sizes
+            if o != axis
+            for line in oracle.lines(sizes)[axis]
+        )
+        if found == inside_out[axis]:
+            return "That is the first axis innermost: the last one is, its neighbours have neighbouring numbers."
+        if others:
+            return f"Those are the groups of {others[0]}."
+        if found == [b.tolist() for b in blocks]:
+            return "Those are neighbours: only on the innermost axis are they a group. How far apart are partners here?"
+        if found == fixed[axis]:
+            return "That is the order pp, dp, tp: the order of `sizes` says which axis is outside."
+        if any(len(group) != sizes[axis] for group in found) or found == planes:
+            return f"A group of {axis} has {sizes[axis]} ranks: all other coordinates are fixed."
+        return ""
+
+
+def _short(groups: list[list[int]]) -> str:
+    return f"{', '.join(map(str, groups[:3]))}{', …' * (len(groups) > 3)}"
+
+
+def groups(yours) -> None:
+    """`groups(sizes)`: {axis: its groups, lists of ranks}; sizes: {axis: ranks along it}, from the outside in."""
+    ask(Groups(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 15 about traffic: bytes of each axis in a step, against messages that are really sent.
+
+
+TRAFFIC_FORBIDDEN = ("minidist.comm.mesh", "minidist.collectives", *oracle.FORBIDDEN)
+counted = functools.cache(oracle.counted)
+WORDS = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+
+
+class StepBytes(Exam):
+    name = "step_bytes"
+    right = "Ten grids, three of them drawn, each beside the trace of a step that sends these messages: to the byte."
+    forbidden = TRAFFIC_FORBIDDEN
+    cases = tuple(
+        Case(1, f"dp {d} × pp {p} × tp {t}, {M} micro-batches", (d, p, t, M))
+        for d, p, t, M in (
+            (3, 4, 5, 7),
+            (2, 2, 2, 3),
+            (1, 1, 1, 2),
+            (3, 1, 1, 2),
+            (1, 3, 1, 4),
+            (1, 1, 4, 2),
+            (2, 3, 2, 1),
+        )
+    )
+    cases += tuple(Case(1, f"a grid that is drawn, number {k}") for k in (1, 2, 3))
+
+    def draw(self, case, rng):
+        one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        d, p, t, M = case.given or (one(1, 4), one(2, 4), one(2, 4), one(2, 5))
+        if M == 7:  # 60 ranks take a second to count: once for all answers
+            return [(d, p, t, M, 11, 20, p)]
+        return [(d, p, t, M, one(3, 20), 10 * one(1, 4), p * one(1, 4))]
+
+    def run(self, comm: Comm, yours, *given):
+        return yours(*given)
+
+    def judge(self, case, args, outcome):
+        got, want = outcome.results[0], counted(*args[0])
+        if not isinstance(got, dict) or set(got) != set(want):
+            found = list(got) if isinstance(got, dict) else got
+            raise Wrong(
+                f"it returns {shown(found)}, and should return a dict with 'tp', 'pp' and 'dp'."
+            )
+        tokens, hidden, layers = args[0][4:]
+        given = f"(tokens {tokens}, hidden {hidden}, layers {layers})"
+        for axis, nbytes in want.items():
+            value = got[axis]
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise Wrong(f"'{axis}' should be a number of bytes, not {shown(value)}.")
+            value = real(value)
+            if not abs(value - nbytes) < 0.5:  # divisions round
+                looks = _looks_of_bytes(value, axis, nbytes, args[0])
+                text = next(
+                    (words for words, x in looks if abs(value - x) < 0.5),
+                    "First count one message.",
+                )
+                yours = f"{value:,.0f}" if abs(value) < 1e18 else f"{value:g}"
+                raise Wrong(
+                    f"{given}: {WORDS[axis]} sends {yours} bytes by yours; the trace counts {nbytes:,}. {text}"
+                )
+
+
+def _looks_of_bytes(
+    value: float, axis: str, want: int, given: list[int]
+) -> list[tuple[str, float]]:
+    """What a wrong number of bytes looks like."""
+    d, p, t, M, layers = *given[:4], given[6]
+    if not want:
+        return [("An axis of one rank sends nothing.", value)]
+    size = {"tp": t, "dp": d, "pp": p}[axis]
+    half = {
+        "tp": "4 all-reduces a layer, backward's too? Each in two halves?",
+        "pp": "Gradients come back, too?",
+        "dp": "An all-reduce has two halves?",
+    }[axis]
+    looks = [
+        (f"Half of it. {half} And a number has 2 bytes.", want / 2),
+        (f"A quarter of it. {half} And a number has 2 bytes.", want / 4),
+        ("In fp32? bf16 has 2 bytes.", want * 2),
+        ("That is the mean of one rank: all of them together are asked for.", want / (d * p * t)),
+        ("Every micro-batch is sent.", want / M),
+        ("The replicas do the same: times dp.", want / d),
+    ]
+    if axis == "pp":
+        return [
+            ("p stages have p − 1 edges.", want / (p - 1) * p),
+            ("That is one pipeline: there are dp·tp.", want / (d * t)),
+            ("Each tensor rank sends its own copy to its partner: times tp.", want / t),
+            *looks,
+            ("Stages talk once, not once a layer.", want * layers),
+        ]
+    looks += [
+        (
+            "n − 1 is the factor for all n ranks of a ring together: one of them sends 2(n−1)/n.",
+            want / (size - 1) * size,
+        ),
+        ("That is one rank of each group.", want / size),
+    ]
+    if axis == "tp":
+        return [
+            ("That is one stage's layers.", want / p),
+            ("That is one group of one stage.", want / (d * p)),
+            *looks,
+            ("Together the stages have all layers, once.", want * p),
+            ("That is one layer.", want / layers),
+            (
+                "A group of tp ranks sends 2(tp − 1)N: you count each rank of it once more.",
+                want * t,
+            ),
+        ]
+    return [
+        *looks,
+        ("Once a step, after the last micro-batch: not once a micro-batch.", want * M),
+        ("A rank has 1/(pp·tp) of the parameters: a replica has them once.", want * p * t),
+        ("That is one rank's part: there are pp·tp of them.", want / (p * t)),
+        ("Parameters are cut over the stages, too.", want * p),
+        ("12·hidden² a layer: all layers.", want / layers),
+        ("Parameters are cut over the tensor ranks, too.", want * t),
+    ]
+
+
+def step_bytes(yours) -> None:
+    """`step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers)`: {axis: bytes all ranks send in a step}."""
+    ask(StepBytes(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 15 about gradients: each kind over its own axis, once, after the last micro-batch.
+#
+# Looked at: every gradient, copies equal bit for bit, all micro-batches run, bytes along each axis, messages along data.
+
+
+class Synchronize(Exam):
+    name = "synchronize"
+    right = (
+        "Grids of 1 to 12 ranks in several orders, 1 to 4 micro-batches: every gradient, its copies equal bit for "
+        "bit, no byte more than needed along any axis; 4 real processes."
+    )
+    forbidden = oracle.FORBIDDEN
+    cases = tuple(
+        Case(d * p * t, f"dp {d} × pp {p} × tp {t}, {M} micro-batches", (d, p, t, order, M))
+        for d, p, t, order, M in (
+            (2, 2, 3, "pp dp tp", 3),
+            (1, 1, 1, "pp dp tp", 2),
+            (3, 1, 1, "pp dp tp", 2),
+            (1, 3, 1, "pp dp tp", 4),
+            (1, 1, 3, "pp dp tp", 2),
+            (2, 2, 2, "tp dp pp", 2),
+            (2, 3, 1, "pp dp tp", 1),
+            (2, 1, 3, "tp pp dp", 2),
+        )
+    )
+    processes = (Case(4, "4 real processes, dp 2 × pp 2", (2, 2, 1, "pp dp tp", 3)),)
+
+    def draw(self, case, rng):
+        d, p, t, order, M = case.given
+        grid, drawn = Grid(d, p, t, order), []
+        kinds, shapes = oracle.held(grid, rng)
+        part = lambda name: torch.randn(shapes[name], generator=rng, dtype=torch.float64)
+        for rank in range(grid.size):
+            first, made = grid.rank(**grid.place(rank) | {"tp": 0}), {}
+            for name, kind in kinds[rank].items():
+                same = kind == "whole" and rank != first  # whole after g: alike on all tensor ranks
+                made[name] = (
+                    [g.clone() for g in drawn[first][name]]
+                    if same
+                    else [part(name) for _ in range(M)]
+                )
+            drawn.append(made)
+        return [(list(case.given), made, kinds[rank]) for rank, made in enumerate(drawn)]
+
+    def run(self, comm: Comm, yours, given, parts, kinds):
+        d, p, t, order, M = given
+        grads, seen = {name: torch.zeros_like(some[0]) for name, some in parts.items()}, []
+        kept = {name: g.detach() for name, g in grads.items()}
+
+        def backward(m):
+            if not 0 <= m < M:
+                raise IndexError(f"there are the micro-batches 0 to {M - 1}, not {m}")
+            seen.append(m)
+            for name, some in parts.items():
+                kept[name].add_(some[m])
+
+        yours(Mesh(comm, d, p, t, order), backward, M, grads, dict(kinds))
+        return {"seen": seen, "grads": kept}
+
+    def judge(self, case, args, outcome):
+        d, p, t, order, M = case.given
+        grid = Grid(d, p, t, order)
+        own, kinds = (
+            [{name: sum(some) for name, some in parts.items()} for _, parts, _ in args],
+            [a[2] for a in args],
+        )
+        for r, got in enumerate(outcome.results):
+            if got["seen"] != list(range(M)):
+                raise Wrong(
+                    f"rank {r}: backward was called for the micro-batches {got['seen']}, and should be once "
+                    f"for each of 0 to {M - 1}, in order."
+                )
+        for r, got in enumerate(outcome.results):
+            for name, kind in kinds[r].items():
+                self._gradient(grid, r, name, kind, got["grads"].get(name), own, args)
+        oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
+        self._traffic(grid, own, args, outcome)
+
+    def _gradient(self, grid: Grid, r: int, name: str, kind: str, got, own, args) -> None:
+        want = oracle.summed(grid, own, r, name, kind)
+        alike(r, got, want, f"the gradient of {name} ({kind})")
+        if near(got, want):
+            return
+        text = next(
+            (
+                words
+                for words, x in _looks_of_gradient(grid, r, name, kind, own, args).items()
+                if near(got, x)
+            ),
+            "",
+        )
+        text = text or "Which ranks have a summand of it, and which a copy?"
+        if near(got.float(), want.float()):
+            text = "Nearly: is it sent in float32? The gradients are float64."
+        worst = int((got - want).abs().nan_to_num(torch.inf).argmax())
+        value, right = got.flatten()[worst].item(), want.flatten()[worst].item()
+        raise Wrong(
+            f"rank {r} ({grid.name(r) or 'alone'}): the gradient of {name} ({kind}) is wrong, its number "
+            f"{worst} is {value:.10g}, and should be {right:.10g}. {text}"
+        )
+
+    def _traffic(self, grid: Grid, own, args, outcome) -> None:
+        M = args[0][0][4]
+        sent = oracle.by_axis(grid, outcome.sent)
+        ranks = range(grid.size)
+        moved = {"dp": oracle.KINDS, "tp": ("partial",), "pp": ("tied",)}
+        for axis, kinds in moved.items():
+            n = 2 if axis == "pp" else grid.sizes[axis]
+            sizes = [
+                g.numel() for r in ranks for name, g in own[r].items() if args[r][2][name] in kinds
+            ]
+            most = lambda numbers, n=n: round(16 * (n - 1) / n * numbers)
+            padded = sum(-(-size // n) * n for size in sizes)  # to chunks of one length
+            # or a reduce and a broadcast, by rings
+            if sent[axis] > most(max(padded, (1 + 1 / n) * sum(sizes))):
+                exchange = M == 1 or sent[axis] <= 8 * (n - 1) * sum(sizes)
+                text = (
+                    "Only the first and the last stage hold tied ones."
+                    if axis == "pp"
+                    else "Does each rank send all it has to each other? A ring sends chunks."
+                    if exchange
+                    else f"Once a micro-batch? Once a step is enough, after the last of {M}."
+                )
+                raise Wrong(
+                    f"the numbers are right, but all ranks together send {sent[axis]} bytes along {axis}: "
+                    f"{most(sum(sizes))} are enough. {text}"
+                )
+        others = [axis for axis in sent if axis not in moved and sent[axis]]
+        if others:
+            raise Wrong(
+                f"the numbers are right, but {sent[others[0]]} bytes go across {others[0]}: each kind of "
+                "gradient has one axis, and goes along that."
+            )
+        messages = max(oracle.most(grid, r, outcome, "dp") for r in ranks)
+        if messages > 2 * (grid.dp - 1):
+            raise Wrong(
+                f"the numbers are right, but a rank sends {messages} messages along dp: all its gradients fit "
+                f"into one all-reduce, {2 * (grid.dp - 1)} messages. It takes a list, too."
+            )
+
+
+def _looks_of_gradient(grid: Grid, r: int, name: str, kind: str, own, args) -> dict[str, Tensor]:
+    """What a wrong gradient looks like."""
+    right = oracle.summed(grid, own, r, name, kind)
+    last = [{k: some[-1] for k, some in parts.items()} for _, parts, _ in args]
+    first = [{k: some[0] for k, some in parts.items()} for _, parts, _ in args]
+    less = lambda **left: oracle.summed(grid, own, r, name, kind, **left)
+    looks = {"It is the sum over the data ranks: the mean is asked for.": right * grid.dp}
+    if kind == "partial":
+        looks |= {
+            "Each tensor rank saw other tokens: sum over tp.": less(partial=False),
+            "Over tp it is a sum, not a mean.": right / grid.tp,
+        }
+    if kind == "tied":
+        looks |= {
+            "The other end of the pipeline holds it, too: sum the two.": less(tie=False),
+            "Over the two ends it is a sum, not a mean.": right / 2,
+            "It was added twice: on one stage there is one copy.": right * 2,
+        }
+        if grid.place(r)["pp"]:
+            looks["That is what the first stage had: the sum belongs on both."] = _other(
+                grid, r, own, name
+            )
+    looks |= {
+        "It is this rank's own: nothing of the other data ranks is in it. Is it written in place?": less(
+            data=False
+        ),
+        "Nothing was exchanged at all, or not in place.": own[r][name],
+        "It is averaged over dp twice.": right / grid.dp,
+    }
+    if kind in ("whole", "split"):
+        mean = sum(own[k][name] for k in oracle.line_of(grid, r, "tp")) / grid.tp
+        looks["It is a mean over tp, and not over dp: the replicas are along dp."] = mean
+        over = sum(oracle.summed(grid, own, k, name, kind) for k in oracle.line_of(grid, r, "tp"))
+        looks |= {
+            "It was summed over tp: copies are right already, and parts are not summands.": over,
+            "It was averaged over tp: parts of a matrix are no copies.": over / grid.tp,
+        }
+    looks |= {
+        "It is averaged over all ranks, not over the data ranks.": right * grid.dp / grid.size,
+        "Only the last micro-batch is in it.": oracle.summed(grid, last, r, name, kind),
+        "Only the first micro-batch is synchronised: what comes after it is this rank's own.": oracle.summed(
+            grid, first, r, name, kind
+        )
+        + own[r][name]
+        - first[r][name],
+    }
+    return looks
+
+
+def _other(grid: Grid, r: int, own, name: str) -> Tensor:
+    first = oracle.ends(grid, r)[0]
+    return sum(own[k][name] for k in oracle.line_of(grid, first, "dp")) / grid.dp
+
+
+def synchronize(yours) -> None:
+    """`synchronize(mesh, backward, micro_batches, grads, kinds)`: a step's gradients, as the optimizer wants them."""
+    ask(Synchronize(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 15 with a bug: one norm over a grid, on which gradients are parts, copies, ends and replicas.
+#
+# Looked at: the norm that is returned, every gradient, both the same on all ranks, bytes along data and in all.
+
+
+STAGES = 8  # of the case in which the first outweighs the others
+
+
+class ClipGrid(Exam):
+    name = "clip_grid"
+    right = "Grids of 1 to 8 ranks, above and below the limit, zeros: each gradient counts once; 4 real processes."
+    forbidden = oracle.FORBIDDEN
+    # factor 0: zeros
+    cases = tuple(
+        Case(d * p * t, f"dp {d} × pp {p} × tp {t}, {words}", (d, p, t, order, factor))
+        for d, p, t, order, factor, words in (
+            (2, 2, 2, "pp dp tp", 0.5, "above the limit"),
+            (1, 1, 1, "pp dp tp", 0.3, "one rank"),
+            (1, 1, 3, "pp dp tp", 0.7, "copies"),
+            (1, STAGES, 1, "pp dp tp", 0.6, "tied ends"),
+            (4, 1, 1, "pp dp tp", 0.8, "replicas"),
+            (2, 2, 2, "tp dp pp", 1.02, "just below the limit"),
+            (2, 1, 2, "dp pp tp", 0, "all gradients zero"),
+        )
+    )
+    processes = (Case(4, "4 real processes, pp 2 × tp 2", (1, 2, 2, "pp dp tp", 0.5)),)
+
+    def draw(self, case, rng):
+        d, p, t, order, factor = case.given
+        grid = Grid(d, p, t, order)
+        made = {}
+        own = []
+        kinds, shapes = oracle.held(grid, rng)
+        for rank in range(grid.size):
+            at, grads = grid.place(rank), {}
+            for name, kind in kinds[rank].items():
+                # what two ranks have under one key is equal
+                key = (name, at["tp"] if kind in ("split", "tied") else 0)
+                if key not in made:
+                    scale = 0 if not factor else 3 if kind == "tied" else 1
+                    made[key] = (
+                        torch.randn(shapes[name], generator=rng, dtype=torch.float64) * scale
+                    )
+                grads[name] = made[key].clone()
+            own.append(grads)
+        if p == STAGES:
+            _outweighed(own, kinds)
+        limit = factor * oracle.norm(grid, own, kinds) or 1.0
+        return [(list(case.given), grads, kinds[rank], limit) for rank, grads in enumerate(own)]
+
+    def run(self, comm: Comm, yours, given, grads, kinds, limit):
+        mine = {name: g.clone() for name, g in grads.items()}
+        kept = {name: g.detach() for name, g in mine.items()}
+        found = yours(Mesh(comm, *given[:4]), mine, dict(kinds), limit)
+        return {
+            "norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found,
+            "grads": kept,
+        }
+
+    def judge(self, case, args, outcome):
+        grid, limit = Grid(*case.given[:4]), args[0][3]
+        own, kinds = [grads for _, grads, _, _ in args], [kinds for _, _, kinds, _ in args]
+        want = oracle.norm(grid, own, kinds)
+        for r, got in enumerate(outcome.results):
+            self._norm(grid, r, got["norm"], want, own, kinds, limit)
+        factor = min(1.0, limit / (want + 1e-6))
+        for r, got in enumerate(outcome.results):
+            for name, kind in kinds[r].items():
+                self._scaled(
+                    r,
+                    name,
+                    kind,
+                    oracle.counts(grid, r, kind),
+                    got["grads"].get(name),
+                    own[r][name],
+                    factor,
+                )
+        for r, got in enumerate(outcome.results):
+            if got["norm"] != outcome.results[0]["norm"]:
+                raise Wrong(
+                    f"the norm is right but for rounding, and rounding differs: {outcome.results[0]['norm']!r} "
+                    f"on rank 0, {got['norm']!r} on rank {r}. Does each rank add up in an order of its own? "
+                    "Copies would drift apart."
+                )
+        oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
+        self._traffic(grid, outcome)
+
+    def _norm(self, grid: Grid, r: int, got, want: float, own, kinds, limit: float) -> None:
+        if isinstance(got, bool) or not isinstance(got, int | float):
+            raise Wrong(f"rank {r}: it should return the norm, a number, not {shown(got)}.")
+        got = real(got)
+        if abs(got - want) <= 1e-12 * want:
+            return
+        looks = _looks_of_norm(grid, r, own, kinds, want, limit).items()
+        text = next(
+            (words for words, x in looks if abs(got - x) <= 1e-5 * x),
+            "Who holds a part of it, and who a copy?",
+        )
+        digits = 12 if abs(got - want) <= 1e-5 * want else 6
+        raise Wrong(
+            f"rank {r} ({grid.name(r) or 'alone'}): the norm is {got:.{digits}g}, and should be "
+            f"{want:.{digits}g}. {text}"
+        )
+
+    def _scaled(
+        self, r: int, name: str, kind: str, counts: bool, got, g: Tensor, factor: float
+    ) -> None:
+        alike(r, got, g, f"the gradient of {name}")
+        if near(got, factor * g):
+            return
+        if not g.any():
+            raise Wrong(
+                f"rank {r}: the gradient of {name} ({kind}) was zero, and is {got.flatten()[0]:g} …. Is a norm "
+                "of 0 divided by, or inf multiplied with 0?"
+            )
+        scale = float((got * g).sum() / (g * g).sum())
+        if not near(got, scale * g):
+            raise Wrong(
+                f"rank {r}: the gradient of {name} is no multiple of what it was: clip the norm, not the "
+                "numbers."
+            )
+        still = (
+            "Nothing was scaled: in place, g.mul_(…)."
+            if counts
+            else "Who does not count a gradient must scale it all the same: copies stay equal."
+        )
+        text = {
+            1.0: still,
+            factor**2: "It was scaled twice.",
+            factor: "Nearly: is it min(1, limit / (norm + 1e-6)), and nothing rounded?",
+        }
+        hint = next((words for x, words in text.items() if abs(scale - x) < 1e-6), "")
+        if scale > 1:
+            hint = "Gradients below the limit stay as they are: the factor is at most 1."
+        digits = 12 if abs(scale - factor) < 1e-6 else 6
+        raise Wrong(
+            f"rank {r}: the gradient of {name} ({kind}) was scaled by {scale:.{digits}g}, and should be by "
+            f"{factor:.{digits}g}. {hint}".rstrip()
+        )
+
+    def _traffic(self, grid: Grid, outcome) -> None:
+        across = [pair for pair in outcome.sent if "dp" in grid.between(*pair[:2])]
+        if across:
+            raise Wrong(
+                f"the numbers are right, but {sum(x for *_, x in across)} bytes go between data ranks: they "
+                "have the same gradients. mesh.group('pp', 'tp') are the ranks of one replica."
+            )
+        n = grid.pp * grid.tp
+        most = grid.dp * max(2, n) * (n - 1) * 8
+        if outcome.nbytes() > most:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
+                f"bytes from each rank of a replica to each other is enough, {most} bytes."
+            )
+
+
+def _outweighed(own: oracle.Grads, kinds: oracle.Kinds) -> None:
+    """Each stage's square becomes less than half of the last bit of the first one's: before it they add up, after it
+    they vanish, so that an order of addition shows."""
+    large = _squares(own[0].values())
+    for grads, held in zip(own[1:], kinds[1:], strict=True):
+        small = [g for name, g in grads.items() if held[name] != "tied"]
+        scale = (0.45 * math.ulp(large) / _squares(small)) ** 0.5
+        for g in small:
+            g *= scale
+
+
+def _squares(some: Iterable[Tensor]) -> float:
+    return sum(float(g.square().sum()) for g in some)
+
+
+def _looks_of_norm(grid: Grid, r: int, own, kinds, want: float, limit: float) -> dict[str, float]:
+    """What a wrong norm looks like."""
+    part = lambda ranks=None, **more: oracle.norm(grid, own, kinds, ranks, **more)
+    each = [
+        _squares(own[k].values()) ** 0.5
+        for k in range(grid.size)
+        if grid.place(k)["dp"] == grid.place(r)["dp"]
+    ]
+    whole, tied = ("whole", "partial"), ("tied",)
+    return {
+        "Nearly: is something added up in float32? The gradients are float64.": want,
+        "It is the norm after clipping: return what it was before.": min(want, limit),
+        "It is the square: the root is missing.": want**2,
+        "It is the norm of this rank's gradients alone: each would scale by another factor.": _squares(
+            own[r].values()
+        )
+        ** 0.5,
+        "What is whole on every tensor rank was counted on each of them: one of them is enough.": part(
+            twice=whole
+        ),
+        "The tied gradient was counted on the first stage and on the last: once is enough.": part(
+            twice=tied
+        ),
+        "Copies over tp and the tied ends were counted on every rank that holds them.": part(
+            twice=whole + tied
+        ),
+        "The data ranks were counted, too: they are replicas.": want * grid.dp**0.5,
+        "Everything was counted wherever it is held: copies, ends and replicas.": part(
+            twice=whole + tied
+        )
+        * grid.dp**0.5,
+        "That is this stage's: the other stages have gradients, too.": part(
+            oracle.line_of(grid, r, "tp")
+        ),
+        "That is one tensor rank's: the parts of the others are missing.": part(
+            oracle.line_of(grid, r, "pp")
+        ),
+        "It is the sum of the ranks' norms. Squares add up, norms do not.": sum(each),
+        "The tied gradient is in it nowhere.": part(without="tied"),
+        "It is an average: squares add up, they are not averaged.": want
+        / (grid.pp * grid.tp) ** 0.5,
+    }
+
+
+def clip_grid(yours) -> None:
+    """`clip_grid(mesh, grads, kinds, limit)`: scales the gradients of a model on a grid; returns its norm before."""
+    ask(ClipGrid(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 15 about choosing: the fastest grid of a cluster that fits into memory.
+
+
+CHOOSE_FORBIDDEN = ("minidist.comm.mesh", *oracle.FORBIDDEN)
+MANY = 64, 8, 64, 48, 512, 2048
+
+
+def allowed(dp: int, pp: int, tp: int, node: int, heads: int, layers: int, batch: int) -> str:
+    """Why a grid cannot be, in words; empty: it can."""
+    if node % tp:
+        return f"groups of {tp} tensor ranks do not fit into nodes of {node}: some would lie across two"
+    if heads % tp:
+        return f"{heads} heads do not split over {tp} tensor ranks"
+    if layers % pp:
+        return f"{layers} layers do not split over {pp} stages"
+    if batch % dp:
+        return f"{batch} sequences do not split over {dp} replicas"
+    return ""
+
+
+def held(layers: int, hidden: int, tokens: int, dp: int, pp: int, tp: int) -> int:
+    """Bytes of a rank of the first stage: states of bf16 and Adam with ZeRO 1, and 2 bytes · (34/tp) a token and layer
+    for pp micro-batches under way, scores not kept (Korthikanti et al. 2022, sequence parallel)."""
+    psi = 12 * hidden**2 * layers // (pp * tp)
+    return 4 * psi + 12 * psi // dp + 34 * tokens * hidden // tp * (layers // pp) * pp
+
+
+def took(layers: int, hidden: int, tokens: int, batch: int, dp: int, pp: int, tp: int) -> float:
+    """Seconds of a step, roughly: 400 TFLOP/s, 370 and 50 GB/s."""
+    M, psi = batch // dp, 12 * hidden**2 * layers
+    compute = 6 * psi * tokens * M / (pp * tp) / 400e12 * (M + pp - 1) / M
+    tensor = 16 * (tp - 1) / tp * tokens * hidden * M * layers / pp / 370e9
+    return (
+        compute
+        + tensor
+        + 4 * (dp - 1) / dp * psi / (pp * tp) / 50e9
+        + 4 * M * tokens * hidden * (pp > 1) / 50e9
+    )
+
+
+class BestGrid(Exam):
+    name = "best_grid"
+    right = "Clusters of 1 to 96 GPUs, memory that decides, nodes of 6 and 8, one where nothing fits: the fastest grid."
+    forbidden = CHOOSE_FORBIDDEN
+    # gpus, node, heads, layers, batch, tokens, room
+    cases = tuple(
+        Case(1, words, given)
+        for words, given in (
+            ("64 GPUs, enough memory", (*MANY, 1.0)),
+            ("64 GPUs, little memory", (*MANY, 0.3)),
+            ("64 GPUs, very little memory", (*MANY, 0.05)),
+            ("one GPU", (1, 8, 8, 4, 16, 512, 1.0)),
+            ("48 GPUs in nodes of 6", (48, 6, 48, 24, 96, 2048, 0.3)),
+            ("heads that decide", (64, 8, 12, 24, 64, 2048, 0.1)),
+            ("layers that decide", (64, 8, 64, 9, 64, 2048, 0.1)),
+            ("a batch that decides", (96, 8, 64, 48, 6, 1024, 1.0)),
+            ("nothing fits", (*MANY, 0.0)),
+            ("to the byte", (*MANY, "exact")),
+        )
+    )
+
+    def draw(self, case, rng):
+        gpus, node, heads, layers, batch, tokens, room = case.given
+        hidden = heads * 128 + 128 * int(torch.randint(0, 9, (), generator=rng))
+        table = [
+            (
+                *one,
+                held(layers, hidden, tokens, *one),
+                took(layers, hidden, tokens, batch, *one)
+                * (1 + 0.02 * float(torch.rand((), generator=rng))),
+            )
+            for one in oracle.factors(gpus)
+            if not allowed(*one, node, heads, layers, batch)
+        ]
+        sizes = sorted(row[3] for row in table)
+        if room == "exact":
+            capacity = min(
+                table, key=lambda row: row[4] if row[3] > sizes[len(sizes) // 4] else 1e9
+            )[3]
+        else:
+            capacity = sizes[round(room * (len(sizes) - 1))] + 1000 if room else sizes[0] - 1
+        return [([gpus, node, heads, layers, batch], [list(row) for row in table], capacity)]
+
+    def run(self, comm: Comm, yours, shape, table, capacity):
+        rows, asked = {tuple(row[:3]): row[3:] for row in table}, []
+        gpus, node, heads, layers, batch = shape
+
+        def of(dp, pp, tp):
+            if dp * pp * tp != gpus:
+                raise ValueError(
+                    f"{dp}·{pp}·{tp} = {dp * pp * tp} ranks, and there are {gpus} GPUs"
+                )
+            if (dp, pp, tp) not in rows:
+                raise ValueError(
+                    f"dp {dp}, pp {pp}, tp {tp}: {allowed(dp, pp, tp, node, heads, layers, batch)}"
+                )
+            asked.append((dp, pp, tp))
+            return rows[dp, pp, tp]
+
+        found = yours(
+            *shape,
+            lambda dp, pp, tp: of(dp, pp, tp)[0],
+            lambda dp, pp, tp: of(dp, pp, tp)[1],
+            capacity,
+        )
+        return found, len(set(asked))
+
+    def judge(self, case, args, outcome):
+        shape, table, capacity = args[0]
+        got, asked = outcome.results[0]
+        fit = [row for row in table if row[3] <= capacity]
+        best = min(fit, key=lambda row: row[4], default=None)
+        if best is None:
+            if got is not None:
+                raise Wrong("nothing fits: it should return None.")
+            return
+        want = tuple(best[:3])
+        three = isinstance(got, tuple | list) and len(got) == 3
+        if not three or not all(isinstance(k, int | float) for k in got):
+            raise Wrong(
+                f"it returns {shown(got)}, and should return (dp, pp, tp), three whole numbers"
+                f"{': something fits.' if got is None else '.'}"
+            )
+        if tuple(got) != want:
+            self._other(tuple(got), want, table, capacity, shape)
+        if asked < len(table):
+            raise Wrong(
+                f"right, but only {asked} of {len(table)} grids were looked at: on another cluster the best "
+                "one may be among the rest."
+            )
+
+    def _other(self, got: tuple, want: tuple, table, capacity: int, shape) -> None:
+        rows = {tuple(row[:3]): row[3:] for row in table}
+        head = f"it returns {got}, and should return {want}. "
+        if got not in rows:
+            turned = next(
+                (
+                    p
+                    for p in (
+                        (got[0], got[2], got[1]),
+                        got[::-1],
+                        (got[1], got[0], got[2]),
+                        (got[2], got[0], got[1]),
+                        (got[1], got[2], got[0]),
+                    )
+                    if p == want
+                ),
+                None,
+            )
+            why = (
+                allowed(*got, *shape[1:]) if all(isinstance(k, int) and k > 0 for k in got) else ""
+            )
+            raise Wrong(
+                head
+                + (
+                    "The order is dp, pp, tp."
+                    if turned
+                    else f"That cannot be: {why or 'not these'}."
+                )
+            )
+        nbytes, seconds = rows[got]
+        if sorted(got) == sorted(want) and got != want and nbytes > capacity:
+            raise Wrong(
+                head
+                + f"It needs {nbytes:,} bytes, and there are {capacity:,}. Is the order dp, pp, tp?"
+            )
+        if nbytes > capacity:
+            raise Wrong(head + f"It needs {nbytes:,} bytes, and there are {capacity:,}.")
+        why = (
+            "It has the fewest bytes, not the fewest seconds. "
+            if nbytes == min(row[3] for row in table)
+            else ""
+        )
+        full = "What fits to the last byte, fits. " if rows[want][0] == capacity else ""
+        raise Wrong(head + f"{why}{full}It takes {seconds:.3g} s, the other {rows[want][1]:.3g} s.")
+
+
+def best_grid(yours) -> None:
+    """`best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity)`: (dp, pp, tp), or None."""
+    ask(BestGrid(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 15 in which numbers are foretold: bytes by axis, and what the worst place costs.
+
+
+class PredictHybrid(Prediction):
+    name = "predict_hybrid"
+
+
+def hybrid_slips(
+    d: int, p: int, t: int, layers: int, hidden: int, tokens: int, M: int, fast: float, slow: float
+) -> tuple[dict, dict]:
+    """dp, pp, tp; tokens of a micro-batch, M of them; bytes a second of NVLink and of a network card; bf16."""
+    N, here = 2 * tokens * hidden, layers / p
+    tensor, data = (
+        8 * (t - 1) / t * N * M * here,
+        2 * (d - 1) / d * 24 * hidden**2 * layers / (t * p),
+    )
+    pipeline = M * N
+    good, bad = tensor / fast + (data + pipeline) / slow, tensor / slow + (data + pipeline) / fast
+    values = {
+        "replica": p * t,
+        "tp_bytes": tensor,
+        "dp_bytes": data,
+        "pp_bytes": pipeline,
+        "good": good,
+        "bad": bad,
+        "ratio": bad / good,
+    }
+    slips = {
+        "replica": {
+            d: "That is how many replicas there are.",
+            d * p * t: "Those are all ranks.",
+            t: "That is one stage of it.",
+            p: "Each stage has tp ranks.",
+        },
+        "tp_bytes": {
+            tensor / 2: "Two all-reduces forward, two backward, 2 bytes a number.",
+            tensor * p: "A stage has layers/pp layers.",
+            tensor / M: "Every micro-batch.",
+            8 * N * M * here: "Nearly: the factor is 2(t−1)/t.",
+            tensor * t: "That is what the group sends: one rank is asked for.",
+            tensor / here: "That is one layer.",
+        },
+        "dp_bytes": {
+            data / 2: NUMBERS,
+            data * M: "Once a step: with no_sync.",
+            data * t: "Each tensor rank has 1/tp of the matrices.",
+            data * p: "Each stage has 1/pp of the layers.",
+            data * t * p: "A rank holds 1/(pp·tp) of the parameters.",
+            48 * hidden**2 * layers / (t * p): "Nearly: the factor is 2(d−1)/d.",
+            data * d: "One rank is asked for.",
+        },
+        "pp_bytes": {
+            2 * M * N: "The first stage sends activations only: gradients come to it.",
+            N: "Every micro-batch is sent.",
+            M * N / t: "Without sequence parallelism every tensor rank sends the whole.",
+            M * N / 2: NUMBERS,
+            M * N * t: "One rank is asked for.",
+        },
+        "good": {
+            (tensor + data + pipeline) / fast: "Only tensor stays in the node.",
+            bad: "That is the bad place.",
+            tensor / fast: "Data and pipeline take time, too.",
+            (tensor + data + pipeline) / slow: "Tensor has NVLink.",
+        },
+        "bad": {
+            (tensor + data + pipeline) / slow: "In this place data and pipeline have NVLink.",
+            good: "That is the good place.",
+        },
+        "ratio": {
+            good / bad: "Upside down.",
+            fast / slow: "That is the ratio of the links: not all is tensor's.",
+        },
+    }
+    return values, slips
+
+
+def predict_hybrid(replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio) -> None:
+    """dp 4 × pp 2 × tp 8; 32 layers of 8,192; 12 micro-batches of 4,096 tokens; 400 and 50 GB/s."""
+    values, slips = hybrid_slips(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
+    exam = PredictHybrid(
+        list(values), values, slips, "Ranks, bytes, seconds and their ratio, within 1 %."
+    )
+    ask(exam, replica, tp_bytes, dp_bytes, pp_bytes, good, bad, ratio)

@@ -1,0 +1,732 @@
+"""The exercises of lesson 17, Large batches: a schedule, LARS, LAMB over shards, the noise scale, clipping."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from minidist.comm.base import Comm
+from minidist.split import uneven
+
+from ..exam import Case, Exam, Other, Wrong, alike, near
+from ..guard import ask
+from ..oracles import large_batches as oracle
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# The exercise of lesson 17 about a schedule: warm-up, then a cosine to a floor, a function of the step.
+
+
+class LearningRate(Exam):
+    name = "learning_rate"
+    right = "every step of 6 schedules and beyond their ends, with and without warm-up, floors from 0 to 1."
+    forbidden = oracle.FORBIDDEN
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in (
+            ("20 steps, 5 of them warm-up", (20, 5, 0.1)),
+            ("12 steps without warm-up", (12, 0, 0.2)),
+            ("9 steps, floor 0", (9, 1, 0.0)),
+            ("30 steps, floor 1", (30, 7, 1.0)),
+            ("drawn at random", None),
+            ("drawn at random", None),
+        )
+    )
+
+    def draw(self, case, rng):
+        one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
+        order = torch.randperm(steps + 4, generator=rng).tolist()
+        return [((steps, warm, (1 + float(torch.rand((), generator=rng))) * 1e-4, floor), order)]
+
+    def run(self, comm: Comm, yours, given, order):
+        found = {t: yours(t, *given) for t in order}
+        return [
+            x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
+            for _, x in sorted(found.items())
+        ]
+
+    def judge(self, case, args, outcome):
+        (given, _), got = args[0], outcome.results[0]
+        want = [oracle.rate(t, *given) for t in range(given[0] + 4)]
+        for t, (x, right) in enumerate(zip(got, want, strict=True)):
+            if isinstance(x, bool | Other) or not isinstance(x, int | float):
+                raise Wrong(
+                    f"step {t}: it returns {x.kind if isinstance(x, Other) else x}, and should return a rate."
+                )
+            if not same_rate(x, right):
+                x = oracle.within(x)
+                looks = {
+                    text: [slip(u, *given) for u in range(given[0] + 4)]
+                    for text, slip in _fitting(given)
+                }
+                hint = next(
+                    (text for text, line in looks.items() if all(map(same_rate, got, line))), None
+                )
+                raise Wrong(
+                    f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
+                    f"step {t} has {x:.6g}, and should have {right:.6g}. "
+                    f"{hint or _where(t, x, right, *given[:2])}"
+                )
+
+
+def same_rate(x, right: float) -> bool:
+    """Equal but for rounding, as rates of 1e-4 are."""
+    return isinstance(x, int | float) and math.isclose(
+        oracle.within(x), right, rel_tol=1e-9, abs_tol=1e-13
+    )
+
+
+def _fitting(given) -> list:
+    return [
+        (text, slip)
+        for text, slip in oracle.rate_slips().items()
+        if given[1] or "first step" not in text
+    ]
+
+
+def _where(t: int, x: float, right: float, steps: int, warm: int) -> str:
+    if math.isclose(x, right, rel_tol=1e-6):
+        return "Nearly: is it calculated in float32, or rounded?"
+    if t < warm:
+        return "In the warm-up: peak · (t + 1)/warm."
+    if t >= steps:
+        return "After the end: floor · peak."
+    return "After the warm-up: x = (t − warm)/(steps − warm), and floor + (1 − floor)·(1 + cos πx)/2 of the peak."
+
+
+def learning_rate(yours) -> None:
+    """`learning_rate(t, steps, warm, peak, floor)`: the rate of step t."""
+    ask(LearningRate(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 17 about LARS: each matrix' step has a length of its own.
+#
+# Several steps with a rate that changes, so that what the momentum holds shows; weights and gradients of length 0, too.
+
+
+SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3))
+
+
+class LarsStep(Exam):
+    name = "lars_step"
+    right = "matrices and biases, 1 to 4 steps with rates that change, with and without decay, lengths of 0."
+    forbidden = oracle.FORBIDDEN
+    # steps, decay, momentum, zeros: weight, gradient
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in (
+            ("one step", (1, 0.0, 0.0, None, None)),
+            ("one step with decay", (1, 0.1, 0.0, None, None)),
+            ("4 steps with momentum and a warm-up", (4, 0.0, 0.9, None, None)),
+            ("3 steps with decay and momentum", (3, 0.2, 0.8, None, None)),
+            ("weights that are 0", (1, 0.1, 0.9, 0, None)),
+            ("a gradient that is 0", (2, 0.1, 0.9, None, 3)),
+        )
+    )
+
+    def draw(self, case, rng):
+        steps, decay, momentum, weight, gradient = case.given
+        dtype = torch.float32 if (steps, decay) == (1, 0.0) else torch.float64
+        drawn = lambda none: [
+            torch.randn(s, generator=rng, dtype=dtype) * (1 + 3 * i) * (i != none)
+            for i, s in enumerate(SHAPES)
+        ]
+        grads = [[g / (1 + i) for i, g in enumerate(drawn(gradient))] for _ in range(steps)]
+        rates = [0.3 * (k + 1) / steps for k in range(steps)]
+        return [
+            (
+                drawn(weight),
+                grads,
+                rates,
+                0.02 + 0.01 * float(torch.rand((), generator=rng)),
+                decay,
+                momentum,
+            )
+        ]
+
+    def run(self, comm: Comm, yours, weights, grads, rates, trust, decay, momentum):
+        velocities, found = [torch.zeros_like(w) for w in weights], []
+        mine = [w.detach() for w in weights], [v.detach() for v in velocities]  # of the same memory
+        for step, lr in zip(grads, rates, strict=True):
+            given = [g.clone() for g in step]
+            yours(list(mine[0]), given, list(mine[1]), lr, trust, decay, momentum)
+            found.append(
+                {
+                    "w": [w.clone() for w in weights],
+                    "v": [v.clone() for v in velocities],
+                    "g": given,
+                }
+            )
+        return found
+
+    def judge(self, case, args, outcome):
+        weights, grads, rates, *how = args[0]
+
+        def stepped(slip: str, k: int) -> oracle.Lars:
+            one = oracle.Lars(weights, slip)
+            for step, lr in zip(grads[: k + 1], rates, strict=False):
+                one.step(step, lr, *how)
+            return one
+
+        for k, (got, step) in enumerate(zip(outcome.results[0], grads, strict=True)):
+            right = stepped("", k)
+            where = f"step {k}: "
+            for i in range(len(weights)):
+                if not isinstance(got["g"][i], Tensor) or not got["g"][i].equal(step[i]):
+                    raise Wrong(f"{where}grads[{i}] was changed, and belongs to the caller.")
+            for name, letter in (("weights", "w"), ("velocities", "v")):
+                for i, want in enumerate(getattr(right, letter)):
+                    looks = lambda k=k, letter=letter, i=i: (
+                        (text, getattr(stepped(slip, k), letter)[i])
+                        for slip, text in oracle.LARS_SLIPS.items()
+                    )
+                    before = weights[i] if letter == "w" else torch.zeros_like(want)
+                    self._same(f"{where}{name}[{i}]", got[letter][i], want, before, looks)
+
+    def _same(self, what: str, got, want: Tensor, before: Tensor, looks) -> None:
+        if not isinstance(got, Tensor) or got.shape != want.shape or got.dtype != want.dtype:
+            raise Wrong(f"{what} is no longer a tensor of its shape and dtype.")
+        if same(got, want):
+            return
+        hint = next((text for text, x in looks() if same(got, x)), None)
+        if got.equal(before) and not hint:
+            hint = "It is as it was at the start: write in place, w.sub_(…), v.mul_(…).add_(…)."
+        raise Wrong(
+            f"{what}, of shape {tuple(want.shape)}, is wrong. "
+            f"{hint or 'v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place.'}"
+        )
+
+
+def same(got: Tensor, want: Tensor) -> bool:
+    """Equal but for rounding, or nan in the same places."""
+    if got.isnan().any() or want.isnan().any():
+        return got.isnan().equal(want.isnan()) and bool(got.isnan().all())
+    return near(got, want)
+
+
+def lars_step(yours) -> None:
+    """`lars_step(weights, grads, velocities, lr, trust, decay, momentum)`: a step of LARS, in place."""
+    ask(LarsStep(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 17 about LAMB where each rank has a piece of every parameter: norms are those of the whole.
+#
+# Looked at: weights and moments after every step, and what is sent: two numbers a parameter, in one all-reduce.
+
+
+LISTS = {"weights": "w", "means": "m", "squares": "v"}
+
+
+class LambStep(Exam):
+    name = "lamb_step"
+    right = "n = 1…5, 1 to 3 steps, uneven and empty pieces, plain ones, lengths of 0, one all-reduce; 3 processes."
+    forbidden = oracle.FORBIDDEN
+    # steps, numbers, plain, zeros, decay
+    cases = tuple(
+        Case(n, f"n = {n}, {what}", given)
+        for n, what, given in (
+            (1, "one step", (1, (12, 7), (False, True), None, 0.1)),
+            (3, "one step", (1, (12, 7, 10), (False, True, False), None, 0.1)),
+            (2, "3 steps", (3, (9, 4, 5), (False, False, True), None, 0.1)),
+            (4, "pieces that are empty", (2, (3, 11, 2), (False, False, True), None, 0.1)),
+            (3, "weights that are 0", (1, (6, 8), (False, False), "weights", 0.1)),
+            (
+                2,
+                "no decay, a gradient that is 0",
+                (2, (6, 30, 25, 40), (False, True, False, False), "gradients", 0.0),
+            ),
+            (5, "12 parameters", (3, tuple(range(5, 17)), (False, True, False) * 4, None, 0.1)),
+        )
+    )
+    processes = (Case(3, "3 real processes", (2, (7, 10), (False, True), None, 0.1)),)
+
+    def draw(self, case, rng):
+        steps, numbers, plain, zero, decay = case.given
+        drawn = lambda what: [
+            torch.randn(k, generator=rng, dtype=torch.float64)
+            * (2 + 5 * i)
+            * (i > 0 or what != zero)
+            for i, k in enumerate(numbers)
+        ]
+        cut = lambda some: [
+            [x.split(uneven(len(x), case.n))[r].clone() for x in some] for r in range(case.n)
+        ]
+        own = [[], *(cut(drawn("gradients")) for _ in range(steps))]
+        lr, one, two = torch.rand(3, generator=rng, dtype=torch.float64).tolist()
+        weights, how = (
+            cut(drawn("weights")),
+            (0.02 + lr / 20, (0.7 + one / 5, 0.9 + two / 20), 1e-3 * (1 + lr), decay),
+        )
+        return [
+            (weights[r], [step[r] for step in own[1:]], list(plain), *how) for r in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, weights, grads, plain, lr, betas, eps, decay):
+        means, squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+        kept, found = (weights, means, squares), []
+        for k, step in enumerate(grads):
+            given = [g.clone() for g in step]
+            # of the same memory
+            mine, mine_m, mine_v = ([x.detach() for x in some] for some in kept)
+            yours(
+                comm, mine, given, mine_m, mine_v, list(plain), k + 1, lr, tuple(betas), eps, decay
+            )
+            after = {
+                name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)
+            }
+            found.append(after | {"g": given})
+        return found
+
+    def judge(self, case, args, outcome):
+        n, (_, grads, plain, *how) = case.n, args[0]
+        whole = lambda pick: [torch.cat([pick(a)[i] for a in args]) for i in range(len(plain))]
+        weights = whole(lambda a: a[0])
+        steps = [whole(lambda a, k=k: a[1][k]) for k in range(len(grads))]
+
+        def stepped(slip: str, k: int) -> oracle.Lamb:
+            one = oracle.Lamb(weights, plain, n, slip)
+            for t, step in enumerate(steps[: k + 1]):
+                one.step(step, t + 1, *how)
+            return one
+
+        for k in range(len(grads)):
+            for r, results in enumerate(outcome.results):
+                self._rank(case, r, k, results[k], args[r], stepped)
+        self._sent(case, outcome, len(grads), len(plain))
+
+    def _rank(self, case, r, k, got, given, stepped) -> None:
+        right = stepped("", k)
+        where = f"rank {r}, step {k + 1}: "
+        for i, g in enumerate(given[1][k]):
+            if not isinstance(got["g"][i], Tensor) or not got["g"][i].equal(g):
+                raise Wrong(f"{where}grads[{i}] was changed, and belongs to the caller.")
+        for name in ("means", "squares", "weights"):
+            for i, want in enumerate(getattr(right, LISTS[name])):
+                piece = lambda x: x.split(uneven(len(x), case.n))[r]
+                x = got[name][i]
+                if (
+                    not isinstance(x, Tensor)
+                    or x.shape != piece(want).shape
+                    or x.dtype != want.dtype
+                ):
+                    raise Wrong(f"{where}{name}[{i}] is no longer a tensor of its shape and dtype.")
+                if same(x, piece(want)):
+                    continue
+                hint = next(
+                    (
+                        text
+                        for slip, text in oracle.LAMB_SLIPS.items()
+                        if same(x, piece(getattr(stepped(slip, k), LISTS[name])[i]))
+                    ),
+                    None,
+                )
+                raise Wrong(
+                    f"{where}{name}[{i}] ({'plain' if given[2][i] else 'not plain'}) is wrong. "
+                    f"{hint or self._rule(name, x, given[0][i])}"
+                )
+
+    def _rule(self, name: str, x: Tensor, before: Tensor) -> str:
+        if not x.any() or (name == "weights" and x.equal(before)):
+            return "It is as it was at the start: write in place, into the tensors that are given."
+        return {
+            "means": "m ← β₁m + (1 − β₁)g.",
+            "squares": "v ← β₂v + (1 − β₂)g².",
+            "weights": "w ← w − lr·‖w‖/‖u‖·u, with u = m̂/(√v̂ + eps) + decay·w and norms of the whole.",
+        }[name]
+
+    def _sent(self, case, outcome, steps: int, parameters: int) -> None:
+        n = case.n
+        most, count = (
+            max(2, n) * (n - 1) * 16 * parameters * steps,
+            max(outcome.messages(r) for r in range(n)),
+        )
+        if outcome.nbytes() > most:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes in {steps} "
+                f"steps: two squares of 8 bytes a parameter are enough, {most} bytes."
+            )
+        if count > 2 * (n - 1) * steps:
+            raise Wrong(
+                f"the numbers are right, but a rank sends {count} messages in {steps} steps: put the squares "
+                f"of all parameters into one tensor and one all-reduce, {2 * (n - 1) * steps}."
+            )
+
+
+def lamb_step(yours) -> None:
+    """`lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, decay)`: a step of LAMB, in place."""
+    ask(LambStep(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 17 about the noise scale: two unknowns from gradients of two sizes of batch.
+#
+# Looked at: both estimates, the average that is left in place, the same on all ranks, and bytes sent.
+
+
+class NoiseScale(Exam):
+    name = "noise_scale"
+    right = "n = 2…5, 1 to 32 samples a rank: |G|² and tr(Σ), the average in place, little more sent; 3 processes."
+    forbidden = oracle.FORBIDDEN
+    cases = (
+        *(
+            Case(n, f"n = {n}, {b} samples a rank", (b, True))
+            for n, b in ((3, 2), (2, 1), (4, 8), (5, 32))
+        ),
+        Case(2, "n = 2, 16 samples a rank, noise alone", (16, False)),
+    )
+    processes = (Case(3, "3 real processes", (4, True)),)
+
+    def draw(self, case, rng):
+        drawn = lambda: torch.randn(60, generator=rng, dtype=torch.float64)
+        b, signal = case.given
+        common = drawn()
+        return [
+            (common + (1 + r) * drawn() if signal else (1 - 1.9 * r) * common, b)
+            for r in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, grad, b):
+        mine = grad.clone()
+        # of the same memory: `grad.data = …` does not write into it
+        found = yours(comm, mine.detach(), b)
+        pair = list(found) if isinstance(found, tuple | list) else found
+        if isinstance(pair, list):
+            pair = [x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for x in pair]
+        return {"found": pair, "grad": mine}
+
+    def judge(self, case, args, outcome):
+        grads = [a[0] for a in args]
+        b = args[0][1]
+        n = case.n
+        mean = sum(grads) / n
+        for r, got in enumerate(outcome.results):
+            alike(r, got["grad"], mean, "grad")
+            if not near(got["grad"], mean):
+                looks = {
+                    "It is the sum: divide by n.": mean * n,
+                    "It is as it was: average it in place.": grads[r],
+                }
+                hint = next(
+                    (text for text, x in looks.items() if near(got["grad"], x)),
+                    "It is to be the mean.",
+                )
+                raise Wrong(f"rank {r}: grad is wrong. {hint}")
+            self._pair(r, got["found"], grads, b, n)
+        limit = (2 * (n - 1) * (mean.nbytes + 16) + max(2, n) * (n - 1) * 16) * 1.02
+        if outcome.nbytes() > limit:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {outcome.nbytes():,} bytes, and an "
+                f"average of the gradient and a few numbers more are {round(limit):,}. The ranks' squares are "
+                "numbers: send those, not the gradients."
+            )
+
+    def _pair(self, r: int, got, grads: list[Tensor], b: int, n: int) -> None:
+        if (
+            not isinstance(got, list)
+            or len(got) != 2
+            or not all(type(x) in (int, float) for x in got)
+        ):
+            raise Wrong(f"rank {r}: it should return two numbers, |G|² and tr(Σ).")
+        got = list(map(oracle.within, got))
+        want = oracle.terms(grads, b)
+        mean = sum(grads) / n
+        if close(got, want):
+            return
+        sq = lambda g: float((g * g).sum())
+        small = sum(map(sq, grads)) / n
+        big = sq(mean)
+        own = sq(grads[r])
+        solve = lambda s, l, x, y: ((y * l - x * s) / (y - x), (s - l) / (1 / x - 1 / y))
+        looks = {
+            "Those are for this rank's own |g|²: average it over the ranks.": solve(
+                own, big, b, n * b
+            ),
+            "The ranks' squares were added up: average them.": solve(small * n, big, b, n * b),
+            "Those are for norms, not for squares.": solve(
+                sum(sq(g) ** 0.5 for g in grads) / n, big**0.5, b, n * b
+            ),
+            "Those are in gradients of a rank: it has b samples, and all have n·b.": solve(
+                small, big, 1, n
+            ),
+            "The large batch has n·b samples, not n.": solve(small, big, b, n)
+            if n != b
+            else (0.0, 0.0),
+            "|g|² of the sum was taken: the large batch's gradient is the mean.": solve(
+                small, big * n * n, b, n * b
+            ),
+            "Small and large are swapped.": solve(big, small, b, n * b),
+            "|G|² is not that of the large batch, which still has noise: subtract tr(Σ)/(n·b).": (
+                big,
+                want[1],
+            ),
+            "The noise of one step may make |G|² negative; cut at 0 its mean over steps is too large, which is a bias.": (
+                max(0.0, want[0]),
+                want[1],
+            ),
+            "The second is to be tr(Σ), not B_noise.": (want[0], want[1] / want[0]),
+            "They are the other way round: first |G|², then tr(Σ).": want[::-1],
+            "tr(Σ) is the difference over (1/b − 1/(n·b)): that is the difference alone.": (
+                want[0],
+                small - big,
+            ),
+            "The large batch has noise, too: 1/b − 1/(n·b), not 1/b.": (want[0], (small - big) * b),
+            "The large batch has noise, too, and so neither is right.": (big, (small - big) * b),
+        }
+        hint = next(
+            (text for text, pair in looks.items() if close(got, pair)),
+            "E|g|² = |G|² + tr(Σ)/b before the average, and with n·b after it: two equations.",
+        )
+        raise Wrong(
+            f"rank {r}: |G|² and tr(Σ) are {got[0]:.6g} and {got[1]:.6g}, and should be {want[0]:.6g} and "
+            f"{want[1]:.6g}. {hint}"
+        )
+
+
+def close(got, want) -> bool:
+    """Both equal but for rounding, which a difference of squares makes larger."""
+    return all(abs(x - y) <= 1e-8 * max(1.0, abs(y)) for x, y in zip(got, want, strict=True))
+
+
+def noise_scale(yours) -> None:
+    """`noise_scale(comm, grad, b)`: averages `grad` in place; |G|² and tr(Σ)."""
+    ask(NoiseScale(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 17 in which numbers are foretold: rates, steps, samples, a ramp, a schedule, a message.
+
+
+class PredictLargeBatches(Prediction):
+    name = "predict_large_batches"
+
+
+def large_batches_slips(
+    rate: float,
+    k: int,
+    noise: int,
+    batch: int,
+    steps: float,
+    first: float,
+    last: float,
+    over: float,
+    total: float,
+    layers: int,
+) -> tuple[dict, dict]:
+    """Rates by two rules for a batch k times as large; steps and samples at `batch`, where the fewest are `steps`;
+    steps of a ramp; warm-up and a rate of a training of `total` tokens; bytes of a message for `layers` ratios."""
+    wave = (1 + math.cos(math.pi / 4)) / 2
+    whole = total / last
+    values = {
+        "linear": k * rate,
+        "root": math.sqrt(k) * rate,
+        "steps": steps * (1 + noise / batch),
+        "samples": steps * (batch + noise),
+        "ramp": over / (last - first) * math.log(last / first),
+        "warm": 0.005 * whole,
+        "quarter": 0.1 + 0.9 * wave,
+        "nbytes": 16 * layers,
+    }
+    slips = {
+        "linear": {
+            rate: "The batch is larger: the rate grows with it.",
+            values["root"]: "That is the root rule.",
+            rate / k: "The rate grows with the batch.",
+        },
+        "root": {
+            values["linear"]: "That is the linear rule.",
+            rate: "The rate grows with the batch.",
+            rate / math.sqrt(k): "The rate grows with the batch.",
+        },
+        "steps": {
+            steps * (1 + batch / noise): "That is the factor of samples.",
+            steps: "Those are the fewest.",
+            2 * steps: "That is at B = B_noise.",
+            steps * noise / batch: "And the fewest themselves: 1 + …",
+        },
+        "samples": {
+            steps * noise: "That is the least, with the smallest batches.",
+            steps
+            * batch: "Those are the fewest steps, times the batch: a batch of B takes more of them.",
+            values["steps"]: "Those are steps: how many samples has each?",
+            steps
+            * (1 + batch / noise): "Times a factor, but the fewest samples are steps · B_noise.",
+        },
+        "ramp": {
+            over / last: "That is without a ramp.",
+            over / first: "That is if the batch stayed small.",
+            2
+            * over
+            / (
+                first + last
+            ): "That is for the mean of both batches: steps are short where it is small.",
+            over / (last - first): "Times ln(last/first).",
+            over / (last - first) * math.log10(last / first): "The natural logarithm, ln.",
+        },
+        "warm": {
+            0.005 * total: "Those are tokens.",
+            0.5 * whole: "0.5 %, not a half.",
+            whole: "That is all of it.",
+            5 * whole / 1e5: "0.5 % is 0.005.",
+        },
+        "quarter": {
+            wave: "The floor is missing.",
+            0.1 + wave: "The cosine spans 0.9.",
+            0.1 + 0.9 * 0.75: "That is a line.",
+            0.55: "That is half of the way.",
+            0.1 + 0.9 * math.cos(math.pi / 4): "(1 + cos)/2, which goes from 1 to 0.",
+        },
+        "nbytes": {
+            8 * layers: "Two squares for each: of weights, and of the update.",
+            2 * layers: "Those are numbers: how many bytes has one?",
+            16.0: "For one parameter.",
+            4 * layers: "Two numbers for each, and 8 bytes.",
+        },
+    }
+    return values, slips
+
+
+def predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, nbytes) -> None:
+    """0.1 at a batch of 256, and 4,096; B_noise = 1,000, 5,000 steps at the fewest, B = 250; a ramp from 32 K to 3.2 M
+    over 4 B tokens; 0.5 % warm-up of 1.6 T tokens; a cosine to 10 %, after a quarter; 50 trust ratios."""
+    values, slips = large_batches_slips(
+        rate=0.1,
+        k=16,
+        noise=1000,
+        batch=250,
+        steps=5000,
+        first=32e3,
+        last=3.2e6,
+        over=4e9,
+        total=1.6e12,
+        layers=50,
+    )
+    right = "Rates, steps, samples, a ramp, a schedule and a message, within 1 %."
+    ask(
+        PredictLargeBatches(list(values), values, slips, right),
+        linear,
+        root,
+        steps,
+        samples,
+        ramp,
+        warm,
+        quarter,
+        nbytes,
+    )
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 17 with a bug: one norm over tensor-parallel ranks, on which some gradients are copies.
+#
+# Looked at: the norm that is returned, the gradients, copies that stay equal, bytes sent.
+
+
+class ClipCopies(Exam):
+    name = "clip_copies"
+    right = "n = 1…5, above and below the limit, copies alone, no copies: each gradient counts once; 3 processes."
+    forbidden = oracle.FORBIDDEN
+    # copied, limit over the norm
+    cases = tuple(
+        Case(n, f"n = {n}, {what}", given)
+        for n, what, given in (
+            (3, "above the limit", ((False, True, False), 0.5)),
+            (2, "below the limit", ((False, True), 1.2)),
+            (1, "one rank", ((True, False), 0.3)),
+            (4, "copies alone", ((True, True), 0.7)),
+            (5, "no copies", ((False, False, False), 0.1)),
+            (4, "below the limit, if copies count once", ((True, False, True), 1.05)),
+        )
+    )
+    processes = (Case(3, "3 real processes", ((True, False), 0.5)),)
+
+    def draw(self, case, rng):
+        copied, factor = case.given
+        drawn = lambda: torch.randn(
+            int(torch.randint(4, 9, (), generator=rng)), generator=rng, dtype=torch.float64
+        )
+        common = [drawn() if same else None for same in copied]
+        own = [[drawn() if c is None else c.clone() for c in common] for _ in range(case.n)]
+        return [(some, list(copied), factor * oracle.norm(own, list(copied))) for some in own]
+
+    def run(self, comm: Comm, yours, grads, copied, limit):
+        mine = [g.clone() for g in grads]
+        found = yours(comm, [g.detach() for g in mine], list(copied), limit)  # of the same memory
+        return {
+            "norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found,
+            "grads": mine,
+        }
+
+    def judge(self, case, args, outcome):
+        n, (_, copied, limit) = case.n, args[0]
+        own = [a[0] for a in args]
+        want = oracle.norm(own, copied)
+        for r, got in enumerate(outcome.results):
+            self._norm(r, got["norm"], want, own, copied, limit)
+        factor = min(1.0, limit / (want + 1e-6))
+        for r, got in enumerate(outcome.results):
+            for i, g in enumerate(own[r]):
+                alike(r, got["grads"][i], g, f"grads[{i}]")
+                if not near(got["grads"][i], factor * g):
+                    self._scaled(
+                        r, i, float((got["grads"][i] * g).sum() / (g * g).sum()), factor, copied[i]
+                    )
+        most = max(2, n) * (n - 1) * 8
+        if outcome.nbytes() > most:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
+                f"bytes from each rank to each other is enough, {most} bytes."
+            )
+
+    def _norm(
+        self, r: int, got, want: float, own: list[list[Tensor]], copied: list[bool], limit: float
+    ) -> None:
+        if isinstance(got, bool) or not isinstance(got, int | float):
+            raise Wrong(f"rank {r}: it should return the norm, a number.")
+        got = oracle.within(got)
+        if math.isclose(got, want, rel_tol=1e-6):
+            return
+        n, sq = len(own), lambda some: sum(float((g * g).sum()) for g in some)
+        cut = sum(sq([g for g, same in zip(some, copied, strict=True) if not same]) for some in own)
+        shared = sq([g for g, same in zip(own[0], copied, strict=True) if same])
+        looks = {
+            "Copies count once on every rank: each gradient is to count once.": cut + n * shared,
+            "Copies are not in it: they count, once.": cut,
+            "It is the norm of this rank's alone.": sq(own[r]),
+            "It is the square: the root is missing.": want**4,
+            "Squares add up, and are not averaged.": (cut + n * shared) / n,
+            "It is the norm after clipping: return what it was.": min(want, limit) ** 2,
+            "Norms were added up: squares add up.": sum(math.sqrt(sq(some)) for some in own) ** 2,
+            "Copies are divided by n² in it: a rank's share of the *square* is one n-th.": cut
+            + shared / n,
+        }
+        hint = next(
+            (text for text, x in looks.items() if math.isclose(got, math.sqrt(x), rel_tol=1e-6)),
+            "It is the root of the sum of squares, each gradient counted once.",
+        )
+        raise Wrong(f"rank {r}: the norm is {got:.6g}, and should be {want:.6g}. {hint}")
+
+    def _scaled(self, r: int, i: int, scale: float, factor: float, same: bool) -> None:
+        hint = ""
+        if abs(scale - 1) < 1e-9:
+            hint = (
+                "Copies are scaled, too, on every rank." if same else "It is as it was: g.mul_(…)."
+            )
+        elif math.isclose(scale, factor, rel_tol=1e-4):
+            hint = "Nearly: min(1, limit / (norm + 1e-6)), all of it in float64."
+        hint = (
+            "Below the limit nothing changes: the factor is at most 1."
+            if scale > 1.000001
+            else hint
+        )
+        raise Wrong(
+            f"rank {r}: grads[{i}] was scaled by {scale:.6g}, and should be by {factor:.6g}, in place. {hint}".rstrip()
+        )
+
+
+def clip_copies(yours) -> None:
+    """`clip_copies(comm, grads, copied, limit)`: scales all gradients to a norm of at most `limit`; what it was."""
+    ask(ClipCopies(), yours)

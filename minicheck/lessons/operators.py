@@ -1,0 +1,982 @@
+"""Graders of lesson 09: operators and graphs.
+
+`oracle` has the right numbers, and those of mistakes; `seen` counts what an answer makes, keeps and multiplies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.functional import gelu
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from minidist.comm.base import Comm
+from minidist.comm.charge.flops import operator, tensors
+
+from ..exam import Case, Exam, Other, Wrong, kind_of, near
+from ..guard import ask
+from ..oracles import operators as oracle
+from .predictions import NUMBERS, Prediction
+
+# ------------------------------------------------------------
+# Is a tensor near enough to the right one? If not: what does the mistake look like?
+
+
+FORBIDDEN = (
+    "minidist.study",
+    "minidist.train",
+    "minidist.parallel",
+    "minicheck.oracles.operators",
+    "minidist.comm.charge.charge",
+)
+
+
+def number(got) -> bool:
+    return isinstance(got, int | float) and not isinstance(got, bool)
+
+
+def kind(got) -> str:
+    """Of what type it is, in words."""
+    return kind_of(got)
+
+
+def close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str) -> None:
+    """Raise Wrong unless `got` is a tensor of `want`'s shape and dtype, and equal but for rounding.
+
+    looks: what it looks like: the numbers that it would be.  otherwise: said where it looks like none.
+    """
+    if got is None:
+        raise Wrong(f"{name} is None. Is there a `return`?")
+    if isinstance(got, Other) and got.kind.startswith("meta"):
+        raise Wrong(
+            f"{name} came out of no operator that the meter saw: compute it with PyTorch, in the open."
+        )
+    if not isinstance(got, Tensor):
+        raise Wrong(f"{name} is of type {kind(got)}, and should be a tensor.")
+    for what, is_, should in (
+        ("shape", tuple(got.shape), tuple(want.shape)),
+        ("dtype", got.dtype, want.dtype),
+    ):
+        if is_ != should:
+            raise Wrong(f"{name} has {what} {is_}, and should have {should}.")
+    if near(got, want) and got.isfinite().all():
+        return
+    found = next((text for text, x in looks.items() if _as(got, x) and not near(x, want)), None)
+    if found is None and not got.isfinite().all():
+        found = "There is inf or nan in it: is m subtracted before exp? And is −inf − −inf avoided?"
+    at = (got - want).abs().nan_to_num(torch.inf).reshape(-1).argmax()
+    raise Wrong(
+        f"{name} is wrong: {got.reshape(-1)[at]:.6g} where {want.reshape(-1)[at]:.6g} should be. "
+        f"{found or otherwise}"
+    )
+
+
+def _as(got: Tensor, look: Tensor) -> bool:
+    return (
+        got.shape == look.shape
+        and torch.equal(got.isfinite(), look.isfinite())
+        and near(got.nan_to_num(0, 0, 0), look.nan_to_num(0, 0, 0).to(got.dtype))
+    )
+
+
+def kept(after, before: Tensor, name: str) -> None:
+    """Raise Wrong if an argument was written to."""
+    if not isinstance(after, Tensor) or not after.equal(before):
+        raise Wrong(f"{name} was changed, and belongs to the caller: work on a copy.")
+
+
+def told(seen: dict, name: str) -> None:
+    """Raise Wrong where a result was made of numbers taken out of tensors."""
+    if seen["left"] > seen["may_leave"]:
+        raise Wrong(
+            f"{name} is right, but {seen['left']} numbers were taken out of tensors (item(), or an if), one by "
+            "one: compute with whole tensors."
+        )
+
+
+# ------------------------------------------------------------
+# What an answer makes, keeps and multiplies, in a process of its own, where numbers exist for the meter alone.
+#
+# Problem: a dispatch mode sees PyTorch's operators, but an answer may switch it off, start a thread, or go to numpy.
+# Idea: the answer gets meta tensors, which have no numbers. The mode has those, a memory for each meta storage, and does
+# every operator on them. What is computed out of its sight is computed on nothing.
+#
+# Storages are counted once, however many tensors view them, and only those that the answer's operators made.
+
+
+LEAVES = "_local_scalar_dense"  # `x.item()`, `float(x)`, `if x:`
+NO_NUMBERS = ("meta", "unallocated")  # what PyTorch says where numpy, or a list, wants numbers
+
+
+class Unseen(ValueError):
+    """Something was not done by PyTorch's operators, before the meter's eyes."""
+
+
+class Memory(NamedTuple):
+    """The numbers of a meta storage, which is alive until `of` has expired. made: bytes, 0 if it was given."""
+
+    of: StorageWeakRef
+    numbers: UntypedStorage
+    made: int
+
+
+class Seen(TorchDispatchMode):
+    """flops: of products.  edge: the largest extent of a product's matrix.  largest: bytes of the largest storage made.
+    peak: of all alive at once.  names: of operators.  left: numbers that were taken out of tensors, of which so many
+    may_leave.  shapes: of what was made.  readings: the places in `given` of the tensors that were read, in turn."""
+
+    def __init__(self, given: list[Tensor]):
+        super().__init__()
+        self.flops = self.edge = self.largest = self.peak = self.left = 0
+        self.names: set[str] = set()
+        self.shapes: set[tuple[int, ...]] = set()
+        self.readings: list[int] = []
+        self._memory: dict[int, Memory] = {}
+        self.given = [self.give(x) for x in given]
+        self.may_leave = max(16, sum(x.numel() for x in given) // 4)
+        self._places = {x.untyped_storage()._cdata: i for i, x in enumerate(self.given)}
+
+    def ask(self, yours: Callable, *args: Any) -> Any:
+        """The answer's result for tensors of `given`. Unseen where it wants their numbers elsewhere."""
+        try:
+            with self, _Lists(self):
+                return yours(*args)
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            if not any(word in str(error) for word in NO_NUMBERS):
+                raise
+            told = (
+                "numbers leave PyTorch here: compute with its operators alone, which the meter sees"
+            )
+            raise Unseen(told).with_traceback(error.__traceback__) from error
+
+    def give(self, x: Tensor) -> Tensor:
+        """A meta tensor with the numbers of `x`, for the answer; nobody else holds it."""
+        return self._meta(x, {}, made=False)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, known = kwargs or {}, operator(func)
+        if known.composite:  # in inference mode operators arrive whole
+            with self:
+                return func.decompose(*args, **kwargs)
+        if torch.Tag.inplace_view in func.tags:  # numbers stay where they are
+            return func(*args, **kwargs)
+        if kwargs.get("device") is not None:
+            kwargs = kwargs | {"device": "cpu"}
+        read = [x for x in tensors((args, *kwargs.values())) if x.is_meta]
+        real = {id(x): self._real(x) for x in read}
+        numbers = lambda x: real.get(id(x), x)
+        given, options = (
+            _mapped(args, numbers),
+            {key: _mapped(value, numbers) for key, value in kwargs.items()},
+        )
+        found = func(*given, **options)
+        self._count(known, read, given, options, found)
+        same = {id(real[id(x)]): x for x in read}  # what is changed in place is returned
+        homes = {real[id(x)].untyped_storage()._cdata: x for x in read}
+        out = _mapped(
+            found, lambda y: same[id(y)] if id(y) in same else self._meta(y, homes, made=True)
+        )
+        self.peak = max(self.peak, self.alive())
+        return out
+
+    def _count(self, known, read: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
+        self.names.add(known.name)
+        self.left += known.name == LEAVES
+        if known.formula is not None:
+            self.flops += known.formula(args, kwargs, out)
+            self.edge = max(self.edge, *(size for x in tensors((args, out)) for size in x.shape))
+        if not known.free:
+            self.shapes.update(tuple(x.shape) for x in tensors((out,)))
+            places = (self._places.get(x.untyped_storage()._cdata) for x in read)
+            self.readings += [i for i in places if i is not None and self.readings[-1:] != [i]]
+
+    def _meta(self, y: Tensor, homes: dict[int, Tensor], made: bool) -> Tensor:
+        """A tensor without numbers that lies as `y` does; in one of `homes`, which lie in the same memory, or anew."""
+        numbers = y.untyped_storage()
+        home = homes.get(numbers._cdata)
+        if home is None:
+            home = homes[numbers._cdata] = torch.empty(
+                numbers.nbytes(), dtype=torch.uint8, device="meta"
+            )
+            memory = Memory(
+                StorageWeakRef(home.untyped_storage()), numbers, numbers.nbytes() * made
+            )
+            self._memory[home.untyped_storage()._cdata] = memory
+            self.largest = max(self.largest, memory.made)
+        with torch.inference_mode(False):  # where the answer is in it, a view could not be one
+            empty = torch.empty(0, dtype=y.dtype, device="meta")
+            return empty.set_(home.untyped_storage(), y.storage_offset(), y.shape, y.stride())
+
+    def _real(self, x: Tensor) -> Tensor:
+        if not self.knows(x):
+            raise Unseen(
+                "a tensor came out of no operator that the meter saw: compute it with PyTorch, in the open"
+            )
+        numbers = self._memory[x.untyped_storage()._cdata].numbers
+        return torch.empty(0, dtype=x.dtype).set_(numbers, x.storage_offset(), x.shape, x.stride())
+
+    def knows(self, x: Any) -> bool:
+        """Whether `x` is a tensor that came out of an operator it saw, or was given."""
+        memory = (
+            self._memory.get(x.untyped_storage()._cdata)
+            if isinstance(x, Tensor) and x.is_meta
+            else None
+        )
+        return memory is not None and not memory.of.expired()
+
+    def alive(self, without: Any = None) -> int:
+        """Bytes of what was made and is still held, but for the numbers of `without`."""
+        for key in [key for key, memory in self._memory.items() if memory.of.expired()]:
+            del self._memory[key]
+        apart = self.knows(without) and self._memory[without.untyped_storage()._cdata].made
+        return sum(memory.made for memory in self._memory.values()) - (
+            without.nbytes if apart else 0
+        )
+
+    def plain(self, value: Any) -> Any:
+        """A copy of `value`, tensors with the numbers that they have now; what the meter does not know is left."""
+        with _disable_current_modes():
+            return _mapped(value, lambda x: self._real(x).clone() if self.knows(x) else x)
+
+
+class _Lists(TorchFunctionMode):
+    """`x.tolist()`, which is no operator: numbers leave, and are counted."""
+
+    def __init__(self, seen: Seen):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is not Tensor.tolist:
+            return func(*args, **(kwargs or {}))
+        self.seen.left += args[0].numel()
+        return self.seen.plain(args[0]).tolist()
+
+
+def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
+    """`value` with `fn` done to its tensors, also to those in lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return fn(value)
+    if type(value) is dict:
+        return {key: _mapped(one, fn) for key, one in value.items()}
+    return (
+        type(value)([_mapped(one, fn) for one in value]) if type(value) in (list, tuple) else value
+    )
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 09 about numbers of operators: their time on a device, and what fusion saves.
+
+
+WALLS = ("launch", "memory", "compute")
+DEVICES = (
+    {"launch": 5e-6, "bandwidth": 3.35e12, "peak": 67e12},
+    {"launch": 4e-6, "bandwidth": 0.9e12, "peak": 125e12},
+    {"launch": 2e-6, "bandwidth": 0.4e12, "peak": 5e12},
+)
+
+
+class Roofline(Exam):
+    name = "roofline"
+    right = "3 devices, 3 walls: seconds, and what bounds."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(1, f"device {i}, {wall}-bound", (i, wall)) for i in range(3) for wall in WALLS
+    )
+
+    def draw(self, case, rng):
+        i, wall = case.given
+        device, launches = DEVICES[i], int(torch.randint(2, 30, (), generator=rng))
+        share = {
+            w: 10.0 if w == wall else float(torch.rand((), generator=rng)) * 6 + 2 for w in WALLS
+        }
+        unit = launches * device["launch"] / share["launch"]
+        nbytes, flops = (
+            share["memory"] * unit * device["bandwidth"],
+            share["compute"] * unit * device["peak"],
+        )
+        return [(launches, int(nbytes), int(flops), device)]
+
+    def run(self, comm: Comm, yours, launches, nbytes, flops, device):
+        return yours(launches, nbytes, flops, device)
+
+    def judge(self, case, args, outcome):
+        found, (launches, nbytes, flops, device) = outcome.results[0], args[0]
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise Wrong(
+                f"the result is {kind(found)}, and should be seconds and a word. Is there a `return`?"
+            )
+        (got, word), (want, wall) = found, oracle.seconds(launches, nbytes, flops, device)
+        if not number(got) or not isinstance(word, str):
+            raise Wrong(
+                f"the result is ({kind(got)}, {kind(word)}), and should be a number and a word."
+            )
+        start = launches * device["launch"]
+        memory = nbytes / device["bandwidth"]
+        compute = flops / device["peak"]
+        looks = {
+            start
+            + memory
+            + compute: "Bytes and FLOPs go on at the same time: the longer of the two counts.",
+            device["launch"] + max(memory, compute): "There are several launches.",
+            max(memory, compute): "The launches are missing.",
+            start + memory: "FLOPs take time, too.",
+            start + compute: "Bytes take time, too.",
+            max(start, memory, compute): "The launches come on top.",
+            start + min(memory, compute): "The longer of the two counts.",
+            want * 1e6: "Seconds, not µs.",
+            launches * want: "Bytes and FLOPs are those of all launches together.",
+            start
+            + launches
+            * max(memory, compute): "Bytes and FLOPs are those of all launches together.",
+        }
+        got = max(min(got, 1e300), -1e300)  # an int may be larger than every float
+        if not abs(got - want) <= 1e-9 * want:  # nan, too
+            said = next(
+                (text for value, text in looks.items() if abs(got - value) <= 1e-9 * value), ""
+            )
+            raise Wrong(
+                f"{got:.4g} s, and it should be {want:.4g} s. {said or 'Compare with the formula above.'}"
+            )
+        if word != wall:
+            raise Wrong(
+                f"the word is {word!r}, and should be {wall!r}: launches take {start:.3g} s, bytes "
+                f"{memory:.3g} s, FLOPs {compute:.3g} s."
+            )
+
+
+class Fused(Exam):
+    name = "fused"
+    right = "8 graphs: groups, and bytes of each."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(1, f"graph {i}, {n} operators", n) for i, n in enumerate((1, 3, 6, 6, 9, 9, 12, 12))
+    )
+
+    def draw(self, case, rng):
+        draw = lambda high: int(torch.randint(high, (), generator=rng))
+        names, operators = ["x", "w", "b"], []
+        for i in range(case.given):
+            product = draw(3) == 0 and i != 2
+            recent = names[-4:]
+            reads = [recent[-1], recent[draw(len(recent))]] if i else ["x", "w"]
+            operators.append(
+                (
+                    f"{'op' if draw(2) else 'mm'}{i}",
+                    "product" if product else "pointwise",
+                    reads,
+                    f"t{i}",
+                )
+            )
+            names.append(f"t{i}")
+        read = {name for one in operators for name in one[2]}
+        wanted = [one[3] for one in operators if one[3] not in read or draw(6) == 0]
+        sizes = {name: 1000 + 2 ** (i + 3) + draw(7) for i, name in enumerate(names)}
+        return [(operators, sizes, wanted)]
+
+    def run(self, comm: Comm, yours, operators, sizes, wanted):
+        found = yours(operators, sizes, wanted)
+        found = (
+            [tuple(one) if isinstance(one, list) else one for one in found]
+            if isinstance(found, list)
+            else found
+        )
+        return {"found": found, "given": (operators, sizes, wanted)}
+
+    def judge(self, case, args, outcome):
+        (operators, sizes, wanted), got = args[0], outcome.results[0]
+        found = got["found"]
+        if not isinstance(found, list) or any(
+            not isinstance(one, tuple) or len(one) != 2 for one in found
+        ):
+            raise Wrong(
+                f"the result is {kind(found)}, and should be a list of (names, bytes). Is there a `return`?"
+            )
+        if got["given"] != (operators, sizes, wanted):
+            raise Wrong("the arguments were changed, and belong to the caller.")
+        want, groups = oracle.fused(operators, sizes, wanted), oracle.runs(operators)
+        names, right = [one[0] for one in found], [one[0] for one in want]
+        if names != right:
+            raise Wrong(
+                f"the groups are {names}, and should be {right}. {_grouping(names, operators)}"
+            )
+        for (_, nbytes), (members, bytes_), group in zip(found, want, groups, strict=True):
+            if not number(nbytes) or nbytes != bytes_:
+                looks = oracle.byte_looks(group, operators, sizes, wanted)
+                said = looks.get(nbytes) if number(nbytes) else None
+                shown = nbytes if number(nbytes) else kind(nbytes)
+                raise Wrong(
+                    f"the group {members} moves {shown} bytes, and should move {bytes_}. "
+                    f"{said or 'Count tensors from outside once, and results that somebody outside needs.'}"
+                )
+
+
+def _grouping(names: list, operators: list) -> str:
+    """What is wrong with groups."""
+    if any(not isinstance(group, list) for group in names):
+        return "Each is a list of names."
+    flat, kinds = [name for group in names for name in group], {one[0]: one[1] for one in operators}
+    if flat != list(kinds):
+        return "Each operator is in one group, and the order is that of the list."
+    if any(len(group) > 1 and any(kinds[name] == "product" for name in group) for group in names):
+        return "A product is a kernel of its own."
+    return "Neighbours that are pointwise belong together."
+
+
+def roofline(yours) -> None:
+    """`roofline(launches, nbytes, flops, device)`: (seconds, "launch" | "memory" | "compute")."""
+    ask(Roofline(), yours)
+
+
+def fused(yours) -> None:
+    """`fused(operators, sizes, wanted)`: for each group (names, bytes that it moves)."""
+    ask(Fused(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 09 about a backward of one's own: bias and GELU, nothing kept but what was given.
+
+
+GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
+
+
+class BiasGelu(Exam):
+    name = "bias_gelu"
+    right = "5 shapes, float32 and float64, gradients of x and b; nothing is kept but x and b."
+    forbidden = FORBIDDEN
+    cases = (
+        Case(1, "x (6, 4)", ((6, 4), torch.float64, True)),
+        Case(1, "x (1, 3)", ((1, 3), torch.float64, True)),
+        Case(1, "x (2, 5, 4)", ((2, 5, 4), torch.float64, True)),
+        Case(1, "float32", ((40, 8), torch.float32, True)),
+        Case(1, "x needs no gradient", ((6, 4), torch.float64, False)),
+    )
+
+    def draw(self, case, rng):
+        shape, dtype, needs = case.given
+        drawn = [
+            2 * torch.randn(s, generator=rng, dtype=torch.float64).to(dtype)
+            for s in (shape, shape[-1:], shape)
+        ]
+        return [(*drawn, needs)]
+
+    def run(self, comm: Comm, yours, x, b, dy, needs):
+        seen = Seen([x, b, dy])
+        x, b, dy = seen.given
+        leaves = [x.requires_grad_(), b.requires_grad_()] if needs else [b.requires_grad_()]
+        y = seen.ask(yours, x, b)
+        held, result = seen.alive(y), y.detach() if isinstance(y, torch.Tensor) else y
+        graph = lambda: torch.autograd.grad(y, leaves, dy, allow_unused=True)
+        grads = seen.ask(graph) if isinstance(y, torch.Tensor) and y.requires_grad else None
+        found = seen.plain({"y": result, "grads": grads, "given": [x.detach(), b.detach()]})
+        return found | {"held": held, "left": seen.left, "may_leave": seen.may_leave}
+
+    def judge(self, case, args, outcome):
+        (x, b, dy, needs), got = args[0], outcome.results[0]
+        close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
+        for after, before, name in zip(got["given"], (x, b), "xb", strict=True):
+            kept(after, before, name)
+        told(got, "y")
+        if got["grads"] is None:
+            raise Wrong(
+                "y has no backward: does bias_gelu call BiasGelu.apply, and nothing with no_grad?"
+            )
+        dx, looks = dy * oracle.slope(x + b), oracle.dx_looks(dy, x, b)
+        if needs:
+            close(got["grads"][0], dx, "dx", looks, GELU_OTHERWISE)
+        over = tuple(range(x.dim() - 1))
+        close(
+            got["grads"][-1],
+            dx.sum(over),
+            "db",
+            {text: look.sum(over) for text, look in looks.items()}
+            | {
+                "It is the mean over rows: the sum is asked for.": dx.mean(over),
+                "That is one row's.": dx[(0,) * len(over)],
+                "That is minus the right one.": -dx.sum(over),
+            },
+            GELU_OTHERWISE,
+        )
+        if got["held"] > b.nbytes:
+            raise Wrong(
+                f"the numbers are right, but {got['held']} bytes are kept for backward beside x, b and y: save "
+                "x and b, and form x + b again."
+            )
+
+
+def bias_gelu(yours) -> None:
+    """`bias_gelu(x, b)`: F.gelu(x + b), whose backward needs x and b alone."""
+    ask(BiasGelu(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 09 about softmax in parts: its two numbers, and attention in tiles.
+
+
+SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
+
+
+class Normalizer(Exam):
+    name = "normalizer"
+    right = (
+        "rows of 1 to 24 parts, the largest number anywhere, parts of −inf: m and s in one reading."
+    )
+    forbidden = FORBIDDEN
+    cases = (
+        Case(1, "the largest number first", (3, [4, 4, 4], 0, torch.float64)),
+        Case(1, "the largest number last", (3, [4, 4, 4], 2, torch.float64)),
+        Case(1, "one part, below 0", (2, [5], 0, torch.float64)),
+        Case(
+            1,
+            "24 uneven parts, large numbers",
+            (5, [3, 1, 4, 1, 5, 9, 2, 6] * 3, 14, torch.float64),
+        ),
+        Case(1, "float32", (4, [6, 6, 3], 1, torch.float32)),
+        Case(1, "a part of −inf in the middle", (4, [3, 3, 3], 2, torch.float64)),
+        Case(1, "a part of −inf first", (4, [3, 3, 3], 1, torch.float64)),
+    )
+
+    def draw(self, case, rng):
+        rows, sizes, top, dtype = case.given
+        scale = 300 if "large numbers" in case.what else 1
+        parts = [
+            scale * torch.randn(rows, size, generator=rng, dtype=torch.float64).to(dtype)
+            for size in sizes
+        ]
+        if top or len(sizes) > 1:
+            parts[top][:, 0] += 3 * scale
+        if "below" in case.what:
+            parts[0] -= 20
+        if "−inf" in case.what:
+            parts[0 if "first" in case.what else 1][: rows // 2] = -math.inf
+        return [(parts,)]
+
+    def run(self, comm: Comm, yours, parts):
+        seen = Seen(parts)
+        pair = seen.ask(yours, list(seen.given))
+        m, s = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
+        return seen.plain({"m": m, "s": s, "parts": seen.given}) | {
+            "largest": seen.largest,
+            "peak": seen.peak,
+            "readings": seen.readings,
+            "left": seen.left,
+            "may_leave": seen.may_leave,
+        }
+
+    def judge(self, case, args, outcome):
+        (parts,), got = args[0], outcome.results[0]
+        for i, (after, before) in enumerate(zip(got["parts"], parts, strict=True)):
+            kept(after, before, f"parts[{i}]")
+        m, s = oracle.normalizer(parts)
+        looks = {
+            "That is the last part's.": parts[-1].amax(1),
+            "That is the first part's.": parts[0].amax(1),
+            "That is log Σ exp(x).": m + s.log(),
+        }
+        close(got["m"], m, "m", looks, "It is the largest number of each row.")
+        close(got["s"], s, "s", oracle.sums(parts), SOFTMAX_OTHERWISE)
+        told(got, "s")
+        self._one_by_one(parts, got)
+
+    def _one_by_one(self, parts, got):
+        most = max(part.nbytes for part in parts)
+        if len(parts) > 3 and got["largest"] > 1.5 * most:
+            raise Wrong(
+                f"the numbers are right, but a tensor of {got['largest']} bytes is made, and the largest part "
+                f"has {most}: look at one part at a time."
+            )
+        if len(parts) > 3 and got["peak"] > 6 * most:
+            raise Wrong(
+                f"the numbers are right, but {got['peak']} bytes are alive at once, and the largest part has "
+                f"{most}: look at one part at a time, and keep m and s alone."
+            )
+        twice = [i for at, i in enumerate(got["readings"]) if i in got["readings"][:at]]
+        if twice:
+            raise Wrong(
+                f"the numbers are right, but parts[{twice[0]}] is read again after others: m and s are to be "
+                "taken together, in one reading."
+            )
+
+
+class Attention(Exam):
+    name = "attention"
+    right = "queries, keys and tiles of 6 sizes, large scores, float32: exact, and nothing larger than q is made."
+    forbidden = FORBIDDEN
+    step = 10.0
+    sizes = ((7, 7, 2, 3), (6, 9, 3, 4), (5, 5, 4, 64), (9, 13, 3, 1), (136, 130, 8, 16))
+    cases = (
+        *(
+            Case(1, f"T = {T}, K = {K}, tile = {tile}", (T, K, d, tile, 1.0, torch.float64))
+            for T, K, d, tile in sizes
+        ),
+        Case(1, "scores of some thousand", (20, 24, 4, 5, 40.0, torch.float64)),
+        Case(1, "float32", (20, 24, 4, 5, 2.0, torch.float32)),
+    )
+
+    def draw(self, case, rng):
+        T, K, d, _, scale, dtype = case.given
+        drawn = [
+            torch.randn(rows, d, generator=rng, dtype=torch.float64).to(dtype) for rows in (T, K, K)
+        ]
+        drawn[1][-1] += drawn[0].mean(0)
+        return [(drawn[0] * scale * 1.5, drawn[1] * scale, drawn[2], case.given[3])]
+
+    def run(self, comm: Comm, yours, q, k, v, tile):
+        seen = Seen([x.clone() for x in (q, k, v)])
+        out = seen.ask(yours, *seen.given, tile)
+        names = sorted(name for name in seen.names if "attention" in name)
+        # not keys, nor values
+        rows = [shape for shape in seen.shapes if len(k) in shape and q.shape[1] not in shape]
+        found = seen.plain({"out": out, "given": seen.given}) | {
+            "names": names,
+            "rows": max(rows, default=None),
+        }
+        return found | {
+            key: getattr(seen, key)
+            for key in ("flops", "edge", "largest", "peak", "left", "may_leave")
+        }
+
+    def judge(self, case, args, outcome):
+        (q, k, v, tile), got = args[0], outcome.results[0]
+        for after, before, name in zip(got["given"], (q, k, v), "qkv", strict=True):
+            kept(after, before, name)
+        close(
+            got["out"],
+            oracle.attention(q, k, v),
+            "the result",
+            oracle.attention_looks(q, k, v, tile),
+            "Compare with the naive way on two tiles of one query.",
+        )
+        told(got, "the result")
+        if got["names"]:
+            raise Wrong(f"{got['names'][0]} is PyTorch's own: the exercise is about building it.")
+        if len(q) > 100:
+            self._memory(q, k, tile, got)
+
+    def _memory(self, q, k, tile, got):
+        most, whole = max(q.nbytes, k.nbytes), len(q) * len(k) * q.itemsize
+        if got["largest"] > most:
+            raise Wrong(
+                f"the numbers are right, but a tensor of {got['largest']:,} bytes is made, and q has {most:,}: "
+                f"a tile of scores has {tile * tile * q.itemsize:,}, all scores {whole:,}."
+            )
+        if got["edge"] > max(tile, q.shape[1]) or got["rows"]:
+            made = (
+                f"scores {got['rows']} are made"
+                if got["rows"]
+                else f"a product has an extent of {got['edge']}"
+            )
+            raise Wrong(
+                f"the numbers are right, but {made}, and a tile has ({tile}, {tile}): take {tile} queries and "
+                f"{tile} keys at a time."
+            )
+        if got["peak"] > 8 * most:
+            raise Wrong(
+                f"the numbers are right, but {got['peak']:,} bytes are alive at once, and {8 * most:,} are "
+                "plenty: are tiles of scores kept?"
+            )
+        want = 4 * len(q) * len(k) * q.shape[1]
+        if not 0.99 * want <= got["flops"] <= 1.01 * want:
+            raise Wrong(
+                f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {want:,} "
+                "are needed: two products a tile, each once."
+            )
+
+
+def normalizer(yours) -> None:
+    """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
+    ask(Normalizer(), yours)
+
+
+def attention(yours) -> None:
+    """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
+    ask(Attention(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 09 about a flat buffer: parameters and gradients as views, a step as one operator.
+
+
+RATE = 0.1
+
+
+def losses(params: list[Tensor], x: Tensor) -> Tensor:
+    """Every parameter's gradient is another one each step; an affine map of each is squared."""
+    return sum(
+        ((p * (i + 1) + x[: p.numel()].view(p.shape)) ** 2).sum() for i, p in enumerate(params)
+    )
+
+
+def places(views: list[Tensor | None], flat: Tensor) -> list[int | None]:
+    """Where each view begins in `flat`, in elements; None if it is none of it, or has gaps."""
+    key = flat.untyped_storage()._cdata
+    inside = lambda x: x is not None and x.untyped_storage()._cdata == key and x.is_contiguous()
+    return [x.storage_offset() - flat.storage_offset() if inside(x) else None for x in views]
+
+
+def shared(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors that have no gaps lie in the same memory, or in parts of it that overlap."""
+    same = a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return same and abs(a.storage_offset() - b.storage_offset()) < min(a.numel(), b.numel())
+
+
+class Flatten(Exam):
+    name = "flatten"
+    right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(1, f"shapes {shapes}", shapes)
+        for shapes in (
+            ((3, 2), (4,)),
+            ((5,),),
+            ((2, 3), (), (1,), (4, 2)),
+            ((7, 3), (3, 7), (3,), (2, 2, 2)),
+        )
+    )
+    cases += (Case(1, "a transposed parameter", ((4, 3), (3,), "t")),)
+
+    def draw(self, case, rng):
+        shapes = [shape for shape in case.given if shape != "t"]
+        dtype = torch.float32 if len(shapes) == 4 else torch.float64
+        values = [torch.randn(shape, generator=rng, dtype=dtype) for shape in shapes]
+        return [(values, "t" in case.given, torch.randn(3, 99, generator=rng, dtype=dtype))]
+
+    def run(self, comm: Comm, yours, values, transposed, xs):
+        seen = Seen([xs])
+        values = [values[0].T, *values[1:]] if transposed else values
+        params = [nn.Parameter(seen.give(v)) for v in values]
+        mine, old = list(params), [StorageWeakRef(p.untyped_storage()) for p in params]
+        pair = seen.ask(yours, mine)
+        held = seen.alive()
+        if (
+            not isinstance(pair, tuple | list)
+            or len(pair) != 2
+            or not all(isinstance(x, Tensor) for x in pair)
+        ):
+            return {"pair": kind(pair)}
+        flat, grads = pair
+        if not all(map(seen.knows, [flat, grads, *params])):
+            return {"pair": "", "knows": False}
+        same = len(mine) == len(params) and all(a is b for a, b in zip(mine, params, strict=True))
+        found = {
+            "pair": "",
+            "knows": True,
+            "values": seen.plain(params),
+            "same": same,
+            "held": held,
+            "trained": all(p.requires_grad for p in params)
+            and not flat.requires_grad
+            and not grads.requires_grad,
+            "places": places([p.detach() for p in params], flat),
+            "grads": places([p.grad for p in params], grads),
+            "shapes": [tuple(x.shape) for x in pair],
+            "dtypes": [str(x.dtype) for x in pair],
+            "zero": not bool(seen.plain(grads).any()),
+            "shared": shared(flat, grads),
+            "left": seen.left,
+            "may_leave": seen.may_leave,
+            "old": [ref.expired() for ref in old],
+        }
+        return found | {"steps": [self._step(seen, params, flat, grads, x) for x in seen.given[0]]}
+
+    def _step(self, seen, params, flat, grads, x):
+        """The parameters after a step of SGD on the two buffers."""
+
+        def step():
+            grads.zero_()
+            losses(params, x).backward()
+            flat.add_(grads, alpha=-RATE)
+
+        seen.ask(step)
+        return seen.plain(params)
+
+    def judge(self, case, args, outcome):
+        (values, transposed, xs), got = args[0], outcome.results[0]
+        values = [values[0].T, *values[1:]] if transposed else values
+        if got["pair"] != "":
+            raise Wrong(
+                f"the result is {got['pair']}, and should be two tensors, flat and grads. Is there a `return`?"
+            )
+        if not got["knows"]:
+            raise Wrong(
+                "flat, grads or a parameter came out of no operator that the meter saw: compute it with "
+                "PyTorch, in the open."
+            )
+        self._buffers(values, got)
+        for what, name in (("places", "p"), ("grads", "p.grad")):
+            at = 0
+            for i, (place, value) in enumerate(zip(got[what], values, strict=True)):
+                if place != at:
+                    where = (
+                        "is no view of it"
+                        if not number(place)
+                        else f"begins at element {place} of it"
+                    )
+                    raise Wrong(
+                        f"{name} of params[{i}] {where}: it should begin at {at}, one after the other, in "
+                        "order. Is it a view, or a copy?"
+                    )
+                at += value.numel()
+        self._rest(values, xs, got)
+
+    def _buffers(self, values, got):
+        total = sum(v.numel() for v in values)
+        for dtype, name in zip(got["dtypes"], ("flat", "grads"), strict=True):
+            if dtype != str(values[0].dtype):
+                raise Wrong(
+                    f"{name} has dtype {dtype}, and should have that of the parameters, {values[0].dtype}."
+                )
+        for shape, name in zip(got["shapes"], ("flat", "grads"), strict=True):
+            if shape != (total,):
+                raise Wrong(
+                    f"{name} has shape {shape}, and should have {(total,)}: all parameters' numbers, in a row."
+                )
+        if not got["same"]:
+            raise Wrong(
+                "the list of parameters was changed: the model has the old ones. Set p.data of each."
+            )
+        for i, (value, want) in enumerate(zip(got["values"], values, strict=True)):
+            looks = {"It is 0: were the values copied?": torch.zeros_like(want)}
+            if want.dim() == 2:
+                looks["It is transposed: flatten it row by row, as it is read."] = want.T.reshape(
+                    want.shape
+                )
+            close(value, want, f"params[{i}]", looks, "Is each view where its values were put?")
+        if got["shared"]:
+            raise Wrong("flat and grads lie in the same memory: gradients need their own.")
+        if not got["trained"]:
+            raise Wrong(
+                "a parameter has lost requires_grad, or a buffer has it: the parameters are trained, flat and "
+                "grads are memory. Work with p.detach()."
+            )
+
+    def _rest(self, values, xs, got):
+        if not got["zero"]:
+            raise Wrong("grads is not zero at the start: autograd adds to what is there.")
+        told(got, "flat")
+        if not all(got["old"]):
+            raise Wrong(
+                f"params[{got['old'].index(False)}]'s old memory is still held: two copies of the weights."
+            )
+        most = 2 * sum(v.nbytes for v in values)
+        if got["held"] > most:
+            raise Wrong(
+                f"{got['held']} bytes are held afterwards, and {most} are enough: flat, and grads."
+            )
+        leaves = [v.clone().requires_grad_() for v in values]
+        for i, (x, step) in enumerate(zip(xs, got["steps"], strict=True)):
+            grads = torch.autograd.grad(losses(leaves, x), leaves)
+            leaves = [
+                (p - RATE * g).detach().requires_grad_() for p, g in zip(leaves, grads, strict=True)
+            ]
+            for j, (found, p) in enumerate(zip(step, leaves, strict=True)):
+                close(
+                    found,
+                    p.detach(),
+                    f"params[{j}] after step {i + 1}",
+                    {},
+                    "Does autograd add to grads, and does the step move what the model uses?",
+                )
+
+
+def flatten(yours) -> None:
+    """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
+    ask(Flatten(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 09 about numbers: launches, bytes and memory, foretold.
+
+
+class PredictOperators(Prediction):
+    name = "predict_operators"
+
+
+def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict, dict]:
+    """AdamW in fp32 on an H100, an addition and a product in bf16, scores in bf16; and the usual slips."""
+    launch = 5e-6
+    bandwidth = 3.35e12
+    single = 67e12
+    half = 989e12
+    # ms
+    start, move = (
+        1e3 * 8 * tensors * launch,
+        lambda numbers: 1e3 * numbers * weights * 4 / bandwidth,
+    )
+    scores = heads * T * T * 2 / 2**20
+    edge = launch * bandwidth / 6
+    ridge = 3 * half / bandwidth
+    values = {
+        "launches": 8 * tensors,
+        "loop_ms": start + move(21),
+        "flat_ms": move(7) + 1e3 * launch,
+        "edge": edge,
+        "scores_mib": scores,
+        "ridge_n": ridge,
+    }
+    slips = {
+        "launches": {
+            tensors: "That is one a tensor: AdamW written out has eight.",
+            8: "That is foreach: the loop goes through the tensors.",
+            21 * tensors: "21 are the numbers moved: launches are eight a tensor.",
+        },
+        "loop_ms": {
+            start: "Those are the launches alone: the bytes come on top.",
+            move(21): "Those are the bytes alone: each launch comes on top.",
+            start + move(7): "Written out it moves 21 numbers a weight, not 7.",
+            max(start, move(21)): "A launch comes on top of its bytes.",
+            (start + move(21)) / 1e3: "In ms.",
+            start + move(21) / 4: NUMBERS,
+            start / 8 + move(21): "Eight launches a tensor.",
+        },
+        "flat_ms": {
+            move(9): "Nothing is to be copied: the gradients are in the buffer already.",
+            move(21): "In one pass each number is read and written once: 7.",
+            move(7) / 4: NUMBERS,
+            move(7) / 1e3: "In ms.",
+            move(4): "What is written moves, too: p, m and v.",
+            move(7) + start: "One launch is left.",
+        },
+        "edge": {
+            edge / 2: "bf16 has 2 bytes, not 4.",
+            edge * 6: "Those are bytes: three numbers of 2 bytes each.",
+            edge * 3: "It reads two and writes one: three numbers each.",
+            edge * 2: "It reads two and writes one: 6 bytes each.",
+            edge * 1.5: "It reads two and writes one.",
+        },
+        "scores_mib": {
+            scores / 2: "bf16 has 2 bytes.",
+            scores * 2: "bf16 has 2 bytes, not 4.",
+            scores / heads: "That is one head.",
+            scores * 2**20 / 1e6: "Those are MB = 10⁶: a MiB is 2²⁰ bytes.",
+            scores * 2**20: "In MiB, of 2²⁰ bytes.",
+            scores / 1024: "Those are GiB.",
+        },
+        "ridge_n": {
+            6 * half / bandwidth: "bf16 has 2 bytes, and a product 2n³ FLOPs: intensity is n/3.",
+            half
+            / bandwidth: "Those are FLOPs a byte: a product of n × n has 2n³ FLOPs and 6n² bytes.",
+            6 * single / bandwidth: "That is fp32.",
+            3 * single / bandwidth: "989 TFLOP/s in bf16: 67 are those of fp32.",
+            ridge / 3: "Three matrices move.",
+        },
+    }
+    return values, slips
+
+
+def predict_operators(launches, loop_ms, flat_ms, edge, scores_mib, ridge_n) -> None:
+    """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
+
+    launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
+    edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
+    T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
+    """
+    values, slips = operator_slips(weights=10**9, tensors=500, heads=16, T=8192)
+    exam = PredictOperators(list(values), values, slips, "Launches, times and memory, within 1 %.")
+    ask(exam, launches, loop_ms, flat_ms, edge, scores_mib, ridge_n)

@@ -1,0 +1,751 @@
+"""Graders of lesson 14: lists without a flush, versions of the weights, a stage that keeps them, and two versions.
+
+`words` of lesson 13 reads lists; the oracle of late gradients knows neither lists nor stages.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.functional import smooth_l1_loss
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minidist.comm.base import Comm
+from minidist.parallel.schedules import Action, in_flight, parse
+
+from ..exam import Case, Exam, Wrong, alike, kind_of, near
+from ..guard import ask
+from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
+from .pipelines import FORBIDDEN as BEFORE
+from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# The exercises of lesson 14 about lists: PipeDream's, and what can be read from any list with updates.
+#
+# Source: Narayanan et al. 2019, "PipeDream", sections 3.2 and 3.3.
+
+
+FORBIDDEN = (*BEFORE, "minicheck.oracles.pipedream")
+
+
+class NoFlush(Lists):
+    name = "no_flush"
+    forbidden = FORBIDDEN
+    right = "1 to 12 stages, 1 to 27 micro-batches: valid, no flush, an update after each backward, S − stage kept."
+
+    def allowed(self, stage, action):
+        if action.kind not in "FBU":
+            raise Wrong(f"stage {stage}: {action} is none of F, B and U: here backwards are whole.")
+
+    def judged(self, lists, S, M):
+        for stage, actions in enumerate(lists):
+            _updates(stage, actions, M)
+        keeps(lists, [min(M, S - stage) for stage in range(S)], "S − stage")
+        in_time(
+            lists,
+            3 * (M + S - 1),
+            f"3(M + S − 1) = {3 * (M + S - 1)}",
+            "F takes 1, B takes 2, and U nothing",
+        )
+        for stage, actions in enumerate(lists):
+            for kind, noun in (("F", "Forwards come"), ("B", "Backwards come")):
+                in_order(stage, actions, kind, noun)
+
+
+def _updates(stage: int, actions: list[Action], M: int) -> None:
+    """Raise Wrong unless each backward is followed by its update at once."""
+    count = sum(a.kind == "U" for a in actions)
+    if count != M:
+        flush = " One update at the end is a flush." if count == 1 else ""
+        raise Wrong(
+            f"stage {stage}: updates: {count}, for {M} micro-batches. Each micro-batch has its own.{flush}"
+        )
+    for i, action in enumerate(actions):
+        after = actions[i + 1] if i + 1 < len(actions) else None
+        if action.kind == "B" and after != Action("U", action.micro):
+            raise Wrong(
+                f"stage {stage}: after {action} comes {after}, and should come U{action.micro}: what comes "
+                "between them meets weights that are older than they need to be."
+            )
+
+
+SHAPES = (
+    ("1f1b", 4, 8, 1),
+    ("1f1b", 2, 5, 1),
+    ("1f1b", 1, 3, 1),
+    ("1f1b", 4, 2, 1),
+    ("1f1b", 3, 12, 3),
+    ("gpipe", 3, 4, 1),
+    ("naive", 3, 4, 1),
+    ("last in", 2, 13, 1),
+    ("1f1b", 6, 20, 2),
+)
+NAMES = {
+    "1f1b": "one forward, one backward",
+    "gpipe": "all forwards first",
+    "naive": "one micro-batch at a time",
+    "last in": "the last forward goes back first",
+}
+
+
+class OfLists(Exam):
+    """An answer reads lists of words. given: (kind, S, M, every)."""
+
+    forbidden = FORBIDDEN
+    step = 2.0
+    cases = (
+        *(
+            Case(1, f"{said(S, M)}, {NAMES[kind]}, an update every {every}", (kind, S, M, every))
+            for kind, S, M, every in SHAPES
+        ),
+        Case(1, "a schedule drawn at random"),
+    )
+
+    def rows(self, case, rng) -> list[list[str]]:
+        """The lists of all stages."""
+        pick = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        kind, S, M, every = case.given or ("1f1b", pick(3, 9), pick(9, 24), pick(1, 5))
+        return [updated(kind, s, S, M, every) for s in range(S)]
+
+
+class Staleness(OfLists):
+    name = "staleness"
+    right = "PipeDream's lists and others, 1 to 8 stages: the updates between a forward and its backward."
+
+    def draw(self, case, rng):
+        return [(self.rows(case, rng),)]
+
+    def run(self, comm: Comm, yours, rows):
+        return [yours(list(row)) for row in rows]
+
+    def judge(self, case, args, outcome):
+        for s, (row, got) in enumerate(zip(args[0][0], outcome.results[0], strict=True)):
+            first, second = before(row, "F"), before(row, "B")
+            want = [b - f for f, b in zip(first, second, strict=True)]
+            looks = {
+                "Those are the versions that the forwards meet.": first,
+                "Those are the versions that the backwards meet.": second,
+                "One too many: the update with the micro-batch's own gradient comes after its backward, and it is "
+                "added to what is there then.": [n + 1 for n in want],
+                "Those are actions between F and B: only updates count.": apart(row),
+                "Those are places between F and B: only updates count.": [
+                    n + 1 for n in apart(row)
+                ],
+            }
+            listed(f"stage {s}", got, want, looks, " ".join(row))
+
+
+def apart(row: list[str]) -> list[int]:
+    """Actions between a micro-batch's F and its B."""
+    return [
+        row.index(f"B{m}") - row.index(f"F{m}") - 1
+        for m in range(sum(word[0] == "F" for word in row))
+    ]
+
+
+def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
+    """Raise Wrong unless `got` is the list of numbers `want`."""
+    if got is None:
+        raise Wrong(f"{whose}: it returns None. Is there a `return`?")
+    if not isinstance(got, list | tuple) or not all(type(n) is int for n in got):
+        kind = kind_of(got)
+        raise Wrong(
+            f"{whose}: here is a {kind}, and should be a list of whole numbers, one for each micro-batch."
+        )
+    if list(got) != want:
+        hint = next((text for text, some in looks.items() if some == list(got)), "")
+        raise Wrong(
+            f"{whose}: {list(got)}, and should be {want}. {hint}".rstrip() + f"\nits list: {row}"
+        )
+
+
+class Needed(OfLists):
+    name = "needed"
+    right = (
+        "with stashing and with vertical sync, 1 to 8 stages: the version that each backward needs."
+    )
+    cases = tuple(
+        Case(
+            1, f"{case.what}, {'vertical sync' if vertical else 'stashing'}", (case.given, vertical)
+        )
+        for case in OfLists.cases
+        for vertical in (False, True)
+    )
+
+    def draw(self, case, rng):
+        given, vertical = case.given
+        return [(self.rows(case._replace(given=given), rng), vertical)]
+
+    def run(self, comm: Comm, yours, rows, vertical):
+        return yours([list(row) for row in rows], vertical)
+
+    def judge(self, case, args, outcome):
+        (rows, vertical), found = args[0], outcome.results[0]
+        if not isinstance(found, list | tuple) or len(found) != len(rows):
+            what = (
+                "None. Is there a `return`?"
+                if found is None
+                else f"{found!r:.60}, and not a list for each stage."
+            )
+            raise Wrong(f"it returns {what}")
+        own, first = [before(row, "F") for row in rows], before(rows[0], "F")
+        for s, (row, got) in enumerate(zip(rows, found, strict=True)):
+            looks = (
+                {"That is what the last stage used: stage 0's counts.": own[-1]}
+                if vertical and s == 0
+                else {}
+            )
+            looks |= {
+                "That is the newest version when the backward comes: needed is the one of the forward.": before(
+                    row, "B"
+                ),
+                "Those are the numbers of the micro-batches.": [*range(len(first))],
+                "That is with vertical sync.": first,
+                "That is the stage's own newest: with vertical sync all "
+                "stages use the one that stage 0 used.": own[s],
+            }
+            listed(f"stage {s}", got, first if vertical else own[s], looks, " ".join(row))
+
+
+def no_flush(yours) -> None:
+    """`no_flush(stage, S, M)`: a stage's list of words, F, B and U."""
+    ask(NoFlush(), yours)
+
+
+def staleness(yours) -> None:
+    """`staleness(words)`: for each micro-batch, the updates between its forward and its backward."""
+    ask(Staleness(), yours)
+
+
+def needed(yours) -> None:
+    """`needed(lists, vertical)`: for each stage and micro-batch, the version that its backward needs."""
+    ask(Needed(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 14 about a store of versions: what it hands out, and how many versions it keeps alive.
+#
+# Versions are counted by the memory of tensors of the weights' shape, whoever holds them.
+
+
+SHAPE = (23, 3)  # nothing else has this shape
+LATE = ("F0", "F1", "B1", "U1", "F2", "B2", "U2", "F3", "B0", "U0", "B3", "U3")
+
+
+class Made(TorchDispatchMode):
+    """Notes what is made as large as the weights; `alive()` counts what is still held, but for the caller's own."""
+
+    def __init__(self, given: list[Tensor]):
+        super().__init__()
+        self.size, self.made = given[0].numel(), {}
+        self.given = {x.untyped_storage()._cdata for x in given}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if (
+                isinstance(x, Tensor)
+                and x.numel() >= self.size
+                and x.untyped_storage()._cdata not in self.given
+            ):
+                storage = x.untyped_storage()
+                copies = storage.nbytes() // (self.size * x.itemsize)
+                self.made[storage._cdata] = StorageWeakRef(storage), copies
+        return out
+
+    def alive(self) -> int:
+        """How many weights have room in the memories that are held, however many tensors stand in each."""
+        return sum(copies for memory, copies in self.made.values() if not memory.expired())
+
+
+class Store(Exam):
+    name = "store"
+    right = "lists of 1 to 6 stages: a backward has its forward's weights, no version is changed or kept too long."
+    forbidden = FORBIDDEN
+    step = 4.0
+    cases = (
+        *(
+            Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every))
+            for s, S, M, every in (
+                (0, 2, 4, 1),
+                (0, 1, 3, 1),
+                (2, 3, 4, 1),
+                (0, 4, 9, 1),
+                (1, 4, 8, 2),
+                (2, 6, 14, 1),
+            )
+        ),
+        Case(1, "a list in which micro-batch 0 goes back late", None),
+    )
+
+    def draw(self, case, rng):
+        row = updated("1f1b", *case.given) if case.given else [*LATE]
+        rate = (1 + int(torch.randint(7, (), generator=rng))) / 8
+        drawn = lambda: torch.randn(SHAPE, generator=rng, dtype=torch.float64)
+        return [(row, drawn(), [drawn() for word in row if word[0] == "U"], rate)]
+
+    def run(self, comm: Comm, yours, row, weight, grads, rate):
+        mine = weight.clone()
+        steps = [g.clone() for g in grads]
+        seen = []
+        counts = []
+        with Made([mine, *steps]) as made:
+            for found in walk(yours(mine), row, steps, rate):
+                seen.append(copied(found))
+                del found
+                counts.append(made.alive())
+        return {
+            "seen": seen,
+            "counts": counts,
+            "weight": mine,
+            "grads": steps,
+            "changed": changed(yours, row, weight, grads, rate),
+            "mixed": mixed(yours, row, weight, grads, rate),
+        }
+
+    def judge(self, case, args, outcome):
+        (row, weight, grads, rate), got = args[0], outcome.results[0]
+        made = [weight]
+        for g in grads:
+            made.append(made[-1] - rate * g)
+        used, now = before(row, "F"), 0
+        for i, (word, found) in enumerate(zip(row, got["seen"], strict=True)):
+            m = int(word[1:])
+            now += word[0] == "U"
+            if word[0] in "FB":
+                where = f"action {i}, {word}"
+                self._handed(where, found, made, used[m], now, word[0], rate)
+        if not got["weight"].equal(weight):
+            raise Wrong(
+                "the tensor that was given was changed, and belongs to the caller: an update makes a new one."
+            )
+        if not all(map(torch.equal, got["grads"], grads)):
+            raise Wrong("a gradient was changed by `update`, and belongs to the caller.")
+        if got["changed"]:
+            raise Wrong(
+                f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
+                "Autograd holds this very tensor until then: make the next version elsewhere."
+            )
+        if got["mixed"]:
+            raise Wrong(
+                f"two stores, used in turn: {got['mixed']} of one returns other weights than its forward had. "
+                "Each store has versions of its own."
+            )
+        self._counted(row, used, got["counts"])
+
+    def _handed(
+        self, where: str, found, made: list[Tensor], want: int, now: int, kind: str, rate: float
+    ) -> None:
+        if isinstance(found, str):
+            raise Wrong(
+                f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}."
+            )
+        found = torch.tensor(found, dtype=torch.float64)
+        if near(found, made[want]):
+            return
+        step = made[0] - made[min(1, len(made) - 1)]
+        looks = {f"version {k}.": w for k, w in reversed([*enumerate(made)])}
+        looks["those of an update without the rate."] = made[0] - step / rate
+        looks["those of an update that climbs: subtract the gradient."] = made[0] + step
+        which = next((k for k, w in enumerate(made) if near(found, w)), None)
+        text = next(
+            (text for text, w in looks.items() if near(found, w)),
+            "no version that there ever was. Is a "
+            "tensor changed in place that others need, or a gradient not added to the newest?",
+        )
+        late = kind == "B" and which == now
+        hint = " That is the newest: backward needs the weights of its forward." if late else ""
+        raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
+
+    def _counted(self, row: list[str], used: list[int], counts: list[int]) -> None:
+        """Raise Wrong if more versions are alive than are needed, or fewer: then some are kept where none looks."""
+        last = {used[int(word[1:])]: i for i, word in enumerate(row) if word[0] == "B"}
+        now = 0
+        for i, (word, count) in enumerate(zip(row, counts, strict=True)):
+            now += word[0] == "U"
+            need = {now} | {v for v, at in last.items() if v < now and at > i}
+            text = f"after action {i}, {word}, of {' '.join(row)}, versions needed: {len(need)}, alive: {count}: "
+            if count > len(need):
+                raise Wrong(
+                    f"{text}the newest, and those of backwards still to come. A version is made by an "
+                    "update, not for each micro-batch, and goes with its last backward."
+                )
+            if count < len(need - {0}):  # version 0 is the caller's tensor
+                raise Wrong(
+                    f"{text}keep versions as the tensors they are, not as a copy in another form."
+                )
+
+
+def walk(store, row: list[str], grads: list[Tensor], rate: float):
+    """What a store returns, action by action; None for an update."""
+    steps = iter(grads)
+    for word in row:
+        if word[0] == "U":
+            store.update(next(steps), rate)
+            yield None
+        else:
+            yield (store.forward if word[0] == "F" else store.backward)(int(word[1:]))
+
+
+def changed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
+    """The first backward at which the tensor that its forward got is not what it was; "" if there is none."""
+    held = {}
+    for word, found in zip(row, walk(yours(weight.clone()), row, [g.clone() for g in grads], rate)):
+        if word[0] == "F":
+            held[word[1:]] = found, copied(found)
+        elif word[0] == "B" and copied(held[word[1:]][0]) != held.pop(word[1:])[1]:
+            return word
+    return ""
+
+
+def mixed(yours, row: list[str], weight: Tensor, grads: list[Tensor], rate: float) -> str:
+    """The first backward that gets other weights than its forward, where another store does the same; or ""."""
+    had, others = {}, walk(yours(-weight), row, grads, rate)
+    for word, found in zip(row, walk(yours(weight.clone()), row, grads, rate)):
+        if word[0] == "F":
+            had[word[1:]] = copied(found)
+        elif word[0] == "B" and copied(found) != had[word[1:]]:
+            return word
+        next(others)
+    return ""
+
+
+def copied(found) -> list | str:
+    """The numbers that were returned; what has none, in words."""
+    if isinstance(found, Tensor) and found.shape == SHAPE:
+        return found.tolist()
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {tuple(found.shape)}"
+    return "None" if found is None else f"something of type {type(found).__name__}"
+
+
+def store(yours) -> None:
+    """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
+    ask(Store(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 14 in which a stage trains without a flush. Lesson 13's, with updates and versions.
+#
+# Looked at: the last weights, the order of the work, messages, and how many graphs and versions are alive.
+
+
+LAYERS = 2
+
+
+class Product(nn.Module):
+    """x·w. Its graph holds the parameter itself, as a layer norm's does; nn.Linear's holds a view of old numbers."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class RunPipeDream(RunStage):
+    name = "run_pipedream"
+    right = (
+        "1 to 4 stages, up to 11 micro-batches: the weights of gradients S − 1 − stage updates late, or one more "
+        "where updates come later; two messages an edge and micro-batch; then 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = (
+        *(Case(S, said(S, M), ("1f1b", M)) for S, M in ((2, 4), (1, 3), (2, 1), (4, 11))),
+        Case(3, f"{said(3, 6)}, each update a forward later", ("late", 6)),
+    )
+    processes = (Case(3, "3 real processes, 5 micro-batches", ("1f1b", 5)),)
+
+    def draw(self, case, rng):
+        kind, M = case.given
+        given = super().draw(case._replace(given=("1f1b", M)), rng)
+        rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
+        rows = [delayed(row) if kind == "late" else row for row in rows]
+        rate = (1 + int(torch.randint(4, (), generator=rng))) / 16
+        return [
+            (weights, row, xs, ys, rate)
+            for row, (weights, _, xs, ys) in zip(rows, given, strict=True)
+        ]
+
+    def part(self, weights):
+        linear = nn.Linear(*weights[1].shape, bias=False)
+        linear.weight = nn.Parameter(weights[1].clone())
+        return nn.Sequential(Product(weights[0]), nn.Tanh(), linear)
+
+    def run(self, comm: Comm, yours, weights, order, xs, ys, rate):
+        counts = [0]
+
+        def counted(down, up, part, *rest):
+            with Made(list(part.parameters())) as made:
+                part.register_forward_pre_hook(lambda *_: counts.append(made.alive()))
+                yours(down, up, part, *rest, rate)
+
+        return super().run(comm, counted, weights, order, xs, ys) | {"versions": max(counts)}
+
+    def judge(self, case, args, outcome):
+        S, (kind, M) = case.n, case.given
+        for s, got in enumerate(outcome.results):
+            self._order(s, got["log"], [word for word in args[s][1] if word[0] != "U"])
+            if not got["xs"]:
+                raise Wrong(f"stage {s}: an input was changed: micro-batches belong to the caller.")
+        self._weights(args, [got["weights"] for got in outcome.results], int(kind == "late"))
+        self._messages(outcome, S, M, args[0][2][0].nbytes)
+        for s, got in enumerate(outcome.results):
+            self._memory(s, got["most"], args[s][1])
+            enough = LAYERS * 2 * (2 + in_flight(parse(" ".join(args[s][1]))))
+            if outcome.time is not None and got["versions"] > enough:  # in a World
+                raise Wrong(
+                    f"stage {s}: the weights are right, but {got['versions']} tensors of a weight's shape are "
+                    f"alive at once, and {enough} are plenty, with gradients. Is an old version kept after the "
+                    "backward that needed it?"
+                )
+            if got["under_way"]:
+                raise Wrong(
+                    f"stage {s}: it returns while {got['under_way']} of its sends are under way. Wait for all."
+                )
+
+    def _weights(self, args: list[tuple], found: list[list[Tensor]], more: int) -> None:
+        """more: updates by which gradients are later than in PipeDream's own list."""
+        S = len(args)
+        weights = [own[0] for own in args]
+        xs = args[0][2]
+        ys = args[-1][3]
+        rate = args[0][4]
+        want, looks = _expected(S, weights, xs, ys, rate, more)
+        # the last stage first: what is wrong goes on to the stages before
+        for s in reversed(range(S)):
+            for i, (got, right) in enumerate(zip(found[s], want[s], strict=True)):
+                if near(got, right):
+                    continue
+                if near(got, weights[s][i]):
+                    hint = "They are as they were at the start: put the newest version into `part` at the end."
+                else:
+                    hint = next(
+                        (text for text, rows in looks.items() if near(got, rows[s][i])),
+                        "Is the backward of "
+                        "each micro-batch made with the weights of its forward, and its gradient added to the "
+                        "newest weights, once?",
+                    )
+                late = S - 1 - s + more
+                raise Wrong(
+                    f"stage {s}: the last weights of layer {i} are not those of gradients that are {late} "
+                    f"update{'s' * (late != 1)} late. {hint}"
+                )
+
+
+def _expected(
+    S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float, more: int
+) -> tuple[list, dict[str, list]]:
+    """The last weights of each stage, and those of some mistakes."""
+    own = [S - 1 - s + more for s in range(S)]
+
+    def ends(late=own, rate=rate, **kwargs) -> list:
+        run = lambda used, x: (x @ used[0]).tanh() @ used[1].T
+        return late_weights(run, weights, xs, ys, smooth_l1_loss, late, rate, **kwargs)
+
+    early = "An update was made in B: make it when its U comes, which here is a forward later."
+    looks = {early: ends(range(S)[::-1])} if more else {}
+    looks |= {
+        "Gradients add up over the micro-batches: each update has one micro-batch's.": ends(
+            adds_up=True
+        ),
+        "All gradients are those of the weights at the start: update before the next forward.": ends(
+            [len(xs)] * S
+        ),
+        "Each gradient was added to the weights that made it: it goes to the newest.": ends(
+            onto_used=True
+        ),
+        f"The loss was divided by {len(xs)}: here every micro-batch has an update of its own.": ends(
+            rate=rate / len(xs)
+        ),
+        "The weights climb: subtract the gradient.": ends(rate=-rate),
+        "They are those of vertical sync: each stage uses its own newest.": ends([S - 1] * S),
+        "They are those of a pipeline that never has two micro-batches in flight.": ends([0] * S),
+    }
+    return ends(), looks
+
+
+def run_pipedream(yours) -> None:
+    """`run_pipedream(down, up, part, words, xs, ys, loss_fn, rate)`: a stage trains; its last weights in `part`."""
+    ask(RunPipeDream(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 14 in which numbers are foretold: versions, bytes, staleness, updates.
+
+
+class PredictPipeDream(Prediction):
+    name = "predict_pipedream"
+
+
+def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict, dict]:
+    """Versions and staleness of a stage, bytes of all stages by rule, updates of 2BW."""
+    stash = nbytes * S * (S + 1) // 2
+    vertical = nbytes * S * S
+    two = 2 * nbytes * S
+    wrong_way = "It is the other way round: the last stage goes back at once."
+    forgot, mega = (
+        "That is S − 1 + … + 0: the newest version counts, too.",
+        "In bytes: 1 MB is 1,000,000 of them.",
+    )
+    values = {
+        "versions": S - stage,
+        "stale": S - 1 - stage,
+        "stash_bytes": stash,
+        "vertical_bytes": vertical,
+        "two_bytes": two,
+        "updates": M // m,
+    }
+    slips = {
+        "versions": {
+            stage + 1: wrong_way,
+            S: "That is stage 0.",
+            S - stage - 1: "The newest counts, too.",
+        },
+        "stale": {
+            stage: wrong_way,
+            S - stage: "The gradient's own update does not count.",
+            S - 1: "That is stage 0.",
+        },
+        "stash_bytes": {
+            vertical: "That is vertical sync: later stages need fewer.",
+            stash / S: "Of all stages.",
+            nbytes * S * (S - 1) // 2: forgot,
+            nbytes * S: "That is one version a stage.",
+        },
+        "vertical_bytes": {
+            stash: "That is stashing: here stage S − 1 also waits for stage 0's old versions.",
+            vertical / S: "Of all stages.",
+            nbytes * S * (S - 1): "The newest counts, too.",
+        },
+        "two_bytes": {
+            two / S: "Of all stages.",
+            nbytes * S: "That is one version a stage.",
+            stash: "That is stashing.",
+            m
+            * S
+            * nbytes: "m is how many micro-batches share an update, and two versions are enough.",
+        },
+        "updates": {
+            M: "That is PipeDream's: 2BW updates once for m micro-batches.",
+            M // S: "m, not S.",
+        },
+    }
+    for name in ("stash_bytes", "vertical_bytes", "two_bytes"):
+        slips[name][values[name] / 1e6] = mega
+    return values, slips
+
+
+def predict_pipedream(versions, stale, stash_bytes, vertical_bytes, two_bytes, updates) -> None:
+    """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
+    of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
+    """
+    values, slips = version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
+    exam = PredictPipeDream(
+        list(values), values, slips, "Versions, bytes, staleness and updates, within 1 %."
+    )
+    ask(exam, versions, stale, stash_bytes, vertical_bytes, two_bytes, updates)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 14 with a bug: PipeDream-2BW's two versions, on one rank.
+#
+# Looked at: at which weights each gradient is asked for, and what comes out.
+# Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1.
+
+
+def slope(w: Tensor, x: Tensor) -> Tensor:
+    """The gradient of ½(w·x − 1)²."""
+    return (w @ x - 1) * x
+
+
+class TwoVersions(Exam):
+    name = "two_versions"
+    right = "1 to 6 groups of 1 to 5 micro-batches: gradients one update late, of the mean, added to the newest."
+    forbidden = FORBIDDEN
+    step = 2.0
+    cases = tuple(
+        Case(1, f"{groups} group{'s' * (groups > 1)} of {m}", (groups, m))
+        for groups, m in ((1, 2), (2, 2), (3, 1), (4, 3), (6, 5), (3, 4))
+    )
+
+    def draw(self, case, rng):
+        groups, m = case.given
+        drawn = lambda: torch.randn(4, generator=rng, dtype=torch.float64)
+        return [
+            (
+                drawn(),
+                [drawn() for _ in range(groups * m)],
+                (1 + int(torch.randint(4, (), generator=rng))) / 16,
+                m,
+            )
+        ]
+
+    def run(self, comm: Comm, yours, weight, xs, rate, m):
+        asked, mine = [], weight.clone()
+
+        def grad(w, x):
+            asked.append((w.detach().clone(), x.clone()))
+            return slope(w, x)
+
+        end = yours(mine, grad, list(xs), rate, m)
+        return {"end": end, "asked": asked, "weight": mine}
+
+    def judge(self, case, args, outcome):
+        (weight, xs, rate, m), got = args[0], outcome.results[0]
+        if not got["weight"].equal(weight):
+            raise Wrong("the weight that was given was changed, and belongs to the caller.")
+        made = [buffered(weight, slope, xs[:at], rate, m) for at in range(0, len(xs) + 1, m)]
+        asked, known = got["asked"], [x.tolist() for x in xs]
+        if sorted(x.tolist() for _, x in asked) != sorted(known):
+            raise Wrong(
+                f"{len(xs)} gradients are asked for, one of each micro-batch, and here are "
+                f"{len(asked)} calls of `grad`, or other micro-batches."
+            )
+        for i, w in sorted(
+            ((known.index(x.tolist()), w) for w, x in asked), key=lambda pair: pair[0]
+        ):
+            self._at(
+                i,
+                i // m,
+                w,
+                made,
+                buffered(weight, slope, xs[: max(0, i // m - 1) * m], rate * m, m),
+            )
+        alike(0, got["end"], weight, "what it returns")
+        self._end(got["end"], made)
+
+    def _at(self, i: int, g: int, w: Tensor, made: list[Tensor], summed: Tensor) -> None:
+        if near(w, made[max(0, g - 1)]):
+            return
+        looks = {
+            "That is version g, the newest: on stage 0 of a pipeline it is not there yet.": made[g],
+            "The gradients were added up, and not divided by m.": summed,
+            "It is the version at the start.": made[0],
+        }
+        text = next(
+            (text for text, x in looks.items() if near(w, x)),
+            "Is each update made from the newest weights, "
+            "and from the gradients of its own group alone?",
+        )
+        raise Wrong(
+            f"micro-batch {i}, group {g}: its gradient should be taken at version {max(0, g - 1)}, and is not. "
+            f"{text}"
+        )
+
+    def _end(self, end: Tensor, made: list[Tensor]) -> None:
+        if not near(end, made[-1]):
+            which = next((k for k, x in enumerate(made) if near(end, x)), None)
+            text = "Is the last group's gradient added to the newest weights, divided by m?"
+            if which is not None:
+                text = f"They are version {which}, and {len(made) - 1} is the newest."
+            raise Wrong(f"the gradients are right, but the weights that it returns are not. {text}")
+
+
+def two_versions(yours) -> None:
+    """`two_versions(weight, grad, xs, rate, m)`: the weights after PipeDream-2BW."""
+    ask(TwoVersions(), yours)

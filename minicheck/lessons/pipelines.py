@@ -1,0 +1,906 @@
+"""Graders of lesson 13: schedules as lists, a stage that runs one, and what a pipeline costs.
+
+`words` reads an answer's lists; the library's simulator and validator judge them, outside of the answer's process.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss, smooth_l1_loss
+from torch.utils.flop_counter import FlopCounterMode
+
+from minidist.comm.base import Comm
+from minidist.parallel.pipeline import partition
+from minidist.parallel.schedules import (
+    Action,
+    ScheduleError,
+    grid,
+    in_flight,
+    parse,
+    simulate,
+    validate,
+)
+
+from ..exam import Case, Exam, Other, Outcome, Wrong, alike, kind_of, near, ranks
+from ..guard import ask
+from ..oracles.pipelines import any_order, mlp_gradients, time_of, whole_gradient, words
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# The lists of a learner: `["F0", "F1", "B0", "B1"]` for each stage, read and validated.
+
+
+FORBIDDEN = ("minidist.parallel", "torch.distributed.pipelining", "minicheck.oracles.pipelines")
+# (S, M), clear ones first
+SIZES = ((4, 8), (3, 3), (2, 5), (1, 1), (1, 4), (4, 2), (3, 1), (8, 16), (5, 12))
+
+
+def said(S: int, M: int) -> str:
+    """`4 stages, 8 micro-batches`."""
+    return f"{S} stage{'s' * (S != 1)}, {M} micro-batch{'es' * (M != 1)}"
+
+
+class Lists(Exam):
+    """An answer is a schedule(stage, S, M). `judged` gets the lists of all stages, once they are valid."""
+
+    forbidden = FORBIDDEN
+    sizes: tuple[tuple[int, int], ...] = SIZES
+    drawn = 3  # cases with S and M drawn at random
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        known = tuple(Case(1, said(S, M), (S, M)) for S, M in self.sizes)
+        return known + (Case(1, "stages and micro-batches drawn at random", None),) * self.drawn
+
+    def draw(self, case, rng):
+        S, M = case.given or [
+            int(torch.randint(low, high, (), generator=rng)) for low, high in ((2, 13), (3, 28))
+        ]
+        return [(S, M, torch.randperm(S, generator=rng).tolist())]
+
+    def run(self, comm: Comm, yours, S, M, order):
+        # a stage knows nothing of the others
+        lists = {stage: yours(stage, S, M) for stage in order}
+        return [lists[stage] for stage in range(S)]
+
+    def judge(self, case, args, outcome):
+        S, M, _ = args[0]
+        try:
+            lists = [actions(stage, words) for stage, words in enumerate(outcome.results[0])]
+            for stage, action in ((s, a) for s, some in enumerate(lists) for a in some):
+                self.allowed(stage, action)
+            try:
+                validate(lists, S, M)
+            except ScheduleError as error:
+                raise Wrong(f"{error}.") from None
+            self.judged(lists, S, M)
+        except Wrong as wrong:
+            raise Wrong(str(wrong) if case.given else f"{said(S, M)}: {wrong}") from None
+
+    def allowed(self, stage: int, action: Action) -> None:
+        """Raise Wrong for an action of a kind that is not asked for."""
+        raise NotImplementedError
+
+    def judged(self, lists: list[list[Action]], S: int, M: int) -> None:
+        """Raise Wrong unless these valid lists are as good as is asked for."""
+        raise NotImplementedError
+
+
+def actions(stage: int, words) -> list[Action]:
+    """The actions of a stage's words. Wrong for what is no list of words."""
+    if words is None:
+        raise Wrong(f"stage {stage}: it returns None. Is there a `return`?")
+    if not isinstance(words, list | tuple):
+        raise Wrong(
+            f"stage {stage}: it returns {_kind(words)}, and should return a list of words, such as "
+            '["F0", "B0"].'
+        )
+    for word in words:
+        if not isinstance(word, str):
+            raise Wrong(
+                f'stage {stage}: the list has {_kind(word)} in it, and should have words only, such as "F0".'
+            )
+    try:
+        return [Action.parse(word) for word in words]
+    except ValueError as error:
+        raise Wrong(f"stage {stage}: {error}.") from None
+
+
+def _kind(x) -> str:
+    name = kind_of(x)
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def in_order(stage: int, actions: list[Action], kind: str, noun: str) -> None:
+    """Raise Wrong unless the actions of a kind are in the order of the micro-batches."""
+    micros = [a.micro for a in actions if a.kind == kind]
+    for before, after in pairwise(micros):
+        if after < before:
+            raise Wrong(
+                f"stage {stage}: {kind}{after} comes after {kind}{before}. {noun} in the order of the "
+                "micro-batches, so that sums of gradients are added as in a serial loop."
+            )
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 13 about time: how long lists take, and numbers foretold.
+
+
+KINDS = {
+    "naive": "one micro-batch at a time",
+    "gpipe": "all forwards first",
+    "1f1b": "one forward, one backward",
+    "any": "in an order drawn at random",
+}
+LARGE = 1e300  # an int may be larger than every float
+
+
+class StepTime(Exam):
+    name = "step_time"
+    right = "1 to 6 stages, three schedules and orders drawn at random, slow and fast stages, and lists that hang."
+    forbidden = FORBIDDEN
+    step = 2.0
+    cases = (
+        *(
+            Case(
+                1,
+                f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}{', stages alike' * alike}",
+                (kind, S, M, alike),
+            )
+            for kind, S, M, alike in (
+                ("gpipe", 2, 2, True),
+                ("naive", 2, 2, True),
+                ("1f1b", 2, 3, True),
+                ("gpipe", 3, 4, False),
+                ("1f1b", 4, 8, False),
+                ("1f1b", 1, 3, False),
+                ("naive", 3, 2, False),
+                ("1f1b", 6, 13, False),
+                ("gpipe", 4, 11, False),
+                ("any", 3, 4, False),
+                ("any", 5, 6, False),
+            )
+        ),
+        Case(1, "3 stages that wait for each other in a circle", ("upside", 3, 4, True)),
+        Case(1, "2 stages, of which one goes back before it goes forward", ("early", 2, 2, True)),
+        Case(1, "4 stages, of which one leaves a forward out", ("lost", 4, 3, True)),
+        Case(
+            1, "3 stages, of which the last begins with the last micro-batch", ("late", 3, 2, True)
+        ),
+    )
+
+    def draw(self, case, rng):
+        kind, S, M, alike = case.given
+        plain = {"early": "gpipe", "lost": "gpipe", "late": "naive"}.get(kind, kind)
+        lists = (
+            any_order(S, M, rng)
+            if kind == "any"
+            else [words(plain, stage, S, M) for stage in range(S)]
+        )
+        if kind == "early":
+            lists[1] = ["B0", "F0", "F1", "B1"]
+        if kind == "lost":
+            lists[1].remove("F1")
+            lists[1].remove("B1")
+        if kind == "late":
+            lists[-1] = ["F1", "B1", "F0", "B0"]
+        drawn = (1 + torch.randint(15, (2, S), generator=rng).double()) / 2
+        return [(lists, *([[1.0] * S, [2.0] * S] if alike else drawn.tolist()))]
+
+    def run(self, comm: Comm, yours, lists, forward, backward):
+        try:
+            return {"time": yours(lists, forward, backward)}
+        except ValueError as error:
+            return {"refused": str(error)}
+
+    def judge(self, case, args, outcome):
+        (lists, forward, backward), got = args[0], outcome.results[0]
+        want = time_of(lists, forward, backward)
+        shown = "\n".join(
+            f"stage {s}: {' '.join(row)}; F {forward[s]:g}, B {backward[s]:g}"
+            for s, row in enumerate(lists)
+        )
+        if want is None and "refused" not in got:
+            raise Wrong(
+                f"these lists hang: a stage waits for what never comes. Raise a ValueError.\n{shown}"
+            )
+        if want is None:
+            return
+        if "refused" in got:
+            raise Wrong(
+                f"it raises ValueError ({got['refused']}), but these lists come to their end.\n{shown}"
+            )
+        number = got["time"]
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            kind = kind_of(number)
+            what = (
+                "None. Is there a `return`?"
+                if number is None
+                else f"something of type {kind}, and not a number."
+            )
+            raise Wrong(f"it returns {what}")
+        number = max(min(number, LARGE), -LARGE)
+        if not abs(number - want) <= 1e-9 * want:  # nan, too
+            raise Wrong(
+                f"{number:g}, and should be {want:g}. {self._why(number, lists, forward, backward)}\n{shown}"
+            )
+
+    def _why(self, number: float, lists, forward, backward) -> str:
+        M, both = len(lists[0]) // 2, [f + b for f, b in zip(forward, backward, strict=True)]
+        looks = {
+            "That is the busiest stage's work, without any waiting for other stages.": M
+            * max(both),
+            "That is the work of all stages, one after the other.": M * sum(both),
+            "That takes every stage for as slow as the slowest.": time_of(
+                lists, [max(forward)] * len(lists), [max(backward)] * len(lists)
+            ),
+            "That takes every stage for as fast as stage 0.": time_of(
+                lists, forward[:1] * len(lists), backward[:1] * len(lists)
+            ),
+            "That is with a B as short as an F.": time_of(lists, forward, forward),
+            "That is with an F as long as a B.": time_of(lists, backward, backward),
+        }
+        small = "Too short: an action waits for the one before it in its list, and for what it needs of a neighbour."
+        large = (
+            "Too long: an action starts as soon as its stage is free and what it needs is there."
+        )
+        return next(
+            (
+                text
+                for text, value in looks.items()
+                if value is not None and abs(value - number) < 1e-9
+            ),
+            small if number < time_of(lists, forward, backward) else large,
+        )
+
+
+class PredictPipeline(Prediction):
+    name = "predict_pipeline"
+
+
+def pipeline_slips(S: int, M: int, v: int, stage: int, share: float) -> tuple[dict, dict]:
+    """Bubble of GPipe, what stages keep, bubble when interleaved, M for a small bubble, idle time of ZB-H1."""
+    gpipe, inter = (S - 1) / (M + S - 1), (S - 1) / (v * M + S - 1)
+    enough = round((S - 1) * (1 - share) / share)
+    values = {
+        "bubble": gpipe,
+        "gpipe_keeps": M,
+        "keeps": S - stage,
+        "interleaved": inter,
+        "enough": enough,
+        "idle": (S - 1) * (1 + 1 - 1),
+    }
+    slips = {
+        "bubble": {
+            (S - 1)
+            / M: "That is the bubble over the time without it: it is a share of all the time.",
+            S / (M + S): "It takes S − 1 slots to fill S stages.",
+            1 - gpipe: "That is the share of work.",
+            (S - 1) / S: "That is the naive pipeline.",
+        },
+        "gpipe_keeps": {
+            S: "That is 1F1B.",
+            M + S - 1: "Those are slots of time.",
+            1: "All forwards come first.",
+        },
+        "keeps": {
+            S: "That is stage 0.",
+            stage + 1: "It is the other way round: the last stage can go back at once.",
+            S - stage - 1: "Those are the forwards to warm up; one more is under way.",
+            M: "That is GPipe.",
+        },
+        "interleaved": {
+            gpipe
+            / v: "Nearly: over the time without a bubble it is divided by v; a share of all the "
+            "time is asked for.",
+            gpipe: "A slot is v times shorter, and there are v·M of them.",
+            (S - 1) / (v * (M + S - 1)): "Nearly: v multiplies M only.",
+        },
+        "enough": {
+            round((S - 1) / share): "Nearly: the share is of all the time, M + S − 1.",
+            enough * S: "Each stage sees all micro-batches.",
+            enough + 1: "One less is enough.",
+        },
+        "idle": {
+            3 * (S - 1): "That is 1F1B: W fills a part of it.",
+            2 * (S - 1): "The idle time is (S − 1)(T_F + T_I − T_W).",
+            S: "It takes S − 1 slots to fill S stages.",
+            0: "That is ZB-H2.",
+        },
+    }
+    return values, slips
+
+
+def step_time(yours) -> None:
+    """`step_time(lists, forward, backward)`: how long the lists of all stages take; ValueError if they hang."""
+    ask(StepTime(), yours)
+
+
+def predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle) -> None:
+    """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; bubble for v = 4;
+    the smallest M for a bubble of 10 %; idle slots of ZB-H1 if F, I and W take one each.
+    """
+    values, slips = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
+    exam = PredictPipeline(
+        list(values), values, slips, "Bubbles, activations and micro-batches, within 1 %."
+    )
+    ask(exam, bubble, gpipe_keeps, keeps, interleaved, enough, idle)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 13 about lists: 1F1B written, and a zero-bubble schedule with a bug.
+#
+# Any list that is a schedule, takes no longer than the formula's time, and keeps no more than its bound is right.
+# Sources: Narayanan et al. 2021, section 2.2.1; Qi et al. 2023, section 2.3.
+
+
+class OneFOneB(Lists):
+    name = "one_f_one_b"
+    right = "1 to 12 stages, 1 to 27 micro-batches: valid, GPipe's bubble, at most S − stage micro-batches kept."
+
+    def allowed(self, stage, action):
+        if action.kind not in "FB":
+            raise Wrong(f"stage {stage}: {action} is neither a forward F nor a whole backward B.")
+
+    def judged(self, lists, S, M):
+        keeps(lists, [min(M, S - stage) for stage in range(S)], "S − stage")
+        in_time(
+            lists, 3 * (M + S - 1), f"3(M + S − 1) = {3 * (M + S - 1)}", "F takes 1 and B takes 2"
+        )
+        for stage, actions in enumerate(lists):
+            for kind, noun in (("F", "Forwards come"), ("B", "Backwards come")):
+                in_order(stage, actions, kind, noun)
+
+
+def keeps(lists: list[list[Action]], most: list[int], name: str) -> None:
+    """Raise Wrong for a stage that keeps the activations of more micro-batches than it needs to."""
+    for stage, actions in enumerate(lists):
+        count = in_flight(actions)
+        if count > most[stage]:
+            hint = ""
+            if [a.kind for a in actions] == sorted(
+                (a.kind for a in actions), reverse=True
+            ) and count > 1:
+                hint = " All its forwards come first: that is GPipe."
+            elif all(in_flight(some) == count for some in lists) and len(lists) > 1:
+                hint = " All stages keep alike: later stages need fewer forwards to warm up."
+            raise Wrong(
+                f"the lists are valid, but stage {stage} keeps the activations of {count} micro-batches at "
+                f"once, and {name} = {most[stage]} are enough.{hint}{drawn(lists)}"
+            )
+
+
+def in_time(lists: list[list[Action]], most: float, words: str, units: str) -> None:
+    """Raise Wrong if a schedule takes longer."""
+    took = simulate(lists).time
+    if took > most + 1e-9:
+        busy = 3 * sum(a.kind == "F" for a in lists[0])
+        naive = (
+            " It is the naive pipeline: one stage is busy at a time."
+            if took == busy * len(lists)
+            else ""
+        )
+        raise Wrong(
+            f"the lists are valid, but the step takes {took:g}, and {words} is enough, where {units}.{naive}"
+            f" Where does a stage wait that need not?{drawn(lists)}"
+        )
+
+
+def drawn(lists: list[list[Action]]) -> str:
+    """The grid of small schedules, for a message."""
+    picture = grid(lists)
+    return f"\n{picture}" if max(map(len, picture.splitlines())) <= 100 else ""
+
+
+class ZeroBubble(Lists):
+    name = "zero_bubble"
+    right = "1 to 12 stages, 1 to 27 micro-batches: valid, a third of 1F1B's bubble, at most S micro-batches kept."
+
+    def allowed(self, stage, action):
+        if action.kind not in "FIW":
+            raise Wrong(
+                f"stage {stage}: {action} is none of F, I and W. Here every backward is split."
+            )
+
+    def judged(self, lists, S, M):
+        keeps(lists, [min(M, S)] * S, "min(M, S)")
+        if M >= S:
+            in_time(lists, 3 * M + S - 1, f"3M + S − 1 = {3 * M + S - 1}", "F, I and W take 1 each")
+        for stage, actions in enumerate(lists):
+            in_order(stage, actions, "W", "Weights' gradients come")
+
+
+def one_f_one_b(yours) -> None:
+    """`one_f_one_b(stage, S, M)`: the list of a stage, GPipe's bubble with at most S − stage micro-batches kept."""
+    ask(OneFOneB(), yours)
+
+
+def zero_bubble(yours) -> None:
+    """`zero_bubble(stage, S, M)`: ZB-H1, repaired: a bubble of S − 1, and at most S micro-batches kept."""
+    ask(ZeroBubble(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 13 in which a stage runs its list: receive, compute, send, forward and backward.
+#
+# Looked at: gradients, the order of the work, messages and bytes of each edge, and how many micro-batches' graphs are
+# alive, counted by what autograd has saved.
+
+
+WIDTH = 5
+# the most that autograd keeps of a micro-batch: inputs and weights of 2 layers, the tanh, 2 of the loss
+SAVED = 7
+
+
+class Saved:
+    """A tensor that autograd keeps; `alive` counts them."""
+
+    def __init__(self, x: Tensor, alive: list[int]):
+        self.x, self.alive = x, alive
+        alive[0] += 1
+
+    def __del__(self):
+        self.alive[0] -= 1
+
+
+def noted(comm: Comm, works: list) -> Comm:
+    """The same Comm; what its `isend` returns is put into `works`."""
+    isend = comm.isend
+
+    def noting(*args, **kwargs):
+        works.append(isend(*args, **kwargs))
+        return works[-1]
+
+    comm.isend = noting
+    return comm
+
+
+def part_of(weights: list[Tensor]) -> nn.Sequential:
+    """A stage: two layers."""
+    first, second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+    for layer, weight in zip((first, second), weights, strict=True):
+        layer.weight = nn.Parameter(weight.clone())
+    return nn.Sequential(first, nn.Tanh(), second)
+
+
+class RunStage(Exam):
+    name = "run_stage"
+    right = (
+        "1 to 4 stages, three schedules, up to 12 micro-batches in any order: the serial gradient, the order of "
+        "the list, two messages an edge and micro-batch; then 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(S, f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}", (kind, M))
+        for kind, S, M in (
+            ("naive", 2, 2),
+            ("gpipe", 2, 3),
+            ("1f1b", 2, 3),
+            ("1f1b", 3, 4),
+            ("1f1b", 1, 3),
+            ("gpipe", 3, 12),
+            ("1f1b", 4, 12),
+        )
+    )
+    processes = (
+        Case(3, "3 real processes, 5 micro-batches, one forward, one backward", ("1f1b", 5)),
+    )
+
+    def draw(self, case, rng):
+        kind, M = case.given
+        dtype = torch.float32 if M > 9 and kind == "gpipe" else torch.float64
+        drawn = lambda *shape: torch.randn(shape, generator=rng, dtype=dtype)
+        rows, orders = 2 + M % 3, {kind: range(M) for kind in "FB"}
+        if M > 9:
+            orders["F"] = orders["B"] = torch.randperm(M, generator=rng).tolist()
+            if kind == "gpipe":
+                orders["B"] = torch.randperm(M, generator=rng).tolist()
+        named = lambda word: f"{word[0]}{orders[word[0]][int(word[1:])]}"
+        weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
+        xs, ys = ([drawn(rows, WIDTH) for _ in range(M)] for _ in range(2))
+        blank = [torch.zeros(rows, WIDTH, dtype=dtype)] * M
+        lists = [[named(word) for word in words(kind, s, case.n, M)] for s in range(case.n)]
+        return [
+            (weights[s], lists[s], xs if s == 0 else blank, ys if s == case.n - 1 else blank)
+            for s in range(case.n)
+        ]
+
+    def part(self, weights: list[Tensor]) -> nn.Sequential:
+        """The stage that an answer gets."""
+        return part_of(weights)
+
+    def run(self, comm: Comm, yours, weights, order, xs, ys):
+        part = self.part(weights)
+        log = []
+        alive = [0]
+        most = [0]
+        works = []
+        kept, forwards = [x.clone() for x in xs], [word for word in order if word[0] == "F"]
+
+        def watch(module, inputs, output):
+            micro = (
+                [*forwards, "F?"][min(len(most) - 1, len(forwards))]
+                if down.rank
+                else next((f"F{m}" for m, x in enumerate(xs) if x.equal(inputs[0])), "F?")
+            )[1:]
+            log.append(f"F{micro}")
+            most.append(alive[0])
+            if output.requires_grad:
+                output.register_hook(lambda grad: log.append(f"B{micro}"))
+
+        part.register_forward_hook(watch)
+        down, up = (noted(comm.split([0] * comm.size), works) for _ in range(2))
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: Saved(x, alive), lambda saved: saved.x
+        ):
+            yours(down, up, part, list(order), xs, ys, smooth_l1_loss)
+        under_way = sum(not work.done() for work in works)
+        return {
+            "under_way": under_way,
+            "log": log,
+            "most": max(most),
+            "xs": all(map(torch.equal, xs, kept)),
+            "grads": [p.grad for p in part.parameters()],
+            "weights": [p.detach() for p in part.parameters()],
+        }
+
+    def judge(self, case, args, outcome):
+        S, (_, M) = case.n, case.given
+        xs, ys = args[0][2], args[-1][3]
+        want, other = (
+            whole_gradient([part_of(weights) for weights, *_ in args], xs, ys, loss)
+            for loss in (smooth_l1_loss, mse_loss)
+        )
+        for s, got in enumerate(outcome.results):
+            self._order(s, got["log"], args[s][1])
+            if len(got["weights"]) != len(want[s]):
+                raise Wrong(f"stage {s}: `part` has other parameters than before.")
+            if not all(
+                w.equal(before) for w, before in zip(got["weights"], args[s][0], strict=True)
+            ):
+                raise Wrong(
+                    f"stage {s}: the weights themselves were changed: gradients are asked for."
+                )
+            if not got["xs"]:
+                raise Wrong(f"stage {s}: the micro-batches were changed, and belong to the caller.")
+        # the last stage first: a wrong gradient goes on to the stages before
+        for s in reversed(range(S)):
+            self._gradients(s, S, M, outcome.results[s]["grads"], want[s], other[s])
+        self._messages(outcome, S, M, xs[0].nbytes)
+        for s, got in enumerate(outcome.results):
+            self._memory(s, got["most"], args[s][1])
+            if got["under_way"]:
+                raise Wrong(
+                    f"stage {s}: the gradients are right, but it returns while {got['under_way']} of its sends "
+                    "are under way. Wait for them at the end: what they send must not change."
+                )
+
+    def _order(self, stage: int, log: list[str], order: list[str]) -> None:
+        if log == order:
+            return
+        done = " ".join(log) or "nothing"
+        text = f"stage {stage}: its list is {' '.join(order)}, and it does {done}."
+        if sum(word[0] == "F" for word in log) > sum(word[0] == "F" for word in order):
+            raise Wrong(f"{text} Some forwards are run twice: keep what backward needs.")
+        if sorted(word[0] for word in log) == sorted(word[0] for word in order):
+            raise Wrong(
+                f"{text} The order is the list's, whatever the schedule, and so are the "
+                "numbers of the micro-batches."
+            )
+        raise Wrong(f"{text} Each F runs `part` once; each B runs backward from what that gave.")
+
+    def _gradients(
+        self, stage: int, S: int, M: int, grads: list, want: list[Tensor], other
+    ) -> None:
+        for i, (got, right) in enumerate(zip(grads, want, strict=True)):
+            if got is None:
+                raise Wrong(
+                    f"stage {stage}: the gradient of layer {i} is None: nothing has come back to it."
+                )
+            if near(got, right):
+                continue
+            looks = {
+                f"It is {M} times too large: the loss of a batch is the mean over its micro-batches.": right
+                * M,
+                f"It is {M} times too small: divided by M twice?": right / M,
+                "It is that of mse_loss: the loss is `loss_fn`, whatever it is.": other[i],
+            }
+            found = next((text for text, x in looks.items() if near(got, x)), None)
+            hint = "is each gradient from the right used for the output of the same micro-batch?"
+            if stage == S - 1:
+                hint = "does the loss compare each output with the targets of the same micro-batch?"
+            raise Wrong(
+                f"stage {stage}: the gradient of layer {i} is not the serial one. "
+                f"{found or f'Micro-batches mixed up? Here, {hint}'}"
+            )
+
+    def _messages(self, outcome: Outcome, S: int, M: int, size: int) -> None:
+        for s in range(S):
+            near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
+            if [r for r in outcome.receivers(s) if r not in near_by]:
+                raise Wrong(
+                    f"the gradients are right, but stage {s} sends to {ranks(outcome.receivers(s))}: its "
+                    f"neighbours are {ranks(near_by)}."
+                )
+            most, nbytes = M * len(near_by), M * len(near_by) * size
+            if (outcome.messages(s), outcome.nbytes(s)) != (most, nbytes):
+                raise Wrong(
+                    f"the gradients are right, but stage {s} sends {outcome.messages(s)} messages with "
+                    f"{outcome.nbytes(s)} bytes: {most} with {nbytes} are enough, an activation to the right "
+                    "and a gradient to the left for each micro-batch."
+                )
+
+    def _memory(self, stage: int, most: int, order: list[str]) -> None:
+        peak = in_flight(parse(" ".join(order)))
+        if most > SAVED * peak:
+            raise Wrong(
+                f"stage {stage}: the gradients are right, but after a backward its graph is still alive. Each "
+                "backward should free what its forward has kept: retain_graph is not needed."
+            )
+
+
+def run_stage(yours) -> None:
+    """`run_stage(down, up, part, words, xs, ys, loss_fn)`: a stage runs its list; gradients in `part`."""
+    ask(RunStage(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 13 about stages: which layers each gets. Any cut whose largest part is smallest is right.
+#
+# Source: Narayanan et al. 2019, "PipeDream", section 3.1.
+
+
+class Cut(Exam):
+    name = "cut"
+    right = "1 to 8 stages, up to 80 layers, the largest part as small as can be; too few layers refused."
+    forbidden = FORBIDDEN
+    step = 2.0
+    cases = (
+        *(
+            Case(1, f"costs {costs}, S = {S}", (costs, S))
+            for costs, S in (
+                ([1, 1, 1, 4, 1, 1, 1], 3),
+                ([1, 1, 1, 1, 1, 1, 1, 4], 4),
+                ([5, 1, 1, 1, 1, 1], 3),
+                ([3], 1),
+                ([2, 2, 2], 3),
+                ([1, 9, 1, 1], 3),
+                ([0, 0, 5, 0], 2),
+                ([4, 4, 1, 1, 4, 4], 3),
+                ([1, 1, 3, 5, 1], 3),
+                ([1, 1, 5, 1, 3, 3], 3),
+                ([1, 1], 3),
+            )
+        ),
+        *(Case(1, f"{L} layers, S = {S}", (L, S)) for L, S in ((12, 5), (12, 3), (30, 7), (80, 8))),
+    )
+
+    def draw(self, case, rng):
+        costs, S = case.given
+        if isinstance(costs, int):
+            costs = [1 + int(c) for c in torch.randint(40, (costs,), generator=rng)]
+        return [(list(costs), S)]
+
+    def run(self, comm: Comm, yours, costs, S):
+        try:
+            return {"parts": yours(costs, S), "costs": costs}
+        except ValueError:
+            if len(costs) >= S:
+                raise
+            return {"refused": True}
+
+    def judge(self, case, args, outcome):
+        (costs, S), got = args[0], outcome.results[0]
+        if len(costs) < S:
+            if "refused" not in got:
+                raise Wrong(
+                    f"{len(costs)} layers do not make {S} stages of at least one each: raise a ValueError."
+                )
+            return
+        if got["costs"] != costs:
+            raise Wrong("the list of costs was changed, and belongs to the caller.")
+        parts = got["parts"]
+        self._parts(parts, len(costs), S)
+        sums = [sum(costs[first:end]) for first, end in parts]
+        best = max(sum(costs[first:end]) for first, end in partition(costs, S))
+        if max(sums) > best:
+            equal = [end - first for first, end in parts]
+            hint = (
+                " Does each part take layers as long as they fit, without a look at what is left?"
+            )
+            if max(equal) - min(equal) < 2:
+                hint = " The parts have equally many layers; what counts is what they cost."
+            raise Wrong(
+                f"costs {costs}: the parts {parts} cost {sums}, the largest {max(sums)}; {best} is possible."
+                f"{hint}"
+            )
+
+    def _parts(self, parts, L: int, S: int) -> None:
+        if not isinstance(parts, list | tuple):
+            kind = kind_of(parts)
+            raise Wrong(
+                f"it returns {'None. Is there a `return`?' if parts is None else f'a {kind}, not a list.'}"
+            )
+        good = [
+            isinstance(p, list | tuple) and len(p) == 2 and all(type(i) is int for i in p)
+            for p in parts
+        ]
+        if not all(good):
+            raise Wrong(
+                f"a part is a pair (first, end) of whole numbers, and here is {parts[good.index(False)]!r}."
+            )
+        if len(parts) != S:
+            raise Wrong(f"{S} parts are asked for, one for each stage, and here are {len(parts)}.")
+        at = 0
+        for first, end in parts:
+            if first != at:
+                raise Wrong(
+                    f"the part ({first}, {end}) should begin with layer {at}: parts are contiguous, begin with "
+                    "layer 0, and `end` is the first layer that is not in it."
+                )
+            if end <= first:
+                raise Wrong(
+                    f"the part ({first}, {end}) is empty: every stage has at least one layer."
+                )
+            at = end
+        if at != L:
+            raise Wrong(
+                f"the parts end with layer {at - 1}, and there are {L} layers, 0 to {L - 1}."
+            )
+
+
+def cut(yours) -> None:
+    """`cut(costs, S)`: (first, end) of each stage's layers, the largest part as small as can be."""
+    ask(Cut(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 13 about a backward in two: the input's gradient first, those of the weights later.
+#
+# Products are counted by their FLOPs, in each half: both together do the work of a whole backward, and no more.
+
+
+ANOTHER = "It is that of a call that came in between: each `later` has tensors of its own."
+
+
+class SplitBackward(Exam):
+    name = "split_backward"
+    right = "7 shapes, float64 and float32, another call in between: the three gradients; two products in each half."
+    forbidden = FORBIDDEN
+    shapes = (
+        (4, 2, 3, 2),
+        (2, 2, 2, 2),
+        (6, 3, 5, 2),
+        (3, 7, 2, 4),
+        (8, 4, 4, 4),
+        (2, 4, 6, 3),
+        (5, 6, 9, 2),
+    )
+    cases = tuple(Case(1, f"{b} rows, {i} → {h} → {o}", (b, i, h, o)) for b, i, h, o in shapes)
+
+    def draw(self, case, rng):
+        b, i, h, o = case.given
+        dtype = torch.float32 if (b, i) in ((2, 2), (3, 7), (5, 6)) else torch.float64
+        x, w1, w2, dy = (
+            torch.randn(shape, generator=rng, dtype=dtype)
+            for shape in ((b, i), (i, h), (h, o), (b, o))
+        )
+        return [(x, w1, w2, dy)]
+
+    def run(self, comm: Comm, yours, x, w1, w2, dy):
+        given = [x, w1, (x @ w1).relu(), w2, dy]
+        before = [t.clone() for t in given]
+        with FlopCounterMode(display=False) as first:
+            found = yours(*given)
+        if not (isinstance(found, tuple | list) and len(found) == 2 and callable(found[1])):
+            return {"kind": "None" if found is None else type(found).__name__}
+        dx, later = found
+        dx = dx.clone() if isinstance(dx, Tensor) else dx  # as it is now
+        yours(*[2 * t for t in given])  # another micro-batch, whose weights wait, too
+        with FlopCounterMode(display=False) as second:
+            weights = later()
+        return {
+            "dx": dx,
+            "weights": weights,
+            "flops": [first.get_total_flops(), second.get_total_flops()],
+            "kept": all(map(torch.equal, given, before)),
+        }
+
+    def judge(self, case, args, outcome):
+        got, (x, w1, w2, dy) = outcome.results[0], args[0]
+        if "kind" in got:
+            raise Wrong(
+                f"it returns {got['kind']}, and should return two things: dx, and a function that returns "
+                "(dw1, dw2)."
+            )
+        if not got["kept"]:
+            raise Wrong("one of the tensors that were given was changed: it belongs to the caller.")
+        dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
+        active = (x @ w1 > 0).to(x.dtype)
+        self._same(
+            got["dx"],
+            dx,
+            "dx",
+            {"The relu lets a gradient through only where h > 0.": dy @ w2.T @ w1.T},
+        )
+        weights = got["weights"]
+        if not (isinstance(weights, tuple | list) and len(weights) == 2):
+            kind = (
+                "None"
+                if weights is None
+                else weights.kind
+                if isinstance(weights, Other)
+                else "not two tensors"
+            )
+            raise Wrong(f"the second half returns {kind}, and should return (dw1, dw2).")
+        dz = dy @ w2.T * active
+        self._same(
+            weights[0],
+            dw1,
+            "dw1",
+            {
+                "The relu lets a gradient through only where h > 0.": x.T @ (dy @ w2.T),
+                "It is transposed.": dw1.T,
+                "It is dw2.": dw2,
+                ANOTHER: 8 * dw1,
+            },
+        )
+        self._same(
+            weights[1],
+            dw2,
+            "dw2",
+            {
+                "It is made from z = x·w1: what went into w2 is h, after the relu.": (x @ w1).T
+                @ dy,
+                "It is transposed.": dw2.T,
+                "It is dw1.": dw1,
+                ANOTHER: 4 * dw2,
+                "It is made with dz: the gradient of what left w2 is dy.": (x @ w1).relu().T @ dz
+                if dz.shape == dy.shape
+                else dw2,
+            },
+        )
+        self._work(got["flops"], *case.given)
+
+    def _same(self, got, want: Tensor, name: str, looks: dict[str, Tensor]) -> None:
+        try:
+            alike(0, got, want, name)
+        except Wrong as wrong:
+            turned = isinstance(got, Tensor) and got.shape == want.T.shape
+            text = str(wrong).removeprefix("rank 0: ")
+            raise Wrong(
+                f"{text}{' It is transposed.' if turned and got.shape != want.shape else ''}"
+            ) from None
+        if not near(got, want):
+            found = next(
+                (text for text, x in looks.items() if x.shape == got.shape and near(got, x)), None
+            )
+            steps = "Go back step by step: dh = dy·w2ᵀ, dz = dh where h > 0, dx = dz·w1ᵀ."
+            raise Wrong(f"{name} is not what PyTorch's backward gives. {found or steps}")
+
+    def _work(self, flops: list[int], b: int, i: int, h: int, o: int) -> None:
+        half = 2 * b * h * (i + o)
+        first, second = flops
+        if first + second > 2 * half:
+            raise Wrong(
+                f"the gradients are right, but both halves together take {first + second} FLOPs, and a whole "
+                f"backward takes {2 * half}. Is something computed twice, or a forward run again?"
+            )
+        if first > half:
+            raise Wrong(
+                f"the gradients are right, but the first half takes {first} FLOPs, and dx alone takes {half}: "
+                "the stage before waits for dx. Leave the weights' products to the second half."
+            )
+        if (first, second) != (half, half):
+            raise Wrong(
+                f"the gradients are right, but the halves take {first} and {second} FLOPs, and should take "
+                f"{half} each: two products of matrices, with @."
+            )
+
+
+def split_backward(yours) -> None:
+    """`split_backward(x, w1, h, w2, dy)`: dx, and a function that returns (dw1, dw2)."""
+    ask(SplitBackward(), yours)

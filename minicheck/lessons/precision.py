@@ -1,0 +1,989 @@
+"""Graders of lesson 07: half precision, rounded by hand; masters, scales, lists, and ranks that agree.
+
+`oracle` has the right answers, and what the usual mistakes would give.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minidist.comm.base import Comm
+
+from ..exam import Case, Exam, Other, Outcome, Wrong, alike, kind_of, ranks
+from ..guard import ask
+from ..oracles.precision import COUNTING, FORBIDDEN, SLIPS, Masters, looks_like, rounded, scales
+from ..refuse import LIBRARYS, Refused
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# What PyTorch has of a scaler below its Python classes, `torch._amp_update_scale_` for one: refused in an answer.
+
+
+class NoKernels(TorchDispatchMode):
+    """While it is entered, an operator of torch's own loss scaling raises Refused."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "_amp_" in func.name():
+            raise Refused(LIBRARYS)
+        return func(*args, **(kwargs or {}))
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 07 about rounding: a number in a format of so many bits of exponent and fraction.
+#
+# The formats are drawn, so that no dtype of any library is the answer.
+
+
+KNOWN = {(5, 10): "fp16", (8, 7): "bf16"}
+
+
+def bare(x):
+    """A number without its wrapping: a tensor of one element, or a number of numpy's, as Python has it; inf for an int
+    that is larger than every float."""
+    if type(x) is int and abs(x) > 1e308:
+        return math.inf if x > 0 else -math.inf
+    if isinstance(x, Tensor) and x.numel() == 1:
+        return x.item()
+    return float(x) if isinstance(x, float) else x
+
+
+class RoundTo(Exam):
+    name = "round_to"
+    right = "fp16, bf16 and 6 other formats: normal and subnormal numbers, ties, 0, and what is too large."
+    forbidden = FORBIDDEN
+    formats = ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9), None, None, None)
+    cases = tuple(
+        Case(
+            1,
+            KNOWN.get(
+                f,
+                f"{f[0]} bits of exponent, {f[1]} of fraction" if f else "a format drawn at random",
+            ),
+            f,
+        )
+        for f in formats
+    )
+
+    def draw(self, case, rng):
+        pick = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        exponent, fraction = case.given or (pick(3, 8), pick(2, 12))
+        bias = 2 ** (exponent - 1) - 1
+        powers = torch.randint(1 - bias - fraction - 3, bias + 3, (120,), generator=rng).tolist()
+        numbers = [
+            m * 2.0**p
+            for m, p in zip(torch.randn(120, generator=rng, dtype=torch.float64).tolist(), powers)
+        ]
+        step, most = 2.0 ** (1 - bias - fraction), (2 - 2.0**-fraction) * 2.0**bias
+        ties = [
+            (k + 0.5) * step * 2.0**p * s
+            for k in (0, 1, 2, 3, 2**fraction, 2**fraction + 1)
+            for p in (0, bias)
+            for s in (1, -1)
+        ]
+        # ties in float32
+        above = [1 + 2.0 ** -(fraction + 1) + 2.0**-40, 1 + 3 * 2.0 ** -(fraction + 1) - 2.0**-40]
+        # the tie between the largest number and what would come next
+        edge = most + 2.0 ** (bias - fraction - 1)
+        return [
+            (
+                [
+                    1.0,
+                    -1.0,
+                    0.0,
+                    most,
+                    -most,
+                    edge,
+                    most + 0.9 * (edge - most),
+                    4 * most,
+                    -4 * most,
+                    math.inf,
+                    -math.inf,
+                    step,
+                    *ties,
+                    *above,
+                    *numbers,
+                ],
+                exponent,
+                fraction,
+            )
+        ]
+
+    def run(self, comm: Comm, yours, numbers, exponent, fraction):
+        return [bare(yours(x, exponent, fraction)) for x in numbers]
+
+    def judge(self, case, args, outcome):
+        (numbers, exponent, fraction), got = args[0], outcome.results[0]
+        where = "" if case.given else f"{exponent} bits of exponent, {fraction} of fraction: "
+        for y in got:
+            if y is None:
+                raise Wrong(f"{where}it returns None. Is there a `return`?")
+            if isinstance(y, bool) or not isinstance(y, int | float):
+                kind = kind_of(y)
+                raise Wrong(
+                    f"{where}it returns something of type {kind}, and should return a float."
+                )
+        for x, y in zip(numbers, got, strict=True):
+            want = rounded(x, exponent, fraction)
+            if y != want:
+                hint = looks_like(numbers, got, exponent, fraction) or _region(
+                    x, exponent, fraction
+                )
+                raise Wrong(f"{where}{x!r} becomes {y!r}, and should become {want!r}. {hint}")
+
+
+def _region(x: float, exponent: int, fraction: int) -> str:
+    bias = 2 ** (exponent - 1) - 1
+    smallest, most = 2.0 ** (1 - bias), (2 - 2.0**-fraction) * 2.0**bias
+    if x == 0 or math.isinf(x):
+        return "0 and inf are what they are."
+    if abs(x) < smallest:
+        return f"It is below the smallest normal number, 2^{1 - bias}: there the step is 2^{1 - bias - fraction}."
+    if abs(x) > most:
+        return f"The largest number is {most!r}; half a step beyond it begins inf."
+    power = math.frexp(x)[1] - 1
+    return f"It lies between 2^{power} and 2^{power + 1}, where the step is 2^{power - fraction}; ties go to even."
+
+
+def round_to(yours) -> None:
+    """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
+    ask(RoundTo(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 07 about numbers: what fp16 holds, what a model's states take, how long a scale takes.
+
+
+class PredictPrecision(Prediction):
+    name = "predict_precision"
+
+
+def precision_slips(
+    updates: int, billions: float, tensor: float, single: float, back: int, interval: int
+):
+    """Values and slips: a weight of 1 after `updates` of 2⁻¹⁰ and of 2⁻¹², GB of states at O2 and O3, speed-up, steps
+    to recover.
+    """
+    states = 16 * billions
+    values = {
+        "kept": 1 + updates * 2.0**-10,
+        "lost": 1.0,
+        "stuck": 4096.0,
+        "states": states,
+        "all_half": 8 * billions,
+        "faster": tensor / single,
+        "recovered": float(back * interval),
+    }
+    slips = {
+        "kept": {1.0: "2⁻¹⁰ is a whole step of fp16 at 1: nothing is lost."},
+        "lost": {
+            1
+            + updates
+            * 2.0**-12: "That is fp32: in fp16 the step at 1 is 2⁻¹⁰, and a quarter of it is lost.",
+            1 + updates * 2.0**-10: "It is rounded down to 1, not up to the next number.",
+        },
+        "stuck": {
+            2048.0: "At 2048 the step is 2, and an addition of 2 is a whole one.",
+            65504.0: "Long before.",
+            8192.0: "At 4096 the step is 4: 2 is half of it, and the tie goes to 4096, which is even.",
+        },
+        "states": {
+            12 * billions: "The fp16 weights and gradients are missing, 2 + 2.",
+            4
+            * billions: "Those are the fp16 weights and gradients: masters and Adam's two are missing.",
+            20 * billions: "Gradients in fp32, too? They are fp16: 2 + 2 + 4 + 4 + 4.",
+            2 * billions: "Those are the weights alone.",
+            14 * billions: "2 + 2 + 4 + 4 + 4.",
+            16 * billions * 1e9 / 2**30: "Those are GiB.",
+        },
+        "all_half": {
+            16 * billions: "Those are O2's: O3 has no masters.",
+            12 * billions: "Adam's two are in the dtype of what is stepped: at O3 that is fp16.",
+            4 * billions: "Those are the weights and gradients: Adam's two are missing.",
+            8 * billions * 1e9 / 2**30: "Those are GiB.",
+        },
+        "faster": {
+            2.0: "That is for what is bound by memory: a large product is bound by FLOPs.",
+            single / tensor: "Upside down.",
+        },
+        "recovered": {
+            float(interval): "It was halved twice: it has to double twice.",
+            float(back): "It doubles after that many good steps: each time 2,000.",
+            float((back + 1) * interval): "Two halvings, two doublings.",
+        },
+    }
+    return values, slips
+
+
+def predict_precision(kept, lost, stuck, states, all_half, faster, recovered) -> None:
+    """fp16: a weight of 1 after 100 updates of 2⁻¹⁰; of 2⁻¹²; where a sum of 2s stops. GB of 1.5 B parameters with
+    masters and Adam; of the same at O3; how many times as fast a large product is on an H100; good steps after two
+    overflows.
+    """
+    values, slips = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)
+    exam = PredictPrecision(
+        list(values), values, slips, "Rounding, memory, time and steps, within 1 %."
+    )
+    ask(exam, kept, lost, stuck, states, all_half, faster, recovered)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 07 about a dynamic scale: it grows, backs off, and goes on where it was saved.
+
+
+class Scaler(Exam):
+    name = "scaler"
+    right = "growth and back-off, overflows in a row and at the end of an interval, a loss in fp16, saved and loaded."
+    forbidden = FORBIDDEN
+    # what, (init, growth, backoff, interval), overflows; None: drawn
+    kinds = (
+        ("3 good steps", (8.0, 2.0, 0.5, 3), "..."),
+        ("an overflow", (8.0, 2.0, 0.5, 3), "..x...."),
+        ("saved after 4 good steps of 5", (8.0, 2.0, 0.5, 5), "......"),
+        ("two overflows in a row", (2.0**16, 2.0, 0.5, 2), ".xx...."),
+        ("other factors", (100.0, 3.0, 0.25, 2), "..x....x"),
+        ("no step is good", (4.0, 2.0, 0.5, 5), "xxxx"),
+        ("30 steps drawn at random", (2.0**10, 2.0, 0.5, 3), None),
+        ("40 steps drawn at random", (2.0**12, 4.0, 0.5, 4), None),
+    )
+    cases = tuple(Case(1, what, rest) for what, *rest in kinds)
+    processes = (Case(2, "saved in one process, loaded in another", ((4.0, 2.0, 0.5, 4), None)),)
+
+    def draw(self, case, rng):
+        how, marks = case.given
+        count = 40 if "40" in case.what else 30
+        found = (
+            [m == "x" for m in marks]
+            if marks
+            else (torch.rand(count, generator=rng) < 0.15).tolist()
+        )
+        at = 4 if "saved" in case.what else int(torch.randint(1, len(found), (), generator=rng))
+        if case.n == 2:
+            return [(how, found[:at]), (how, found[at:])]
+        loss = 1 + torch.rand((), generator=rng)
+        return [(how, found, at, loss, loss.to(torch.float16) * 4)]
+
+    def run(self, comm: Comm, yours, how, found, *rest):
+        with NoKernels():
+            return (
+                self._alone(yours, how, found, *rest)
+                if rest
+                else self._handed_on(comm, yours, how, found)
+            )
+
+    def _handed_on(self, comm: Comm, yours, how, found):
+        """Rank 0 saves, rank 1 loads: nothing passes from one to the other but the state, as a JSON file has it."""
+        size, mine = torch.zeros(1, dtype=torch.int64), yours(*how)
+        if comm.rank:
+            comm.recv(size, 0)
+            text = torch.empty(int(size), dtype=torch.uint8)
+            comm.recv(text, 0)
+            mine.load(json.loads(bytes(text.tolist())))
+        resumed = [bare(mine.scale)]
+        for bad in found:
+            mine.update(bad)
+            resumed.append(bare(mine.scale))
+        if not comm.rank:
+            text = torch.tensor(list(json.dumps(mine.state()).encode()), dtype=torch.uint8)
+            comm.send(size.fill_(len(text)), 1)
+            comm.send(text, 1)
+        return resumed
+
+    def _alone(self, yours, how, found, at, loss, half):
+        whole = yours(*how)
+        one = yours(*how)
+        seen = []
+        first = bare(whole.scale)
+        for bad in found:
+            whole.update(bad)
+            seen.append(bare(whole.scale))
+        for bad in found[:at]:
+            one.update(bad)
+        state = one.state()
+        one.update(True)  # what was saved stays as it is
+        other = yours(1.0, how[1], how[2], how[3])
+        other.load(state)
+        resumed = [bare(other.scale)]
+        for bad in found[at:]:
+            other.update(bad)
+            resumed.append(bare(other.scale))
+        fresh, leaf = yours(*how), loss.clone().requires_grad_()
+        back = fresh.scaled(leaf)
+        if isinstance(back, Tensor) and back.requires_grad:
+            back.backward()
+        return {
+            "first": first,
+            "seen": seen,
+            "state": state,
+            "resumed": resumed,
+            "grad": leaf.grad,
+            "scaled": [fresh.scaled(loss), fresh.scaled(half)],
+        }
+
+    def judge(self, case, args, outcome):
+        if case.n == 2:
+            (how, found), (_, later) = args
+            return self._resumed(
+                how, found + later, len(found), {"state": {}, "resumed": outcome.results[1]}
+            )
+        (how, found, at, loss, half), got = args[0], outcome.results[0]
+        marks = "".join("x" if bad else "." for bad in found)
+        want = scales(*how, found)
+        seen = [number(s) for s in got["seen"]]
+        if number(got["first"]) != how[0]:
+            raise Wrong(
+                f"before any update, scale is {shown(got['first'])}, and should be {how[0]:g}."
+            )
+        if seen != want:
+            i = next(i for i, (a, b) in enumerate(zip(seen, want)) if a != b)
+            slips = {text: scales(*how, found, slip) for slip, text in COUNTING.items()}
+            slips |= {
+                "The factors are the other way round: an overflow makes it smaller.": scales(
+                    how[0], how[2], how[1], how[3], found
+                ),
+                "The factors are those that are given, not 2 and ½.": scales(
+                    how[0], 2.0, 0.5, how[3], found
+                ),
+            }
+            hint = next(
+                (text for text, wrong in slips.items() if wrong == seen),
+                self._hint(found[i], marks[: i + 1]),
+            )
+            raise Wrong(
+                f"steps {marks} (x: overflow), growth {how[1]:g}, backoff {how[2]:g}, interval {how[3]}: "
+                f"after step {i} the scale is {shown(got['seen'][i])}, and should be {want[i]:g}. "
+                f"{hint}"
+            )
+        self._scaled(how[0], got["scaled"], loss, half)
+        if got["grad"] is None or not got["grad"].equal(torch.tensor(how[0])):
+            raise Wrong(
+                "scaled(loss) gives the right number, but backward from it does not reach the loss, with a "
+                "gradient of the scale: multiply the tensor itself."
+            )
+        self._resumed(how, found, at, got)
+
+    def _hint(self, bad: bool, marks: str) -> str:
+        if bad:
+            return "An overflow multiplies it by backoff, each."
+        return "It grows after `interval` good steps in a row, counted from the last change."
+
+    def _scaled(self, scale: float, scaled: list, loss: Tensor, half: Tensor) -> None:
+        for x, given in zip(scaled, (loss, half), strict=True):
+            if not isinstance(x, Tensor):
+                kind = kind_of(x)
+                what = "None. Is there a `return`?" if x is None else f"something of type {kind}."
+                raise Wrong(
+                    f"scaled(loss) returns {what} It should return a tensor: backward begins there."
+                )
+            want = given.float() * scale
+            if x.dtype != torch.float32 or not torch.allclose(x, want, rtol=1e-6):
+                name = str(given.dtype).removeprefix("torch.")
+                hint = (
+                    "It is not multiplied."
+                    if torch.allclose(x.float(), given.float())
+                    else "It is divided."
+                    if torch.allclose(x.float(), given.float() / scale)
+                    else ""
+                )
+                if given.dtype == torch.float16:
+                    hint = "A loss in fp16 would overflow when it is multiplied: convert it to fp32 first."
+                raise Wrong(
+                    f"scaled(loss) of a loss of {given.item():g} in {name}, scale {scale:g}, is "
+                    f"{x.double().mean():g} in {str(x.dtype)[6:]}, and should be {want.item():g} in float32. "
+                    f"{hint}".rstrip()
+                )
+
+    def _resumed(self, how: tuple, found: list[bool], at: int, got: dict) -> None:
+        if not plain(got["state"]):
+            raise Wrong(
+                "state() returns what cannot be written to a JSON file: numbers by name are enough."
+            )
+        whole = scales(*how, found)
+        want = [whole[at - 1], *whole[at:]]
+        seen = [number(s) for s in got["resumed"]]
+        if seen != want:
+            alone = [whole[at - 1], *scales(whole[at - 1], *how[1:], found[at:])]
+            first = seen[0] != want[0]
+            hint = (
+                "The scale is not in the state, or not loaded. Or has a later update changed what was saved?"
+                if first
+                else "The count of good steps belongs to the state: it began again at 0."
+                if seen == alone
+                else "After load it must go on as if nothing had been."
+            )
+            marks = "".join("x" if bad else "." for bad in found)
+            raise Wrong(
+                f"steps {marks}, saved after {at} and loaded into another scaler: its scale goes "
+                f"{got['resumed']}, and should go {want}. {hint}"
+            )
+
+
+def number(x) -> float:
+    """A scale as a number; nan for anything else."""
+    return float(x) if isinstance(x, int | float) and not isinstance(x, bool) else float("nan")
+
+
+def shown(x) -> str:
+    """A scale, or what came in its place, for a message."""
+    return f"something of type {x.kind}" if isinstance(x, Other) else repr(x)
+
+
+def plain(x) -> bool:
+    """Whether JSON could hold it."""
+    if isinstance(x, dict):
+        return all(isinstance(k, str) and plain(v) for k, v in x.items())
+    if isinstance(x, list | tuple):
+        return all(map(plain, x))
+    return x is None or isinstance(x, int | float | str)
+
+
+def scaler(yours) -> None:
+    """`Scaler(init, growth, backoff, interval)`: `.scale`, `.scaled`, `.update`, `.state`, `.load`."""
+    ask(Scaler(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 07 about lists of functions: a function mode that casts what they are given.
+#
+# The functions are probes, which keep what reaches them; then a small network, with its gradients.
+
+
+KINDS = ("white", "black", "gray", "unlisted")
+NAMES = ("matmul", "softmax", "cat")
+f16 = torch.float16
+bf16 = torch.bfloat16
+f32 = torch.float32
+f64 = torch.float64
+CAST = (f16, bf16, f32)
+
+
+def probe(name: str, seen: list):
+    """A function that modes see as one of torch's; it keeps the tensors that reach it."""
+
+    def function(*args, **kwargs):
+        given = tensors((args, kwargs))
+        if has_torch_function(given):
+            return handle_torch_function(function, given, *args, **kwargs)
+        seen.append(
+            [
+                [x.clone() for x in given],
+                sorted(kwargs),
+                [a for a in args if isinstance(a, int | float)],
+            ]
+        )
+        return given[0] * 1
+
+    function.__name__ = name
+    return function
+
+
+def tensors(value) -> list[Tensor]:
+    """All tensors in a value, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [x for v in value for x in tensors(v)] if isinstance(value, list | tuple) else []
+
+
+class Autocast(Exam):
+    name = "autocast"
+    right = "fp16 and bf16, three lists, arguments by name, in lists and tuples, float64 and integers, gradients."
+    forbidden = (*FORBIDDEN, "torch.amp.autocast_mode")
+    calls = (
+        "two tensors",
+        "by name",
+        "in a list",
+        "in a tuple and a number",
+        "float64",
+        "integers",
+        "all in half",
+        "both halves",
+    )
+    cases = (
+        *(
+            Case(1, f"a{'n' * (kind == 'unlisted')} {kind} function, {what}", (kind, what, dtype))
+            for what, dtype in zip(calls, (f16, bf16) * 4)
+            for kind in KINDS
+        ),
+        Case(1, "a network", None),
+    )
+
+    def draw(self, case, rng):
+        order = torch.randperm(len(NAMES), generator=rng).tolist()
+        names = [NAMES[i] + f"_{int(torch.randint(100, (), generator=rng))}" for i in order[:3]]
+        names.append(names[0] + "_")  # another name, as torch's in-place functions have
+        drawn = lambda dtype, *shape: torch.randn(*shape, generator=rng).to(dtype)
+        if case.given is None:
+            return [
+                (
+                    names,
+                    "float16",
+                    [
+                        drawn(f32, 6, 4),
+                        drawn(f32, 8, 4),
+                        drawn(f32, 3, 8),
+                        torch.randint(3, (6,), generator=rng),
+                    ],
+                )
+            ]
+        _, what, dtype = case.given
+        first = {"float64": f64, "all in half": dtype, "both halves": f16}.get(what, f32)
+        x, y = drawn(first, 2, 3), drawn(bf16 if what == "both halves" else dtype, 2, 3)
+        if what.startswith("in a"):
+            x, y = y, x  # the half comes first
+        return [
+            (names, str(dtype)[6:], [x, torch.arange(6).view(2, 3) if what == "integers" else y])
+        ]
+
+    def run(self, comm: Comm, yours, names, dtype, given):
+        dtype = getattr(torch, dtype)
+        if len(given) == 4:
+            return self._network(yours, dtype, *given)
+        seen: list = []
+        functions = [probe(name, seen) for name in names]
+        mode = yours(dtype, {names[0]}, {names[1]}, {names[2]})
+        x, y = given
+        out = []
+        with mode:
+            for f in functions:
+                out.append([f(x, y), f(x, other=y), f([x, y]), f((x, y), 3)])
+        kind = lambda r: str(r.dtype)[6:] if isinstance(r, Tensor) else "no tensor"
+        return {"seen": seen, "kinds": [list(map(kind, some)) for some in out]}
+
+    def _network(self, yours, dtype, x, w, v, target):
+        weights = [nn.Parameter(w), nn.Parameter(v)]
+        with yours(dtype, {"linear"}, {"cross_entropy"}, {"cat"}):
+            h = F.linear(x, weights[0]).relu()
+            z = F.linear(h, weights[1])
+            loss = F.cross_entropy(z, target)
+        if loss.requires_grad:
+            loss.backward()
+        return {
+            "dtypes": [h.dtype == dtype, z.dtype == dtype, loss.dtype == f32],
+            "loss": loss.detach(),
+            "grads": [p.grad for p in weights],
+            "kept": [p.dtype == f32 for p in weights],
+        }
+
+    def judge(self, case, args, outcome):
+        (_, _, given), got = args[0], outcome.results[0]
+        if case.given is None:
+            return self._judge_network(given, got)
+        kind, what, dtype = case.given
+        at, way = KINDS.index(kind), self.calls.index(what) % 4 if what in self.calls[:4] else 0
+        if len(got["seen"]) != 16:
+            raise Wrong(
+                f"16 calls were made, and {len(got['seen'])} have reached their function: call func once each."
+            )
+        found, keywords, numbers = got["seen"][4 * at + way]
+        if keywords != (["other"] if way == 1 else []) or numbers != ([3] if way == 3 else []):
+            raise Wrong(
+                "an argument that is no tensor, or one by name, was lost on the way: hand all on to func."
+            )
+        self._received(kind, dtype, given, found)
+        returned = got["kinds"][at][way]
+        if returned != str(found[0].dtype)[6:]:
+            raise Wrong(
+                f"the function's result is {str(found[0].dtype)[6:]}, and {returned} comes back: return what "
+                "func returns, as it is."
+            )
+
+    def _received(
+        self, kind: str, dtype: torch.dtype, given: list[Tensor], found: list[Tensor]
+    ) -> None:
+        wide = {x.dtype for x in given if x.dtype in CAST}
+        to = {
+            "white": dtype,
+            "black": f32,
+            "gray": wide.copy().pop() if len(wide) == 1 else f32,
+        }.get(kind)
+        wants = [x.to(to) if to and x.dtype in CAST else x for x in given]
+        rule = {
+            "white": f"white: its tensors are cast to {str(dtype)[6:]}",
+            "black": "black: its tensors are cast to float32",
+            "gray": "gray: its tensors are cast to the widest dtype among them (float32, if two dtypes meet)",
+            "unlisted": "on no list: its arguments stay as they are",
+        }[kind]
+        if len(found) != len(wants):
+            raise Wrong(f"{len(wants)} tensors were given, and {len(found)} reached the function.")
+        for x, got, want in zip(given, found, wants, strict=True):
+            if got.dtype != want.dtype:
+                extra = "" if x.dtype in CAST else f" {str(x.dtype)[6:]} is left alone."
+                both = ", ".join(str(g.dtype)[6:] for g in given)
+                raise Wrong(
+                    f"given {both}, a tensor of {str(x.dtype)[6:]} reaches it as {str(got.dtype)[6:]}, and "
+                    f"should as {str(want.dtype)[6:]}. The function is {rule}.{extra}"
+                )
+            if not got.equal(want):
+                raise Wrong(
+                    f"the numbers that reach it are not those that were given, but for the cast. It is {rule}. "
+                    "Is a tensor changed in place, by .data or copy_? Others use it, too."
+                )
+
+    def _judge_network(self, given: list[Tensor], got: dict) -> None:
+        x, w, v, target = given
+        params = [w.clone().requires_grad_(), v.clone().requires_grad_()]
+        loss = F.cross_entropy(F.linear(F.linear(x, params[0]).relu(), params[1]), target)
+        loss.backward()
+        for name, right in zip(
+            ("the first layer's output", "the second's", "the loss"), got["dtypes"], strict=True
+        ):
+            if not right:
+                raise Wrong(f"{name} has the wrong dtype: linear is white, cross_entropy is black.")
+        if not all(got["kept"]):
+            raise Wrong(
+                "a parameter has another dtype than before: cast what func is given, not the model."
+            )
+        if not torch.allclose(got["loss"], loss, rtol=0.02):
+            raise Wrong(f"the loss is {got['loss'].item():g}, and {loss.item():g} in fp32.")
+        for g, p in zip(got["grads"], params, strict=True):
+            if g is None:
+                raise Wrong(
+                    "a weight has no gradient: was the graph cut, by detach, .data or no_grad? "
+                    "`x.to(dtype)` is recorded by autograd."
+                )
+            off = float((g - p.grad).norm() / p.grad.norm())
+            if g.dtype != f32 or not off <= 0.03:
+                raise Wrong(
+                    f"a weight's gradient, in {str(g.dtype)[6:]}, is {100 * off:.3g} % off that of fp32: "
+                    "rounding makes 3 % at most."
+                )
+
+
+def autocast(yours) -> None:
+    """`Autocast(dtype, white, black, gray)`: a TorchFunctionMode that casts by the names of functions."""
+    ask(Autocast(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 07 about master weights: unscale, look, skip or step, round.
+#
+# Sequences of steps, so that what an update loses, or a skipped step changes, adds up and shows.
+
+
+SHAPES = ((3, 4), (5,), (2, 2, 2), (3,))
+LISTS = ("weights", "masters", "momenta")
+
+
+class MasterStep(Exam):
+    name = "master_step"
+    right = "fp16 and bf16, tiny gradients and large ones, no gradient, inf and nan, several steps in a row."
+    forbidden = FORBIDDEN
+    # what, dtype, scale, size of a gradient times the scale, steps, {step: (tensor, what is planted)}, none of tensor
+    kinds = (
+        ("one step", f16, 1024.0, 1.0, 1, {}, None),
+        ("gradients near 2⁻³⁰", f16, 2.0**20, 2.0**-10, 3, {}, None),
+        ("updates below a step of the weights", f16, 256.0, 4.0, 12, {}, None),
+        ("no gradient for the second tensor", f16, 256.0, 1.0, 3, {}, 1),
+        ("large gradients, all finite", f16, 2.0**16, 40_000.0, 2, {}, None),
+        ("an inf in step 1", f16, 2.0**16, 8.0, 3, {1: (0, math.inf)}, None),
+        ("a −inf in step 0", f16, 2.0**16, 8.0, 2, {0: (2, -math.inf)}, None),
+        ("a nan in step 2", f16, 2.0**16, 8.0, 4, {2: (2, math.nan)}, 0),
+        ("bf16", bf16, 1.0, 0.5, 6, {}, None),
+    )
+    cases = tuple(Case(1, kind[0], kind[1:]) for kind in kinds)
+
+    def draw(self, case, rng):
+        dtype, scale, size, steps, planted, none = case.given
+        drawn = lambda: [torch.randn(shape, generator=rng) for shape in SHAPES]
+        weights = [x.sign() * (1 + x.abs().clamp(max=0.9)) for x in drawn()]
+        rate = 2.0**-13 / (size / scale) if "bf16" not in case.what else 2.0**-10
+        grads = []
+        for step in range(steps):
+            now = [(size * (x / x.abs().max())).to(dtype) for x in drawn()]
+            if size > 1e4:  # their sum overflows, none of them does
+                now = [(size + x.abs()).to(dtype) for x in drawn()]
+                now[0].view(-1)[0] = torch.finfo(dtype).max
+            if step in planted:
+                tensor, value = planted[step]
+                now[tensor].view(-1)[1] = value
+            grads.append([None if i == none else g for i, g in enumerate(now)])
+        momenta = [0.5 * size / scale * x for x in drawn()]
+        mu = 0.8 + 0.15 * float(torch.rand((), generator=rng))
+        return [
+            (
+                [w.to(dtype) for w in weights],
+                [w + 1e-5 for w in weights],
+                momenta,
+                grads,
+                scale,
+                rate,
+                mu,
+            )
+        ]
+
+    def run(self, comm: Comm, yours, weights, masters, momenta, grads, scale, lr, mu):
+        kept, steps = [list(some) for some in (weights, masters, momenta)], []
+        for step in grads:
+            given = [None if g is None else g.clone() for g in step]
+            with NoKernels():
+                # of the same memory: `w.data = …` does not write
+                mine = [[x.detach() for x in some] for some in kept]
+                told = yours(*mine, given, scale, lr, mu)
+            after = {
+                name: [x.clone() for x in some] for name, some in zip(LISTS, kept, strict=True)
+            }
+            steps.append({"told": told, "grads": given, **after})
+        return steps
+
+    def judge(self, case, args, outcome):
+        weights, masters, momenta, grads, scale, lr, mu = args[0]
+        right = Masters(weights, masters, momenta, scale, lr, mu)
+        wrongs = {
+            text: Masters(weights, masters, momenta, scale, lr, mu, slip)
+            for slip, text in SLIPS.items()
+        }
+        for i, (now, got) in enumerate(zip(grads, outcome.results[0], strict=True)):
+            stepped, where = right.step(now), f"step {i}: "
+            for wrong in wrongs.values():
+                wrong.step(now)
+            self._told(where, got["told"], stepped)
+            for name in ("momenta", "masters"):
+                self._same(where, name, got, right, wrongs, stepped)
+            self._copies(where, got, right)
+            if len(got["grads"]) != len(now) or not all(map(same, got["grads"], now)):
+                raise Wrong(
+                    f"{where}a gradient was changed, and belongs to the caller: its fp32 copy is yours."
+                )
+
+    def _told(self, where: str, told, stepped: bool) -> None:
+        if told is None:
+            raise Wrong(f"{where}it returns None. Return whether it stepped: True or False.")
+        if isinstance(told, Tensor) and told.numel() == 1:
+            told = bool(told)
+        if not isinstance(told, bool):
+            kind = kind_of(told)
+            raise Wrong(
+                f"{where}it returns something of type {kind}, and should return True or False."
+            )
+        if told and not stepped:
+            raise Wrong(f"{where}it says that it stepped, but a gradient is inf or nan.")
+        if stepped and not told:
+            raise Wrong(
+                f"{where}it says that it skipped, but every gradient is finite. Is it their sum that overflows "
+                "in fp16? Or does None count? Ask each element: isfinite()."
+            )
+
+    def _same(
+        self, where: str, name: str, got: dict, right: Masters, wrongs: dict, stepped: bool
+    ) -> None:
+        for i, (x, want) in enumerate(zip(got[name], getattr(right, name), strict=True)):
+            if not isinstance(x, Tensor) or x.shape != want.shape or x.dtype != torch.float32:
+                raise Wrong(f"{where}{name}[{i}] is no longer a tensor of float32 with its shape.")
+            if close(x, want):
+                continue
+            found = next(
+                (text for text, w in wrongs.items() if close(x, getattr(w, name)[i])), None
+            )
+            if found is None and not stepped:
+                found = "The step is to be skipped: nothing may change."
+            found = (
+                found
+                or "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale."
+            )
+            raise Wrong(f"{where}{name}[{i}] has {farthest(x, want)}. {found}")
+
+    def _copies(self, where: str, got: dict, right: Masters) -> None:
+        for i, (w, m) in enumerate(zip(got["weights"], got["masters"], strict=True)):
+            if w.dtype != right.weights[i].dtype or w.shape != m.shape:
+                raise Wrong(f"{where}weights[{i}] has another dtype or shape than before.")
+            if not w.equal(right.weights[i]) and not w.equal(m.to(w.dtype)):
+                found = farthest(w, m.to(w.dtype))
+                raise Wrong(
+                    f"{where}weights[{i}] is not its master, rounded: it has {found}. The model computes with "
+                    "this very tensor: copy into it, in place, after every step."
+                )
+
+
+def farthest(x: Tensor, want: Tensor) -> str:
+    """The number of `x` that is farthest from `want`, and what it should be."""
+    x, want = x.double().flatten(), want.double().flatten()
+    i = int((x - want).abs().nan_to_num(math.inf).argmax())
+    return f"a number {x[i]:.8g}, which should be {want[i]:.8g}"
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Equal but for the rounding of fp32, relative to the largest; nan where the other has it."""
+    return bool(
+        torch.allclose(
+            a, b, rtol=1e-6, atol=2e-7 * float(b.abs().nan_to_num(0, 0, 0).max()), equal_nan=True
+        )
+    )
+
+
+def same(a: Tensor | None, b: Tensor | None) -> bool:
+    """The same bits, or both None."""
+    if a is None or b is None:
+        return a is b
+    return (
+        isinstance(a, Tensor)
+        and a.dtype == b.dtype
+        and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
+    )
+
+
+def master_step(yours) -> None:
+    """`master_step(weights, masters, momenta, grads, scale, lr, mu)`: whether it stepped; all in place."""
+    ask(MasterStep(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 07 about ranks: all step, or none, though each sees only its own gradients.
+
+
+FLAG = 8  # bytes of a flag, at most
+
+
+class ShardedStep(Exam):
+    name = "sharded_step"
+    right = "n = 1…4, an overflow on any rank, on all, on none, a rank without parameters; then real processes."
+    forbidden = FORBIDDEN
+    step = 2.0
+    # n, ranks that overflow (-1: the last), ranks without parameters
+    given = (
+        (2, (), ()),
+        (2, (1,), ()),
+        (3, (0,), ()),
+        (4, (2,), ()),
+        (3, (0, 1, 2), ()),
+        (4, (-1,), (1,)),
+        (3, (), (2,)),
+        (1, (), ()),
+        (1, (0,), ()),
+    )
+    cases = tuple(
+        Case(
+            n,
+            f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
+            f"{f', no parameters on {ranks(list(empty))}' if empty else ''}",
+            (bad, empty),
+        )
+        for n, bad, empty in given
+    )
+    processes = (
+        Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),
+        # of as many: who says nothing cannot know which
+        Case(3, "3 real processes, no overflow", ((), ())),
+    )
+
+    def draw(self, case, rng):
+        bad, empty = case.given
+        out, scale = [], 2.0 ** int(torch.randint(8, 17, (), generator=rng))
+        lr = 0.1 + float(torch.rand((), generator=rng))
+        for r in range(case.n):
+            shapes = () if r in empty else ((3,), (2, 2))
+            weights, grads = ([torch.randn(s, generator=rng) for s in shapes] for _ in range(2))
+            if r in [b % case.n for b in bad]:
+                grads[1].view(-1)[2] = math.inf if r % 2 else math.nan
+            out.append((weights, [g * scale for g in grads], scale, lr))
+        return out
+
+    def run(self, comm: Comm, yours, weights, grads, scale, lr):
+        # of the same memory: `w.data = …` does not write into it
+        mine = [w.detach() for w in weights]
+        told = yours(comm, list(mine), grads, scale, lr)
+        after = [
+            w if (w.shape, w.dtype) == (m.shape, m.dtype) else m
+            for w, m in zip(weights, mine, strict=True)
+        ]
+        return {"scale": bare(told), "weights": after}
+
+    def judge(self, case, args, outcome):
+        bad = [b % case.n for b in case.given[0]]
+        stepped = [
+            self._stepped(r, args[r], outcome.results[r]["weights"], bad)
+            for r in range(case.n)
+            if args[r][0]
+        ]
+        holders = [r for r in range(case.n) if args[r][0]]
+        moved = [r for r, s in zip(holders, stepped) if s]
+        if bad and moved:
+            raise Wrong(
+                f"{ranks(moved)} stepped, though {ranks(bad)} found an overflow: all step, or none. The model "
+                "is now of two different steps."
+            )
+        still = [r for r in holders if r not in moved]
+        if not bad and still:
+            raise Wrong(
+                f"{ranks(still)} skipped, and no gradient of any rank is inf or nan. (Or were new tensors "
+                "made? `w -= …` changes the weight itself.)"
+            )
+        for r, got in enumerate(outcome.results):
+            self._scale(r, got["scale"], args[r][2] / 2 if bad else args[r][2], bad)
+        self._traffic(case, outcome)
+
+    def _stepped(self, rank: int, args: tuple, after: list, bad: list[int]) -> bool:
+        weights, grads, scale, lr = args
+        moved = []
+        for i, (before, g, now) in enumerate(zip(weights, grads, after, strict=True)):
+            want = before - lr * g / scale
+            alike(rank, now, want, f"weights[{i}]")
+            if now.equal(before):
+                moved.append(False)
+            elif near(now, want):
+                moved.append(True)
+            else:
+                looks = {
+                    "The gradient was not divided by the scale.": before - lr * g,
+                    "It goes up the gradient: subtract.": before + lr * g / scale,
+                    "The gradient is averaged: it belongs to this rank alone.": before
+                    - lr * g / scale / 3,
+                    "lr is missing.": before - g / scale,
+                }
+                text = next(
+                    (t for t, w in looks.items() if near(now, w)),
+                    "Step: w ← w − lr·g/scale. Skip: nothing.",
+                )
+                k = int((now - want).abs().nan_to_num(math.inf).argmax())
+                raise Wrong(
+                    f"rank {rank}: weights[{i}] is neither as before nor stepped: a number is "
+                    f"{now.view(-1)[k]:g}, was {before.view(-1)[k]:g}, and stepped is {want.view(-1)[k]:g}. "
+                    f"{text}"
+                )
+        if len(set(moved)) > 1:
+            raise Wrong(
+                f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps."
+            )
+        return bool(moved and moved[0])
+
+    def _scale(self, rank: int, got, want: float, bad: list[int]) -> None:
+        if got is None or isinstance(got, Other | bool) or not isinstance(got, int | float):
+            raise Wrong(
+                f"rank {rank}: it returns {'None' if got is None else 'no number'}: return the next scale."
+            )
+        if got != want:
+            hint = (
+                "The scales of the ranks would differ from now on."
+                if bad and rank not in bad
+                else "Half of it after an overflow on any rank, else as it was."
+            )
+            raise Wrong(f"rank {rank}: the next scale is {got:g}, and should be {want:g}. {hint}")
+
+    def _traffic(self, case: Case, outcome: Outcome) -> None:
+        for r in range(case.n):
+            most = 2 * (case.n - 1)
+            count = outcome.messages(r)
+            sent = outcome.nbytes(r)
+            if sent > most * FLAG or count > most:
+                raise Wrong(
+                    f"all is right, but rank {r} sends {count} messages, {sent} bytes: one flag is enough, at "
+                    f"most {most} messages and {most * FLAG} bytes. Is one sent for each tensor, or are "
+                    "gradients sent?"
+                )
+
+
+def near(a: Tensor, b: Tensor) -> bool:
+    """Equal but for rounding; nan where the other has it."""
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def sharded_step(yours) -> None:
+    """`sharded_step(comm, weights, grads, scale, lr)`: all ranks step or none; returns the next scale."""
+    ask(ShardedStep(), yours)

@@ -1,0 +1,834 @@
+"""Graders of lesson 06: parameters on servers, synchronous, asynchronous, and with bounded staleness.
+
+`work` holds the gradients, which take time on the clock of a World, and `replay` what may follow from what.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from minidist.comm.base import Comm
+from minidist.comm.cluster import Cluster, Device
+from minidist.comm.world.world import World
+
+from ..exam import Case, Exam, Outcome, Wrong, alike, kind_of, near
+from ..guard import ask
+from ..oracles.server import as_they_come, in_step, owners
+from .predictions import HALF, Prediction
+
+# ------------------------------------------------------------
+# What workers compute in lesson 06's exercises: a gradient that betrays its rank, its step and its weights.
+#
+# g = scale·w + offset, with numbers drawn for each rank and step. It takes time on the clock of a World, by a product of
+# two vectors; nothing else does but messages.
+
+
+FORBIDDEN = ("minidist.parallel", "minicheck.oracles.server")
+ALPHA, FLOPS = 1e-5, 1e8
+
+
+def timed(n: int, beta: float) -> World:
+    """A World in which products and messages cost time, and nothing else does."""
+    machine = Device("products", {torch.float64: FLOPS}, 1 << 40, 1e18, 0.0)
+    return World(n, cluster=Cluster.uniform(n, ALPHA, beta, machine))
+
+
+class Gradient:
+    """`gradient(w)` of one worker. offsets[t], seconds[t]: of its step t.  seen: the weights it was called with."""
+
+    def __init__(self, scale: float, offsets: Tensor, seconds: list[float]):
+        self.scale = scale
+        self.offsets = offsets
+        self.seconds = seconds
+        self.seen = []
+
+    def __call__(self, w: Tensor) -> Tensor:
+        t = len(self.seen)
+        if t == len(self.seconds):
+            raise ValueError(
+                f"gradient(w) is called for the {t + 1}th time: this worker has {t} steps"
+            )
+        self.seen.append(w.clone() if isinstance(w, Tensor) else w)
+        x = torch.empty(max(1, round(self.seconds[t] * FLOPS / 2)), dtype=torch.float64)
+        _ = x[None] @ x[:, None]
+        return self.of(w, t)
+
+    def of(self, w: Tensor, t: int) -> Tensor:
+        """Of step t at the weights w."""
+        return self.scale * w + self.offsets[t]
+
+
+def draw_rate(rng: torch.Generator) -> float:
+    return 0.2 + 0.2 * torch.rand((), generator=rng).item()
+
+
+def draw_gradient(
+    rng: torch.Generator, length: int, seconds: list[float]
+) -> tuple[float, Tensor, list[float]]:
+    """The arguments of a `Gradient`."""
+    scale = 0.2 + 0.6 * torch.rand((), generator=rng).item()
+    return scale, torch.randn(len(seconds), length, generator=rng, dtype=torch.float64), seconds
+
+
+# ------------------------------------------------------------
+# What must follow from an order of updates: the weights, the versions that workers had, staleness and the bound.
+#
+# Update i makes version i + 1. After each of them the server answers who may go on; so a worker's next weights are the
+# first version, from its own push on, at which it may. Nothing that an answer reports is believed but this order, and the
+# order only if all gradients fit: they are calculated here again.
+
+
+def replayed(
+    args: list[tuple], results: list[dict], steps: list[int], bound: float, rate: float
+) -> None:
+    """Raise Wrong unless all that the ranks report follows from the order of the updates."""
+    log = _log(results[0]["log"], steps)
+    if results[0]["seen"]:
+        raise Wrong("rank 0 is the server, and calls gradient(w): workers do.")
+    for k, most in enumerate(steps):
+        if len(results[k + 1]["seen"]) != most:
+            called = len(results[k + 1]["seen"])
+            raise Wrong(
+                f"rank {k + 1}: gradient(w) is called {called} times, and should be once in each of its {most} "
+                "steps."
+            )
+    works = [Gradient(*some[1]) for some in args[1:]]
+    states, clocks = [args[0][0]], [[0] * len(steps)]
+    for i, (rank, stale) in enumerate(log):
+        k, clock = rank - 1, list(clocks[-1])
+        t = clock[k]
+        v = _version(k, t, results[rank]["seen"][t], states, args)
+        _allowed(k, t, v, clocks, log, steps, bound)
+        if stale != i - v:
+            hint = (
+                "The worker's own push does not count, those of others do."
+                if stale == i - v + 1
+                else "It counts the updates between the weights that the gradient is of and those that it is added to."
+            )
+            raise Wrong(
+                f"update {i}, by rank {rank}: its staleness is said to be {stale}, and is {i - v}: its "
+                f"gradient is of version {v}, and is added to version {i}. {hint}"
+            )
+        states.append(states[-1] - rate * works[k].of(states[v], t))
+        clock[k] += 1
+        clocks.append(clock)
+    got = results[0]["w"]
+    alike(0, got, states[-1], "w in the end")
+    if not near(got, states[-1]):
+        hint = (
+            "The last update is missing."
+            if near(got, states[-2])
+            else "Is it `w` itself, in place, that is stepped?"
+            if near(got, states[0])
+            else "w −= rate·g, for each push."
+        )
+        raise Wrong(f"rank 0: w is wrong in the end. {hint}")
+
+
+def _log(log, steps: list[int]) -> list[tuple[int, int]]:
+    if log is None:
+        raise Wrong(
+            "rank 0 returns None, and should return a list of (rank, staleness). Is there a `return`?"
+        )
+    if not isinstance(log, list) or not all(_pair(entry) for entry in log):
+        raise Wrong(
+            "rank 0 should return a list of (rank, staleness), two integers for each update."
+        )
+    if len(log) != sum(steps):
+        raise Wrong(
+            f"{len(log)} updates are reported, and the workers have {sum(steps)} steps: every push is an "
+            "update of its own."
+        )
+    for k, most in enumerate(steps):
+        count = sum(rank == k + 1 for rank, _ in log)
+        if count != most:
+            raise Wrong(
+                f"{count} updates are said to be rank {k + 1}'s, which has {most} steps. Workers are ranks 1 "
+                f"to {len(steps)}: push.source says whose it was."
+            )
+    return [(int(rank), int(stale)) for rank, stale in log]
+
+
+def _pair(entry) -> bool:
+    return isinstance(entry, tuple | list) and [type(x) for x in entry] == [int, int]
+
+
+def _version(k: int, t: int, seen, states: list[Tensor], args: list[tuple]) -> int:
+    """Which version the worker's step t was computed with."""
+    alike(k + 1, seen, states[0], f"the w that gradient is called with in step {t}")
+    found = next((v for v in reversed(range(len(states))) if near(seen, states[v])), None)
+    if found is None:
+        own = (
+            "They are this rank's own: a step begins with a pull."
+            if near(seen, args[k + 1][0])
+            else "Each push is a step of its own, w − rate·g, no mean. And weights that are being sent must not be stepped."
+        )
+        raise Wrong(
+            f"rank {k + 1}: in its step {t} gradient(w) is called with weights that the server never had. "
+            f"{own}"
+        )
+    return found
+
+
+def _allowed(
+    k: int, t: int, v: int, clocks: list[list[int]], log: list, steps: list[int], bound: float
+) -> None:
+    """The version must be the first at which worker k might begin its step t."""
+    others = [rank for rank, _ in log[: len(clocks) - 1]]
+    begin = 1 + max((i for i, rank in enumerate(others) if rank == k + 1), default=-1)
+
+    def ahead(version: int) -> int:
+        running = [c for c, most in zip(clocks[version], steps, strict=True) if c < most]
+        return clocks[version][k] - min(running)
+
+    if v < begin:
+        raise Wrong(
+            f"rank {k + 1}: its step {t} is computed with version {v}, from before its own last push, which "
+            f"made version {begin}."
+        )
+    right = next(
+        (version for version in range(begin, len(clocks)) if ahead(version) <= bound), None
+    )
+    if right is None or v < right:
+        raise Wrong(
+            f"rank {k + 1} begins its step {t} when it is {ahead(v)} ahead of the slowest, and the bound is "
+            f"{bound}: clocks {clocks[v]}."
+        )
+    if v > right:
+        why = (
+            "every push is answered at once"
+            if bound == math.inf
+            else f"it is {ahead(right)} ahead of the slowest that still works, the bound is {bound}"
+        )
+        raise Wrong(
+            f"rank {k + 1} may begin its step {t} with version {right}, clocks {clocks[right]}: {why}. It gets "
+            f"version {v}: it waits without need."
+        )
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 06 about the partition: which server holds which numbers.
+
+
+class Pieces(Exam):
+    name = "pieces"
+    right = "Up to 30 parameters on 1 to 9 servers: every number once, in order, shares equal to one number."
+    forbidden = FORBIDDEN
+    # how many parameters, the largest, servers
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in {
+            "4 parameters on 2 servers": (4, 6, 2),
+            "7 parameters on 3 servers": (7, 9, 3),
+            "30 parameters on 4 servers": (30, 50, 4),
+            "one parameter on 3 servers": (1, 20, 3),
+            "one server": (5, 9, 1),
+            "9 servers": (6, 40, 9),
+            "a matrix larger than all others": (5, -4, 4),
+            "shares that end where a parameter does": (4, 1, 2),
+            "more servers than numbers": (3, 0, 7),
+        }.items()
+    )
+
+    def draw(self, case, rng):
+        count, most, s = case.given
+        low, high = (5, abs(most) + 5) if most else (1, 3)
+        sizes = torch.randint(low, high, (count,), generator=rng).tolist()
+        if most < 0:
+            sizes[1] = 100 + sizes[0]
+        return [(sizes, s)]
+
+    def run(self, comm: Comm, yours, sizes, s):
+        return {"pieces": yours(sizes, s), "sizes": sizes}
+
+    def judge(self, case, args, outcome):
+        (sizes, s), got = args[0], outcome.results[0]
+        if got["sizes"] != sizes:
+            raise Wrong("`sizes` was changed, and belongs to the caller.")
+        shown = f"sizes {sizes}, {s} server{'s' * (s > 1)}: " if len(sizes) < 9 else ""
+        found = _checked(got["pieces"], s, len(sizes))
+        if found == owners(sizes, s):
+            return
+        _ranges(found, sizes, shown)
+        _shares(found, sizes, s, shown)
+
+
+def _checked(pieces, s: int, params: int) -> list[list[tuple[int, int, int]]]:
+    if pieces is None:
+        raise Wrong("the result is None. Is there a `return`?")
+    if not isinstance(pieces, list | tuple):
+        kind = kind_of(pieces)
+        raise Wrong(
+            f"the result is of type {kind}, and should be a list with a list for each server."
+        )
+    if len(pieces) != s:
+        raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
+    for server, some in enumerate(pieces):
+        if not isinstance(some, list | tuple):
+            raise Wrong(f"server {server} should have a list of pieces, and has something else.")
+        for piece in some:
+            if not isinstance(piece, list | tuple) or [type(i) for i in piece] != [int] * 3:
+                raise Wrong(
+                    f"server {server}: a piece is (param, first, end), three integers. Yours is {piece}."
+                )
+            if not 0 <= piece[0] < params:
+                raise Wrong(
+                    f"server {server}: there are parameters 0 to {params - 1}, and no {piece[0]}."
+                )
+    return [[tuple(piece) for piece in some] for some in pieces]
+
+
+def _ranges(found: list[list[tuple[int, int, int]]], sizes: list[int], shown: str) -> None:
+    """Every number of every parameter once, in order."""
+    for server, some in enumerate(found):
+        for param, first, end in some:
+            if not 0 <= first <= end <= sizes[param]:
+                raise Wrong(
+                    f"{shown}server {server} has elements {first} to {end} of parameter {param}, which has "
+                    f"{sizes[param]}: first and end count within the parameter."
+                )
+            if first == end:
+                raise Wrong(
+                    f"{shown}server {server} has an empty piece of parameter {param}: leave it out."
+                )
+    flat = [(param, i) for some in found for param, first, end in some for i in range(first, end)]
+    want = [(param, i) for param, size in enumerate(sizes) for i in range(size)]
+    if sorted(flat) != want:
+        lost, twice = sorted(set(want) - set(flat)), len(flat) - len(set(flat))
+        what = (
+            f"{twice} numbers are held twice"
+            if twice
+            else f"element {lost[0][1]} of parameter {lost[0][0]} is held by none"
+        )
+        raise Wrong(
+            f"{shown}every number belongs to one server: {what}. Is `end` one behind the last?"
+        )
+    if flat != want:
+        raise Wrong(
+            f"{shown}every number is held once, but not in order: the parameters one after the other, server 0 "
+            "holds the first ones."
+        )
+
+
+def _shares(found: list[list[tuple[int, int, int]]], sizes: list[int], s: int, shown: str) -> None:
+    """Equal to one number, the first ones larger."""
+    held = [sum(end - first for _, first, end in some) for some in found]
+    if max(held) - min(held) > 1:
+        hint = (
+            "Cut through a parameter where the share ends."
+            if all(
+                first == 0 and end == sizes[param] for some in found for param, first, end in some
+            )
+            else "The first total % s servers hold one more."
+        )
+        raise Wrong(
+            f"{shown}the servers hold {held} numbers: shares should be equal, to one number. {hint}"
+        )
+    if held != sorted(held, reverse=True):
+        raise Wrong(
+            f"{shown}the servers hold {held} numbers: the first total % s of them hold one more, as everywhere "
+            "in minidist."
+        )
+    raise Wrong(f"{shown}a server's numbers of one parameter are one piece: yours are cut further.")
+
+
+def pieces(yours) -> None:
+    """`pieces(sizes, s)`: for each server a list of (param, first, end)."""
+    ask(Pieces(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 06 about the synchronous server: several of them, in step, both ways at once.
+
+
+ROUNDS_BETA = (
+    1e-6  # large: the wires are what takes time, and not a split that an answer begins with
+)
+ROUNDS_SLACK = 1.08
+BATCH = (
+    "Put all sends and receives of a server's step into one comm.batch, and those to and from all servers on a "
+    "worker, too: a wire carries both ways at once."
+)
+
+
+def trajectory(args: list[tuple], slip: str = "") -> list[Tensor]:
+    """The weights before each step and in the end; slip: with one mistake."""
+    servers, w, _, steps, rate = args[0]
+    works = [Gradient(*a[2]) for a in args[servers:]]
+    found = [w]
+    for t in range(steps):
+        old = found[0] if slip == "first" else found[-1]
+        grads = [work.of(old, t) for work in works]
+        grads = {"one": grads[:1], "last": grads[-1:]}.get(slip, grads)
+        by = {"sum": 1, "ranks": len(args)}.get(slip, len(grads))
+        found.append(
+            found[-1]
+            - (-rate if slip == "sign" else 1 if slip == "rate" else rate) * sum(grads) / by
+        )
+    return found
+
+
+SLIPS = {
+    "sum": "It is the sum of the gradients: divide by the number of workers.",
+    "ranks": "The mean is over the workers: servers are ranks, too, and have no gradient.",
+    "one": "Only the first worker's gradients are in it.",
+    "last": "Only the last worker's gradients are in it.",
+    "sign": "It goes uphill: w − rate·g.",
+    "rate": "The rate is missing.",
+}
+
+
+class Synchronous(Exam):
+    name = "synchronous"
+    right = (
+        "1 to 4 workers, 1 to 4 servers: the serial program's weights in every step, bytes shared out, as fast as "
+        "the wires allow; then real processes."
+    )
+    forbidden = FORBIDDEN
+    # workers, servers, numbers, steps
+    cases = tuple(
+        Case(n + s, f"{n} worker{'s' * (n > 1)}, {s} server{'s' * (s > 1)}", (n, s, size, steps))
+        for n, s, size, steps in (
+            (2, 1, 3000, 2),
+            (1, 1, 2000, 2),
+            (3, 1, 6000, 3),
+            (4, 2, 6000, 3),
+            (3, 3, 5000, 2),
+            (4, 4, 8000, 3),
+            (2, 3, 3100, 2),
+        )
+    )
+    processes = (
+        Case(3, "3 real processes, 1 server", (2, 1, 12, 3)),
+        Case(4, "4 real processes, 2 servers", (2, 2, 13, 2)),
+    )
+
+    def draw(self, case, rng):
+        n, s, size, steps = case.given
+        rate, first = draw_rate(rng), torch.randn(size, generator=rng, dtype=torch.float64)
+        other = lambda: torch.randn(size, generator=rng, dtype=torch.float64)
+        return [
+            (s, first if r < s else other(), draw_gradient(rng, size, [1e-5] * steps), steps, rate)
+            for r in range(n + s)
+        ]
+
+    def world(self, n, args):
+        return timed(n, ROUNDS_BETA)
+
+    def run(self, comm: Comm, yours, servers, w, work, steps, rate):
+        gradient = Gradient(*work)
+        result = yours(comm, servers, w, gradient, steps, rate)
+        return {"part": result if comm.rank < servers else None, "seen": gradient.seen}
+
+    def judge(self, case, args, outcome):
+        n, s, _, steps = case.given
+        states = trajectory(args)
+        for r in range(s, n + s):
+            self._called(r, outcome.results[r]["seen"], states, args, steps)
+        for r in range(s):
+            if outcome.results[r]["seen"]:
+                raise Wrong(f"rank {r} is a server, and calls gradient(w): workers do.")
+            want = [w.tensor_split(s)[r] for w in states]
+            got = outcome.results[r]["part"]
+            if isinstance(got, Tensor) and got.shape == states[0].shape and s > 1:
+                raise Wrong(
+                    f"server {r} returns {len(got)} numbers: its part of the weights has {len(want[0])}."
+                )
+            alike(r, got, want[-1], "the server's part")
+            if not near(got, want[-1]):
+                raise Wrong(
+                    f"server {r}: its part is wrong after {steps} steps. {self._says(got, args, r, want)}"
+                )
+        self._bytes(case, args, outcome)
+        self._time(case, args, outcome)
+
+    def _says(self, got: Tensor, args: list[tuple], server: int, want: list[Tensor]) -> str:
+        if near(got, want[-2]):
+            return "It is one step behind: the last pushes are missing."
+        if near(got, want[0]):
+            return "It is as before: is it the server's own tensor that is stepped?"
+        s = args[0][0]
+        part = lambda slip: trajectory(args, slip)[-1].tensor_split(s)[server]
+        return next(
+            (text for slip, text in SLIPS.items() if near(got, part(slip))),
+            "Does every gradient meet its own part, and is it added up anew in every step?",
+        )
+
+    def _called(
+        self, rank: int, seen: list, states: list[Tensor], args: list[tuple], steps: int
+    ) -> None:
+        if len(seen) != steps:
+            raise Wrong(
+                f"rank {rank}: gradient(w) is called {len(seen)} times, and should be once in each of {steps} "
+                "steps."
+            )
+        for t, (got, want) in enumerate(zip(seen, states, strict=False)):
+            alike(rank, got, want, f"the w that gradient is called with in step {t}")
+            if near(got, want):
+                continue
+            text = (
+                "Some parts are right: is every server's part pulled, into its own place?"
+                if (got - want).abs().lt(1e-9).any()
+                else "Do servers send the weights as they are after the last step?"
+            )
+            text = next(
+                (said for slip, said in SLIPS.items() if near(got, trajectory(args, slip)[t])), text
+            )
+            if near(got, args[rank][1]):
+                text = "They are this rank's own: a step begins with a pull."
+            elif t and near(got, states[t - 1]):
+                text = "They are those of the step before: a server answers after its step."
+            raise Wrong(
+                f"rank {rank}: in step {t} gradient(w) is called with wrong weights. {text}"
+            )
+
+    def _bytes(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+        n, s, _, steps = case.given
+        parts = [part.numel() * 8 for part in args[0][1].tensor_split(s)]
+        for r, part in enumerate(parts):
+            into = sum(nbytes for _, dst, nbytes in outcome.sent if dst == r)
+            for way, count in (("sends", outcome.nbytes(r)), ("receives", into)):
+                if count < n * steps * part:
+                    raise Wrong(
+                        f"the weights are right, but server {r} {way} {count} bytes, and {n} workers and "
+                        f"{steps} steps are {n * steps * part}: it answers and hears every worker itself."
+                    )
+                if count > n * (steps + 1) * part + 64 * n * (steps + 1):
+                    raise Wrong(
+                        f"the weights are right, but server {r} {way} {count} bytes: {steps} steps of its part "
+                        f"with {n} workers are {n * steps * part}. Is there what others own?"
+                    )
+
+    def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+        if outcome.time is None:
+            return
+        world = self.world(case.n, args)
+        world.run(lambda comm, some: self.run(comm, in_step, *some[comm.rank]), args)
+        if outcome.time < 0.5 * world.time:
+            raise Wrong(
+                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and it takes {1e3 * world.time:.3g} ms "
+                "at least: is the clock set?"
+            )
+        if outcome.time > ROUNDS_SLACK * world.time:
+            raise Wrong(
+                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
+                f"{1e3 * world.time:.3g} ms are enough. {BATCH}"
+            )
+
+
+def synchronous(yours) -> None:
+    """`synchronous(comm, servers, w, gradient, steps, rate)`: a server returns its part of the weights."""
+    ask(Synchronous(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 06 in which a push is a step of its own: asynchronous, bounded, and with workers that leave.
+#
+# The order of the updates is the answer's to say; what follows from it is replayed, see `replay`.
+
+
+ARRIVALS_BETA, SIZE = 1e-8, 9
+ARRIVALS_SLACK = 1.1
+
+
+def paces(kind: str, k: int, n: int, steps: int, rng: torch.Generator) -> list[float]:
+    """Seconds of each step of worker k of n."""
+    even = (1e-3 * (1 + 0.3 * torch.rand(steps, generator=rng))).tolist()
+    if kind == "slow":
+        return [t * 5 if k == 0 else t for t in even]
+    if kind == "chance":
+        pauses = (torch.rand(steps, generator=rng) < 0.25).tolist()
+        return [t * 7 if pause else t for t, pause in zip(even, pauses, strict=True)]
+    return even
+
+
+class Asynchronous(Exam):
+    """given: the pace, each worker's steps, the bound."""
+
+    name = "asynchronous"
+    right = (
+        "1 to 5 workers, even, slow and uneven: every push a step of its own, answered at once, staleness as it "
+        "is, nobody waits; then real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(len(steps) + 1, what, (kind, steps, math.inf))
+        for what, kind, steps in (
+            ("2 workers", "even", (4, 4)),
+            ("3 workers, one slow", "slow", (3, 9, 9)),
+            ("1 worker", "even", (5,)),
+            ("5 workers", "chance", (5, 5, 5, 5, 5)),
+            ("3 workers with 2, 8 and 5 steps", "even", (2, 8, 5)),
+        )
+    )
+    processes = (
+        Case(4, "3 workers in real processes", ("even", (4, 2, 5), math.inf)),
+        Case(2, "1 worker in a real process", ("even", (3,), math.inf)),
+    )
+
+    def draw(self, case, rng):
+        kind, steps, bound = case.given
+        n, other = len(steps), lambda: torch.randn(SIZE, generator=rng, dtype=torch.float64)
+        works = [draw_gradient(rng, SIZE, paces(kind, k, n, steps[k], rng)) for k in range(n)]
+        asked = self.asked(list(steps), draw_rate(rng), bound)
+        return [(other(), works[max(0, r - 1)], *asked) for r in range(n + 1)]
+
+    def asked(self, steps: list[int], rate: float, bound: float) -> tuple:
+        """The last arguments of the answer."""
+        return steps, rate
+
+    def world(self, n, args):
+        return timed(n, ARRIVALS_BETA)
+
+    def run(self, comm: Comm, yours, w, work, *asked):
+        gradient, held = Gradient(*work), w.detach()
+        log = yours(comm, w, gradient, *asked)
+        return {
+            "log": log if comm.rank == 0 else None,
+            "w": held if comm.rank == 0 else None,
+            "seen": gradient.seen,
+        }
+
+    def judge(self, case, args, outcome):
+        _, steps, bound = case.given
+        replayed(args, outcome.results, list(steps), bound, args[0][3])
+        self._messages(list(steps), outcome)
+        self._time(case, args, outcome)
+
+    def _messages(self, steps: list[int], outcome: Outcome) -> None:
+        for k, most in enumerate(steps):
+            pushed = sum(b for src, dst, b in outcome.sent if (src, dst) == (k + 1, 0))
+            pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
+            for what, count, upto in (("pushes", pushed, most), ("pulls", pulled, most + 1)):
+                if count < most * SIZE * 8 or count > upto * SIZE * 8 + 32 * (most + 1):
+                    raise Wrong(
+                        f"the weights are right, but rank {k + 1} {what} {count} bytes: {most} steps of "
+                        f"{SIZE} numbers are {most * SIZE * 8}."
+                    )
+
+    def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+        if outcome.time is None:
+            return
+        _, steps, bound = case.given
+        least = max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
+        if outcome.time < 0.99 * least:  # a product has a whole length
+            raise Wrong(
+                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and one worker alone computes "
+                f"{1e3 * least:.3g} ms: call gradient(w) for every gradient."
+            )
+        world = self.world(case.n, args)
+        world.run(
+            lambda comm, some: as_they_come(
+                comm,
+                some[comm.rank][0],
+                Gradient(*some[comm.rank][1]),
+                list(steps),
+                some[0][3],
+                bound,
+            ),
+            args,
+        )
+        if outcome.time > ARRIVALS_SLACK * world.time:
+            raise Wrong(
+                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
+                f"{1e3 * world.time:.3g} ms are enough. Does the server wait for one worker, while another "
+                "has pushed? irecv(g, ANY) takes whoever is first."
+            )
+
+
+class Bounded(Asynchronous):
+    name = "bounded"
+    right = (
+        "1 to 5 workers, bounds 0 to 4: nobody begins a step more than `bound` ahead, nobody waits without "
+        "need; then real processes."
+    )
+    cases = tuple(
+        Case(n + 1, f"{n} worker{'s' * (n > 1)}, bound {bound}", (kind, (steps,) * n, bound))
+        for n, bound, kind, steps in (
+            (2, 1, "slow", 6),
+            (3, 0, "chance", 4),
+            (3, 2, "slow", 6),
+            (1, 1, "even", 4),
+            (5, 1, "chance", 6),
+            (4, 4, "chance", 9),
+        )
+    )
+    processes = (
+        Case(4, "3 workers in real processes, bound 1", ("even", (4, 4, 4), 1)),
+        Case(3, "2 workers in real processes, bound 0", ("even", (3, 3), 0)),
+    )
+
+    def asked(self, steps, rate, bound):
+        return steps[0], rate, bound
+
+
+class Leavers(Asynchronous):
+    name = "leavers"
+    right = (
+        "workers with 1 to 9 steps, bounds 0 to 2: who has done all his steps holds nobody up, everybody else "
+        "counts; then real processes."
+    )
+    cases = tuple(
+        Case(
+            len(steps) + 1,
+            f"steps {', '.join(map(str, steps))}, bound {bound}",
+            (kind, steps, bound),
+        )
+        for steps, bound, kind in (
+            ((6, 2), 1, "even"),
+            ((4, 4, 4), 1, "slow"),
+            ((2, 9), 0, "slow"),
+            ((2, 8, 5), 0, "chance"),
+            ((9, 3, 1, 6), 2, "chance"),
+            ((7, 1, 7), 1, "slow"),
+        )
+    )
+    processes = (
+        Case(4, "3 workers in real processes", ("even", (6, 2, 3), 1)),
+        Case(3, "2 workers in real processes", ("even", (1, 4), 0)),
+    )
+
+    def asked(self, steps, rate, bound):
+        return steps, rate, bound
+
+
+def asynchronous(yours) -> None:
+    """`asynchronous(comm, w, gradient, steps, rate)`: rank 0 returns [(rank, staleness), …] of its updates."""
+    ask(Asynchronous(), yours)
+
+
+def bounded(yours) -> None:
+    """`bounded(comm, w, gradient, steps, rate, bound)`: the same, with nobody more than `bound` ahead."""
+    ask(Bounded(), yours)
+
+
+def leavers(yours) -> None:
+    """`leavers(comm, w, gradient, steps, rate, bound)`: the same, with `steps` of each worker."""
+    ask(Leavers(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 06 about its figures: a server's wire, several servers, staleness and what it costs.
+
+
+MILLI = "In seconds."
+
+
+class PredictServer(Prediction):
+    name = "predict_server"
+
+
+def server_slips(
+    n: int,
+    nbytes: float,
+    compute: float,
+    alpha: float,
+    beta: float,
+    wanted: float,
+    slower: int,
+    bound: int,
+    curvature: float,
+) -> tuple[dict, dict]:
+    """The values of `predict_server`, and slips."""
+    wire = nbytes * beta
+    one, ring = compute + 2 * alpha + (n + 1) * wire, compute + 2 * (n - 1) * (alpha + wire / n)
+    servers = n / (wanted / wire - 1)
+    gradients = (n - 1) * slower + 1
+    d = n - 1
+    into, stalest = n * nbytes / servers, (n - 1) * (2 * bound + 1)
+    rate = 2 * math.sin(math.pi / (4 * d + 2)) / curvature
+    values = {
+        "one": one,
+        "ring": ring,
+        "servers": servers,
+        "into": into,
+        "gradients": gradients,
+        "stalest": stalest,
+        "rate": rate,
+    }
+    slips = {
+        "one": {
+            compute
+            + 2
+            * n
+            * wire: "That is one way after the other: gradients come in while weights go out.",
+            (n + 1) * wire: "And the computing?",
+            compute + 2 * wire: "Every worker's gradients pass the wire.",
+            compute
+            + n
+            * wire: "Nearly: the first gradients come when one worker has its weights, N bytes.",
+            1e3 * one: MILLI,
+        },
+        "ring": {
+            1e3 * ring: MILLI,
+            compute + n * wire: "A ring moves 2(n−1)/n of the bytes, whatever n is.",
+            ring - compute: "And the computing?",
+            compute + (n - 1) * (alpha + wire / n): HALF,
+            compute + 2 * n * wire: "That is a server.",
+        },
+        "servers": {
+            n: "That would make it 2Nβ. How many make it (n/s + 1)Nβ = 100 ms?",
+            n / (wanted / wire): "And the + 1?",
+            n - 1: "Solve (n/s + 1)Nβ = 100 ms for s.",
+        },
+        "into": {
+            nbytes / servers: "That is one worker's.",
+            n * nbytes: "That is one server's wire if it owns all.",
+            2 * into: "In and out: only what comes in is asked for.",
+            nbytes: "All workers push to each server.",
+            into / 1e9: "In bytes: 1 GB is 10⁹.",
+        },
+        "gradients": {
+            n: "That is the synchronous run's.",
+            slower * n: "One of them is the slow one.",
+            (n - 1) * slower: "The slow one has one, too.",
+        },
+        "stalest": {
+            bound: "That is how far clocks drift, not how many updates.",
+            (n - 1)
+            * bound: "Between its pull and its push another one may go from `bound` behind to `bound` + 1 ahead.",
+            (n - 1) * (bound + 1): "It was up to `bound` behind at the pull, too.",
+            n * (2 * bound + 1): "Its own pushes do not count.",
+            n - 1: "That is among equal workers.",
+        },
+        "rate": {
+            math.pi / (2 * d) / curvature: "Nearly: π/2d is 2·sin(π/(4d + 2)) for a large d.",
+            math.pi / (2 * d): "π/2d is for a large d only, and the loss has curvature 4.",
+            rate * curvature: "The loss has curvature 4: the step is w − 4ηw′.",
+            2 / curvature: "That is with fresh gradients.",
+            2
+            * math.sin(math.pi / (4 * n + 2))
+            / curvature: "The staleness is n − 1, its own push not counted.",
+            rate * curvature**2: "Divide by the curvature.",
+        },
+    }
+    return values, slips
+
+
+def predict_server(one, ring, servers, into, gradients, stalest, rate) -> None:
+    """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4."""
+    values, slips = server_slips(
+        n=32,
+        nbytes=1e9,
+        compute=40e-3,
+        alpha=10e-6,
+        beta=1 / 50e9,
+        wanted=100e-3,
+        slower=3,
+        bound=2,
+        curvature=4.0,
+    )
+    right = "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %."
+    ask(
+        PredictServer(list(values), values, slips, right),
+        one,
+        ring,
+        servers,
+        into,
+        gradients,
+        stalest,
+        rate,
+    )

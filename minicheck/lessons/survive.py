@@ -1,0 +1,995 @@
+"""The exercises of lesson 18, Survive and plan: how often to save, a save that a power cut cannot spoil, what is found
+again, a part of a tensor out of other parts, and the numbers of a real run."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from minidist.comm.base import Comm
+from minidist.comm.world.world import World
+
+from ..exam import Case, Exam, Other, Outcome, Wrong, alike, equal_to, shown
+from ..guard import ask
+from ..oracles import survive as oracle
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# What can be wrong with a checkpoint: each function does it to one, in a dict of files.
+
+
+def _edit(disk: dict, step: int, without: str = "", **changes) -> None:
+    """Other entries in a manifest that stays readable."""
+    name = f"{step}/manifest"
+    body = json.loads(disk[name]) | changes
+    disk[name] = json.dumps(
+        {word: value for word, value in body.items() if word != without}
+    ).encode()
+
+
+def _parts(files: dict, step: int) -> list[str]:
+    return [f"{step}/rank-{r}" for r in range(json.loads(files[f"{step}/manifest"])["ranks"])]
+
+
+def _older(files: dict, step: int) -> int:
+    """A step whose checkpoint is left as it is, before the damaged ones."""
+    return sorted({int(name.split("/")[0]) for name in files} - {step})[1]
+
+
+def _cut(files, step):
+    files[f"{step}/rank-0"] = files[f"{step}/rank-0"][:-1]
+
+
+def _flip(files, step):
+    name = _parts(files, step)[-1]
+    data = bytearray(files[name])
+    data[len(data) // 2] ^= 1
+    files[name] = bytes(data)
+
+
+def _gone(files, step):
+    del files[f"{step}/rank-1"]
+
+
+def _unfinished(files, step):
+    """What a good save leaves when the power fails before its last call."""
+    files[f"{step}/manifest.partial"] = files.pop(f"{step}/manifest")
+
+
+def _manifest_cut(files, step):
+    files[f"{step}/manifest"] = files[f"{step}/manifest"][:-7]
+
+
+def _foreign(files, step):
+    files[f"{step}/manifest"] = files[f"{_older(files, step)}/manifest"]
+
+
+def _rank_unlisted(files, step):
+    sums = json.loads(files[f"{step}/manifest"])["files"]
+    _edit(files, step, files={name: sums[name] for name in _parts(files, step)[:-1]})
+
+
+def _elsewhere(files, step):
+    """A manifest that names the parts of another checkpoint, which are whole."""
+    parts = _parts(files, _older(files, step))
+    _edit(files, step, files={part: [len(files[part]), crc32(files[part])] for part in parts})
+
+
+def _pickled(files, step):
+    name = f"{step}/manifest"
+    files[name] = pickle.dumps(json.loads(files[name]))
+
+
+def _program(files, step):
+    """Python that gives the right dictionary, and does something else on the way."""
+    name = f"{step}/manifest"
+    files[name] = b"print('hello') or " + files[name]
+
+
+def _a_list(files, step):
+    files[f"{step}/manifest"] = b'["step", "ranks", "files"]'
+
+
+def _nothing(files, step):
+    """It stays as it is."""
+
+
+def _wrong_all(files, step):
+    _cut(files, step)
+    _flip(files, step)
+
+
+DAMAGE = {
+    "nothing is wrong": _nothing,
+    "a part is cut off": _cut,
+    "a bit of a part is flipped": _flip,
+    "a part is gone": _gone,
+    "a save was not finished": _unfinished,
+    "a manifest is cut off": _manifest_cut,
+    "a manifest of another step": _foreign,
+    "a manifest that lists all ranks but one": _rank_unlisted,
+    "a manifest that lists another step's parts": _elsewhere,
+    "a manifest that was pickled": _pickled,
+    "a manifest that is a program": _program,
+    "a manifest that is a list": _a_list,
+    "two parts are damaged": _wrong_all,
+}
+DAMAGE |= {
+    f"a manifest without {word}": lambda files, step, word=word: _edit(files, step, word)
+    for word in ("step", "ranks", "files")
+}
+
+
+# ------------------------------------------------------------
+# A disk in memory that can lose its power behind any call: what the exercises of lesson 18 save on.
+#
+#     write    the bytes are in a cache: a power cut leaves all of them, a part, or none
+#     sync     now they are on the disk
+#     rename   atomic, and safe at once: the new name has the file, a former one of that name is gone
+#     remove   safe at once
+#
+# That is the least that file systems promise, and what makes rename before sync a mistake: the name survives, its bytes
+# do not (Pillai et al. 2014, "All File Systems Are Not Created Equal"). A real disk asks for an fsync of the folder too.
+
+
+CHANGES = ("write", "sync", "rename", "remove")
+KEPT = (0.0, 0.5, 1.0)  # of what was not synced
+
+
+class Disk:
+    """Files by name, as rank `rank` sees them; all handles of one disk share `files` and `log`.
+
+    log: [rank, call, name, what] of each call; what: the bytes as latin-1, or the new name.
+    """
+
+    def __init__(
+        self, files: dict[str, bytes] | None = None, rank: int = 0, log: list | None = None
+    ):
+        self.files, self.rank = {} if files is None else files, rank
+        self.log = [] if log is None else log
+        self.begun = dict(self.files)
+
+    def of(self, rank: int) -> Disk:
+        """The same disk, as another rank sees it."""
+        other = type(self)(self.files, rank, self.log)
+        other.begun = self.begun
+        return other
+
+    def write(self, name: str, data: bytes) -> None:
+        """A file of these bytes; a former one of that name is gone."""
+        self._note("write", name, bytes(data).decode("latin-1"))
+        self.files[name] = bytes(data)
+
+    def sync(self, name: str) -> None:
+        """Return when the file's bytes are on the disk. KeyError if there is none."""
+        self._there(name)
+        self._note("sync", name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, at once. KeyError if there is none."""
+        self._there(old)
+        self._note("rename", old, str(new))
+        self.files[new] = self.files.pop(old)
+
+    def remove(self, name: str) -> None:
+        """KeyError if there is none."""
+        self._there(name)
+        self._note("remove", name)
+        del self.files[name]
+
+    def names(self) -> list[str]:
+        """Of all files, in order."""
+        return sorted(self.files)
+
+    def size(self, name: str) -> int:
+        """Bytes of a file, without reading it. KeyError if there is none."""
+        self._there(name)
+        return len(self.files[name])
+
+    def read(self, name: str) -> bytes:
+        """All bytes of a file. KeyError if there is none."""
+        self._there(name)
+        self._note("read", name)
+        return self.files[name]
+
+    def crashes(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """What a power cut behind each call may leave: (the call, {name: bytes})."""
+        changes = [one for one in self.log if one[1] in CHANGES]
+        for calls in range(len(changes) + 1):
+            for kept in KEPT:
+                yield said(changes, calls), crashed(self.begun, changes[:calls], kept)
+
+    def _there(self, name: str) -> None:
+        if name not in self.files:
+            raise KeyError(f"no file {name!r} is on the disk")
+
+    def _note(self, call: str, name: str, what: str = "") -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a file's name is a str, not {type(name).__name__}")
+        self.log.append([self.rank, call, name, what])
+
+
+def watched(files: dict[str, bytes], rank: int = 0) -> tuple[Disk, list]:
+    """A disk for an answer, and a log that the disk does not hold, as an answer could rewrite its own."""
+    noted: list = []
+
+    class Watched(Disk):
+        def _note(self, call: str, name: str, what: str = "") -> None:
+            super()._note(call, name, what)
+            noted.append([self.rank, call, str(name), what])
+
+    return Watched(files, rank), noted
+
+
+def honest(log) -> list:
+    """A log as `watched` writes it; Wrong for what is none."""
+    whole = lambda one: isinstance(one, list) and [type(x) for x in one] == [int, str, str, str]
+    if not isinstance(log, list) or not all(whole(one) for one in log):
+        raise Wrong("the list of calls is not what the disk wrote.")
+    return log
+
+
+def crashed(begun: dict[str, bytes], log: list, kept: float) -> dict[str, bytes]:
+    """The files after these calls and a power cut that leaves a share `kept` of each file that was not synced."""
+    held = {name: [data, True] for name, data in begun.items()}
+    for _, call, name, what in log:
+        if call == "write":
+            held[name] = [what.encode("latin-1"), False]
+        elif call == "sync":
+            held[name][1] = True
+        elif call == "rename":
+            held[what] = held.pop(name)
+        elif call == "remove":
+            del held[name]
+    return {
+        name: data if safe else data[: int(kept * len(data))] for name, (data, safe) in held.items()
+    }
+
+
+def said(log: list, calls: int) -> str:
+    """The last of so many calls, in words."""
+    if not calls:
+        return "before the first call"
+    rank, call, name, what = log[calls - 1]
+    return f"behind rank {rank}'s {call} of {name}" + f" to {what}" * (call == "rename")
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 18 about time: how often to save, and what failures then cost.
+
+
+ORACLE = "minicheck.oracles.survive"
+FORBIDDEN = ("minidist.train", "minidist.collectives", "minidist.parallel", ORACLE)
+
+
+class SaveEvery(Exam):
+    name = "save_every"
+    right = "20 clusters drawn at random: seconds between saves, and the share of the time that is lost."
+    forbidden = FORBIDDEN
+    cases = tuple(Case(1, f"cluster {i + 1} of 20") for i in range(20))
+
+    def draw(self, case, rng):
+        draw = lambda low, high: (
+            float(torch.rand((), generator=rng, dtype=torch.float64)) * (high - low) + low
+        )
+        return [(draw(1, 300), draw(10, 1200), draw(5e3, 1e5), int(draw(2, 4000)))]
+
+    def run(self, comm: Comm, yours, *given):
+        return yours(*given)
+
+    def judge(self, case, args, outcome):
+        got = outcome.results[0]
+        if not isinstance(got, tuple | list) or len(got) != 2:
+            raise Wrong(
+                "two numbers are asked for, (seconds between saves, share of the time lost)."
+            )
+        for name, mine, want in zip(
+            ("seconds", "lost"), got, oracle.interval(*args[0]), strict=True
+        ):
+            if isinstance(mine, bool) or not isinstance(mine, int | float) or not abs(mine) < 1e300:
+                raise Wrong(f"{name} should be a number, an int or float, and is {shown(mine)}.")
+            if not _close(mine, want):
+                slip = next(
+                    (text for text, value in _slips(name, *args[0]).items() if _close(mine, value)),
+                    "",
+                )
+                slip = slip or "Check the units: all in seconds."
+                raise Wrong(f"{name} is {mine:.6g}, and should be {want:.6g}. {slip}")
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-9 * abs(b)
+
+
+def _slips(name: str, cost: float, restart: float, hours: float, devices: int) -> dict[str, float]:
+    between = hours * 3600 / devices
+    every, lost = oracle.interval(cost, restart, hours, devices)
+    if name == "seconds":
+        return {
+            "That is for one device: with n of them something fails n times as often.": every
+            * devices**0.5,
+            "Hours are 3600 seconds.": every / 60,
+            "The 2 under the root is missing.": every / 2**0.5,
+            "The root is missing.": every**2,
+            "More devices fail more often, not less.": every * devices,
+            "The time to restart does not depend on how often one saves.": (
+                2 * (cost + restart) * between
+            )
+            ** 0.5,
+            "That is the time between failures: then a whole interval is lost each time.": between,
+        }
+    return {
+        "A failure loses half an interval on average, not all of it.": lost + every / 2 / between,
+        "The restart is missing.": lost - restart / between,
+        "The saves themselves take time, too: cost in every interval.": lost - cost / every,
+        "What is lost by a failure is missing: half an interval.": lost - every / 2 / between,
+        "A share of the time is asked for, not percent.": 100 * lost,
+        "Those are the seconds of one failure: it comes every hours · 3600 / devices seconds.": cost
+        / every
+        + every / 2
+        + restart,
+    }
+
+
+def save_every(yours) -> None:
+    """`save_every(cost, restart, hours, devices)`: (seconds between saves, share of the time lost)."""
+    ask(SaveEvery(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 18 about saving: every rank its part, the manifest last, and a power cut behind every call.
+#
+# What the ranks did to the disk is written down, call by call; here it is done again, up to each call, then the power is
+# cut: of what was not synced all, a half, or nothing is left. Whatever is found then must be the checkpoint that was
+# there, or the new one, whole.
+
+
+EMPTY, EAGER = "empty", "eager"  # a part that is, sends that are
+SMALL = 64  # bytes of a message that tells a size and a checksum, and more
+
+
+def random_bytes(size: int, rng: torch.Generator) -> bytes:
+    return bytes(torch.randint(256, (size,), generator=rng).tolist())
+
+
+class SaveParts(Exam):
+    name = "save_parts"
+    right = "n = 1…4, a power cut behind every call with all, half and none of what was not synced; 3 real processes."
+    forbidden = FORBIDDEN
+    shared: tuple[Disk, list] | None = None  # of a World, whose ranks have one disk
+    cases = (
+        Case(3, "n = 3"),
+        Case(1, "n = 1"),
+        Case(2, "n = 2"),
+        Case(3, "n = 3, an empty part", EMPTY),
+        Case(4, "n = 4, and no send waits until it is received", EAGER),
+    )
+    processes = (Case(3, "3 real processes"),)
+
+    def draw(self, case, rng):
+        sizes = torch.randint(200, 1500, (case.n,), generator=rng).tolist()
+        sizes = [0 if case.given == EMPTY and r == 1 else size for r, size in enumerate(sizes)]
+        old, new = (1 + torch.randperm(900, generator=rng)[:2]).sort().values.tolist()
+        before = oracle.checkpoint(old, [random_bytes(30, rng) for _ in range(case.n)])
+        there = {name: data.decode("latin-1") for name, data in before.items()}
+        return [
+            (random_bytes(size, rng).decode("latin-1"), there, new, case.given == EAGER)
+            for size in sizes
+        ]
+
+    def world(self, n, args):
+        _, there, _, eager = args[0]
+        self.shared = watched(_bytes(there))
+        return World(n, rendezvous=not eager)
+
+    def run(self, comm: Comm, yours, part, there, step, eager):
+        disk, log = self.shared or watched(_bytes(there))
+        yours(comm, disk.of(comm.rank), step, part.encode("latin-1"))
+        log.append([comm.rank, "returned", "", ""])
+        return log
+
+    def judge(self, case, args, outcome):
+        parts, (_, there, step, _) = [part.encode("latin-1") for part, *_ in args], args[0]
+        before, shared = _bytes(there), case not in self.processes
+        # which of several was first is not known
+        logs = outcome.results[:1] if shared else outcome.results[::-1]
+        log = [entry for own in logs for entry in honest(own)]
+        changes = [entry for entry in log if entry[1] in CHANGES]
+        _replayed(before, changes)
+        one, name = oracle.checkpoint(step, parts), f"{step}/manifest"
+        for calls in range(len(changes) + 1):
+            for kept in KEPT:
+                left, when = (
+                    crashed(before, changes[:calls], kept),
+                    f"after a power cut {said(changes, calls)}",
+                )
+                _old(left, before, name, when)
+                _new(left, one, name, when)
+        if name not in crashed(before, changes, 0.0):
+            raise Wrong(
+                f"when all have returned, there is no {name}: nobody will look at the parts."
+            )
+        _who(case.n, parts, changes)
+        _when(log, name, shared)
+        _check_messages(case, outcome)
+
+
+def _bytes(there: dict[str, str]) -> dict[str, bytes]:
+    return {name: data.encode("latin-1") for name, data in there.items()}
+
+
+def _replayed(before: dict[str, bytes], changes: list) -> None:
+    """Raise Wrong where what was written down cannot have happened."""
+    try:
+        crashed(before, changes, 1.0)
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise Wrong(
+            "a file was used that no call has written: the disk is changed by its methods alone."
+        ) from None
+
+
+def _old(left: dict[str, bytes], before: dict[str, bytes], name: str, when: str) -> None:
+    """Raise Wrong unless the old checkpoint is left, and no manifest of a third one."""
+    for kept, data in before.items():
+        if left.get(kept) != data:
+            raise Wrong(
+                f"{when}, {kept} is {'gone' if kept not in left else 'changed'}: it belongs to the checkpoint "
+                "before, which must stay as it is until the new one is finished, and after."
+            )
+    third = next(
+        (other for other in left if other.endswith("/manifest") and other not in [name, *before]),
+        None,
+    )
+    if third:
+        raise Wrong(
+            f"{when}, there is {third}, and the step is {name.split('/')[0]}: who looks for checkpoints takes "
+            "it for another one's manifest. Until the last call, call it otherwise."
+        )
+
+
+def _new(left: dict[str, bytes], one: dict[str, bytes], name: str, when: str) -> None:
+    """Raise Wrong unless the new checkpoint is whole, or has no manifest."""
+    if name not in left:
+        return
+    body = oracle.manifest(left[name])
+    if body is None and _json(left[name]):
+        text = left[name][:99].decode(errors="replace")
+        raise Wrong(
+            f'{name} is JSON, and not of the form that was asked for: "step" and "ranks" whole numbers, '
+            f'"files" {{name: [bytes, crc32]}} of whole numbers: {text}'
+        )
+    if body is None:
+        raise Wrong(
+            f"{when}, {name} is no manifest ({len(left[name])} bytes: {left[name][:40]!r}…). Its name must not "
+            "appear before all of its bytes are there: write under another name, sync, rename."
+        )
+    _compare(body, oracle.manifest(one[name]), when)
+    for part, data in one.items():
+        if part != name and left.get(part) != data:
+            have = f"has {len(left[part])} of {len(data)} bytes" if part in left else "is not there"
+            raise Wrong(
+                f"{when}, the manifest is there, and {part} {have}. The manifest comes last: when every rank's "
+                "part has been written and synced, under its final name."
+            )
+
+
+def _json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _compare(body: dict, want: dict, when: str) -> None:
+    """Raise Wrong unless a manifest says what it should."""
+    for word in ("step", "ranks"):
+        if body[word] != want[word]:
+            raise Wrong(f"the manifest's {word!r} is {body[word]}, and should be {want[word]}.")
+    if body["files"].keys() != want["files"].keys():
+        raise Wrong(
+            f"the manifest's files are {sorted(body['files'])}, and should be {sorted(want['files'])}."
+        )
+    for part, (size, total) in want["files"].items():
+        if body["files"][part][0] != size:
+            raise Wrong(
+                f"{when}, the manifest says that {part} has {body['files'][part][0]} bytes; it has {size}."
+            )
+        if body["files"][part][1] != total:
+            raise Wrong(
+                f"{when}, the manifest has the checksum {body['files'][part][1]} of {part}; zlib.crc32 of its "
+                f"{size} bytes is {total}."
+            )
+
+
+def _who(n: int, parts: list[bytes], changes: list) -> None:
+    """Raise Wrong unless each rank has written its own part, once, and no other's."""
+    for rank in range(n):
+        own = [
+            what.encode("latin-1") for r, call, _, what in changes if r == rank and call == "write"
+        ]
+        if parts[rank] not in own:
+            raise Wrong(
+                f"rank {rank} has not written its own part: the ranks write at the same time, each its own."
+            )
+        if rank and len(own) > 1:
+            raise Wrong(
+                f"rank {rank} has written {len(own)} files: its own part, once, is enough. The manifest is "
+                "rank 0's."
+            )
+
+
+def _when(log: list, name: str, shared: bool) -> None:
+    """Raise Wrong where a rank returned before the manifest had its name."""
+    place = [i for i, (_, call, _, what) in enumerate(log) if call == "rename" and what == name]
+    early = [
+        rank
+        for i, (rank, call, *_) in enumerate(log)
+        if call == "returned" and place and i < place[0]
+    ]
+    if shared and early:
+        raise Wrong(
+            f"rank {early[0]} returned before the manifest had its name: to it the step was saved, and a power "
+            "cut then shows that it was not. Let rank 0 tell the others when it is done."
+        )
+
+
+def _check_messages(case: Case, outcome: Outcome) -> None:
+    n = case.n
+    for src, dst, nbytes in outcome.sent:
+        if nbytes > SMALL:
+            raise Wrong(
+                f"rank {src} sends {nbytes} bytes to rank {dst}: parts go to the disk, and only their sizes "
+                "and checksums over the network."
+            )
+    if outcome.messages() != 2 * (n - 1):
+        raise Wrong(
+            f"{outcome.messages()} messages were sent; 2(n−1) = {2 * (n - 1)} are enough: each rank tells rank "
+            "0, and rank 0 tells each."
+        )
+
+
+def save_parts(yours) -> None:
+    """`save_parts(comm, disk, step, data)`: a checkpoint of all ranks' data, whole or not at all."""
+    ask(SaveParts(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 18 about finding: the newest checkpoint that is whole, and why the others are not used.
+
+
+class Newest(Exam):
+    name = "newest"
+    right = "16 kinds of damage to the newest, to the two newest, and to all: each named; nothing read twice."
+    forbidden = FORBIDDEN
+    cases = (
+        *(Case(1, what, (what,)) for what in DAMAGE),
+        Case(1, "an empty disk"),
+        Case(1, "the two newest are damaged", ("a bit of a part is flipped",) * 2),
+        Case(1, "all are damaged", ("a part is cut off",) * 4),
+    )
+
+    def draw(self, case, rng):
+        steps, files = _steps(rng) if case.given else [], {}
+        for step in steps:
+            ranks = int(torch.randint(2, 6, (), generator=rng))
+            files |= oracle.checkpoint(
+                step,
+                [
+                    random_bytes(int(torch.randint(40, 80, (), generator=rng)), rng)
+                    for _ in range(ranks)
+                ],
+            )
+        for what, step in zip(case.given or (), steps):
+            DAMAGE[what](files, step)
+        return [({name: data.decode("latin-1") for name, data in files.items()},)]
+
+    def run(self, comm: Comm, yours, files):
+        disk, log = watched({name: data.encode("latin-1") for name, data in files.items()})
+        return {"found": yours(disk), "log": log}
+
+    def judge(self, case, args, outcome):
+        files = {name: data.encode("latin-1") for name, data in args[0][0].items()}
+        got, log = outcome.results[0]["found"], honest(outcome.results[0]["log"])
+        want, refused = oracle.newest(files)
+        if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[1], dict):
+            raise Wrong("a pair is asked for, (step or None, {file: what is wrong}).")
+        step, said = got
+        if type(step) not in (int, type(None)) or step != want:
+            raise Wrong(
+                f"the newest whole checkpoint is {want}, not {step!r:.60}. {_look(step, files, refused)}"
+            )
+        for name in [*refused, *said]:
+            if not isinstance(name, str):
+                raise Wrong(
+                    f"{name!r:.60} is a key of the dict: its keys are names of files, such as '50/rank-0'."
+                )
+            word = said.get(name)
+            if type(word) not in (str, type(None)) or word != refused.get(name):
+                raise Wrong(
+                    f"of {name:.60} it says {word!r:.60}, and should {refused.get(name)!r}. "
+                    f"{_means(name, refused.get(name), files)}"
+                )
+        _check_reads(log, files, want, refused)
+
+
+def _steps(rng: torch.Generator) -> list[int]:
+    """Four steps, the newest first; as words, the oldest comes after all others."""
+    within = lambda low, high, n: (low + torch.randperm(high - low, generator=rng)[:n]).tolist()
+    return [*within(100, 200, 1), *sorted(within(10, 100, 2), reverse=True), *within(2, 10, 1)]
+
+
+def _check_reads(log: list, files: dict, want: int | None, refused: dict) -> None:
+    """Raise Wrong if a file was changed, or not read as it should be."""
+    read = [name for _, call, name, _ in log if call == "read"]
+    changed = [name for _, call, name, _ in log if call in CHANGES]
+    twice = next((name for name in read if read.count(name) > 1), None)
+    sized = next((name for name in read if refused.get(name) == "size"), None)
+    if changed:
+        raise Wrong(
+            f"the answers are right, but {changed[0]} was changed: looking changes nothing."
+        )
+    if twice:
+        raise Wrong(
+            f"the answers are right, but {twice} was read {read.count(twice)} times: a checkpoint has TB."
+        )
+    for name in files:
+        step, what = name.split("/")
+        if int(step) == want and name not in read:
+            raise Wrong(
+                f"the answers are right, but {name} was never read with disk.read: {want} is whole if each "
+                "file of it is."
+            )
+        if want is not None and int(step) < want and name in read:
+            raise Wrong(
+                f"the answers are right, but {name} was read: the search ends at {want}, the newest that is "
+                "whole."
+            )
+        if what != "manifest" and f"{step}/manifest" in refused and name in read:
+            raise Wrong(
+                f"the answers are right, but {name} was read: the manifest is {refused[f'{step}/manifest']}, "
+                "so that its parts are not looked at."
+            )
+    if sized:
+        raise Wrong(
+            f"the answers are right, but {sized} was read: disk.size tells without reading that it is cut."
+        )
+
+
+def _look(got, files: dict, refused: dict) -> str:
+    if got is None:
+        return "Is an older one looked at when the newest is damaged?"
+    if not isinstance(got, int):
+        return "A step is an int."
+    if f"{got}/manifest" not in files:
+        return "That one has no manifest: it was never finished."
+    wrong = {name: why for name, why in refused.items() if name.startswith(f"{got}/")}
+    if wrong:
+        name, why = next(iter(wrong.items()))
+        return f"In {got} something is wrong: {name} ({why}). {_means(name, why, files)}"
+    return "Compare steps as numbers: as words, '9' comes after '100'."
+
+
+def _means(name: str, why: str | None, files: dict) -> str:
+    if why is None:
+        return (
+            "An unfinished save is no damaged one: it is not mentioned."
+            if name.split("/")[0] + "/manifest" not in files
+            else "That file is whole, or nobody had to look at it."
+        )
+    return {
+        "missing": 'Each rank below "ranks" has a part, step/rank-r: named in the manifest, and on the disk.',
+        "size": "Its size is not the manifest's.",
+        "checksum": "Its size is right; zlib.crc32 of it is not.",
+        "foreign": 'It is readable, and its "step" is not that of its folder.',
+        "damaged": "It is no JSON with step, ranks and files. (Whoever runs or unpickles it might not see that, "
+        "and does what it says.)",
+    }[why]
+
+
+def newest(yours) -> None:
+    """`newest(disk)`: the newest whole checkpoint's step, and what is wrong with the files of those after it."""
+    ask(Newest(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 18 about resharding: a part of a matrix, put together from the parts that were saved.
+
+
+Box = tuple[tuple[int, int], tuple[int, int]]  # rows, columns
+
+
+def cells(shape: tuple[int, int], down: int, across: int) -> list[Box]:
+    """A matrix cut into down × across parts, as equal as they can be."""
+    cut = lambda size, n: [(size * i // n, size * (i + 1) // n) for i in range(n)]
+    return [(rows, columns) for rows in cut(shape[0], down) for columns in cut(shape[1], across)]
+
+
+class LoadBox(Exam):
+    name = "load_box"
+    right = "14 pairs of grids, uneven, with replicas and with holes: right numbers, and no byte is read in vain."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(
+            1,
+            f"saved on {a} × {b}, wanted on {c} × {d}{', each part twice' * (k > 1)}"
+            f"{', a part missing' * hole}",
+            ((a, b), (c, d), k, hole),
+        )
+        for a, b, c, d, k, hole in (
+            (2, 1, 1, 1, 1, 0),
+            (2, 1, 3, 1, 1, 0),
+            (1, 1, 2, 2, 1, 0),
+            (1, 3, 1, 2, 1, 0),
+            (2, 2, 1, 1, 1, 0),
+            (2, 2, 3, 3, 1, 0),
+            (3, 1, 1, 3, 1, 0),
+            (1, 2, 4, 1, 1, 0),
+            (7, 1, 2, 1, 1, 0),
+            (2, 2, 2, 2, 1, 0),
+            (2, 1, 1, 2, 2, 0),
+            (2, 2, 3, 1, 3, 0),
+            (2, 2, 1, 1, 1, 1),
+            (3, 2, 2, 1, 2, 1),
+        )
+    )
+
+    def draw(self, case, rng):
+        saved, wanted, copies, hole = case.given
+        one_of = lambda n: int(torch.randint(n, (), generator=rng))
+        shape = 7 + one_of(6), 10 + one_of(7)
+        parts, boxes = cells(shape, *saved), cells(shape, *wanted)
+        lost = one_of(len(parts)) if hole else None
+        files = [
+            (f"rank-{k * len(parts) + i}", box)
+            for k in range(copies)
+            for i, box in enumerate(parts)
+            if i != lost
+        ]
+        order = torch.randperm(len(files), generator=rng).tolist()
+        return [(numbers(shape, rng), dict(files[i] for i in order), boxes)]
+
+    def run(self, comm: Comm, yours, matrix, files, boxes):
+        found = []
+        for box in boxes:
+            read, log = reader(matrix, files)
+            try:
+                report = {"value": yours(box, dict(files), read)}
+            except ValueError as error:
+                report = {"raised": str(error)}
+            found.append((report, log))
+        return found
+
+    def judge(self, case, args, outcome):
+        matrix, files, boxes = args[0]
+        if len(outcome.results[0]) != len(boxes):
+            raise Wrong("not every box was asked for.")
+        for box, (got, log) in zip(boxes, outcome.results[0], strict=True):
+            where = f"box {_said(box)}: "
+            covered = any_covered(box, files)
+            if "raised" in got:
+                if covered:
+                    raise Wrong(f"{where}raised ValueError: {got['raised']}. It is all there.")
+                continue
+            if not covered:
+                raise Wrong(
+                    f"{where}no file has all of it, and there is no ValueError: numbers that nobody saved "
+                    "would be trained on."
+                )
+            _values(where, got["value"], matrix[slice(*box[0]), slice(*box[1])])
+            _reads(where, box, files, log)
+
+
+def numbers(shape: tuple[int, int], rng: torch.Generator) -> Tensor:
+    """Random numbers, among them zeros and -1s: no value tells that something is missing."""
+    drawn, kind = (
+        torch.randn(shape, generator=rng, dtype=torch.float64),
+        torch.randint(6, shape, generator=rng),
+    )
+    return drawn.where(kind > 1, 0.0 - kind.double())
+
+
+def reader(matrix: Tensor, files: dict[str, Box]):
+    """`read` for an answer, and the list of what was read."""
+    log: list = []
+
+    def read(name, rows, columns):
+        log.append([name, tuple(rows), tuple(columns)])
+        (top, bottom), (left, right) = files[name]
+        part = matrix[top:bottom, left:right]
+        return part[rows[0] : rows[1], columns[0] : columns[1]].clone()
+
+    return read, log
+
+
+def _said(box: Box) -> str:
+    return f"[{box[0][0]}:{box[0][1]}, {box[1][0]}:{box[1][1]}]"
+
+
+def common(one: Box, other: Box) -> Box:
+    """What two boxes share; of a size of 0 or below where they do not meet."""
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def area(box: Box) -> int:
+    return max(0, box[0][1] - box[0][0]) * max(0, box[1][1] - box[1][0])
+
+
+def any_covered(box: Box, files: dict[str, Box]) -> bool:
+    """Whether files, equal or apart, have all of a box."""
+    return sum(area(common(box, one)) for one in set(files.values())) == area(box)
+
+
+def _values(where: str, got, want: Tensor) -> None:
+    if got is None or isinstance(got, Other) or not isinstance(got, Tensor):
+        raise Wrong(f"{where}a tensor is asked for. Is there a `return`?")
+    try:
+        alike(0, got, want, "it")
+    except Wrong as wrong:
+        raise Wrong(f"{where}{str(wrong).removeprefix('rank 0: ')}") from None
+    if not got.equal(want):
+        bad = tuple((got != want).nonzero()[0].tolist())
+        words = equal_to(
+            got,
+            {
+                "It is what float32 keeps of it.": want.float().double(),
+                "It is what a whole number keeps of it.": want.trunc(),
+            },
+        ) or (
+            "It is zero: was nothing put there?"
+            if got[bad] == 0
+            else "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where "
+            "the wanted box begins."
+        )
+        raise Wrong(
+            f"{where}at {list(bad)} is {got[bad].item()}, and should be {want[bad].item()}. {words}"
+        )
+
+
+def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:
+    """Raise Wrong for reads of nothing, outside of a file, or of more than is needed."""
+    size = 0
+    try:
+        reads = [
+            (name, files[name], tuple(map(int, rows)), tuple(map(int, columns)))
+            for name, rows, columns in log
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise Wrong(f"{where}the list of what was read is not what `read` wrote.") from None
+    for name, ((top, bottom), (left, right)), rows, columns in reads:
+        if not (
+            0 <= rows[0] <= rows[1] <= bottom - top
+            and 0 <= columns[0] <= columns[1] <= right - left
+        ):
+            raise Wrong(
+                f"{where}rows {rows} and columns {columns} of {name} were read, which has {bottom - top} × "
+                f"{right - left}."
+            )
+        if not area((rows, columns)):
+            raise Wrong(f"{where}{name} was opened, and nothing of it is wanted.")
+        size += area((rows, columns))
+    if size != area(box):
+        more = (
+            "What several files have is read once."
+            if len(set(files.values())) < len(files)
+            else "Read the part that is wanted, not the whole file."
+        )
+        raise Wrong(
+            f"{where}the numbers are right, but {size} numbers were read for {area(box)}. {more}"
+        )
+
+
+def load_box(yours) -> None:
+    """`load_box(wanted, files, read)`: a part of a matrix, from the files that have parts of it."""
+    ask(LoadBox(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 18 in which numbers are foretold: the checkpoint, the failures and the cost of a real run.
+
+
+class PredictSurvive(Prediction):
+    name = "predict_survive"
+
+
+def survive_slips(
+    psi: float,
+    tokens: float,
+    nodes: int,
+    stages: int,
+    micro: int,
+    rate: float,
+    hours: float,
+    peak: float,
+    mfu: float,
+) -> tuple[dict, dict]:
+    """Ψ parameters, `tokens` of a run; `nodes` of 8 devices that write `rate` bytes/s each and fail every `hours`
+    hours a device; a pipeline of `stages` with `micro` micro-batches; `peak` FLOP/s of a device."""
+    n = 8 * nodes
+    whole = 14 * psi
+    save = whole / (nodes * rate)
+    between = hours * 3600 / n
+    every = math.sqrt(2 * save * between)
+    gpu_hours = 6 * psi * tokens / (3600 * peak * mfu)
+    failures = gpu_hours / hours
+    values = {
+        "whole_bytes": whole,
+        "rank_bytes": whole / n,
+        "save_seconds": save,
+        "mtbf_seconds": between,
+        "every_seconds": every,
+        "bubble": (stages - 1) / (micro + stages - 1),
+        "gpu_hours": gpu_hours,
+        "failures": failures,
+    }
+    slips = {
+        "whole_bytes": {
+            16 * psi: "Gradients are not saved: they are made anew in each step.",
+            12 * psi: "The half-precision parameters are missing.",
+            2 * psi: "The optimizer's states are missing: 12 bytes a parameter.",
+            14 * psi * n: "Replicas save once, not each.",
+        },
+        "rank_bytes": {
+            whole: "That is the whole: all ranks share it.",
+            whole / nodes: "A node has 8 ranks.",
+        },
+        "save_seconds": {
+            whole / rate: "That is one node: all nodes write at once.",
+            whole / n / rate: "8 ranks of a node share its `rate`.",
+        },
+        "mtbf_seconds": {
+            hours / n: "Those are hours.",
+            hours * 3600: "That is one device.",
+            hours * 3600 / nodes: "Devices fail, not nodes: there are 8 in each.",
+        },
+        "every_seconds": {
+            math.sqrt(save * between): "The 2 under the root is missing.",
+            2 * save * between: "The root is missing.",
+            every / 60: "Those are minutes.",
+        },
+        "bubble": {
+            (stages - 1)
+            / micro: "That is the bubble over the useful time; of the whole step it is less.",
+            stages / (micro + stages - 1): "S−1 slots are empty, not S.",
+            micro / (micro + stages - 1): "That is the useful part.",
+        },
+        "gpu_hours": {
+            gpu_hours / n: "That is how long it takes: all GPUs together are asked for.",
+            gpu_hours * 3600: "Those are seconds.",
+            gpu_hours * mfu: "At its peak? A GPU reaches MFU · peak.",
+            gpu_hours
+            / 3: "That is the forward alone: 6 FLOPs a parameter and token with the backward.",
+        },
+        "failures": {
+            failures / n: "That is one device's.",
+            failures * n: "GPU-hours are all devices' already.",
+        },
+    }
+    return values, slips
+
+
+def predict_survive(
+    whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures
+) -> None:
+    """20 B parameters, 400 B tokens, 32 nodes, 8 stages, 32 micro-batches, 2 GB/s, 20,000 h, 989 TFLOP/s at 40 %."""
+    values, slips = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
+    exam = PredictSurvive(
+        list(values), values, slips, "Bytes, seconds, hours, the bubble and failures, within 1 %."
+    )
+    ask(
+        exam,
+        whole_bytes,
+        rank_bytes,
+        save_seconds,
+        mtbf_seconds,
+        every_seconds,
+        bubble,
+        gpu_hours,
+        failures,
+    )

@@ -1,0 +1,827 @@
+"""The exercises of lesson 11, Tensor parallel."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, near, unchanged, who
+from ..guard import ask
+from ..oracles import tensor as oracle
+from .predictions import ALL, NUMBERS, Prediction
+
+# ------------------------------------------------------------
+# An answer run forward, and backward if asked: what it gave, and what became of what it was given.
+#
+# cases come in pairs: forward alone, whose messages are forward's; then both ways
+
+
+OTHER = 1024.0  # what the other reader says of each number
+HOOKED = (
+    "What another reader says of it was added up, too: a hook on a tensor sees all that is said of it, and in "
+    "x + f(x) x has two readers. Only the gradient of what f returns is to be summed."
+)
+ROUNDED = "It is right to six digits: something rounds it, to float32 perhaps. Keep the dtype of what came in."
+FORBIDDEN = ("minidist.parallel", "minicheck.oracles.tensor")
+
+
+class Want(NamedTuple):
+    """What a rank should find. grads: by the inputs' names, for those that have one."""
+
+    y: Tensor
+    grads: dict[str, Tensor]
+
+
+def through(function, inputs: list[Tensor], dy: Tensor | None, beside: bool = False) -> dict:
+    """Plain values: the output, the inputs' gradients if `dy` is given, and all that was handed in, as it is now.
+
+    beside: the inputs have another reader, as x has in x + f(x); what it says of them is taken off again.
+    """
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    given = [x.view_as(x) for x in leaves] if beside else leaves
+    y = function(*given)
+    linked = isinstance(y, Tensor) and y.requires_grad
+    found = {
+        "y": y.detach() if isinstance(y, Tensor) else y,
+        "linked": linked,
+        "dy": dy,
+        "grads": None,
+    }
+    if dy is not None and linked and y.shape == dy.shape:
+        found["dy"] = dy.clone()
+        others = given if beside else []
+        torch.autograd.backward(
+            [y, *others], [found["dy"], *[torch.full_like(x, OTHER) for x in others]]
+        )
+        found["grads"] = [x.grad - OTHER if beside else x.grad for x in leaves]
+    return found | {"inputs": [x.detach() for x in leaves]}
+
+
+def ways(ns: tuple[int, ...], *given) -> tuple[Case, ...]:
+    """For each n: forward alone, then both ways. Case.given: (*given, whether backward)."""
+    return tuple(
+        Case(n, f"n = {n}, {'forward and backward' if both else 'forward'}", (*given, both))
+        for n in ns
+        for both in (False, True)
+    )
+
+
+class Through(Exam):
+    """An exercise whose answer is a function of tensors and a Comm. names: of its inputs, in order.
+
+    Each rank's arguments are (inputs, dy, …), dy None for forward alone.
+    """
+
+    forbidden = FORBIDDEN
+    names: tuple[str, ...] = ("x",)
+
+    def run(self, comm, yours, inputs, dy):
+        return through(lambda *xs: yours(*xs, comm), inputs, dy)
+
+    def wants(self, case: Case, args: list[tuple]) -> list[Want]:
+        """What each rank should find."""
+        raise NotImplementedError
+
+    def looks(self, case: Case, args: list[tuple], rank: int, name: str, got: Tensor) -> str:
+        """What a wrong output ("y") or gradient ("dx") looks like, or the rule."""
+        raise NotImplementedError
+
+    def budget(self, case: Case, args: list[tuple], rank: int) -> tuple[int, int, str]:
+        """Bytes that a rank may send forward, and in all; and what they are for."""
+        raise NotImplementedError
+
+    def judge(self, case, args, outcome):
+        for r, want in enumerate(self.wants(case, args)):
+            got = outcome.results[r]
+            self._handed_in(r, got, args[r])
+            self._told(case, args, r, "y", got["y"], want.y)
+            if not got["linked"]:
+                raise Wrong(
+                    f"rank {r}: the output is right, but autograd does not know where it comes from, so "
+                    "backward stops there. Return what Function.apply gives."
+                )
+            if args[r][1] is not None:
+                for name, grad in zip(self.names, got["grads"], strict=True):
+                    if grad is None:
+                        raise Wrong(
+                            f"rank {r}: after backward {name}.grad is None: autograd does not see that {name} "
+                            "was used."
+                        )
+                    self._told(case, args, r, f"d{name}", grad, want.grads[name])
+        self._cheap(case, args, outcome)
+
+    def _handed_in(self, rank: int, got: dict, args: tuple) -> None:
+        for name, x, before in zip(self.names, got["inputs"], args[0], strict=True):
+            unchanged(rank, x, before, name)
+        if args[1] is not None and not (isinstance(got["dy"], Tensor) and got["dy"].equal(args[1])):
+            raise Wrong(
+                f"rank {rank}: the gradient that came into backward was changed. Others read it, too (the "
+                "other branch of x + f(x), for one): all_reduce_ works in place, so clone first."
+            )
+
+    def _told(self, case: Case, args: list[tuple], rank: int, name: str, got, want: Tensor) -> None:
+        alike(rank, got, want, "the output" if name == "y" else name)
+        if not near(got, want):
+            k = int((got - want).abs().nan_to_num(torch.inf).argmax())
+            rounded = bool((got - want).abs().max() <= 1e-6 * want.abs().max())
+            look = ROUNDED if rounded else self.looks(case, args, rank, name, got)
+            shown = "the output" if name == "y" else f"the gradient {name}"
+            raise Wrong(
+                f"rank {rank}: {shown} is wrong: its number {k} is {number(got.reshape(-1)[k])}, and should be "
+                f"{number(want.reshape(-1)[k])}. {look}"
+            )
+
+    def _cheap(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+        for r in range(case.n):
+            forward, both, what = self.budget(case, args, r)
+            most = forward if args[r][1] is None else both
+            if outcome.nbytes(r) > most:
+                way = "forward" if args[r][1] is None else "forward and backward together"
+                raise Wrong(
+                    f"the numbers are right, but {way} rank {r} sends {outcome.nbytes(r)} bytes, and {most} "
+                    f"are enough: {what}."
+                )
+
+
+def number(x: Tensor) -> str:
+    """Whole numbers with all their digits."""
+    return f"{x.item():.0f}" if float(x).is_integer() else f"{x.item():.6g}"
+
+
+def first(got: Tensor, looks: dict[str, Tensor], rule: str) -> str:
+    """The first sentence whose numbers `got` has; else the rule."""
+    return next((text for text, x in looks.items() if near(got, x)), rule)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 11 about f and g, the two conjugate operators.
+
+
+OPERATORS_RANKS = (2, 3, 1, 4)
+
+
+class Operator(Through):
+    processes = (Case(3, "3 real processes, forward and backward", (True,)),)
+    cases = ways(OPERATORS_RANKS)
+
+    def run(self, comm, yours, inputs, dy):
+        return through(lambda x: yours(x, comm), inputs, dy, beside=True)
+
+    def drawn(self, case, rng):
+        """n + 1 tensors of 1 to 4 dimensions, by n and way."""
+        shape = [oracle.between(rng, 2, 5) for _ in range(1 + (case.n + case.given[-1]) % 4)]
+        return [oracle.whole(rng, *shape, short=case.n == 4) for _ in range(case.n + 1)]
+
+
+class CopyTo(Operator):
+    name = "copy_to"
+    right = "n = 1…4, any shape: nothing forward, the sum of all gradients backward, one all-reduce; 3 real processes."
+
+    def draw(self, case, rng):
+        x, *dys = self.drawn(case, rng)
+        return [([x], dy if case.given[-1] else None) for dy in dys]
+
+    def wants(self, case, args):
+        total = sum(dy for _, dy in args) if case.given[-1] else None
+        return [Want(x, {"x": total}) for (x,), _ in args]
+
+    def looks(self, case, args, rank, name, got):
+        n, x = case.n, args[rank][0][0]
+        if name == "y":
+            return first(
+                got,
+                {
+                    f"It is {n}·x: x is whole on every rank already, forward adds up nothing.": n
+                    * x,
+                    f"It is x/{n}: forward hands x on as it is.": x / n,
+                },
+                "Forward hands x on as it is.",
+            )
+        grads = [dy for _, dy in args]
+        if got.equal(sum(grads) + (n - 1) * OTHER):
+            return HOOKED
+        return who(got, grads, rank) or "Backward is the all-reduce of the gradients that come in."
+
+    def budget(self, case, args, rank):
+        what = "nothing forward, one all-reduce of x's size and dtype backward"
+        return 0, oracle.all_reduce_bytes(args[0][0][0], case.n), what
+
+
+class ReduceFrom(Operator):
+    name = "reduce_from"
+    right = "n = 1…4, any shape: one all-reduce forward, nothing backward; then 3 real processes."
+
+    def draw(self, case, rng):
+        dy, *xs = self.drawn(case, rng)
+        return [([x], dy if case.given[-1] else None) for x in xs]
+
+    def wants(self, case, args):
+        return [Want(sum(x for (x,), _ in args), {"x": args[0][1]})] * case.n
+
+    def looks(self, case, args, rank, name, got):
+        n, dy = case.n, args[rank][1]
+        if name == "y":
+            return who(got, [x for (x,), _ in args], rank) or "Forward is the sum of all ranks' x."
+        looks = {
+            f"It is {n} times what came in. y = x₀ + x₁ + …, so a change of this x changes y once. Every rank has "
+            "the gradient of y already: hand it on, do not add it up.": n * dy,
+            f"It is 1/{n} of what came in: hand it on as it is.": dy / n,
+            "It is zero.": 0 * dy,
+        }
+        return first(got, looks, "Backward hands the gradient on as it is.")
+
+    def budget(self, case, args, rank):
+        return *[
+            oracle.all_reduce_bytes(args[0][0][0], case.n)
+        ] * 2, "one all-reduce forward, nothing backward"
+
+
+def copy_to(yours) -> None:
+    """`copy_to(x, comm)`: f, identity forward and all-reduce backward."""
+    ask(CopyTo(), yours)
+
+
+def reduce_from(yours) -> None:
+    """`reduce_from(x, comm)`: g, all-reduce forward and identity backward."""
+    ask(ReduceFrom(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 11 about split layers: a linear layer by rows, and an MLP with one all-reduce each way.
+
+
+LAYERS_RANKS = (2, 3, 4, 1)
+
+
+class RowLinear(Through):
+    name = "row_linear"
+    right = "n = 1…4, uneven parts, any shape: the serial layer, each gradient, one all-reduce; then 3 real processes."
+    names = ("x", "weight", "bias")
+    cases, processes = (
+        ways(LAYERS_RANKS),
+        (Case(3, "3 real processes, forward and backward", (True,)),),
+    )
+
+    def draw(self, case, rng):
+        inputs, outputs = oracle.between(rng, 2 * case.n, 3 * case.n), oracle.between(rng, 3, 6)
+        # 0 to 3 dimensions
+        rows = [oracle.between(rng, 2, 3) for _ in range((case.n + case.given[-1]) % 4)]
+        x, weight, bias = (
+            oracle.draw(rng, *s) for s in ((*rows, inputs), (outputs, inputs), (outputs,))
+        )
+        dy = oracle.draw(rng, *rows, outputs)
+        parts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
+        return [([a, b, bias], dy if case.given[-1] else None) for a, b in parts]
+
+    def wants(self, case, args):
+        inputs = [torch.cat([given[k] for given, _ in args], -1) for k in (0, 1)]
+        (_, _, bias), dy = args[0]
+        zeros = torch.zeros(*inputs[0].shape[:-1], len(bias), dtype=bias.dtype)
+        y, (x, weight, bias) = oracle.serial(F.linear, [*inputs, bias], zeros if dy is None else dy)
+        cuts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
+        return [Want(y, {"x": a, "weight": b, "bias": bias}) for a, b in cuts]
+
+    def looks(self, case, args, rank, name, got):
+        n, ((x, weight, bias), _) = case.n, args[rank]
+        want = self.wants(case, args)[rank]
+        if name != "y":
+            return first(
+                got,
+                grad_looks(n, want.grads[name[1:]]) | bias_looks(n, name, want.grads["bias"]),
+                "With g after the partial product, and the bias after g, autograd does the rest.",
+            )
+        own = F.linear(x, weight)
+        return first(got, sum_looks(n, want.y, own, bias), "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.")
+
+    def budget(self, case, args, rank):
+        y = self.wants(case, args)[0].y
+        return *[
+            oracle.all_reduce_bytes(y, case.n)
+        ] * 2, "one all-reduce of Y forward, and none backward"
+
+
+def sum_looks(n: int, right, own, bias) -> dict:
+    """A wrong output of a layer split by inputs. own: this rank's product, without the bias."""
+    return {
+        f"The bias is in it {n} times: every rank adds it before the sum. Add it once, after g.": right
+        + (n - 1) * bias,
+        "The bias is missing.": right - bias,
+        "It is this rank's product, without a bias: g is missing.": own,
+        "It is this rank's product and the bias: g, the sum over the ranks, is missing.": own
+        + bias,
+        f"It is the mean of the {n} products: a sum is asked for.": (right - bias) / n + bias,
+        f"It is divided by {n}.": right / n,
+        f"It is {n} times what it should be: is it summed where it is whole already?": n * right,
+    }
+
+
+def grad_looks(n: int, right) -> dict:
+    return {
+        f"It is {n} times too large: y is the same on every rank, so its gradient is whole already, and backward "
+        "adds up once more. Is there an all-reduce in g's backward, or a second f or g?": n * right,
+        f"It is {n * n} times too large: backward adds up twice more.": n * n * right,
+        f"It is divided by {n}.": right / n,
+    }
+
+
+def bias_looks(n: int, name: str, right) -> dict:
+    """What tricks with the bias do to its gradient."""
+    return (
+        {}
+        if "bias" not in name
+        else {
+            "It is zero: the bias is not used here. If one rank alone adds it, the copies on the others never learn, and "
+            "part.": 0 * right
+        }
+    )
+
+
+class Mlp(Through):
+    name = "mlp"
+    right = (
+        "n = 1…4, uneven parts: the serial MLP, gradient by gradient, one all-reduce forward and one backward; "
+        "then 3 real processes."
+    )
+    names = ("x", "fc", "fc_bias", "proj", "proj_bias")
+    cases, processes = ways(LAYERS_RANKS), RowLinear.processes
+
+    def draw(self, case, rng):
+        batch, tokens, hidden = (oracle.between(rng, *size) for size in ((1, 3), (2, 4), (3, 5)))
+        x, dy = (oracle.draw(rng, batch, tokens, hidden) for _ in range(2))
+        fc, proj = oracle.draw(rng, 4 * hidden, hidden), oracle.draw(rng, hidden, 4 * hidden)
+        fc_bias, proj_bias = oracle.draw(rng, 4 * hidden), oracle.draw(rng, hidden)
+        parts = zip(
+            *(oracle.cut(w, case.n, dim) for w, dim in ((fc, 0), (fc_bias, 0), (proj, 1))),
+            strict=True,
+        )
+        return [([x, *part, proj_bias], dy if case.given[-1] else None) for part in parts]
+
+    def wants(self, case, args):
+        dims = {1: 0, 2: 0, 3: 1}  # along which fc, fc_bias and proj are cut
+        parts = [[given[k] for given, _ in args] for k in range(5)]
+        inputs = [torch.cat(parts[k], dims[k]) if k in dims else parts[k][0] for k in range(5)]
+        dy = args[0][1]
+        y, grads = oracle.serial(
+            oracle.mlp, inputs, torch.zeros_like(inputs[0]) if dy is None else dy
+        )
+        cuts = [
+            oracle.cut(g, case.n, dims[k]) if k in dims else [g] * case.n
+            for k, g in enumerate(grads)
+        ]
+        return [
+            Want(y, dict(zip(self.names, mine, strict=True))) for mine in zip(*cuts, strict=True)
+        ]
+
+    def run(self, comm, yours, inputs, dy):
+        return through(lambda *xs: yours(*xs, comm), inputs, dy, beside=True)  # as in x + mlp(x)
+
+    def looks(self, case, args, rank, name, got):
+        inputs, dy = args[rank]
+        n, want = case.n, self.wants(case, args)[rank]
+        if name == "y":
+            return self._output(n, args, rank, want.y, got)
+        right, looks = want.grads[name[1:]], {}
+        if name == "dx":
+            own = oracle.serial(oracle.mlp, inputs, dy)[1][0]
+            looks = {
+                "It is this rank's part: each rank's features say something of x, and x's gradient is the sum of "
+                "what all say. f belongs before fc.": own,
+                HOOKED: right + (n - 1) * OTHER,
+            }
+        return first(
+            got,
+            looks | grad_looks(n, right) | bias_looks(n, name, right),
+            "f before fc, g after proj, and nothing else that talks.",
+        )
+
+    def _output(self, n: int, args: list[tuple], rank: int, right, got) -> str:
+        inputs, bias = args[rank][0], args[rank][0][4]
+        own = oracle.mlp(*inputs[:4], torch.zeros_like(bias))
+        hidden = [F.linear(*given[:3]) for given, _ in args]
+        proj = [given[3] for given, _ in args]
+        other = {
+            word: sum(F.linear(act(h), p) for h, p in zip(hidden, proj, strict=True)) + bias
+            for word, act in (
+                ("There is no GELU.", lambda h: h),
+                ("It has ReLU in GELU's place.", F.relu),
+                ("It has the exact GELU: approximate='tanh' is asked for.", F.gelu),
+            )
+        }
+        bare = (
+            sum(
+                F.linear(F.gelu(F.linear(x, fc), approximate="tanh"), p)
+                for (x, fc, _, p, _), _ in args
+            )
+            + bias
+        )
+        return first(
+            got,
+            sum_looks(n, right, own, bias) | other | {"fc_bias is missing.": bare},
+            "gelu(x·fcᵀ + fc_bias) of this rank's features, times its part of proj, summed over the ranks, "
+            "plus proj_bias.",
+        )
+
+    def budget(self, case, args, rank):
+        one = oracle.all_reduce_bytes(args[0][0][0], case.n)
+        return one, 2 * one, "one all-reduce of y forward (g), one of x's gradient backward (f)"
+
+
+def row_linear(yours) -> None:
+    """`row_linear(x, weight, bias, comm)`: a linear layer split by its inputs; the bias once."""
+    ask(RowLinear(), yours)
+
+
+def mlp(yours) -> None:
+    """`mlp(x, fc, fc_bias, proj, proj_bias, comm)`: fc by outputs, proj by inputs, one all-reduce each way."""
+    ask(Mlp(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 11 about taking a fused qkv weight apart by heads.
+
+
+class MyHeads(Exam):
+    name = "my_heads"
+    right = "n = 1…6, 1 to 4 heads a rank, weights and biases; uneven ones refused; then 3 real processes."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {heads} heads of size {size}{', a bias' * bias}", (heads, size, bias))
+        for n, heads, size, bias in (
+            (2, 4, 2, 0),
+            (3, 3, 1, 0),
+            (2, 4, 3, 1),
+            (3, 6, 4, 0),
+            (1, 2, 2, 0),
+            (6, 6, 2, 1),
+            (4, 16, 1, 0),
+            (4, 6, 2, 0),
+            (3, 4, 3, 0),
+        )
+    )
+    processes = (Case(3, "3 real processes, 6 heads of size 2", (6, 2, 0)),)
+
+    def draw(self, case, rng):
+        heads, size, bias = case.given
+        rows = torch.randperm(3 * heads * size, generator=rng).double()
+        x = rows if bias else rows[:, None] * 1000 + torch.arange(heads * size)
+        return [(x, heads)] * case.n
+
+    def run(self, comm, yours, x, heads):
+        try:
+            mine = yours(x, heads, comm)
+        except ValueError as error:
+            if heads % comm.size == 0:
+                raise
+            return {"refused": str(error)}
+        storages = [t.untyped_storage() for t in (mine, x) if isinstance(t, Tensor)]
+        shared = len({s.data_ptr() for s in storages}) < 2
+        return {"mine": mine, "x": x, "held": storages[0].nbytes(), "shared": shared}
+
+    def judge(self, case, args, outcome):
+        (x, heads), n = args[0], case.n
+        for r, got in enumerate(outcome.results):
+            if heads % n:
+                self._refused(r, got, heads, n)
+                continue
+            unchanged(r, got["x"], x, "the weight")
+            parts = [self._part(x, heads, n, s) for s in range(n)]
+            alike(r, got["mine"], parts[r], "your part")
+            if not got["mine"].equal(parts[r]):
+                look = equal_to(got["mine"], self._looks(x, heads, n, r, parts)) or self._rule(
+                    heads, n, r
+                )
+                raise Wrong(
+                    f"rank {r}: these are other rows than those of this rank's heads. {look}"
+                )
+            if got["shared"] and n == 1:
+                raise Wrong(
+                    "rank 0: the rows are right, but they are those of the weight itself: who changes them, "
+                    "changes it. Give back a copy, on one rank, too."
+                )
+            if got["held"] > parts[r].nbytes:
+                raise Wrong(
+                    f"rank {r}: the rows are right, but they are a view: {got['held']} bytes stay in memory "
+                    f"for {parts[r].nbytes}. Give back a copy, so that the whole can be freed."
+                )
+        if outcome.messages():
+            raise Wrong(
+                "the rows are right, but messages are sent: every rank has the whole weight."
+            )
+
+    def _part(self, x: Tensor, heads: int, n: int, r: int) -> Tensor:
+        each, size = heads // n, len(x) // 3 // heads
+        return torch.cat([third[r * each * size : (r + 1) * each * size] for third in x.chunk(3)])
+
+    def _rule(self, heads: int, n: int, r: int) -> str:
+        each = heads // n
+        last = f" to {(r + 1) * each - 1}" * (each > 1)
+        which = f"heads {r * each}{last}" if each > 1 else f"head {r}"
+        return f"Rank {r} has of Q, then of K, then of V the rows of {which}, in this order."
+
+    def _looks(
+        self, x: Tensor, heads: int, n: int, r: int, parts: list[Tensor]
+    ) -> dict[str, Tensor]:
+        rest, each = x.shape[1:], heads // n
+        fused, thirds = x.view(3, heads, -1, *rest), x.chunk(3)
+        by_head = fused[:, r * each : (r + 1) * each]
+        return {
+            f"It is the {r}-th of n equal pieces of all 3H rows: of Q, K and V together, not of each. With three ranks "
+            "rank 0 would have all queries, and no key.": x.chunk(n)[r],
+            "The rows are right, in another order: first all of Q, then of K, then of V.": by_head.transpose(
+                0, 1
+            ).reshape(-1, *rest),
+            "The order is not Q, K, V.": torch.cat([*reversed(parts[r].chunk(3))]),
+            f"It has heads {r}, {r + n}, …: a rank's heads lie together.": fused[:, r::n].reshape(
+                -1, *rest
+            ),
+            "The rows of a head lie together; these are dealt out one by one.": torch.cat(
+                [third[r::n] for third in thirds]
+            ),
+            "The weight is read as if one head's q, k and v lay together: they do not, first comes all of Q.": x.view(
+                heads, -1, *rest
+            )[r * each : (r + 1) * each].reshape(-1, *rest),
+        } | {f"It is rank {s}'s part.": parts[s] for s in range(n) if s != r}
+
+    def _refused(self, rank: int, got: dict, heads: int, n: int) -> None:
+        if "refused" not in got:
+            raise Wrong(
+                f"rank {rank}: {heads} heads cannot be dealt out evenly to {n} ranks: raise a ValueError."
+            )
+        if missing := [k for k in (heads, n) if str(k) not in re.findall(r"\d+", got["refused"])]:
+            raise Wrong(
+                f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers, "
+                f"and {missing[0]} is not in it."
+            )
+
+
+def my_heads(yours) -> None:
+    """`my_heads(weight, heads, comm)`: this rank's rows of a weight [Q; K; V]."""
+    ask(MyHeads(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 11 about a split sequence: the two halves of an all-reduce as operators, and a norm.
+
+
+class SequencePair(Through):
+    name = "sequence_pair"
+    right = (
+        "n = 1…4: an all-gather and a reduce-scatter along the tokens, each the other's backward, half an "
+        "all-reduce each; then 3 real processes."
+    )
+    cases = tuple(
+        case._replace(what=f"{word}_sequence, {case.what}")
+        for word in ("gather", "reduce_scatter")
+        for case in ways((2, 3, 1, 4), word)
+    )
+    processes = tuple(
+        Case(3, f"{word}_sequence, 3 real processes", (word, True))
+        for word in ("gather", "reduce_scatter")
+    )
+
+    def draw(self, case, rng):
+        word, both = case.given
+        batch = case.n * oracle.between(rng, 1, 2)
+        tokens = oracle.between(rng, 2, 3)
+        hidden = oracle.between(rng, 2, 4)
+        part, full = (batch, tokens, hidden), (batch, tokens * case.n, hidden)
+        ins, outs = (part, full) if word == "gather" else (full, part)
+        whole = lambda shape: oracle.whole(rng, *shape, short=case.n == 4)
+        return [([whole(ins)], whole(outs) if both else None, word) for _ in range(case.n)]
+
+    def run(self, comm, gather, scatter, inputs, dy, word):
+        yours = gather if word == "gather" else scatter
+        return through(lambda x: yours(x, comm), inputs, dy)
+
+    def wants(self, case, args):
+        xs, dys = [a[0][0] for a in args], [a[1] for a in args]
+        if case.given[0] == "gather":
+            grads = self._scattered(dys) if case.given[1] else [None] * case.n
+            return [Want(torch.cat(xs, 1), {"x": grad}) for grad in grads]
+        grad = torch.cat(dys, 1) if case.given[1] else None
+        return [Want(y, {"x": grad}) for y in self._scattered(xs)]
+
+    def _scattered(self, xs: list[Tensor]) -> list[Tensor]:
+        return oracle.cut(sum(xs), len(xs), 1)
+
+    def looks(self, case, args, rank, name, got):
+        n, gathers = case.n, (case.given[0] == "gather") == (name == "y")
+        parts = [a[0][0] if name == "y" else a[1] for a in args]
+        if gathers:
+            own = torch.zeros_like(torch.cat(parts, 1))
+            own.narrow(1, rank * parts[0].shape[1], parts[0].shape[1]).copy_(parts[rank])
+            looks = {
+                "The parts are put together along another dimension, and cut anew: along dim 1 they belong.": torch.cat(
+                    parts
+                ).view_as(own),
+                "It has this rank's part only: what comes from the others is missing. Whole data come from an "
+                "all-gather.": own,
+                "It repeats this rank's part: nothing came from the others.": torch.cat(
+                    [parts[rank]] * n, 1
+                ),
+                f"It is {n} times too large: an all-gather adds up nothing.": n
+                * torch.cat(parts, 1),
+                "The parts are in another order than the ranks.": torch.cat(parts[::-1], 1),
+            }
+            return first(
+                got,
+                looks,
+                "It is all ranks' parts, one after the other along dim 1, in rank order.",
+            )
+        mine, rule = (
+            self._scattered(parts),
+            "It is this rank's part, along dim 1, of the sum over the ranks.",
+        )
+        looks = {
+            "It is this rank's part of its own data: those of the other ranks are not added. Each rank's "
+            f"{'x' if name == 'y' else 'gradient'} is partial, the whole is their sum: reduce-scatter.": parts[
+                rank
+            ].chunk(n, 1)[rank],
+            f"It is divided by {n}: a sum is asked for.": mine[rank] / n,
+            "It is cut along another dimension than the tokens, and reshaped: dim 1 is the sequence.": sum(
+                parts
+            )
+            .chunk(n)[rank]
+            .reshape_as(mine[rank]),
+            f"It is {n} times too large.": n * mine[rank],
+        }
+        return first(
+            got, looks | {f"It is rank {s}'s part.": mine[s] for s in range(n) if s != rank}, rule
+        )
+
+    def budget(self, case, args, rank):
+        half = (
+            oracle.all_reduce_bytes(
+                self.wants(case, args)[0].y if case.given[0] == "gather" else args[0][0][0], case.n
+            )
+            // 2
+        )
+        what = "an all-gather or a reduce-scatter sends (n−1)/n·N, half an all-reduce, and there is one each way"
+        return half, 2 * half, what
+
+
+class SequenceNorm(Through):
+    name = "sequence_norm"
+    right = "n = 1…4: outputs and gradients of the serial norm, 2 all-reduces of H numbers; then 3 real processes."
+    names = ("x", "weight", "bias")
+    cases, processes = (
+        ways((2, 3, 1, 4)),
+        (Case(3, "3 real processes, forward and backward", (True,)),),
+    )
+
+    def draw(self, case, rng):
+        batch, tokens, hidden = (oracle.between(rng, *size) for size in ((1, 3), (2, 4), (3, 7)))
+        x, dy = (oracle.draw(rng, batch, tokens * case.n, hidden) for _ in range(2))
+        weight, bias = oracle.draw(rng, hidden), oracle.draw(rng, hidden)
+        parts = zip(oracle.cut(x, case.n, 1), oracle.cut(dy, case.n, 1), strict=True)
+        return [([part, weight, bias], grad if case.given[-1] else None) for part, grad in parts]
+
+    def wants(self, case, args):
+        found = [
+            oracle.serial(self._norm, inputs, torch.zeros_like(inputs[0]) if dy is None else dy)
+            for inputs, dy in args
+        ]
+        weight, bias = (sum(grads[k] for _, grads in found) for k in (1, 2))
+        return [Want(y, {"x": grads[0], "weight": weight, "bias": bias}) for y, grads in found]
+
+    def run(self, comm, yours, inputs, dy):
+        return through(lambda *xs: yours(*xs, comm), inputs, dy, beside=True)
+
+    def _norm(self, x, weight, bias):
+        return F.layer_norm(x, weight.shape, weight, bias)
+
+    def looks(self, case, args, rank, name, got):
+        inputs, dy = args[rank]
+        if name == "y":
+            looks = {
+                "Weight and bias are not used.": F.layer_norm(inputs[0], inputs[1].shape),
+                f"Weight and bias are {case.n} times too large: f changes nothing forward.": self._norm(
+                    inputs[0], case.n * inputs[1], case.n * inputs[2]
+                ),
+            }
+            return first(
+                got,
+                looks,
+                "A token's norm needs that token alone: F.layer_norm of this rank's tokens.",
+            )
+        right = self.wants(case, args)[rank].grads[name[1:]]
+        own = oracle.serial(self._norm, inputs, dy)[1][self.names.index(name[1:])]
+        if name == "dx":
+            return (
+                "A token's gradient comes from its own rank alone: x is split, it needs neither f nor g. Only what "
+                "is whole on every rank, and used on a part of the data, needs f."
+            )
+        looks = oracle.usual(case.n, right, own) | {HOOKED: right + (case.n - 1) * OTHER}
+        return first(
+            got, looks, f"It is the sum, over all ranks' tokens, of what they say of {name[1:]}."
+        )
+
+    def budget(self, case, args, rank):
+        both = 2 * oracle.all_reduce_bytes(args[0][0][1], case.n)
+        return (
+            0,
+            both,
+            "the gradients of weight and bias, H numbers each, are all that has to travel",
+        )
+
+
+def sequence_pair(gather, scatter) -> None:
+    """`gather_sequence(x, comm)` and `reduce_scatter_sequence(x, comm)`, along dim 1."""
+    ask(SequencePair(), gather, scatter)
+
+
+def sequence_norm(yours) -> None:
+    """`sequence_norm(x, weight, bias, comm)`: layer norm of this rank's tokens, with the gradients of all."""
+    ask(SequenceNorm(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 11 about numbers: what a tensor-parallel layer sends and holds.
+
+
+class PredictTensor(Prediction):
+    name = "predict_tensor"
+
+
+def tensor_slips(
+    n: int, batch: int, tokens: int, hidden: int, itemsize: int, alpha: float, beta: float
+) -> tuple:
+    """A layer's messages, bytes and seconds of one rank, and the usual slips; 12H² weights."""
+    size, steps = batch * tokens * hidden * itemsize, 2 * (n - 1)
+    ring, weights = 2 * (n - 1) / n * size, 12 * hidden**2 * itemsize
+    values = {
+        "messages": 4 * steps,
+        "nbytes": 4 * ring,
+        "seconds": 4 * (steps * alpha + ring * beta),
+        "row_first": 5 * ring,
+        "heads": 4 * ring,
+        "sequence": 4 * ring,
+        "weights": weights / n,
+    }
+    blocks = "A layer has two blocks (attention, MLP), each with one all-reduce forward and one backward: four."
+    travel = "Weights never travel here: activations do, B·T·H numbers."
+    less = {2 * ring: blocks, ring: blocks}
+    slips = {
+        "messages": {
+            4: "That many all-reduces; each is 2(n−1) messages of a rank.",
+            2 * steps: blocks,
+            steps: blocks,
+            4 * steps * n: ALL,
+            8 * n: "In a ring a chunk takes n−1 steps, not n.",
+        },
+        "nbytes": less
+        | {
+            4 * ring / itemsize: f"{blocks} Or are those numbers? One has {itemsize} bytes.",
+            4 * ring * n: ALL,
+            8 * size: "Nearly: the factor is 2(n−1)/n.",
+            4 * size: "An all-reduce sends 2(n−1)/n·N a rank.",
+            8 * (n - 1) / n * weights: travel,
+            2 * (n - 1) / n * weights: travel,
+        },
+        "seconds": {
+            4 * ring * beta: "The α of each step is missing.",
+            4 * steps * alpha: "The bytes take time, too: β.",
+            steps * alpha + ring * beta: blocks,
+            2 * (steps * alpha + ring * beta): blocks,
+        },
+        "row_first": {
+            ring: "That is columns first. Rows first, the sum before GELU has 4H features.",
+            4 * ring: "That is the first sum, 4H wide; the second layer has one, too.",
+            8 * ring: "The second sum is H wide, as always.",
+            10 * ring: "Forward alone is asked for.",
+            2 * ring: "There are two sums, but the first is 4H wide.",
+        },
+        "heads": less
+        | {8 * ring: "What travels is B·T·H numbers, however many heads they came from."},
+        "sequence": {
+            2
+            * ring: "A gather and a reduce-scatter are half an all-reduce each, but they are two for one.",
+            8 * ring: "Twice as many, but each is half an all-reduce.",
+            4 * ring / n: "Activations are divided by n, traffic is not.",
+        },
+        "weights": {
+            weights: "Each rank has an n-th of the matrices.",
+            weights / n / itemsize: NUMBERS,
+            weights / n / 12: "A layer has 12H² weights: 4H² in attention, 8H² in the MLP.",
+            weights * 2 / 3 / n: "That is the MLP alone.",
+            weights / 3 / n: "That is attention alone.",
+        },
+    }
+    return values, slips
+
+
+def predict_tensor(messages, nbytes, seconds, row_first, heads, sequence, weights) -> None:
+    """A layer with H = 8,192 on 4 ranks, B = 1, T = 4,096, bf16, α = 5 µs, β = 1/(300 GB/s), forward and backward.
+
+    messages, nbytes, seconds: of one rank, by rings.  row_first: bytes forward of an MLP with both layers by rows.
+    heads: nbytes with twice as many heads.  sequence: nbytes with sequence parallel.  weights: bytes of its matrices.
+    """
+    values, slips = tensor_slips(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
+    exam = PredictTensor(
+        list(values), values, slips, "Messages, bytes, seconds and weights, within 1 %."
+    )
+    ask(exam, messages, nbytes, seconds, row_first, heads, sequence, weights)

@@ -1,0 +1,851 @@
+"""Graders of lesson 03: who should send to whom, and what it costs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import product
+
+import torch
+
+from minidist.collectives import all_reduce_
+from minidist.comm.base import Comm
+from minidist.comm.cluster import Cluster
+from minidist.comm.trace import Message, Trace
+from minidist.comm.world.world import World
+
+from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, kind_of, same, who
+from ..guard import ask
+from .messages import DTYPES, numbers, rounded, words
+from .predictions import ALL, HALF, Prediction, close
+
+# ------------------------------------------------------------
+# The exercises of lesson 03, Topology and cost, about the shape of a broadcast: a tree, and a pipeline with a bug.
+#
+# Their World has α = 0 and β = 1 s a byte, so its clock counts: a message of N bytes takes N seconds, a rank sends
+# one at a time and receives one at a time. A broadcast in k rounds of whole tensors takes k·N seconds, however it is
+# written: Thakur, Rabenseifner and Gropp 2005, on broadcast.
+
+
+# first what can be wrong and be drawn, then where trees go wrong
+TREE_RANKS = (4, 2, 3, 1, 5, 8, 7, 13, 16)
+TREE_SHAPES = ((4,), (), (0,), (13,), (2, 3))
+SET = "An answer leaves the clock alone."
+
+
+def rounds(outcome: Outcome, nbytes: int) -> float | None:
+    """How many messages of `nbytes`, one after the other, a case took; None where no clock says so."""
+    return outcome.time / nbytes if outcome.time is not None and nbytes else None
+
+
+class ByteClock(Exam):
+    """An examination in a World whose clock counts bytes."""
+
+    def world(self, n, args):
+        return World(n, alpha=0.0, beta=1.0)
+
+
+class TreeBroadcast(ByteClock):
+    name = "tree_broadcast"
+    right = "n = 1…16, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
+    # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
+    cases = (
+        *(
+            Case(n, f"n = {n}, root {root}, {words(s)}", (s, root))
+            for n, s, root in [
+                *(
+                    (n, TREE_SHAPES[0], root)
+                    for n in TREE_RANKS
+                    for root in dict.fromkeys((0, n - 1, n // 2))
+                ),
+                *((n, s, root) for s in TREE_SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8))),
+            ]
+        ),
+        *(
+            Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None))
+            for n in (6, 11, 12)
+        ),
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, root {root}, {words(s)}", (s, root))
+        for n, root, s in ((3, 1, (7,)), (2, 1, (5,)), (5, 2, (3, 5)))
+    )
+
+    def draw(self, case, rng):
+        shape, root = case.given
+        if root is None:
+            low, most = shape
+            shape, root = [
+                int(torch.randint(*of, (), generator=rng)) for of in ((low, most), (1, case.n))
+            ]
+        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        return [
+            (numbers(shape if isinstance(shape, tuple) else (shape,), dtype, rng), root)
+            for _ in range(case.n)
+        ]
+
+    def run(self, comm: Comm, yours, x, root):
+        held = x.detach()
+        yours(comm, x, root)
+        return held
+
+    def judge(self, case, args, outcome):
+        n, xs, (_, root) = case.n, [x for x, _ in args], args[0]
+        for r, x in enumerate(outcome.results):
+            same(r, x, xs[root], "x", lambda x, r=r: self._guess(x, xs, r, root))
+        nbytes, least = xs[0].nbytes, (n - 1).bit_length()
+        if (outcome.messages(), outcome.nbytes()) != (n - 1, (n - 1) * nbytes) and (
+            nbytes or outcome.messages()
+        ):
+            raise Wrong(
+                f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
+                f"sent: n−1 = {n - 1} with {(n - 1) * nbytes} bytes are enough, one to each rank that has "
+                "nothing yet."
+            )
+        took = rounds(outcome, nbytes)
+        if took is not None and took < least:
+            raise Wrong(
+                f"the World's clock says {took:g} rounds, and {least} is the least there can be. {SET}"
+            )
+        if took is not None and took > least:
+            raise Wrong(
+                f"the numbers are right, but it takes {took:g} rounds: {least} are enough for {n} ranks. "
+                f"{shape_of(outcome, n, root)}"
+            )
+
+    def _guess(self, x, xs: list, r: int, root: int) -> str | None:
+        if x.equal(xs[r]):
+            return f"It is rank {r}'s own, as before: nothing arrived from root {root}."
+        return who(x, xs, r) if len(xs) < 9 else f"It is not root {root}'s."
+
+
+def shape_of(outcome: Outcome, n: int, root: int) -> str:
+    """What kind of broadcast it was, and what is slow about it."""
+    sends = [outcome.messages(r) for r in range(n)]
+    if sends[root] == n - 1:
+        return f"Root {root} does all the work, while those who have it already are idle: let them send, too."
+    if max(sends) == 1:
+        return "It is a chain: each passes it on once, and is idle then. Who has it should go on sending."
+    if sends[root] < (n - 1).bit_length() and n & (n - 1) == 0:
+        return f"Root {root} sends {sends[root]} and is idle then. In every round, all who have it send."
+    return "It is a tree, but not all who have it send in every round. Serve the largest part of the tree first."
+
+
+class Pipeline(ByteClock):
+    name = "pipeline"
+    right = "n = 1…8, 1 to 32 pieces, n−2+pieces steps; then 2 and 3 real processes."
+    cases = (
+        *(
+            Case(n, f"n = {n}, {pieces} pieces of {size} numbers", (size * pieces, pieces))
+            for n, pieces, size in (
+                (4, 8, 2),
+                (2, 4, 3),
+                (1, 2, 2),
+                (3, 1, 5),
+                (3, 2, 4),
+                (8, 32, 1),
+                (5, 5, 7),
+            )
+        ),
+        *(
+            Case(n, f"n = {n}, {pieces} pieces, {size} numbers", (size, pieces))
+            for n, pieces, size in ((3, 4, 7), (4, 3, 2), (2, 2, 0), (4, 6, 41))
+        ),
+        *(Case(n, f"n = {n}, numbers and pieces drawn at random", None) for n in (3, 6)),
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, 4 pieces, {size} numbers", (size, 4))
+        for n, size in ((3, 11), (2, 8))
+    )
+
+    def draw(self, case, rng):
+        size, pieces = case.given or [
+            int(torch.randint(1, most, (), generator=rng)) for most in (100, 12)
+        ]
+        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        return [(numbers((size,), dtype, rng), pieces) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, x, pieces):
+        held = x.detach()
+        yours(comm, x, pieces)
+        return held
+
+    def judge(self, case, args, outcome):
+        n, xs, (_, pieces) = case.n, [x for x, _ in args], args[0]
+        for r, x in enumerate(outcome.results):
+            same(r, x, xs[0], "x", lambda x, r=r: self._guess(x, xs, r, pieces))
+        for r in range(n - 1):
+            if outcome.receivers(r) not in ([r + 1], []):
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends to {outcome.receivers(r)}: in a chain it "
+                    f"sends to rank {r + 1} only."
+                )
+            if outcome.messages(r) != pieces or outcome.nbytes(r) != xs[0].nbytes:
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages with "
+                    f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {xs[0].nbytes} bytes "
+                    "together."
+                )
+        self._in_time(
+            n, pieces, xs[0].nbytes, -(-xs[0].numel() // pieces) * xs[0].element_size(), outcome
+        )
+
+    def _in_time(self, n: int, pieces: int, whole: int, piece: int, outcome: Outcome) -> None:
+        took, least = rounds(outcome, piece), n - 2 + pieces
+        if took is None or n == 1:
+            return
+        if outcome.time < whole:
+            raise Wrong(
+                f"the World's clock says {outcome.time:g} s, and {whole} bytes take longer. {SET}"
+            )
+        if took <= least:
+            return
+        text = f"the numbers are right, but it takes {took:g} steps of a piece each: n−2+pieces = {least} are enough."
+        if took > (n - 1) * pieces - 1:
+            raise Wrong(f"{text} Each rank waits for the last piece before it passes on the first.")
+        raise Wrong(
+            f"{text} A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
+        )
+
+    def _guess(self, x, xs: list, r: int, pieces: int) -> str | None:
+        mine, right, before = (t.reshape(-1).tensor_split(pieces) for t in (x, xs[0], xs[r]))
+        for i, piece in enumerate(mine):
+            if not piece.equal(right[i]):
+                if any(piece.equal(x.reshape(-1).tensor_split(pieces)[i]) for x in xs[1:r]):
+                    return f"Piece {i} of {pieces} was passed on before the root's had arrived."
+                if piece.equal(before[i]):
+                    return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
+                there = [
+                    f"Piece {i} is the root's piece {j}, in the wrong place."
+                    for j in range(pieces)
+                    if piece.equal(right[j])
+                ]
+                return there[0] if there else None
+        return None
+
+
+def tree_broadcast(yours) -> None:
+    """`tree_broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages, ⌈log2 n⌉ rounds."""
+    ask(TreeBroadcast(), yours)
+
+
+def pipeline(yours) -> None:
+    """`pipeline(comm, x, pieces)`: rank 0's x on every rank, along a chain, in n−2+pieces steps of a piece each."""
+    ask(Pipeline(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 03 about recursive halving and doubling: few messages and few bytes at once.
+#
+# 2·log2 n messages and 2(n−1)/n·N bytes a rank: Thakur, Rabenseifner and Gropp 2005, on all-reduce.
+
+
+HALVING_RANKS = (4, 2, 8, 1, 16)
+HALVING_SHAPES = ((8,), (16,), (), (1,), (0,), (3,), (13,), (4, 6), (1000,))
+
+
+class HalvingDoubling(Exam):
+    name = "halving_doubling"
+    right = (
+        "n = 1…16, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
+        "then 2 and 4 real processes."
+    )
+    cases = (
+        *(
+            Case(n, f"n = {n}, {words(s)}", s)
+            for n in HALVING_RANKS
+            for s in HALVING_SHAPES[:: 1 if n in (4, 2, 8) else 4]
+        ),
+        *(Case(n, f"n = {n}, a length drawn at random", None) for n in (4, 8)),
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes, {words(s)}", s)
+        for n, s in ((4, (12,)), (2, (5,)), (4, (3, 3)))
+    )
+
+    def draw(self, case, rng):
+        shape = (
+            (int(torch.randint(100, 3000, (), generator=rng)),)
+            if case.given is None
+            else case.given
+        )
+        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        return [(numbers(shape, dtype, rng),) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, x):
+        held = x.detach()
+        yours(comm, x)
+        return held
+
+    def judge(self, case, args, outcome):
+        xs = [x for (x,) in args]
+        total = sum(xs[1:], xs[0])
+        for r, x in enumerate(outcome.results):
+            alike(r, x, total, "x")
+            same(r, x, total, "x", lambda x, r=r: self._guess(x, xs, total, r))
+        self._cost(case.n, xs[0], outcome)
+
+    def _cost(self, n: int, x, outcome: Outcome) -> None:
+        steps = n.bit_length() - 1
+        halves = [-(-x.numel() // 2**k) * x.element_size() for k in range(1, steps + 1)]
+        most = 2 * sum(halves)
+        for r in range(n):
+            sent, nbytes = outcome.messages(r), outcome.nbytes(r)
+            if nbytes > most:
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {nbytes} bytes, and {most} are enough. "
+                    "In the first half what a rank sends should be halved in every step."
+                )
+            if sent != 2 * steps and (x.numel() or sent > 2 * steps):
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {sent} messages: 2·log2 n = {2 * steps} is "
+                    f"what is asked for.{_ring(outcome, r, n)}"
+                )
+
+    def _guess(self, x, xs: list, total, r: int) -> str | None:
+        """The parts that are wrong, at the finest cut at which one of them has a simple cause."""
+        n = len(xs)
+        if text := rounded(x, total):
+            return text
+        for cut in sorted({1, 2, n}):
+            parts = [
+                [t.reshape(-1).tensor_split(cut)[i] for t in (x, total, *xs)] for i in range(cut)
+            ]
+            wrong = [i for i in range(cut) if not parts[i][0].equal(parts[i][1])]
+            mine, _, *own = parts[wrong[0]]
+            if text := (who(mine, own, r) or _times(mine, own)) if n < 9 else _few(mine, own, r):
+                return f"Of {cut} parts, part {wrong[0]}: {text}" if cut > 1 else text
+        return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
+
+
+def _few(mine, own: list, r: int) -> str | None:
+    """What `who` says, without trying all combinations of many ranks."""
+    return f"It is rank {r}'s own, as before." if mine.numel() and mine.equal(own[r]) else None
+
+
+def _times(mine, own: list) -> str | None:
+    """How often each rank counts, where it is up to 4 times; of 4 ranks at most."""
+    if not mine.numel() or len(own) > 4:
+        return None
+    for times in product(range(5), repeat=len(own)):
+        if mine.double().equal(sum(t * x.double() for t, x in zip(times, own))):
+            return f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
+    return None
+
+
+def _ring(outcome: Outcome, r: int, n: int) -> str:
+    return (
+        " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
+    )
+
+
+def halving_doubling(yours) -> None:
+    """`halving_doubling(comm, x)`: fills every rank's x with the sum; n is a power of 2. 2·log2 n messages a rank."""
+    ask(HalvingDoubling(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 03 about numbers: what all-reduces cost, as formulas and predicted, and as bandwidth.
+#
+# A formula is compared with the clock of a World, which knows none: it only moves messages.
+
+
+COST_RANKS = {
+    "ring": (4, 2, 3, 7, 16, 1),
+    "tree": (4, 2, 8, 32, 1),
+    "halving_doubling": (4, 2, 8, 32, 1),
+}
+NEARLY = "Nearly: the factor is 2(n−1)/n."
+
+
+def clock(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> float:
+    """Seconds of an all-reduce of `nbytes` on a World of n ranks: it is run, on tensors without data."""
+    world = World(n, alpha=alpha, beta=beta, device="meta")
+    data = torch.empty(nbytes, dtype=torch.uint8, device="meta")
+    world.run(lambda comm, x: all_reduce_(comm, x, algorithm=algorithm), data)
+    return world.time
+
+
+class AllReduceSeconds(Exam):
+    name = "all_reduce_seconds"
+    right = (
+        "Three algorithms, n = 1…32, bytes, α and β drawn at random: as on the clock of a World."
+    )
+    cases = tuple(
+        Case(1, f"{name}, n = {n}", (name, n)) for name, ns in COST_RANKS.items() for n in ns
+    )
+
+    def draw(self, case, rng):
+        algorithm, n = case.given
+        alpha, beta, share = [
+            10 ** (low + wide * float(torch.rand((), generator=rng)))
+            for low, wide in ((-6, 2), (-11, 2), (-0.5, 1))
+        ]
+        # so that no term is lost in the other
+        return [(algorithm, n, n * int(share * alpha / beta), alpha, beta)]
+
+    def run(self, comm: Comm, yours, *args):
+        return yours(*args)
+
+    def judge(self, case, args, outcome):
+        _, _, nbytes, alpha, beta = args[0]
+        got, want = number(outcome.results[0]), clock(*args[0])
+        if abs(got - want) > 1e-6 * want:
+            slip = next(
+                (text for value, text in slips_of(*args[0]).items() if close(got, value)), ""
+            )
+            raise Wrong(
+                f"{nbytes} bytes, α = {alpha:.3g} s, β = {beta:.3g} s/B: your formula gives {got:.6g} s, the "
+                f"World takes {want:.6g} s. {slip or part_wrong(*args[0], got, want)}".rstrip()
+            )
+
+
+def number(value) -> float:
+    """Raise Wrong unless an answer is a number."""
+    if value is None:
+        raise Wrong("it returns None. Is there a `return`?")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= sys.float_info.max
+    ):
+        kind = kind_of(value)
+        shown = (
+            value if kind == "float" else "far too large" if kind == "int" else f"of type {kind}"
+        )
+        raise Wrong(f"a finite number is asked for, and this is {shown}.")
+    return float(value)
+
+
+def slips_of(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> dict[float, str]:
+    """Wrong values and what they mean."""
+    steps = 2 * (n - 1) if algorithm == "ring" else 2 * math.log2(n)
+    sent = 2 * math.log2(n) * nbytes if algorithm == "tree" else 2 * (n - 1) / n * nbytes
+    log, whole = 2 * math.log(n), steps * (alpha + nbytes * beta)
+    right = steps * alpha + sent * beta
+    slips = {
+        right / 2: "That is one half: up to the sum, and not back to everyone.",
+        log * alpha
+        + (log * nbytes if algorithm == "tree" else sent) * beta: "The logarithm is to base 2.",
+        alpha + sent * beta: "Every step costs an α, not the first alone.",
+        whole: "In each step only a part of x travels, not all N bytes.",
+        n * (alpha + nbytes / n * beta) * 2: "In a ring of n ranks a chunk takes n−1 steps, not n.",
+        2 * (n - 1) * alpha
+        + 2 * (n - 1) / n * nbytes * beta: "Those are the steps of a ring, 2(n−1).",
+        steps
+        * (alpha + nbytes / n * beta): "How many bytes does a rank send in all the steps together?",
+        steps * alpha
+        + 2 * nbytes * beta: "How many bytes does a rank send in all the steps together?",
+        steps * alpha + 8 * sent * beta: "Bytes, not bits.",
+        1e6 * right: "Seconds are asked for.",
+    }
+    return slips if n > 1 else {}
+
+
+def part_wrong(
+    algorithm: str, n: int, nbytes: int, alpha: float, beta: float, got: float, want: float
+) -> str:
+    """Which of the two terms is off, if the other fits."""
+    latency = clock(algorithm, n, nbytes, alpha, 0.0)
+    for value, text in ((latency, "the bytes"), (want - latency, "the latencies")):
+        if n > 1 and close(got, value):
+            return f"{text.capitalize()} are missing."
+    return (
+        "With one rank nothing is sent."
+        if n == 1
+        else f"It is too {'large' if got > want else 'small'}."
+    )
+
+
+FACTORS = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+
+
+class Bandwidth(Exam):
+    """NVIDIA/nccl-tests, doc/PERFORMANCE.md."""
+
+    name = "bandwidth"
+    right = "Six verbs, ranks, bytes and seconds drawn at random, as nccl-tests define it."
+    cases = tuple(Case(1, verb, (verb, n)) for verb in FACTORS for n in (8, 2, 3, None))
+
+    def draw(self, case, rng):
+        verb, n = case.given
+        n = n or int(torch.randint(4, 2000, (), generator=rng))
+        nbytes, seconds = [
+            10 ** (low + 3 * float(torch.rand((), generator=rng))) for low in (6, -4)
+        ]
+        return [(verb, n, int(nbytes), seconds)]
+
+    def run(self, comm: Comm, yours, *args):
+        return yours(*args)
+
+    def judge(self, case, args, outcome):
+        verb, n, nbytes, seconds = args[0]
+        got = outcome.results[0]
+        if not isinstance(got, tuple | list) or len(got) != 2:
+            raise Wrong("it should return two numbers: (algorithm bandwidth, bus bandwidth).")
+        algorithm, bus = map(number, got)
+        want = nbytes / seconds
+        if not near(algorithm, want):
+            text = "Nearly: is something rounded?" if close(algorithm, want) else ""
+            text = (
+                "That is the other of the two."
+                if near(algorithm, want * FACTORS[verb](n))
+                else text
+            )
+            raise Wrong(
+                f"n = {n}, {nbytes} bytes in {seconds:.3g} s: the algorithm bandwidth is {algorithm:.6g}, and "
+                f"should be N over seconds, {want:.6g} bytes per second. {text}".rstrip()
+            )
+        if not near(bus, want * FACTORS[verb](n)):
+            raise Wrong(
+                f"n = {n}: the bus bandwidth is {bus / want:.4g} times the algorithm bandwidth, and should be "
+                f"{FACTORS[verb](n):.4g} times. {self._why(verb, n, bus / want)}".rstrip()
+            )
+
+    def _why(self, verb: str, n: int, factor: float) -> str:
+        one = (n - 1) / n
+        if close(factor, 2 * one):
+            return "An all-reduce has two halves; this verb is one, or none."
+        texts = {
+            one: HALF if verb == "all_reduce" else "Each must have all N bytes, and pass them on.",
+            1: NEARLY
+            if verb == "all_reduce"
+            else "What it has already, a rank need not send: 1/n of N.",
+            n / (n - 1): "It is the other way up.",
+            n - 1: "N is the whole tensor, not the part of one rank.",
+            n / (2 * (n - 1)): "It is the other way up.",
+        }
+        return next(
+            (text for value, text in texts.items() if close(factor, value)),
+            "What must each rank send?",
+        )
+
+
+def near(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-12 * abs(b)  # so that what is rounded to whole bytes per second shows
+
+
+def cost_slips(
+    n: int, nodes: int, nbytes: float, alpha: float, beta: float, p: float
+) -> tuple[dict, dict]:
+    """Latency of a ring's and a tree's all-reduce, where they cross, bytes between nodes, a step with a late rank."""
+    log, piece = math.log2(n), nbytes * nodes / n
+    cross = (n - 1 - log) * alpha / ((log - (n - 1) / n) * beta)
+    values = {
+        "ring": 2 * (n - 1) * alpha,
+        "tree": 2 * log * alpha,
+        "crossover": cross,
+        "across": 2 * (nodes - 1) / nodes * piece,
+        "late": 1 - (1 - p) ** n,
+    }
+    slips = {
+        "ring": {
+            (n - 1) * alpha: HALF,
+            2 * log * alpha: "That is the tree.",
+            alpha: "Each of 2(n−1) steps has an α.",
+        },
+        "tree": {
+            log * alpha: "To the root, and back: two trees.",
+            2 * (n - 1) * alpha: "That is the ring.",
+            2 * math.log(n) * alpha: "The logarithm is to base 2.",
+        },
+        "crossover": {
+            (n - 1)
+            * alpha
+            / (log * beta): "Nearly: a tree has latencies, too, and a ring has bytes.",
+            (n - 1 - log) * alpha / (log * beta): "Nearly: the ring's bytes count, too.",
+            (n - 1) * alpha / ((log - 1) * beta): "Nearly: the tree's latencies count, too.",
+            cross / 4: "Bytes are asked for, not numbers.",
+            cross / n: "That is one chunk: the whole tensor is asked for.",
+        },
+        "across": {
+            2 * (nodes - 1) / nodes * nbytes: "Each rank of a node carries one piece of 8.",
+            2 * piece: "Nearly: the ring is over m = 64 nodes, not over all ranks: 2(m−1)/m.",
+            piece: "In a ring each rank sends nearly twice its tensor: 2(m−1)/m.",
+            (nodes - 1) / nodes * piece: HALF,
+            2 * (nodes - 1) * piece: ALL,
+        },
+        "late": {
+            n * p: "Two may be late at once: then they are counted twice.",
+            p: "That is one rank.",
+            (1 - p) ** n: "That is how likely it is that nobody is late.",
+        },
+    }
+    return values, slips
+
+
+class PredictCost(Prediction):
+    name = "predict_cost"
+
+
+def all_reduce_seconds(yours) -> None:
+    """`all_reduce_seconds(algorithm, n, nbytes, alpha, beta)`: of "ring", "tree" and "halving_doubling"."""
+    ask(AllReduceSeconds(), yours)
+
+
+def bandwidth(yours) -> None:
+    """`bandwidth(verb, n, nbytes, seconds)`: (algorithm bandwidth, bus bandwidth), bytes per second."""
+    ask(Bandwidth(), yours)
+
+
+def predict_cost(ring, tree, crossover, across, late) -> None:
+    """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
+
+    across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
+    late: how likely a step waits, if each rank is late once in a thousand steps.
+    """
+    values, slips = cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
+    exam = PredictCost(list(values), values, slips, "Seconds, bytes and odds, within 1 %.")
+    ask(exam, ring, tree, crossover, across, late)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 03 about two kinds of links: fast ones in a node, slow ones between nodes.
+#
+# With m nodes of g ranks a rank need send no more than 2(m−1)/m·N/g bytes to other nodes: Cho, Finkler, Serrano, Kung and
+# Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", 2019.
+
+
+NODES = ((2, 2), (1, 3), (3, 1), (1, 1), (2, 4), (3, 2), (2, 3), (4, 2))  # nodes, ranks of each
+NODES_SHAPES = ((8,), (24,), (), (0,), (13,), (3, 5), (1000,))
+SPLIT = 24  # bytes of a message of comm.split
+
+
+class Hierarchical(Exam):
+    name = "hierarchical"
+    right = (
+        "1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
+        "then 4 and 3 real processes."
+    )
+    forbidden = ("minidist.collectives.hierarchical", "minidist.parallel")
+    cases = tuple(
+        Case(
+            m * g,
+            f"{m} node{'s' * (m > 1)} of {g}, {'a secret length' if s is None else words(s)}",
+            (g, s),
+        )
+        for m, g in NODES
+        for s in (*NODES_SHAPES, None)
+    )
+    processes = tuple(
+        Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))
+        for n, g, s in ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3)))
+    )
+
+    def draw(self, case, rng):
+        per_node, shape = case.given
+        shape = (int(torch.randint(100, 3000, (), generator=rng)),) if shape is None else shape
+        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        return [(numbers(shape, dtype, rng), per_node) for _ in range(case.n)]
+
+    def run(self, comm: Comm, yours, x, per_node):
+        held = x.detach()
+        yours(comm, x, per_node)
+        return held
+
+    def judge(self, case, args, outcome):
+        xs, (_, per_node) = [x for x, _ in args], args[0]
+        total = sum(xs[1:], xs[0])
+        for r, x in enumerate(outcome.results):
+            alike(r, x, total, "x")
+            same(r, x, total, "x", lambda x, r=r: self._guess(x, xs, r, per_node))
+        self._cost(case.n, per_node, xs[0], outcome)
+
+    def _guess(self, x, xs: list, r: int, per_node: int) -> str | None:
+        node = r // per_node
+        mine = sum(xs[node * per_node : (node + 1) * per_node])
+        place = sum(xs[r % per_node :: per_node])
+        candidates = {
+            f"It is the sum of node {node} alone: the sums of the nodes were never added up.": mine,
+            f"It is the sum of the ranks that are number {r % per_node} of their node: the sums in the nodes "
+            "are missing.": place,
+        }
+        twice = {
+            f"Node {node}'s sum counts {len(xs) // per_node} times: added up again where all hold it already?": mine
+            * (len(xs) // per_node)
+        }
+        return (
+            equal_to(x, candidates)
+            or equal_to(x, twice)
+            or who(x, xs, r)
+            or rounded(x, sum(xs))
+            or self._part(x, xs, r, per_node)
+        )
+
+    def _part(self, x, xs: list, r: int, per_node: int) -> str | None:
+        """Which piece of a node's cut is wrong, and how."""
+        parts = [
+            [t.reshape(-1).tensor_split(per_node)[i] for t in (x, sum(xs), *xs)]
+            for i in range(per_node)
+        ]
+        for i, (mine, want, *own) in enumerate(parts):
+            if not mine.equal(want):
+                text = who(mine, own, r)
+                return f"Of {per_node} pieces, piece {i}: {text}" if text else None
+        return None
+
+    def _cost(self, n: int, g: int, x, outcome: Outcome) -> None:
+        m, split = n // g, [m for m in outcome.sent if m[2] == SPLIT]
+        piece = -(-x.numel() // n) * m  # padded, if need be
+        across, inside = ([0] * n, [0] * n)
+        for src, dst, nbytes in outcome.sent:
+            (inside if src // g == dst // g else across)[src] += nbytes
+        most = 2 * (m - 1) * (piece // m) * x.element_size()
+        within = 2 * (g - 1) * piece * x.element_size()
+        worst, least = max(across), min(across)
+        if worst > most:
+            r = across.index(worst)
+            text = f"the numbers are right, but rank {r} sends {worst} bytes to other nodes: {most} are enough."
+            if len(split) >= n * (n - 1):
+                raise Wrong(
+                    f"{text} comm.split(color) asks every rank: give the list of all ranks' colors, "
+                    "which needs no message."
+                )
+            raise Wrong(f"{text} {self._why(outcome, n, g, across, inside, least)}")
+        r = max(range(n), key=inside.__getitem__)
+        if inside[r] > within:
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {inside[r]} bytes inside its node: {within} are "
+                "enough, if each rank adds up one piece of g."
+            )
+
+    def _why(self, outcome: Outcome, n: int, g: int, across: list, inside: list, least: int) -> str:
+        if all(set(outcome.receivers(r)) <= {(r + 1) % n} for r in range(n)):
+            return "It is one flat ring over all ranks: a step between two nodes is as large as one inside."
+        if least == 0:
+            idle = across.index(0)
+            return (
+                f"Rank {idle} sends nothing there: its wire is idle. Let each rank of a node carry one piece of g "
+                "across."
+            )
+        if max(across) > min(across) and max(inside) == min(inside):
+            return "Between the nodes one desk does more than the others: a ring shares the work."
+        if g > 1 and sum(inside) < sum(across):
+            return "More goes between the nodes than inside them: are the two splits the wrong way round?"
+        return "Add up inside the node first, and cut: what crosses should be one piece of g."
+
+
+def hierarchical(yours) -> None:
+    """`hierarchical(comm, x, per_node)`: fills every rank's x with the sum, with few bytes between nodes."""
+    ask(Hierarchical(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 03 about the one rank that all others wait for: find it in the trace of a run.
+#
+# The runs are made here, in Worlds of a cluster with one slow rank and some noise; the answer sees their messages only.
+
+
+NOISE = 0.05  # spread of the times of messages
+SLOWER = (1.5, 4.0)  # times as long, the slow rank
+
+
+def ring(comm: Comm, x) -> None:
+    """The messages of a ring all-reduce."""
+    n, r = comm.size, comm.rank
+    chunks = x.tensor_split(n)
+    for step in range(2 * (n - 1)):
+        out, into = chunks[(r - 1 - step) % n], chunks[(r - 2 - step) % n]
+        comm.sendrecv(out, (r + 1) % n, torch.empty_like(into), (r - 1) % n)
+
+
+def pairs(comm: Comm, x) -> None:
+    """The messages of an all-to-all: with everyone, one after the other."""
+    for k in range(1, comm.size):
+        comm.sendrecv(
+            x, (comm.rank + k) % comm.size, torch.empty_like(x), (comm.rank - k) % comm.size
+        )
+
+
+def busy(comm: Comm, x, two: list[int]) -> None:
+    """Two ranks exchange far more than all others: who has the most to do need not be slow."""
+    if comm.rank in two:
+        other = two[comm.rank == two[0]]
+        for _ in range(10):
+            comm.sendrecv(x, other, torch.empty_like(x), other)
+
+
+def program(comm: Comm, name: str, two: list[int], sizes: list[int]) -> None:
+    """All-reduces or all-to-alls of the sizes, among which two ranks are busy with something else."""
+    for size in sizes:
+        busy(comm, torch.empty(10**7, dtype=torch.uint8, device=comm.device), two)
+        {"all-reduce": ring, "all-to-all": pairs}[name](
+            comm, torch.empty(size, dtype=torch.uint8, device=comm.device)
+        )
+
+
+class FindSlow(Exam):
+    name = "find_slow"
+    right = (
+        "4 to 9 ranks, all-reduces and all-to-alls, any rank slow, by 1.5 to 4 times, with noise."
+    )
+    # In a ring two ranks send slow messages only: to guess right in all of so many cases is one chance in 8,000.
+    cases = tuple(
+        Case(1, f"{n} ranks, {name}", (n, name))
+        for name, ns in {
+            "all-reduce": (4, *range(5, 11), *range(5, 11)),
+            "all-to-all": (5, 4, 8),
+        }.items()
+        for n in ns
+    )
+
+    def draw(self, case, rng):
+        (n, name), (low, high) = case.given, SLOWER
+        self.slow, seed = [int(torch.randint(most, (), generator=rng)) for most in (n, 2**31)]
+        self.factor = low + (high - low) * float(torch.rand((), generator=rng))
+        # no neighbours of the slow one
+        first = self.slow + 2 + int(torch.randint(max(1, n - 4), (), generator=rng))
+        two = [first % n, (first + 1) % n] if n > 4 else []
+        sizes = [int(torch.randint(10**5, 10**7, (), generator=rng)) for _ in range(3)]
+        cluster = (
+            Cluster.uniform(n, 5e-6, 1 / 50e9).slow_rank(self.slow, self.factor).jitter(NOISE, seed)
+        )
+        world = World(n, cluster=cluster, device="meta")
+        world.run(program, name, two, sizes)
+        return [(n, [tuple(m)[:6] for m in world.trace])]
+
+    def run(self, comm: Comm, yours, n, rows):
+        trace = Trace(n)
+        for row in rows:
+            trace.add(*row)
+        return yours(trace)
+
+    def judge(self, case, args, outcome):
+        got, (n, rows) = outcome.results[0], args[0]
+        if got is None:
+            raise Wrong("it returns None. Is there a `return`?")
+        if isinstance(got, bool) or not isinstance(got, int):
+            kind = kind_of(got)
+            raise Wrong(f"the number of a rank is asked for, an int, and this is of type {kind}.")
+        if not 0 <= got < n:
+            raise Wrong(f"there is no rank {got}: there are {n} ranks, 0 to {n - 1}.")
+        if got != self.slow:
+            raise Wrong(
+                f"rank {got} is not slow, rank {self.slow} is: its messages take {self.factor:.2g} times as "
+                f"long. {self._why(got, [Message(*row, None, 'main') for row in rows])}"
+            )
+
+    def _why(self, got: int, messages: list[Message]) -> str:
+        mine = [m for m in messages if got in (m.src, m.dst)]
+        ranks = {m.src for m in messages}
+        most = max(ranks, key=lambda r: sum(m.nbytes for m in messages if r in (m.src, m.dst)))
+        if got == most:
+            return f"Rank {got} has the most bytes to send: compare seconds per byte."
+        apart = [m for m in mine if self.slow not in (m.src, m.dst)]
+        if len(apart) < len(mine):
+            return (
+                f"What rank {got} exchanges with others than rank {self.slow} is as fast as can be."
+            )
+        return "In a slow rank's messages each byte takes longer, in those that it sends and those that it receives."
+
+
+def find_slow(yours) -> None:
+    """`find_slow(trace)`: the rank whose messages take longer than the others'."""
+    ask(FindSlow(), yours)

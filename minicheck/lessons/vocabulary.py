@@ -1,0 +1,639 @@
+"""Graders of lesson 12: a vocabulary that is split over ranks.
+
+`oracle` computes on one rank what the answers compute on several, and what mistakes would give.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minidist.comm.base import Comm
+
+from ..exam import Case, Outcome, Wrong, near, ring_bytes, same, unchanged, who
+from ..guard import ask
+from ..oracles.vocabulary import (
+    IGNORED,
+    Logits,
+    VocabularyExam,
+    cut,
+    drawn_tokens,
+    few_bytes,
+    right,
+    silent,
+    three_numbers,
+)
+from .predictions import ALL, HALF, NUMBERS, Prediction
+
+# ------------------------------------------------------------
+# The exercises of lesson 12, Vocabulary parallel, about rows: the look-up, its gradient, the projection's backward.
+#
+# Numbers are whole, of both signs, with so many digits that every sum is exact, but not in a shorter dtype. The last
+# tokens, the first and the repeated ones are always there.
+
+
+F32, F64 = torch.float32, torch.float64
+WIDE = "Do whole rows travel, or more than one all-reduce?"
+
+
+def drawn(shape, dtype: torch.dtype, rng: torch.Generator, share: float = 1.0) -> Tensor:
+    """Random whole numbers. share: of the digits, where they are multiplied."""
+    most = 2 ** int(share * (40 if dtype == torch.float64 else 20))
+    return torch.randint(-most, most, tuple(shape), generator=rng).to(dtype)
+
+
+def looks_like(got: Tensor, looks: dict[str, Tensor], want: Tensor) -> str | None:
+    """The first sentence whose tensor `got` is, but for rounding."""
+    rounded = "It is right but for rounding: was it of another dtype on its way?"
+    return next(
+        (text for text, x in looks.items() if near(got, x)),
+        rounded if near(got.float(), want.float()) else None,
+    )
+
+
+class LookUp(VocabularyExam):
+    name = "look_up"
+    right = "n = 1…4, uneven parts, repeated tokens, two dtypes, one all-reduce's bytes; then 3 real processes."
+    given = (
+        (3, 40, (5,), F64),
+        (2, 41, (2, 3), F32),
+        (4, 42, (2, 1, 3), F64),
+        (3, 39, (2, 4), F64),
+        (1, 5, (4,), F32),
+    )
+    cases = tuple(
+        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in given
+    )
+    processes = (Case(3, "3 real processes", (40, (5,), F64)),)
+
+    def draw(self, case, rng):
+        vocab, shape, dtype = case.given
+        rows = cut(drawn((vocab, case.n + 1), dtype, rng), case.n)
+        tokens = drawn_tokens(vocab, case.n, shape, rng)
+        return [(rows[r], tokens, vocab) for r in range(case.n)]
+
+    def run(self, comm: Comm, yours, rows, tokens, vocab):
+        return {"y": yours(comm, rows, tokens, vocab), "rows": rows, "tokens": tokens}
+
+    def judge(self, case, args, outcome):
+        parts, tokens = [a[0] for a in args], args[0][1]
+        want = torch.cat(parts)[tokens]
+        own = [self._own(parts, tokens, r) for r in range(case.n)]
+        for r, got in enumerate(outcome.results):
+            unchanged(r, got["rows"], parts[r], "rows")
+            unchanged(r, got["tokens"], tokens, "tokens")
+            looks = self._looks(parts, tokens, r)
+            same(
+                r,
+                got["y"],
+                want,
+                "the result",
+                lambda y, r=r, looks=looks: looks_like(y, looks, want) or who(y, own, r),
+            )
+        few_bytes(outcome, case.n, ring_bytes([want], case.n), WIDE)
+
+    def _own(
+        self,
+        parts: list[Tensor],
+        tokens: Tensor,
+        rank: int,
+        mask: bool = True,
+        low: int = 0,
+        high: int = 0,
+    ) -> Tensor:
+        """What a rank adds. low, high: move the borders of what it takes for its own."""
+        first = sum(len(p) for p in parts[:rank])
+        local = tokens - first
+        here = (local >= low) & (local < len(parts[rank]) + high)
+        rows = parts[rank][local.clamp(0, len(parts[rank]) - 1)]
+        return rows * here[..., None] if mask else rows
+
+    def _looks(self, parts: list[Tensor], tokens: Tensor, rank: int) -> dict[str, Tensor]:
+        n, everyone = len(parts), range(len(parts))
+        wrapped = [p[tokens % len(p)] for p in parts]
+        masked = [self._own(parts, tokens, r) for r in everyone]
+        text = "Tokens of other ranks got a row, too: they must add zeros. "
+        firsts = [sum(len(p) for p in parts[:r]) for r in everyone]
+        negative = [p[(tokens - f) % len(p)] for p, f in zip(parts, firsts, strict=True)]
+        zeroth = [
+            m + p[0] * (m == 0).all(-1, keepdim=True) for m, p in zip(masked, parts, strict=True)
+        ]
+        looks = {
+            f"It is rank {rank}'s own, zeros for all other tokens: nothing was added up.": masked[
+                rank
+            ],
+            f"{text}(Each took row token mod its number of rows.)": sum(wrapped),
+            f"{text}(Each took row token − first, modulo.)": sum(negative),
+            f"{text}(Each took its nearest row.)": sum(
+                self._own(parts, tokens, r, False) for r in everyone
+            ),
+            f"{text}(Each took its row 0.)": sum(zeroth),
+            "It is the mean over the ranks: one has the row, the others add zeros, so the sum is the row.": sum(
+                masked
+            )
+            / n,
+        }
+        for low, high in ((0, 1), (1, 0), (1, 1), (-1, 0)):
+            looks[
+                "A word at a border is taken by two ranks, or by none: `first` is the first own word, `end` the "
+                f"first one of the next rank. ({low}, {high})"
+            ] = sum(self._own(parts, tokens, r, True, low, high) for r in everyone)
+        nearest = torch.stack([self._own(parts, tokens, r, False) for r in everyone])
+        looks[f"{text}And the sum is asked for, not the largest."] = nearest.amax(0)
+        looks[
+            "The sum is asked for, not the largest: zeros are larger than numbers below zero."
+        ] = torch.stack(masked).amax(0)
+        total = torch.cat(parts)
+        size = len(total) // n
+        floors = [tokens - r * size for r in everyone]
+        looks[
+            "The parts are those of `uneven`: the first ones have a word more where n does not divide V."
+        ] = sum(
+            p[f.clamp(0, size - 1)] * ((f >= 0) & (f < size))[..., None]
+            for p, f in zip(parts, floors, strict=True)
+        )
+        looks[f"It is {n} times the row: is it added up twice?"] = n * total[tokens]
+        for step, words in ((-1, "before"), (1, "after")):
+            looks[f"It is the row {words} the right one."] = total[(tokens + step) % len(total)]
+        return looks
+
+
+class LookUpGradient(VocabularyExam):
+    name = "look_up_gradient"
+    right = (
+        "n = 1…4, uneven parts, tokens that repeat, two dtypes, no message; then 3 real processes."
+    )
+    given = (
+        (3, 11, (7,), F64),
+        (2, 9, (2, 4), F32),
+        (4, 14, (2, 3, 2), F64),
+        (3, 13, (5,), F64),
+        (1, 4, (6,), F32),
+    )
+    cases = tuple(
+        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in given
+    )
+    processes = (Case(3, "3 real processes", (11, (7,), F64)),)
+
+    def draw(self, case, rng):
+        vocab, shape, dtype = case.given
+        tokens = drawn_tokens(vocab, case.n, shape, rng)
+        return [(drawn((*shape, case.n + 1), dtype, rng), tokens, vocab)] * case.n
+
+    def run(self, comm: Comm, yours, grad, tokens, vocab):
+        return {"rows": yours(comm, grad, tokens, vocab), "grad": grad, "tokens": tokens}
+
+    def judge(self, case, args, outcome):
+        grad, tokens, vocab = args[0]
+        flat, at = grad.flatten(0, -2), tokens.reshape(-1)
+        zeros = grad.new_zeros(vocab, flat.shape[1])
+        parts = cut(zeros.index_add(0, at, flat), case.n)
+        once = cut(zeros.index_put((at,), flat), case.n)
+        for r, got in enumerate(outcome.results):
+            looks = {
+                "A token that occurs twice adds twice: = keeps the last gradient, and += with a list of indices "
+                "too. Use index_add_.": once[r],
+                f"It is {case.n} times too large: every rank has the whole gradient, so nothing is to be summed "
+                "over ranks.": case.n * parts[r],
+                "It is divided by the number of ranks: nothing is to be averaged.": parts[r]
+                / case.n,
+                "It is zero.": torch.zeros_like(parts[r]),
+                **self._astray(grad, tokens, len(parts[r]), case, r),
+            }
+            unchanged(r, got["grad"], grad, "grad")
+            unchanged(r, got["tokens"], tokens, "tokens")
+            same(
+                r,
+                got["rows"],
+                parts[r],
+                "the gradient",
+                lambda y, r=r, looks=looks: looks_like(y, looks, parts[r]),
+            )
+        silent(outcome, "every rank has the gradients of all tokens already.")
+
+    def _astray(
+        self, grad: Tensor, tokens: Tensor, size: int, case: Case, rank: int
+    ) -> dict[str, Tensor]:
+        """Gradients that went to rows which are not theirs."""
+        at, flat = tokens.reshape(-1), grad.flatten(0, -2)
+        parts = cut(torch.arange(case.given[0]), case.n)
+        local, zeros = at - parts[rank][0], grad.new_zeros(size, flat.shape[1])
+        here = (local >= 0) & (local < size)
+        text = "Gradients of other ranks' tokens are in it: leave them out. "
+        return {
+            f"{text}(They went to row 0.)": zeros.index_add(0, local * here, flat),
+            f"{text}(They went to the nearest row.)": zeros.index_add(
+                0, local.clamp(0, size - 1), flat
+            ),
+            f"{text}(They went to row token − first, modulo.)": zeros.index_add(
+                0, local % size, flat
+            ),
+            f"{text}(They went to row token mod {size}.)": zeros.index_add(0, at % size, flat),
+        }
+
+
+class ProjectBackward(VocabularyExam):
+    name = "project_backward"
+    right = "n = 1…4, uneven and even parts, two dtypes, dx whole, one all-reduce's bytes; then 3 real processes."
+    given = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
+    cases = tuple(
+        Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t, dtype)) for n, v, t, dtype in given
+    )
+    processes = (Case(3, "3 real processes", (40, 4, F64)),)
+
+    def draw(self, case, rng):
+        vocab, tokens, dtype = case.given
+        hidden = case.n + 1
+        dlogits, x, rows = (
+            drawn(shape, dtype, rng, 0.4)
+            for shape in ((tokens, vocab), (tokens, hidden), (vocab, hidden))
+        )
+        return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n), strict=True)]
+
+    def run(self, comm: Comm, yours, dlogits, x, rows):
+        pair = yours(comm, dlogits, x, rows)
+        dx, drows = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
+        return {"dx": dx, "drows": drows, "given": [dlogits, x, rows]}
+
+    def judge(self, case, args, outcome):
+        n, partial = case.n, [d @ w for d, x, w in args]
+        for r, got in enumerate(outcome.results):
+            dlogits, x, _ = args[r]
+            for after, before, name in zip(
+                got["given"], args[r], ("dlogits", "x", "rows"), strict=True
+            ):
+                unchanged(r, after, before, name)
+            same(
+                r,
+                got["dx"],
+                sum(partial),
+                "dx",
+                lambda y, r=r: looks_like(y, {}, sum(partial)) or who(y, partial, r),
+            )
+            right = dlogits.T @ x
+            mixed = (
+                sum(d.T @ x for d, *_ in args)
+                if n > 1 and self._even(args)
+                else torch.zeros_like(right)
+            )
+            looks = {
+                f"It is {n} times too large: a rank's rows have all their gradient here, nothing is to be added.": n
+                * right,
+                "It is divided by the number of ranks: nothing is to be averaged.": right / n,
+                "It is a sum over ranks: but their rows are different words'. A rank's rows have all their "
+                "gradient here.": mixed,
+            }
+            same(
+                r,
+                got["drows"],
+                right,
+                "drows",
+                lambda y, looks=looks, right=right: looks_like(y, looks, right),
+            )
+        few_bytes(outcome, n, ring_bytes([partial[0]], n), WIDE)
+
+    def _even(self, args) -> bool:
+        return len({len(rows) for *_, rows in args}) == 1
+
+
+def look_up(yours) -> None:
+    """`look_up(comm, rows, tokens, vocab)`: the rows of the tokens, (…, H), on every rank. One all-reduce."""
+    ask(LookUp(), yours)
+
+
+def look_up_gradient(yours) -> None:
+    """`look_up_gradient(comm, grad, tokens, vocab)`: the gradient of this rank's rows, (V_r, H). No message."""
+    ask(LookUpGradient(), yours)
+
+
+def project_backward(yours) -> None:
+    """`project_backward(comm, dlogits, x, rows)`: (dx, drows) of logits = x · rowsᵀ. One all-reduce, of dx."""
+    ask(ProjectBackward(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 12, Vocabulary parallel, about the loss: in three reductions, backward, and in one message.
+#
+# Logits are drawn near 0, then shifted by up to 10,000 where exp without care fails, in float64, float32 and float16.
+
+
+# n, V, tokens, dtype, largest logit.
+GIVEN = (
+    (3, 40, 4, torch.float64, 3),
+    (2, 41, 5, torch.float64, 3),
+    (4, 61, 6, torch.float64, 10_000),
+    (3, 40, 4, torch.float16, 10_000),
+    (2, 300, 5, torch.float16, 3),
+    (3, 44, 400, torch.float32, 3),
+    (1, 7, 3, torch.float64, 3),
+)
+HALF_ROUNDING = 2**-10  # float16 keeps 11 bits
+GATHERED = "Three numbers a token are enough, however large V is. Are logits gathered?"
+
+
+def cases_of(given) -> tuple[Case, ...]:
+    return tuple(
+        Case(
+            n, f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}", (v, t, d, most)
+        )
+        for n, v, t, d, most in given
+    )
+
+
+def the_same(outcome: Outcome, name: str) -> None:
+    """Raise Wrong unless all ranks have the same numbers, bit for bit."""
+    for r, got in enumerate(outcome.results):
+        if not got[name].equal(outcome.results[0][name]):
+            raise Wrong(
+                f"{name} is right but for rounding, which differs on rank 0 and rank {r}: it should be the "
+                "same on every rank, so add up in the same order."
+            )
+
+
+class LossExam(VocabularyExam):
+    """Every rank has its part of the logits; a case's `given`: V, tokens, dtype, the size of the logits."""
+
+    def draw(self, case, rng):
+        vocab, tokens, dtype, most = case.given
+        logits = torch.randn(tokens, vocab, generator=rng, dtype=torch.float64)
+        if most > 100:  # near ±10,000; one row all below zero; of another, one rank's
+            sign = torch.randint(0, 2, (tokens, vocab), generator=rng).mul(2).sub(1)
+            sign[0], sign[1], sign[1, : -(-vocab // case.n)] = -1, 1, -1
+            logits = logits * 3 + most * sign
+        targets = drawn_tokens(vocab, case.n, (tokens,), rng)
+        return [(part, targets, vocab) for part in cut(logits.to(dtype), case.n, 1)]
+
+    def whole(self, case: Case, args) -> Logits:
+        return Logits(torch.cat([a[0] for a in args], 1).double(), args[0][1], case.n)
+
+    def losses(self, case: Case, args, outcome: Outcome) -> tuple[Logits, torch.dtype, float]:
+        """Judge the losses; returns the whole, the dtype of results, and how far these may be off."""
+        logits, dtype = self.whole(case, args), torch.promote_types(args[0][0].dtype, torch.float32)
+        # of a difference of such numbers
+        rounding = 8 * torch.finfo(dtype).eps * float(logits.whole.abs().max())
+        slack = rounding + (1e-9 if dtype == torch.float64 else 3e-5)
+        for r, got in enumerate(outcome.results):
+            right(
+                r,
+                got["losses"],
+                logits.totals() - logits.hits(),
+                dtype,
+                "losses",
+                logits.wrong_losses(r),
+                slack,
+                float(logits.whole.abs().max()) * HALF_ROUNDING,
+            )
+            unchanged(r, got["part"], args[r][0], "part")
+        the_same(outcome, "losses")
+        return logits, dtype, slack
+
+
+class SplitLoss(LossExam):
+    name = "split_loss"
+    right = "n = 1…4, uneven parts, logits of ±10,000, three dtypes, three numbers a token; then 3 real processes."
+    cases = cases_of(GIVEN)
+    processes = cases_of(GIVEN[:1])
+
+    def run(self, comm: Comm, yours, part, targets, vocab):
+        pair = yours(comm, part, targets, vocab)
+        losses, log_total = (
+            pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
+        )
+        return {"losses": losses, "log_total": log_total, "part": part}
+
+    def judge(self, case, args, outcome):
+        logits, dtype, slack = self.losses(case, args, outcome)
+        for r, got in enumerate(outcome.results):
+            right(
+                r,
+                got["log_total"],
+                logits.totals(),
+                dtype,
+                "log_total",
+                logits.wrong_totals(r),
+                slack,
+                float(logits.whole.abs().max()) * HALF_ROUNDING,
+            )
+        the_same(outcome, "log_total")
+        few_bytes(outcome, case.n, three_numbers(logits.totals().to(dtype), case.n), GATHERED)
+
+
+class MergedLoss(LossExam):
+    name = "merged_loss"
+    right = "n = 1…4, uneven parts, parts of very different size, n−1 messages a rank; then 3 real processes."
+    cases = cases_of(c for c in GIVEN if c[3] == torch.float64)
+    processes = cases_of(GIVEN[:1])
+
+    def run(self, comm: Comm, yours, part, targets, vocab):
+        return {"losses": yours(comm, part, targets, vocab), "part": part}
+
+    def judge(self, case, args, outcome):
+        logits, *_ = self.losses(case, args, outcome)
+        for r in range(case.n):
+            if outcome.messages(r) > case.n - 1:
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: n−1 = "
+                    f"{case.n - 1} are enough. One all-gather of all three numbers of all tokens."
+                )
+        few_bytes(outcome, case.n, 3 * (case.n - 1) * logits.totals().nbytes, GATHERED)
+
+
+class LogitsGradient(LossExam):
+    name = "logits_gradient"
+    right = "n = 1…4, uneven parts, ignored tokens, logits of ±10,000, three dtypes, no message; then 3 real processes."
+    cases = cases_of(GIVEN)
+    processes = cases_of(GIVEN[:1])
+
+    def draw(self, case, rng):
+        args = super().draw(case, rng)
+        targets = args[0][1]
+        ignored = [1, *([2] if case.n == 4 else [])] if case.n != 2 else []
+        targets[ignored] = IGNORED
+        return [
+            (
+                part,
+                targets,
+                vocab,
+                torch.cat([a[0] for a in args], 1)
+                .double()
+                .logsumexp(1)
+                .to(torch.promote_types(part.dtype, torch.float32)),
+            )
+            for part, _, vocab in args
+        ]
+
+    def run(self, comm: Comm, yours, part, targets, vocab, log_total):
+        return {
+            "grad": yours(comm, part, targets, vocab, log_total),
+            "part": part,
+            "log_total": log_total,
+        }
+
+    def judge(self, case, args, outcome):
+        logits, part = self.whole(case, args), args[0][0].dtype
+        slack = {torch.float64: 1e-9, torch.float32: 1e-5}.get(part, 2e-3)
+        wants = cut(logits.gradient(), case.n, 1)
+        for r, got in enumerate(outcome.results):
+            right(r, got["grad"], wants[r], part, "the gradient", self._looks(logits, r), slack)
+            unchanged(r, got["part"], args[r][0], "part")
+            unchanged(r, got["log_total"], args[r][3], "log_total")
+        silent(outcome, "log_total and the targets are on every rank: backward needs nothing more.")
+
+    def _looks(self, logits: Logits, rank: int) -> dict[str, torch.Tensor]:
+        first, end = logits.ours()[rank]
+        counted = (logits.targets != IGNORED)[:, None]
+        soft = logits.whole.softmax(1)[:, first:end]
+        own = logits.whole[:, first:end].softmax(1)
+        hot = torch.nn.functional.one_hot(logits.targets.clamp_min(0), logits.whole.shape[1])[
+            :, first:end
+        ].double()
+        width = end - first
+        tokens = len(counted)
+        many = counted.sum()
+        here = ((logits.targets >= first) & (logits.targets < end)).sum()
+        rough = (logits.whole - logits.totals().half().double()[:, None]).exp()[:, first:end]
+        local = (logits.targets - first)[:, None]
+        at = torch.arange(width)
+        nearest, modulo = (at == local.clamp(0, width - 1)).double(), (at == local % width).double()
+        unshifted = (at == logits.targets[:, None]).double()
+        right = (soft - hot) * counted
+        mean = "the mean is over the tokens that are not ignored: divide by their number."
+        return {
+            "Ignored tokens have a gradient, too: theirs is zero.": (soft - hot) / many,
+            "Ignored tokens have a gradient, too: theirs is zero. (Their −100 took no logit's 1.)": (
+                soft - hot * counted
+            )
+            / many,
+            f"It is the gradient of the sum: {mean}": right,
+            f"It is divided by all tokens, ignored ones too: {mean}": right / tokens,
+            "It is divided by the number of those targets that are here: the mean is over the tokens of all ranks.": right
+            / here,
+            "log_total was rounded to float16: subtract, and take exp, in float32 at least.": (
+                rough - hot
+            )
+            * counted
+            / many,
+            f"It is divided by V: {mean}": right / logits.whole.shape[1],
+            f"It is divided by the number of ranks, too: {mean}": right / many / logits.n,
+            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": soft
+            * counted
+            / many,
+            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": (
+                own - hot
+            )
+            * counted
+            / many,
+            "The sign is wrong: softmax − 1 at the target.": -right / many,
+            "1 was added at the target: it is to be subtracted.": (soft + hot) * counted / many,
+            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": (
+                soft - nearest
+            )
+            * counted
+            / many,
+            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": (soft - modulo)
+            * counted
+            / many,
+            "The target's column here is target − first: the 1 was taken from another one.": (
+                soft - unshifted
+            )
+            * counted
+            / many,
+            "1 was subtracted everywhere: only at the target.": (soft - 1) * counted / many,
+            "It is zero.": torch.zeros_like(soft),
+        }
+
+
+def split_loss(yours) -> None:
+    """`split_loss(comm, part, targets, vocab)`: (losses, log_total), (tokens,) each. Three numbers a token travel."""
+    ask(SplitLoss(), yours)
+
+
+def logits_gradient(yours) -> None:
+    """`logits_gradient(comm, part, targets, vocab, log_total)`: of the mean loss, (tokens, V_r). No message."""
+    ask(LogitsGradient(), yours)
+
+
+def merged_loss(yours) -> None:
+    """`merged_loss(comm, part, targets, vocab)`: losses (tokens,) by one all-gather of three numbers a token."""
+    ask(MergedLoss(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 12, Vocabulary parallel, about numbers: what a split saves, and what it sends.
+
+
+class PredictVocabulary(Prediction):
+    name = "predict_vocabulary"
+
+
+def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
+    """Memory and traffic of a vocabulary in float32 on n ranks, and the usual slips."""
+    mib, ring = vocab * hidden * 4 / 2**20, 2 * (n - 1) / n
+    gathered = (n - 1) / n * vocab * 4
+    reduced = ring * 3 * 4
+    looked = ring * hidden * 4
+    values = {
+        "saved": mib * (n - 1) / n,
+        "gathered": gathered,
+        "reduced": reduced,
+        "doubled": reduced,
+        "messages": 4 * (n - 1),
+        "looked_up": looked,
+    }
+    slips = {
+        "saved": {
+            mib: "That is the whole matrix: a rank keeps its part of it.",
+            mib / n: "That is what a rank keeps: what does it save?",
+            mib * (n - 1) / n * 2**20 / 1e6: "Those are MB = 10⁶: a MiB is 2²⁰ bytes.",
+            2 * mib * (n - 1) / n: "With the gradients, yes: the weights alone are asked for.",
+            mib * (n - 1) / n / 4: NUMBERS,
+        },
+        "gathered": {
+            vocab * 4: "A rank has 1/n of the logits already.",
+            gathered / 4: NUMBERS,
+            vocab * 4 / n: "That is one message of n−1: the ring passes on what it receives.",
+            2 * gathered: "That is an all-reduce: an all-gather is one half of it.",
+            gathered * n: ALL,
+        },
+        "reduced": {
+            reduced / 2: HALF,
+            reduced / 4: NUMBERS,
+            12: "Nearly: the factor is 2(n−1)/n.",
+            24: "Nearly: the factor is 2(n−1)/n.",
+            reduced / 3: "That is one number a token: there are three.",
+            reduced * n: ALL,
+            12 * (n - 1): "That is an all-gather of the three: all-reduces are asked for.",
+        },
+        "doubled": {
+            2 * reduced: "Of twice as many words the rank sends still three numbers: m, s and x_t.",
+            reduced / 4: NUMBERS,
+        },
+        "messages": {
+            2 * (n - 1): "That is one all-reduce: there are two, since s needs m first.",
+            6 * (n - 1): "s and x_t travel in one: that leaves two all-reduces.",
+            2: "An all-reduce is 2(n−1) messages a rank.",
+            4 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.",
+            4 * (n - 1) * n: ALL,
+        },
+        "looked_up": {
+            looked / 4: NUMBERS,
+            looked / 2: HALF,
+            hidden * 4: "Nearly: the factor is 2(n−1)/n.",
+            2 * hidden * 4: "Nearly: the factor is 2(n−1)/n.",
+            looked * n: ALL,
+            reduced: "Those are the loss's: a look-up adds up rows of H numbers.",
+        },
+    }
+    return values, slips
+
+
+def predict_vocabulary(saved, gathered, reduced, doubled, messages, looked_up) -> None:
+    """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
+
+    saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
+    reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
+    messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
+    """
+    values, slips = vocabulary_slips(n=8, vocab=64_000, hidden=5_120)
+    exam = PredictVocabulary(list(values), values, slips, "Memory, bytes and messages, within 1 %.")
+    ask(exam, saved, gathered, reduced, doubled, messages, looked_up)

@@ -1,0 +1,1037 @@
+"""Graders of lesson 01: memory and FLOPs of a training step. `figures` says what a wrong number looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate, pairwise, product
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from minidist.comm.base import Comm
+from minidist.comm.charge.charge import Charge
+from minidist.comm.charge.ledger import Ledger
+from minidist.comm.charge.watch import Watch
+from minidist.models import mlp
+
+from ..exam import UNKNOWN, Case, Exam, Wrong, kind_of
+from ..guard import ask
+from ..oracles import walls as oracle
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# Is a number what it should be? If not: which usual slip gives exactly this number?
+#
+# Bytes are integers and compared exactly; times and fractions are floats, compared within 1e-9.
+
+
+SLACK = 1e-9
+RETURN = "Is there a `return`?"
+PREFIXES = {1e3: "kB", 1e6: "MB", 1e9: "GB", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB"}
+
+
+class Sheet(Exam):
+    """An exercise on one machine; the library's calculators and its meter are refused."""
+
+    forbidden = ("minidist.study", "minicheck.oracles.walls")
+
+
+Looks = Mapping[str, float]  # what a wrong number may come from: the number that this slip gives
+
+
+def whole(got, want: int, name: str, looks: Looks) -> None:
+    """Raise Wrong unless `got` is the integer `want`."""
+    _number(got, name)
+    if got != want:
+        unit = next(
+            (word for size, word in PREFIXES.items() if want and _alike(got * size, want)), None
+        )
+        said = f"Is it in {unit}? Bytes are asked for." if unit else _said(got, looks)
+        raise Wrong(f"{name} is {shown(got)}, and should be {shown(want)}. {said}")
+    if isinstance(got, float):
+        raise Wrong(
+            f"{name} is the float {got!r}: it should be an integer. Floats are exact up to 2^53 only: "
+            "calculate with integers, and divide with //."
+        )
+
+
+def close(got, want: float, name: str, looks: Looks) -> None:
+    """Raise Wrong unless `got` is the number `want`, but for rounding."""
+    _number(got, name)
+    if not _alike(got, want):
+        raise Wrong(f"{name} is {shown(got)}, and should be {shown(want)}. {_said(got, looks)}")
+
+
+def _number(got, name: str) -> None:
+    if got is None:
+        raise Wrong(f"{name} is None. {RETURN}")
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        raise Wrong(f"{name} is {kind(got)}, and should be a number.")
+
+
+def _alike(one: float, other: float) -> bool:
+    return abs(one - other) <= SLACK * abs(other)
+
+
+def _said(got: float, looks: Looks) -> str:
+    exact = [text for text, value in looks.items() if got == value]
+    return (
+        next((text for text, value in looks.items() if _alike(got, value)), UNKNOWN)
+        if not exact
+        else exact[0]
+    )
+
+
+def entries(got, names: tuple[str, ...], what: str) -> None:
+    """Raise Wrong unless `got` is a dict with exactly the keys `names`."""
+    if got is None:
+        raise Wrong(f"{what} is None. {RETURN}")
+    if not isinstance(got, dict):
+        raise Wrong(f"{what} is {kind(got)}, and should be a dict with {_listed(names)}.")
+    if set(got) != set(names):
+        raise Wrong(
+            f"{what} has the keys {_listed(sorted(map(str, got)))}, and should have {_listed(names)}."
+        )
+
+
+def _listed(names) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def kind(x) -> str:
+    """`a list`, `an int`: the type in words."""
+    word = kind_of(x)
+    return f"{'an' if word[0] in 'aeiouAEIOU' else 'a'} {word}"
+
+
+def shown(x: float) -> str:
+    """A number as one reads it: 16,000,000 or 0.4125."""
+    return f"{x:,}" if isinstance(x, int) else f"{x:.9g}"
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 01, The walls, about allocations and frees: the peak, when it is, and what stays.
+
+
+Event = tuple[str, int]
+KINDS = {
+    "step": "a training step of some layers",
+    "random": "allocations and frees at random",
+    "tie": "a peak that is reached twice",
+    "empty": "all is freed in the end",
+    "again": "names that come back with another size",
+    "one": "one allocation",
+    "long": "many events",
+}
+
+
+class Peak(Sheet):
+    name = "peak"
+    right = "10 lists of events: a training step, ties, names that come back, nothing left, secret lengths."
+    cases = tuple(
+        Case(1, words, kind) for kind, words in (*KINDS.items(), *tuple(KINDS.items())[:3])
+    )
+
+    def draw(self, case, rng):
+        return [(DRAWN[case.given](rng),)]
+
+    def run(self, comm: Comm, yours, events):
+        return {"out": yours(events), "events": events}
+
+    def judge(self, case, args, outcome):
+        events, got = args[0][0], outcome.results[0]
+        if got["events"] != events:
+            raise Wrong("the list of events was changed, and belongs to the caller.")
+        out = got["out"]
+        if out is None:
+            raise Wrong(f"the result is None. {RETURN}")
+        if not isinstance(out, tuple | list) or len(out) != 3:
+            raise Wrong(
+                f"the result is {kind(out)}, and should be a tuple of three: most, when, left."
+            )
+        live = oracle.live(events)
+        most = max(live)
+        whole(out[0], most, "the peak", _peaks(events, live))
+        whole(out[1], live.index(most), "when", _whens(live))
+        _left(out[2], oracle.left(events), events)
+
+
+def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
+    sizes = [nbytes for _, nbytes in events]
+    # when each came for the first time
+    first = dict(zip(reversed(events), reversed(range(len(events))), strict=True))
+    return {
+        "That is all that was ever allocated: what is freed makes room.": sum(
+            s for s in sizes if s > 0
+        ),
+        "That is the largest single tensor: the peak is the most that lives at one time.": max(
+            sizes
+        ),
+        "That is what is left at the end, not the most there ever was.": live[-1],
+        "That is the most before an event, and the last event counts, too.": max([0, *live[:-1]]),
+        "Are frees added, not taken away?": max(accumulate(map(abs, sizes))),
+        "It is as if nothing came back: a name that is freed and comes back counts again.": max(
+            accumulate(s for i, (n, s) in enumerate(events) if first[n, s] == i)
+        ),
+        "It is the number of tensors that live, not their bytes.": max(
+            accumulate(1 if s > 0 else -1 for s in sizes)
+        ),
+        "It is as if each name counted once, with its largest size.": sum(
+            max(s for _, s in mine) for mine in _by_name(events).values()
+        ),
+    }
+
+
+def _whens(live: list[int]) -> dict[str, int]:
+    most = max(live)
+    last = len(live) - 1 - live[::-1].index(most)
+    return {
+        "It is reached again there: the first time is asked for.": last,
+        "Events are counted from 0.": live.index(most) + 1,
+        "That is the event before: its own bytes are not there yet.": live.index(most) - 1,
+        "That is the last event.": len(live) - 1,
+        "That is how many events there are.": len(live),
+        "That is the peak itself: the index of the event is asked for.": most,
+    }
+
+
+def _by_name(events: list[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {}
+    for event in events:
+        found.setdefault(event[0], []).append(event)
+    return found
+
+
+def _left(got, want: dict[str, int], events: list[Event]) -> None:
+    if not isinstance(got, dict):
+        if got == sum(want.values()) or got in (list(want), list(want.values())):
+            raise Wrong("what is left is asked for by name: a dict, name → bytes.")
+        raise Wrong(f"what is left is {kind(got)}, and should be a dict: name → bytes.")
+    if got and not all(isinstance(name, str) for name in got):
+        raise Wrong(
+            f"what is left has the key {next(iter(got))!r}: names are the keys, bytes the values."
+        )
+    gone = sorted(name for name in got if name not in want)
+    if gone:
+        zero = " Its entry is 0: leave it out." if got[gone[0]] == 0 else " It was freed."
+        raise Wrong(f"what is left has {gone[0]!r}, which is not there at the end.{zero}")
+    came, missing = _by_name(events), sorted(name for name in want if name not in got)
+    if missing:
+        again = sum(s > 0 for _, s in came[missing[0]])
+        hint = " It was freed, and came back." if again > 1 else " It was never freed."
+        raise Wrong(f"what is left lacks {missing[0]!r}.{hint}")
+    for name, nbytes in want.items():
+        sizes = [s for _, s in came[name] if s > 0]
+        looks = {
+            "That is its size when it came for the first time.": sizes[0],
+            "It is the sum of all its sizes: it was freed in between.": sum(sizes),
+            "It is as if it came, and the free were the last that happened to it.": -sizes[-1],
+            "It is 0: was it freed?": 0,
+            f"Frees are not in it: it came {len(sizes)} times.": len(sizes),
+        }
+        whole(got[name], nbytes, f"what is left of {name!r}", looks)
+
+
+# ------------------------------------------------------------------------------------------------ what is drawn
+def _bytes(rng: torch.Generator) -> int:
+    return 4 * int(torch.randint(1, 10**6, (), generator=rng))
+
+
+def _count(rng: torch.Generator, low: int, high: int) -> int:
+    return int(torch.randint(low, high, (), generator=rng))
+
+
+def _step(rng: torch.Generator) -> list[Event]:
+    """Weights, then outputs in forward; in backward each output is freed as its gradient comes; then momentum."""
+    layers = _count(rng, 3, 7)
+    w, y = ([_bytes(rng) for _ in range(layers)] for _ in range(2))
+    events = [(f"w{i}", w[i]) for i in range(layers)] + [(f"y{i}", y[i]) for i in range(layers)]
+    for i in reversed(range(layers)):
+        events += [(f"g{i}", w[i]), (f"y{i}", -y[i])]
+    return [
+        *events,
+        ("buffer", max(w)),
+        *[(f"m{i}", w[i]) for i in range(layers)],
+        ("buffer", -max(w)),
+    ]
+
+
+def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
+    live: dict[str, int] = {}
+    events = []
+    for i in range(count or _count(rng, 12, 30)):
+        names = sorted(live)
+        if len(names) > 3 and _count(rng, 0, 2):
+            name = names[_count(rng, 0, len(names))]
+            events.append((name, -live.pop(name)))
+        else:
+            live[f"t{i}"] = _bytes(rng)
+            events.append((f"t{i}", live[f"t{i}"]))
+    return events
+
+
+def _tie(rng: torch.Generator) -> list[Event]:
+    a, b, c = (_bytes(rng) for _ in range(3))
+    return [
+        ("a", a),
+        ("b", b + 4),
+        ("c", c),
+        ("b", -b - 4),
+        ("d", b),
+        ("d", -b),
+        ("e", b + 4),
+        ("c", -c),
+    ]
+
+
+def _empty(rng: torch.Generator) -> list[Event]:
+    a, b, c = (_bytes(rng) for _ in range(3))
+    return [("a", a), ("b", b), ("a", -a), ("c", c), ("c", -c), ("b", -b)]
+
+
+def _again(rng: torch.Generator) -> list[Event]:
+    """A loop that names its tensors alike in each turn; the last turn's stay."""
+    x, h, keep = ([_bytes(rng) + 1000 * i for i in range(3)] for _ in range(3))
+    turns = [
+        [
+            ("x", x[i]),
+            ("h", h[i]),
+            ("keep", keep[i]),
+            ("h", -h[i]),
+            ("x", -x[i]),
+            ("keep", -keep[i]),
+        ]
+        for i in range(3)
+    ]
+    turns[2] = turns[2][:4]
+    return [("w", _bytes(rng)), *(event for turn in turns for event in turn)]
+
+
+DRAWN = {
+    "step": _step,
+    "random": _random,
+    "tie": _tie,
+    "empty": _empty,
+    "again": _again,
+    "one": lambda rng: [("w", _bytes(rng))],
+    "long": lambda rng: _random(rng, 400),
+}
+
+
+def peak(yours) -> None:
+    """`peak(events)`: the most bytes that live at once, the event that first reaches it, what is left at the end."""
+    ask(Peak(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 01, The walls, about model states: parameters, gradients, optimizer states, byte by byte.
+#
+# The counts are those of Rajbhandari et al. 2020 (ZeRO), section 3.1: Adam in mixed precision has 2 + 2 + 12 bytes a
+# parameter, of which 12 are the fp32 copy, the momentum and the variance.
+
+
+STATES = ("parameters", "gradients", "optimizer states")
+UNKNOWN_WORDS = (("lion", "fp32", "lion"), ("adam", "int8", "int8"))
+
+
+class ModelStates(Sheet):
+    name = "model_states"
+    right = "3 optimizers × 2 precisions, frozen parameters, all frozen, sizes up to GPT-3's; unknown words refused."
+    cases = tuple(
+        Case(1, f"{optimizer}, {precision}", (optimizer, precision, some))
+        for some in ("trained", "both", "frozen", "large")
+        for optimizer, precision in product(oracle.KEPT, oracle.WEIGHT)
+    ) + tuple(
+        Case(1, f"{optimizer}, {precision}", (optimizer, precision, "trained"))
+        for optimizer, precision, _ in UNKNOWN_WORDS
+    )
+
+    def draw(self, case, rng):
+        optimizer, precision, some = case.given
+        most = 10**12 if some == "large" else 10**6
+        trained, frozen = (
+            1 + 2 * int(torch.randint(10, most, (), generator=rng)) for _ in range(2)
+        )
+        trained, frozen = (0 if some == "frozen" else trained), (0 if some == "trained" else frozen)
+        return [(trained, frozen, optimizer, precision)]
+
+    def run(self, comm: Comm, yours, *given):
+        try:
+            return {"states": yours(*given)}
+        except ValueError as error:
+            return {"refused": str(error)}
+
+    def judge(self, case, args, outcome):
+        trained, frozen, optimizer, precision = args[0]
+        got = outcome.results[0]
+        strange = next((w for o, p, w in UNKNOWN_WORDS if (o, p) == (optimizer, precision)), None)
+        if strange:
+            return self._refused(got, strange)
+        if "refused" in got:
+            raise Wrong(f"a ValueError for what should work: {got['refused']}")
+        entries(got["states"], STATES, "the result")
+        want = oracle.states(trained, frozen, optimizer, precision)
+        for part in STATES:
+            name = f"{part!r}, of {trained:,} trained and {frozen:,} frozen parameters,"
+            whole(
+                got["states"][part],
+                want[part],
+                name,
+                _looks_of_states(part, trained, frozen, optimizer, precision),
+            )
+
+    def _refused(self, got: dict, word: str) -> None:
+        if "refused" not in got:
+            raise Wrong(
+                f"there is no {word!r} in the table. A number would be made up: raise a ValueError."
+            )
+        if word not in got["refused"]:
+            raise Wrong(
+                f"the ValueError says {got['refused']!r}. Whoever reads it looks for the word {word!r}."
+            )
+
+
+def _looks_of_states(
+    part: str, trained: int, frozen: int, optimizer: str, precision: str
+) -> dict[str, int]:
+    every, weight = trained + frozen, oracle.WEIGHT[precision]
+    kept, mixed = oracle.KEPT[optimizer], 4 * (precision == "fp16")
+    if part == "parameters":
+        return {
+            "What is frozen is in memory, too.": weight * trained,
+            "Those are numbers: how many bytes has one?": every,
+            "Weights in fp16 have 2 bytes. Their fp32 copy belongs to the optimizer.": 4 * every,
+            "The fp32 copy is not to be counted here: it belongs to the optimizer.": 6 * every,
+            "And the fp32 copy, of what is trained, belongs to the optimizer.": 2 * every
+            + 4 * trained,
+            "Weights in fp32 have 4 bytes.": 2 * every,
+            "A byte has 8 bits: were bits counted?": 8 * weight * every,
+        }
+    if part == "gradients":
+        return {
+            "What is frozen has no gradient.": weight * every,
+            "Those are numbers: how many bytes has one?": trained,
+            "Gradients are fp16, like the weights: 2 bytes.": 4 * trained,
+            "They are fp16, 2 bytes; and what is frozen has none.": 4 * every,
+            "Gradients in fp32 have 4 bytes.": 2 * trained,
+            "There is a gradient for each trained parameter.": 0,
+        }
+    word = {
+        "sgd": "Plain SGD keeps nothing but that copy.",
+        "momentum": "And momentum keeps one fp32 number.",
+        "adam": "And Adam keeps two fp32 numbers: 12 bytes, not 8.",
+    }[optimizer]
+    if optimizer == "sgd" and precision == "fp32":
+        return {
+            "Plain SGD keeps nothing, and in fp32 the weights need no second copy.": 4 * trained
+        }
+    return {
+        f"You forgot the fp32 master copy, 4 bytes a parameter. {word}": kept * trained,
+        "What is frozen is never updated: no optimizer states.": (kept + mixed) * every,
+        "What is frozen is never updated: no fp32 copy of it.": kept * trained + mixed * every,
+        "Optimizer states are fp32 beside fp16 weights, too: sums of small steps need the digits.": (
+            kept // 2 + mixed
+        )
+        * trained,
+        "Optimizer states are fp32, and so is the copy of the weights: no fp16 in here.": (
+            kept + mixed
+        )
+        // 2
+        * trained,
+        "In fp32 the weights need no second copy.": (kept + 4) * trained,
+        "Adam keeps two numbers for each parameter: mean and variance.": (4 + mixed) * trained,
+        "SGD with momentum keeps one number for each parameter.": (8 + mixed) * trained,
+        "Plain SGD keeps nothing but the copy.": 8 * trained,
+        "Those are numbers: how many bytes has one?": (kept + mixed) // 4 * trained,
+        "Gradients and weights are not to be counted here.": (kept + mixed + 2 * weight) * trained,
+        "Is there an entry missing from a table? It is 0.": 0,
+    }
+
+
+def model_states(yours) -> None:
+    """`model_states(trained, frozen, optimizer, precision)`: bytes of parameters, gradients and optimizer states."""
+    ask(ModelStates(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 01, The walls, about activations: what an MLP's forward keeps for its backward.
+#
+# The right number is not calculated here: autograd is asked, on tensors without data, what it saves.
+
+
+# hidden layers, bytes a number
+SHAPES = ((3, 4), (1, 4), (2, 2), (0, 4), (5, 8), (4, 2), (0, 2), (1, 8))
+
+
+class ActivationBytes(Sheet):
+    name = "activation_bytes"
+    right = "16 MLPs, 0 to 5 hidden layers, relu and gelu, 2, 4 and 8 bytes a number: what autograd saves, to the byte."
+    cases = tuple(
+        Case(
+            1,
+            f"{hidden} hidden layer{'s' * (hidden != 1)}, {word}, {itemsize} bytes a number",
+            (hidden, word, itemsize),
+        )
+        for (hidden, itemsize), word in product(SHAPES, oracle.ACTIVATIONS)
+    )
+
+    def draw(self, case, rng):
+        hidden, word, itemsize = case.given
+        batch, *sizes = torch.randint(2, 3000, (hidden + 3,), generator=rng).tolist()
+        return [(batch, sizes, itemsize, word)]
+
+    def run(self, comm: Comm, yours, batch, sizes, itemsize, word):
+        return {"bytes": yours(batch, sizes, itemsize, word), "sizes": sizes}
+
+    def judge(self, case, args, outcome):
+        batch, sizes, itemsize, word = args[0]
+        got = outcome.results[0]
+        if got["sizes"] != sizes:
+            raise Wrong("`sizes` was changed, and belongs to the caller.")
+        name = f"for a batch of {batch} and sizes {sizes}, the result"
+        want = oracle.kept(*args[0])
+        whole(got["bytes"], want, name, _looks_of_activations(want, batch, sizes, itemsize, word))
+
+
+def _looks_of_activations(
+    want: int, batch: int, sizes: list[int], itemsize: int, word: str
+) -> dict[str, int]:
+    row = batch * itemsize
+    hidden = row * sum(sizes[1:-1])
+    out = row * sizes[-1]
+    first = row * sizes[0]
+    weights = itemsize * sum(a * b + b for a, b in pairwise(sizes))
+    once, twice = hidden + out, 2 * hidden + out
+    slips = {
+        "A number has the bytes that are given: 4 only in fp32.": want // itemsize * 4,
+        "A number has the bytes that are given: 2 only in fp16.": want // itemsize * 2,
+        "gelu keeps its input, and the next layer keeps gelu's output: two tensors a hidden layer.": once,
+        "relu keeps its output, which is the next layer's input: one tensor, not two.": twice,
+        "The last layer's output is missing: mse_loss keeps it.": want - out,
+        "The last layer has no activation function behind it: its output is kept once.": want
+        + out * (word == "gelu"),
+        "The input x is the batch itself, and not counted.": want + first,
+        "x and y are the batch itself, and not counted.": want + first + out,
+        "The input x is not counted, and mse_loss keeps the last layer's output.": want
+        + first
+        - out,
+        "Weights are model states, not activations.": want + weights,
+        "Those are numbers: multiply with their bytes.": want // itemsize,
+        "That is for one sample: the batch has more.": want // batch,
+        "Is it the weights? They are model states: outputs are asked for.": weights,
+        "Only the largest layer? Forward keeps all layers.": row * max(sizes[1:]),
+        "Only the largest hidden layer? Forward keeps all layers.": row
+        * max(sizes[1:-1], default=0),
+        "Only the last layer's output? Forward keeps all layers.": out,
+        "The last hidden layer is missing.": want - row * (sizes[-2] if len(sizes) > 2 else 0),
+        "The gradients of outputs come in backward, one at a time, and are not kept.": 2 * want,
+    }
+    return {text: value for text, value in slips.items() if value != want}
+
+
+def activation_bytes(yours) -> None:
+    """`activation_bytes(batch, sizes, itemsize, activation)`: bytes that an MLP's forward keeps for its backward."""
+    ask(ActivationBytes(), yours)
+
+
+# ------------------------------------------------------------
+# The exercises of lesson 01, The walls, about numbers: sums from the literature with errors, and a step foretold.
+#
+# The claims stand in the assignment. Each is recalculated here from what it says of itself; published in Rajbhandari et
+# al. 2020 (ZeRO), sections 3 and 6.1, and in write-ups that `minidist/study/figures/claims_checked.csv` lists.
+
+
+# as published
+CLAIMS = {"A": 24.0, "B": 2.0, "C": 1250.0, "D": 222.5, "E": 6.0, "F": 2720.0, "G": 33.0, "H": 1.2}
+
+
+def near(a: float, b: float) -> bool:
+    """Within 0.3 %: the smallest of the errors is 0.5 %."""
+    return abs(a - b) <= 0.003 * abs(b)
+
+
+class FindErrors(Sheet):
+    name, functions = "find_errors", False
+    cases = (Case(1, "your list"),)
+    right = "Those claims are wrong, and the others hold."
+
+    def draw(self, case, rng):
+        return [()]
+
+    def run(self, comm: Comm, errors):
+        return errors
+
+    def judge(self, case, args, outcome):
+        got, figures = outcome.results[0], oracle.claims()
+        if got is None:
+            raise Wrong("errors is not set yet.")
+        if not isinstance(got, dict):
+            raise Wrong(f"errors is {kind(got)}, and should be a dict: letter → the right figure.")
+        strange = [letter for letter in got if letter not in CLAIMS]
+        if strange:
+            raise Wrong(f"there is no claim {strange[0]!r}: the letters are A to H, as strings.")
+        wrong = [letter for letter in CLAIMS if not near(CLAIMS[letter], figures[letter])]
+        for letter, figure in got.items():
+            if letter not in wrong:
+                raise Wrong(f"claim {letter} holds: {shown(CLAIMS[letter])} is what comes out.")
+            if isinstance(figure, bool) or not isinstance(figure, int | float):
+                raise Wrong(
+                    f"the figure of {letter} is {kind(figure)}, and should be a number, in the claim's unit."
+                )
+            if not near(figure, figures[letter]):
+                slip = next(
+                    (
+                        text
+                        for value, text in oracle.claim_slips()[letter].items()
+                        if near(figure, value)
+                    ),
+                    "",
+                )
+                size = "large" if figure > figures[letter] else "small"
+                raise Wrong(
+                    f"claim {letter} is wrong, but {figure:g} is too {size}. {slip}".rstrip()
+                )
+        if len(got) < len(wrong):
+            raise Wrong(
+                f"what you say is right, but {len(wrong)} claims are wrong, and you name {len(got)}. Calculate "
+                "each in bytes, then divide by the unit that it names."
+            )
+
+
+class PredictMemory(Prediction):
+    """Its numbers are not in the examination that travels: they come when it judges."""
+
+    name, forbidden = "predict_memory", Sheet.forbidden
+
+    def judge(self, case, args, outcome):
+        self.values, self.slips = oracle.step([1000, 2000, 2000, 1000], 4000)
+        super().judge(case, args, outcome)
+
+
+def find_errors(errors) -> None:
+    """`errors`: a dict with each wrong claim's letter and the figure that it should have, in the claim's unit."""
+    ask(FindErrors(), errors)
+
+
+def predict_memory(stays, kept, forward, equal) -> None:
+    """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
+
+    stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
+    forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
+    """
+    names = ["stays", "kept", "forward", "equal"]
+    ask(
+        PredictMemory(names, {}, {}, "Bytes, FLOPs and the batch, within 1 %."),
+        stays,
+        kept,
+        forward,
+        equal,
+    )
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 01, The walls, about the memory wall: how large a model fits on a card.
+#
+# Parameters and activations of a transformer layer: 12h² + 13h, and sbh(34 + 5as/h) bytes (Korthikanti et al. 2022,
+# section 4.1).
+
+
+class LargestModel(Sheet):
+    name = "largest_model"
+    right = "14 cards and shapes: to the byte, one byte less, the vocabulary alone too large, not one layer."
+    kinds = {
+        "between": "some bytes to spare",
+        "exact": "a card that is filled to the last byte",
+        "less": "one byte less than the next layer needs",
+        "none": "a vocabulary that does not fit",
+        "empty": "not one layer fits",
+        "many": "more layers than a float can count to the byte",
+        "long": "a long sequence",
+    }
+    cases = tuple(Case(1, words, kind) for kind, words in (*kinds.items(), *kinds.items()))
+
+    def draw(self, case, rng):
+        def one(low, high):
+            return int(torch.randint(low, high, (), generator=rng))
+
+        heads = one(2, 17)
+        batch = one(1, 9)
+        seq = one(64, 2049)
+        hidden = heads * one(4, 33) * 2
+        vocab = one(1000, 60_000)
+        seq = seq * 8 if case.given == "long" else seq
+        fixed, each = oracle.once(vocab, seq, hidden), sum(oracle.layer(seq, batch, hidden, heads))
+        layers = one(*{"many": (10**9, 10**10), "between": (2000, 5000)}.get(case.given, (3, 90)))
+        spare = {
+            "exact": 0,
+            "less": -1,
+            "many": -1,
+            "none": -fixed - layers * each + one(1, fixed),
+            "empty": -layers * each + one(0, each),
+        }.get(case.given, one(1, each))
+        return [(fixed + layers * each + spare, batch, seq, hidden, heads, vocab)]
+
+    def run(self, comm: Comm, yours, *given):
+        return yours(*given)
+
+    def judge(self, case, args, outcome):
+        memory, batch, seq, hidden, heads, vocab = args[0]
+        want = oracle.layers(*args[0])
+        name = (
+            f"for {memory:,} bytes, batch {batch}, seq {seq}, hidden {hidden}, heads {heads}, vocab {vocab}, "
+            "the result"
+        )
+        whole(outcome.results[0], want, name, _looks_of_size(want, *args[0]))
+
+
+def _looks_of_size(
+    want: int, memory: int, b: int, s: int, h: int, a: int, v: int
+) -> dict[str, float]:
+    fixed, (states, kept) = oracle.once(v, s, h), oracle.layer(s, b, h, a)
+    room = memory - fixed
+    each = states + kept
+    one = kept // b
+    parameters = states // 16
+    return {
+        "Below zero: the vocabulary alone does not fit. Say 0.": room // each,
+        "Whole layers only, and as an integer: //.": room / each,
+        "The vocabulary is not in it: (V + s)·h more parameters.": memory // each,
+        "The vocabulary's parameters have 16 bytes each, too.": (memory - fixed // 16) // each,
+        "There are s position vectors beside the V words.": (memory - 16 * v * h) // each,
+        "The activations are not in it: every layer keeps them until its backward.": room // states,
+        "The activations are not in it, nor the vocabulary.": memory // states,
+        "The model states are not in it.": room // kept,
+        "Activations are taken for one layer only: each layer keeps its own.": (room - kept)
+        // states,
+        "Activations grow with the batch: b samples.": room // (states + one),
+        "5as/h is not in it: it, too, is times s·b·h.": room // (states + 34 * s * b * h),
+        "5as/h is outside the bracket: it, too, is times s·b·h.": room
+        // (states + 34 * s * b * h + 5 * a * s // h),
+        "Is 5as/h rounded? Multiply first: 34sbh + 5as²b.": room
+        // (states + s * b * h * (34 + 5 * a * s // h)),
+        "sbh(…) is in bytes already: each number's 2 are in it.": room // (states + 2 * kept),
+        "A layer has 12h² + 13h parameters: biases and norms, too.": (memory - fixed)
+        // (16 * 12 * h * h + kept),
+        "Weights only? With gradients and Adam it is 16 bytes a parameter.": (memory - fixed // 8)
+        // (2 * parameters + kept),
+        "Weights only? With gradients and Adam it is 16 bytes a parameter: the layers', too.": room
+        // (2 * parameters + kept),
+        "Those are parameters, not bytes: 16 bytes each.": room // (parameters + kept),
+        "12 are the optimizer's: with weights and gradients it is 16 bytes a parameter.": (
+            memory - fixed // 16 * 12
+        )
+        // (12 * parameters + kept),
+        "GB and GiB mixed? `memory` is in bytes already.": int(room / each * 2**30 / 10**9),
+        "That is rounded up, or divided as floats: the last layer does not fit.": want + 1,
+        "One more layer fits, to the byte.": want - 1,
+        "0 is for a card on which not one layer fits.": 0,
+        "It is the parameters that fit: whole layers are asked for.": want * parameters,
+    }
+
+
+def largest_model(yours) -> None:
+    """`largest_model(memory, batch, seq, hidden, heads, vocab)`: transformer layers that fit."""
+    ask(LargestModel(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 01, The walls, about the compute wall: what a run costs.
+#
+# FLOPs of a run: 6ΨT, or 8ΨT with full recomputation (Narayanan et al. 2021, section 5.1, without attention); MFU and
+# HFU as Chowdhery et al. 2022, appendix B.
+
+
+COST_FIGURES = ("gpu_hours", "days", "mfu", "hfu")
+
+
+class RunCost(Sheet):
+    name = "run_cost"
+    right = "12 runs, with and without recomputation: hours, days, MFU and HFU."
+    cases = tuple(
+        Case(1, f"{'with' if again else 'without'} recomputation", again)
+        for again in (False, True) * 6
+    )
+
+    def draw(self, case, rng):
+        def one(low, high):
+            return int(torch.randint(low, high, (), generator=rng))
+
+        peak = one(60, 2000) * 10**12
+        return [
+            (
+                one(10, 5000) * 10**8,
+                one(10, 15000) * 10**9,
+                one(8, 5000),
+                peak,
+                peak * one(15, 75) / 100,
+                case.given,
+            )
+        ]
+
+    def run(self, comm: Comm, yours, *given):
+        return yours(*given)
+
+    def judge(self, case, args, outcome):
+        got, looks = outcome.results[0], _cost_looks(*args[0])
+        entries(got, COST_FIGURES, "the result")
+        for part, want in oracle.cost(*args[0]).items():
+            close(
+                got[part],
+                want,
+                repr(part),
+                {text: value for text, value in looks[part].items() if value != want},
+            )
+
+
+def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, dict[str, float]]:
+    hours, days, mfu, hfu = oracle.cost(parameters, tokens, gpus, peak, achieved, again).values()
+    factor = 8 if again else 6
+    unused = {
+        "Recomputation runs the forward twice: 8 FLOPs a parameter and token, not 6.": 6 / factor,
+        "Nothing is recomputed here: 6 FLOPs a parameter and token, not 8.": 8 / factor,
+        "That is the forward alone: the backward has twice as many FLOPs.": 2 / factor,
+        "Backward is twice the forward: 6 with it, and 2 more if the forward runs again.": 4
+        / factor,
+        "Recomputation runs a forward more, not a backward: 8, not 12.": 12 / factor,
+        "At its peak rate? `achieved` is what a GPU does.": achieved / peak,
+    }
+    return {
+        "gpu_hours": {text: hours * times for text, times in unused.items()}
+        | {
+            "Those are seconds.": hours * 3600,
+            "Those are minutes.": hours * 60,
+            "Those are days.": hours / 24,
+            "That is how long the run takes: a GPU-hour is one hour of one GPU, so there are more.": hours
+            / gpus,
+            "`achieved` is one GPU's: do not multiply it by their number.": hours * gpus,
+        },
+        "days": {text: days * times for text, times in unused.items()}
+        | {
+            "All GPUs work at the same time.": days * gpus,
+            "Those are hours.": days * 24,
+            "Those are seconds.": days * 86400,
+            "Divided by the GPUs twice?": days / gpus,
+        },
+        "mfu": {
+            "That is the HFU: what is recomputed is no use to the model, and not counted.": hfu,
+            "It is upside down.": 1 / mfu,
+            "A fraction is asked for, not percent.": 100 * mfu,
+            "Both the FLOPs and the time must be those of the run.": mfu * 6 / factor,
+            "Nothing is recomputed here: MFU and HFU are the same.": hfu * 6 / 8,
+            "More than the hardware does? The model needs fewer FLOPs than are executed.": hfu
+            * factor
+            / 6,
+            "Divided by the GPUs twice?": mfu / gpus,
+            "That is a rate, not a fraction of the peak.": mfu * peak,
+        },
+        "hfu": {
+            "That is the MFU: the hardware executes what is recomputed, too.": mfu,
+            "It is upside down.": 1 / hfu,
+            "A fraction is asked for, not percent.": 100 * hfu,
+            "More than was executed? The rate `achieved` counts what is recomputed already.": hfu
+            * 8
+            / 6,
+            "Divided by the GPUs twice?": hfu / gpus,
+            "That is a rate, not a fraction of the peak.": hfu * peak,
+        },
+    }
+
+
+def run_cost(yours) -> None:
+    """`run_cost(parameters, tokens, gpus, peak, achieved, recompute)`: GPU-hours, days, MFU and HFU of a run."""
+    ask(RunCost(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 01, The walls, about a loop that eats memory: the same numbers, at the peak of one batch.
+#
+# Peak and FLOPs are measured, in the answer's process, by the ledger and the dispatch mode of comm (charge/ledger.py,
+# charge/charge.py); its own loop, which holds nothing that it does not need, says what is enough.
+
+
+OPTIMIZERS = {
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+CLOSE = 1e-7  # of losses and weights in float64: another order of sums, not another step
+
+
+class Given(NamedTuple):
+    """Sizes of an MLP, the word of an optimizer, batches and test set as (x, y)."""
+
+    sizes: list[int]
+    optimizer: str
+    batches: list[tuple[Tensor, Tensor]]
+    test: tuple[Tensor, Tensor]
+
+
+def metered(train, given: Given) -> dict:
+    """Run a training loop under the meter; plain values. held: bytes of gradients at each forward that has a graph."""
+    model = mlp(given.sizes, dtype=torch.float64)
+    optimizer = OPTIMIZERS[given.optimizer](model.parameters())
+    held = []
+    after = []
+    flops = []
+    clock = SimpleNamespace(time=0.0)
+    ledger = Ledger(lambda: clock.time)
+    ledger.existing([model, optimizer, given.batches, given.test])
+
+    def forward(module, inputs):
+        if torch.is_grad_enabled():
+            held.append(sum(p.grad.nbytes for p in model.parameters() if p.grad is not None))
+
+    def stepped(*_):
+        after.append(clock.time)
+        clock.time += 1.0  # what is freed from here on is freed later
+
+    model.register_forward_pre_hook(forward)
+    optimizer.register_step_post_hook(stepped)
+    tick = lambda cost: 1.0  # the clock counts operators
+    with (
+        Watch(),
+        Charge(clock, ledger, tick, lambda name, cost, start, end: flops.append(cost.flops)),
+    ):
+        found = train(model, optimizer, cross_entropy, given.batches, given.test)
+    line = ledger.timeline("cpu")
+    return {
+        "found": found,
+        "weights": nn.utils.parameters_to_vector(model.parameters()).detach(),
+        "held": held,
+        "peak": line.peak,
+        "flops": sum(flops),
+        "live": [sum(line.at(time).values()) for time in after],
+        "gradients": sum(p.nbytes for p in model.parameters()),
+    }
+
+
+class TrainLean(Sheet):
+    name = "train_lean"
+    right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
+    cases = tuple(
+        Case(1, f"{word}, {steps} batches", (word, steps))
+        for word, steps in zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True)
+    )
+    step = 10.0
+
+    def draw(self, case, rng):
+        word, steps = case.given
+        draw = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        sizes = [draw(20, 40), *(draw(60, 80) for _ in range(7)), 10]
+        batch = draw(150, 250)
+        data = [
+            (
+                torch.randn(n, sizes[0], generator=rng, dtype=torch.float64),
+                torch.randint(10, (n,), generator=rng),
+            )
+            for n in [batch] * steps + [batch * 3 // 2]
+        ]
+        return [(sizes, word, data[:-1], data[-1])]
+
+    def run(self, comm: Comm, yours, *given):
+        return metered(yours, Given(*given))
+
+    def judge(self, case, args, outcome):
+        got, lean = outcome.results[0], metered(oracle.train, Given(*args[0]))
+        found = got["found"]
+        if found is None:
+            raise Wrong(f"the result is None. {RETURN}")
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise Wrong(
+                f"the result is {kind(found)}, and should be two lists: losses, and losses of the test set."
+            )
+        for name, mine, right in zip(("losses", "tests"), found, lean["found"], strict=True):
+            _numbers(name, mine, right)
+        if not torch.allclose(got["weights"], lean["weights"], rtol=CLOSE, atol=CLOSE):
+            raise Wrong(
+                "the losses are right, but the weights are not those of the loop above: is a step missing, or "
+                "one too many?"
+            )
+        _flops(got["flops"], lean["flops"])
+        _memory(got, lean)
+
+
+def _numbers(name: str, got, want: list[float]) -> None:
+    if not isinstance(got, list):
+        raise Wrong(f"{name} is {kind(got)}, and should be a list.")
+    if len(got) != len(want):
+        raise Wrong(
+            f"{name} has length {len(got)}, and should have {len(want)}: a number for each batch."
+        )
+    for i, (mine, right) in enumerate(zip(got, want, strict=True)):
+        if isinstance(mine, Tensor):
+            raise Wrong(
+                f"{name}[{i}] is a tensor. As long as it lives it may hold the graph that it came from, with "
+                "all activations: keep the number, x.item()."
+            )
+        if not isinstance(mine, float):
+            raise Wrong(f"{name}[{i}] is {kind(mine)}, and should be a float.")
+        if abs(mine - right) > CLOSE * max(1.0, abs(right)):
+            hint = {
+                "losses": "Are gradients cleared before each backward, and is there a step for each batch?",
+                "tests": "It is the loss of the whole test set, after the step.",
+            }[name]
+            raise Wrong(
+                f"{name}[{i}] is {mine:.6g}, and should be {right:.6g}, as in the loop above. {hint}"
+            )
+
+
+def _flops(got: int, want: int) -> None:
+    if got < 0.99 * want:
+        raise Wrong(
+            f"the numbers are right, but the meter saw {got:,} FLOPs, and {want:,} are needed: what is "
+            "computed elsewhere takes memory elsewhere."
+        )
+    if got > 1.01 * want:
+        raise Wrong(
+            f"the numbers are right, but {got:,} FLOPs are executed, and {want:,} are enough: is a forward run "
+            "more than once for the same number?"
+        )
+
+
+def _memory(got: dict, lean: dict) -> None:
+    """The peak may be that of the lean loop; a fifth of the gradients is slack."""
+    gradients = lean["gradients"]
+    if any(
+        mine < right - gradients // 5
+        for mine, right in zip(got["live"], lean["live"], strict=False)
+    ):
+        raise Wrong(
+            "the numbers are right, but after a step the meter sees fewer bytes than weights, gradients and "
+            "optimizer states have: what is hidden from it?"
+        )
+    if got["peak"] <= lean["peak"] + gradients // 5:
+        return
+    said = f"the numbers are right, but the peak is {got['peak']:,} bytes, and {lean['peak']:,} are enough."
+    growth = [b - a for a, b in zip(got["live"], got["live"][1:], strict=False)]
+    if growth and min(growth) > gradients // 3:
+        raise Wrong(
+            f"{said} After each step {max(growth):,} bytes more are left than after the one before: what does "
+            "the loop hold on to? A graph keeps its activations until its backward; without one, as long as "
+            "its loss lives. torch.no_grad() makes none."
+        )
+    if max(got["held"][1:], default=0) > 0:
+        if len(got["held"]) > len(lean["held"]):
+            raise Wrong(
+                f"{said} The forward of the test set makes a graph, and keeps activations for a backward that "
+                "never comes: torch.no_grad()."
+            )
+        raise Wrong(
+            f"{said} When a forward begins, {max(got['held']):,} bytes of gradients of the step before are "
+            "still there. Free them earlier: zero_grad() before the forward sets them to None."
+        )
+    if len(got["held"]) > len(lean["held"]):
+        raise Wrong(
+            f"{said} A forward makes a graph, and keeps activations for a backward that never comes: "
+            "torch.no_grad()."
+        )
+    raise Wrong(
+        f"{said} What is alive that is not needed any more: outputs, a graph that is retained, copies?"
+    )
+
+
+def train_lean(yours) -> None:
+    """`train(model, optimizer, loss_fn, batches, test)`: losses and test losses, at the peak of one batch."""
+    ask(TrainLean(), yours)

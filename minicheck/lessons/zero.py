@@ -1,0 +1,911 @@
+"""The exercises of lesson 10, ZeRO: who owns what, a sharded step, hooks that free, a layer that is gathered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from minidist.comm.base import Comm
+from minidist.comm.charge.charge import charges
+
+from ..exam import UNKNOWN, Case, Exam, Outcome, Wrong, alike, kind_of, near, real, shown
+from ..guard import ask
+from ..oracles import zero as oracle
+from ..oracles.zero import cut, serial
+from .buckets import Network, looks_of, network, timed
+from .predictions import Prediction
+
+# ------------------------------------------------------------
+# What the exercises of lesson 10 share: what the meter of a World says of this rank's memory, and bytes sent.
+
+
+FORBIDDEN = ("minidist.parallel", "minidist.train", "minidist.study", "minicheck.oracles.zero")
+STEPS = 3
+
+
+class Adam:
+    """The optimizer that answers are given. (torch's own takes seconds to import its compiler, in every process.)"""
+
+    def __init__(self, params: Iterable[Tensor], rate: float = 0.05):
+        self.params = list(params)
+        self.rate = rate
+        self.steps = 0
+        if not self.params:
+            raise ValueError("optimizer got an empty parameter list")
+        self.state: dict[Tensor, tuple[Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.steps += 1
+        for p in self.params:
+            if p.grad is not None:
+                mean, square = self.state.setdefault(p, (torch.zeros_like(p), torch.zeros_like(p)))
+                mean.lerp_(p.grad, 0.1)
+                square.lerp_(p.grad.square(), 0.001)
+                wide = (square / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
+                p.sub_(self.rate / (1 - 0.9**self.steps) * mean / wide)
+
+    def zero_grad(self) -> None:
+        for p in self.params:
+            p.grad = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of its states."""
+        return sum(x.nbytes for two in self.state.values() for x in two)
+
+
+def now() -> dict[str, int]:
+    """Live bytes by category on this rank; {} in a real process, which has no meter."""
+    found = charges()
+    return found[0].ledger.timeline("cpu").at(math.inf) if found else {}
+
+
+def most(kind: str | None = None, since: int = 0) -> int:
+    """The most bytes that were live at once, of one category or of all, after so many changes."""
+    found = charges()
+    if not found:
+        return 0
+    line = found[0].ledger.timeline("cpu")
+    return int((line.total if kind is None else line.live[kind])[since:].max(initial=0))
+
+
+def changes() -> int:
+    """How many changes the meter has seen on this rank."""
+    found = charges()
+    return len(found[0].ledger.timeline("cpu")) if found else 0
+
+
+def sent_at_most(outcome: Outcome, psi: float, what: str, hint: str) -> None:
+    """Raise Wrong if all ranks together send more than `psi` bytes, but for what rounds up."""
+    sent = outcome.nbytes()
+    if sent > psi * 1.02 + 64:
+        raise Wrong(
+            f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
+            f"are enough. {hint}"
+        )
+
+
+def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
+    """Raise Wrong if less is sent than must be."""
+    sent = outcome.nbytes()
+    if sent < 0.98 * psi - 64:
+        raise Wrong(
+            f"the numbers are right, but all ranks together send {sent:,} bytes, and {what} = {round(psi):,} "
+            "are the least: do numbers go another way than through messages?"
+        )
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 10 about owners: whole parameters, spread over ranks by bytes.
+#
+# Looked at: the fullest rank, against largest first, each to the emptiest (Graham 1969: at most 4/3 of the best).
+
+
+class Owners(Exam):
+    name = "owners"
+    right = "1 to 8 ranks, up to 60 parameters drawn at random: an owner for each, the fullest rank as full as need be."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(1, what, given)
+        for what, given in {
+            "6 parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3),
+            "the largest comes last": ([1, 1, 1, 1, 1, 5], 2),
+            "12 parameters, 4 ranks": (12, 4),
+            "60 parameters, 8 ranks": (60, 8),
+            "2 parameters, 4 ranks": (2, 4),
+            "30 parameters, 1 rank": (30, 1),
+            "8 equal ones, 3 ranks": ([4] * 8, 3),
+            "no parameter": ([], 2),
+            "a few large among small ones": ([100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1], 3),
+            "one of 0 bytes": ([0, 5, 3, 3], 2),
+            "25 parameters, 5 ranks": (25, 5),
+        }.items()
+    )
+
+    def draw(self, case, rng):
+        sizes, n = case.given
+        if isinstance(sizes, int):
+            sizes = (8 * torch.randint(1, 1000, (sizes,), generator=rng) ** 2).tolist()
+        return [(sizes, n, int(torch.randint(1, 4, (), generator=rng)))]
+
+    def run(self, comm: Comm, yours, sizes, n, others):
+        mine = list(sizes)
+        owner = yours(mine, n)
+        for k in range(others):  # of another model
+            yours([*sizes, 8 * k], n)
+        return {"owner": owner, "again": yours(list(sizes), n), "sizes": mine}
+
+    def judge(self, case, args, outcome):
+        (sizes, n, _), got = args[0], outcome.results[0]
+        if got["sizes"] != sizes:
+            raise Wrong("`nbytes` was changed, and belongs to the caller: sort a copy.")
+        owner = got["owner"]
+        if owner is None:
+            raise Wrong("the result is None. Is there a `return`?")
+        if not isinstance(owner, list | tuple):
+            kind = kind_of(owner)
+            raise Wrong(
+                f"the result is of type {kind}, and should be a list: the rank that owns each parameter."
+            )
+        self._ranks(list(owner), sizes, n)
+        if list(owner) != list(got["again"]):
+            raise Wrong(
+                "asked again later, it gives another answer. All ranks call it, and must find the same owners."
+            )
+        self._full(list(owner), sizes, n)
+
+    def _ranks(self, owner: list, sizes: list[int], n: int) -> None:
+        if any(isinstance(o, list | tuple) for o in owner):
+            raise Wrong(
+                "the result has lists in it, and should have one rank for each parameter, in their order."
+            )
+        if len(owner) != len(sizes):
+            raise Wrong(
+                f"the result has length {len(owner)}, for {len(sizes)} parameters: a rank for each of them."
+            )
+        strange = [o for o in owner if type(o) is not int or not 0 <= o < n]
+        if strange:
+            raise Wrong(f"{strange[0]} is no rank: with {n} ranks they are 0 to {n - 1}.")
+
+    def _full(self, owner: list[int], sizes: list[int], n: int) -> None:
+        loads = [sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n)]
+        best = oracle.fullest(sizes, n)
+        if max(loads) <= best:
+            return
+        shown = f"{sizes} bytes on {n} ranks: " if len(sizes) <= 12 else ""
+        said = f"{shown}the fullest rank owns {max(loads):,} bytes, and {best:,} are possible by the rule."
+        counts = [owner.count(r) for r in range(n)]
+        for text, looks in {
+            "Each goes to the rank whose turn it is: look at the bytes.": [
+                i % n for i in range(len(sizes))
+            ],
+            "Small ones go first, and a large one at the end finds no room: begin with the largest.": oracle.greedy(
+                sizes, n, sorted(range(len(sizes)), key=lambda i: sizes[i])
+            ),
+            "They go in the order of the model: begin with the largest, which are hardest to place.": oracle.greedy(
+                sizes, n, range(len(sizes))
+            ),
+        }.items():
+            if owner == looks:
+                raise Wrong(f"{said} {text}")
+        if len(set(owner)) == 1 and n > 1:
+            raise Wrong(f"{said} One rank owns all: is its load counted?")
+        if max(counts) - min(counts) <= 1:
+            raise Wrong(
+                f"{said} Every rank owns as many parameters as the others: balance their bytes."
+            )
+        raise Wrong(f"{said} Largest first, each to the rank that has the fewest bytes by then.")
+
+
+def owners(yours) -> None:
+    """`owners(nbytes, n)`: the rank that owns each parameter, balanced by bytes."""
+    ask(Owners(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 10 about stage 1: a step in which each rank keeps the optimizer's states of its part.
+#
+# Looked at: all weights on all ranks, bytes of optimizer states and of all else (by the meter of the World), bytes sent.
+# Each rank's optimizer has a rate of its own. So the owner's step alone is right: whoever steps all parameters on every
+# rank gives other weights, wherever the states are hidden.
+
+
+class Sharded(Exam):
+    name = "sharded"
+    right = (
+        "n = 1…4, uneven parts, a rank that owns nothing: Adam's serial weights on all ranks, states of the own "
+        "part alone, 2(n−1)Ψ numbers sent a step; then 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, owners {owner}", owner)
+        for n, owner in (
+            (3, [0, 1, 2, 2, 1, 0]),
+            (2, [1, 0, 0, 1]),
+            (4, [0, 1, 2, 3, 3, 2, 1]),
+            (3, [0, 2, 0, 2, 2]),
+            (1, [0, 0, 0]),
+        )
+    )
+    processes = (Case(3, "3 real processes", [2, 0, 1, 1]),)
+
+    def draw(self, case, rng):
+        draw = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        shapes = [
+            (draw(20, 30), draw(20, 30)) if i % 3 else (draw(400, 600),)
+            for i in range(len(case.given))
+        ]
+        drawn = lambda: [torch.randn(s, generator=rng, dtype=torch.float64) for s in shapes]
+        values = drawn()
+        rates = (
+            0.03
+            + 0.02 * torch.randperm(case.n, generator=rng)
+            + 0.01 * torch.rand(case.n, generator=rng)
+        )
+        return [
+            (values, list(case.given), [drawn() for _ in range(STEPS)], rate)
+            for rate in rates.tolist()
+        ]
+
+    def world(self, n, args):
+        return timed(n)
+
+    def run(self, comm: Comm, yours, values, owner, grads, rate):
+        params = [v.clone().requires_grad_() for v in values]
+        before, made = now(), []
+
+        def optimizer(some):
+            made.append(Adam(some, rate))
+            return made[-1]
+
+        step = yours(comm, params, list(owner), optimizer)
+        if not callable(step):
+            return {"step": "None" if step is None else type(step).__name__}
+        for mine in grads:
+            for p, g in zip(params, mine, strict=True):
+                p.grad = g.clone()
+            step()
+        for p in params:
+            p.grad = None
+        after = now()
+        return {
+            "params": [p.detach() for p in params],
+            "states": sum(one.nbytes for one in made),
+            "more": sum(after.values()) - sum(before.values()),
+            "metered": bool(after),
+        }
+
+    def judge(self, case, args, outcome):
+        values, owner, *_ = args[0]
+        mine = [[v for v, o in zip(values, owner, strict=True) if o == r] for r in range(case.n)]
+        for r, got in enumerate(outcome.results):
+            if "step" in got:
+                raise Wrong(f"it returns {got['step']}, and should return a function: step().")
+            self._too_many(r, got["states"], mine[r])
+        means = [
+            [sum(a[2][k][i] for a in args) / case.n for i in range(len(values))]
+            for k in range(STEPS)
+        ]
+        want = oracle.stepped(Adam, values, means, STEPS, [args[o][3] for o in owner])
+        looks = self._looks(args, values, means)
+        for r, got in enumerate(outcome.results):
+            for i, right in enumerate(want):
+                self._weight(r, i, got["params"][i], right, owner[i], looks(r, i))
+                if not got["params"][i].equal(outcome.results[0]["params"][i]):
+                    raise Wrong(
+                        f"params[{i}] is right but for rounding, which differs on rank 0 and rank {r}."
+                    )
+        psi = sum(v.nbytes for v in values)
+        for r, got in enumerate(outcome.results):
+            self._memory(r, got, mine[r], psi)
+        said = f"{STEPS} steps, 2(n−1)Ψ numbers each,"
+        sent_at_most(
+            outcome,
+            2 * (case.n - 1) * psi * STEPS,
+            said,
+            "A gradient is needed at its owner alone: a flat "
+            "buffer in the order of the owners, a reduce-scatter and an all-gather.",
+        )
+        sent_at_least(outcome, 2 * (case.n - 1) * psi * STEPS, said)
+
+    def _looks(self, args, values, means):
+        rates = [args[o][3] for o in args[0][1]]
+        summed = oracle.stepped(
+            Adam, values, [[g * len(args) for g in some] for some in means], STEPS, rates
+        )
+        once = oracle.stepped(Adam, values, means, 1, rates)
+        own = [oracle.stepped(Adam, values, a[2], STEPS, rates) for a in args]
+        here = [oracle.stepped(Adam, values, means, STEPS, [a[3]] * len(values)) for a in args]
+        return lambda r, i: {
+            "It is as it was at the start: does its owner step it, and pass it on?": values[i],
+            "It is that of this rank's own gradients: average them at the owner.": own[r][i],
+            "It is that of one step.": once[i],
+            "It is that of summed gradients: divide by n.": summed[i],
+            **{
+                f"It was stepped with rank {s}'s rate: the owner steps it, with the optimizer that is given there, and "
+                "passes it on.": w[i]
+                for s, w in enumerate(here)
+            },
+            **{
+                f"It is that of rank {s}'s own gradients: average them at the owner.": w[i]
+                for s, w in enumerate(own)
+            },
+        }
+
+    def _weight(
+        self, r: int, i: int, got, want: Tensor, owner: int, looks: dict[str, Tensor]
+    ) -> None:
+        alike(r, got, want, f"params[{i}]")
+        if near(got, want):
+            return
+        hint = next(
+            (text for text, x in looks.items() if near(got, x)),
+            "Is it this parameter's own place in the flat "
+            "buffer? Are gradients laid out like the parameters, in the order of their owners?",
+        )
+        raise Wrong(
+            f"rank {r}: params[{i}], which rank {owner} owns, has not the serial weights after {STEPS} steps. "
+            f"{hint}"
+        )
+
+    def _too_many(self, r: int, states: int, mine: list[Tensor]) -> None:
+        own = 2 * sum(v.nbytes for v in mine)
+        if states > own:
+            raise Wrong(
+                f"rank {r} holds {states:,} bytes of optimizer states, and its own part needs {own:,}: give "
+                "the optimizer what this rank owns, and no more."
+            )
+
+    def _memory(self, r: int, got: dict, mine: list[Tensor], psi: int) -> None:
+        own = 2 * sum(v.nbytes for v in mine)
+        if got["states"] < own:
+            raise Wrong(
+                f"the weights are right, but rank {r} holds {got['states']:,} bytes of optimizer states, and "
+                f"{own:,} are needed: use the optimizer that is given, one for all steps."
+            )
+        if got["metered"] and got["more"] > own + psi // 4 + 1000:
+            raise Wrong(
+                f"the weights are right, but after the last step rank {r} holds {got['more']:,} bytes more "
+                f"than at the start, and {own:,} are its states. What else is kept? Parameters should be views "
+                "of the flat buffer, and gradients of a step are not needed after it."
+            )
+
+
+def sharded(yours) -> None:
+    """`sharded(comm, params, owner, optimizer)`: returns step(), Adam with its states at the owners."""
+    ask(Sharded(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 10 about stage 2: gradients go to their owners during backward, and are freed elsewhere.
+#
+# Looked at: who has which gradient afterwards, live bytes of gradients and of all else during backward, bytes sent.
+
+
+class ToOwners(Exam):
+    name = "to_owners"
+    right = (
+        "n = 1…4, up to 9 layers, two backwards: averages at the owners, None elsewhere, freed during backward; "
+        "then 2 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}", owner)
+        for n, owner in (
+            (3, [0, 1, 2, 0, 1, 2]),
+            (2, [1, 0, 1, 1, 0, 0]),
+            (4, [3, 0, 2, 1, 1, 3, 0, 2, 0]),
+            (1, [0, 0, 0]),
+            (3, [2, 2, 0, 0, 2, 0, 2]),
+        )
+    )
+    processes = (Case(2, "2 real processes", [0, 1, 1, 0]),)
+
+    def draw(self, case, rng):
+        values, depth = network(1, len(case.given), rng)
+        dtype = torch.float32 if case.n == 4 else torch.float64
+        # of a rank and backward
+        xs = torch.randn(case.n, 2, 2, 16, generator=rng, dtype=torch.float64).to(dtype)
+        return [([v.to(dtype) for v in values], depth, list(case.given), list(x)) for x in xs]
+
+    def world(self, n, args):
+        return timed(n)
+
+    def run(self, comm: Comm, yours, values, depth, owner, xs):
+        model, found = Network(values, depth), []
+        # the meter knows a Parameter's gradient
+        params, peaks = [nn.Parameter(p.detach()) for p in model.params()], []
+        yours(comm, params, list(owner))
+        for x in xs:
+            for p in params:
+                p.grad = None
+            loss = model.loss(params, x, [0])
+            held, start = now(), changes()
+            loss.backward()
+            del loss
+            peaks.append((most("gradients", start), most(None, start) - sum(held.values())))
+            found.append([None if p.grad is None else p.grad.clone() for p in params])
+        return {
+            "found": found,
+            "peaks": peaks,
+            "kept": all(map(torch.equal, params, values)),
+            "metered": bool(now()),
+        }
+
+    def judge(self, case, args, outcome):
+        values, depth, owner, _ = args[0]
+        model, n = Network(values, depth), case.n
+        for k in range(2):
+            own = [model.gradient([a[3][k]], [0]) for a in args]
+            for r, got in enumerate(outcome.results):
+                if not got["kept"]:
+                    raise Wrong(
+                        f"rank {r}: the parameters themselves were changed. It is p.grad that goes."
+                    )
+                for i, o in enumerate(owner):
+                    self._gradient(r, i, o, got["found"][k][i], [g[i] for g in own], k)
+        largest, psi = max(v.nbytes for v in values), sum(v.nbytes for v in values)
+        for r, got in enumerate(outcome.results):
+            mine = sum(v.nbytes for v, o in zip(values, owner, strict=True) if o == r)
+            if got["metered"] and n > 1:
+                self._memory(r, got["peaks"], mine, largest)
+        sent_at_most(
+            outcome,
+            2 * (n - 1) * psi * (1 + 1 / n),
+            "2 backwards, (n−1)Ψ numbers and a little each,",
+            "A gradient is needed at its owner alone: reduce_(…, root) sends half of an all-reduce.",
+        )
+        sent_at_least(outcome, 2 * (n - 1) * psi, "2 backwards, (n−1)Ψ numbers each,")
+
+    def _gradient(self, r: int, i: int, owner: int, got, own: list, k: int) -> None:
+        which = f"rank {r}: after backward {k + 1}, params[{i}].grad"
+        if r != owner:
+            if got is not None:
+                raise Wrong(
+                    f"{which} is a tensor, and rank {owner} owns it: set it to None, so that its memory is "
+                    "freed."
+                )
+            return
+        if got is None:
+            raise Wrong(f"{which} is None, and this rank owns it: here its average stays.")
+        alike(r, got, own[0], f"params[{i}].grad")
+        if not near(got, sum(own) / len(own)):
+            hint = looks_of(got, r, own).replace(
+                UNKNOWN, "It is no mean of the ranks' gradients of this parameter."
+            )
+            raise Wrong(f"{which} is wrong. {hint}")
+
+    def _memory(self, r: int, peaks: list[tuple[int, int]], mine: int, largest: int) -> None:
+        for gradients, more in peaks:
+            if gradients > mine + 2 * largest:
+                raise Wrong(
+                    f"the gradients are right, but during backward rank {r} holds {gradients:,} bytes of them; "
+                    f"its own have {mine:,}, one on its way {largest:,}. Send each in a hook, as soon as it "
+                    "is there, and drop it then, not when backward has ended."
+                )
+            if more > mine + 6 * largest:
+                raise Wrong(
+                    f"the gradients are right, but during backward rank {r} holds {more:,} bytes more than "
+                    f"before; its own gradients have {mine:,}. Are copies kept of what was sent?"
+                )
+
+
+def to_owners(yours) -> None:
+    """`to_owners(comm, params, owner)`: hooks that average each gradient at its owner and free it elsewhere."""
+    ask(ToOwners(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 10 about stage 3: a layer whose weight is in shards, gathered, used and freed, twice.
+#
+# Looked at: outputs and gradients, live bytes between forward and backward and at the peak, bytes sent.
+
+
+ROWS = 2
+
+
+class ShardedLinear(Exam):
+    name = "sharded_linear"
+    right = (
+        "n = 1…5, 1 to 6 layers, uneven and empty shards: outputs, gradients of inputs and shards, no weight "
+        "kept, 3(n−1)Ψ numbers sent; then 3 real processes."
+    )
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(
+            n,
+            f"n = {n}, {layers} layer{'s' * (layers > 1)}{' of 3 weights' * small}",
+            (layers, small),
+        )
+        for n, layers, small in (
+            (3, 1, False),
+            (2, 4, False),
+            (1, 2, False),
+            (4, 6, False),
+            (5, 1, True),
+        )
+    )
+    processes = (Case(3, "3 real processes, 2 layers", (2, False)),)
+
+    def draw(self, case, rng):
+        layers, small = case.given
+        widths = [3, 1] if small else torch.randint(30, 40, (layers + 1,), generator=rng).tolist()
+        weights = [
+            torch.randn(b, a, generator=rng, dtype=torch.float64) / 5 for a, b in pairwise(widths)
+        ]
+        drawn = lambda width: torch.randn(ROWS, width, generator=rng, dtype=torch.float64)
+        return [
+            (
+                [cut(w, case.n)[r] for w in weights],
+                [tuple(w.shape) for w in weights],
+                drawn(widths[0]),
+                drawn(widths[-1]),
+            )
+            for r in range(case.n)
+        ]
+
+    def world(self, n, args):
+        return timed(n)
+
+    def run(self, comm: Comm, yours, shards, shapes, x, dy):
+        shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()
+        for shard in shards:
+            shard.grad = torch.ones_like(shard)  # what another backward left: gradients add up
+        dy = dy.clone()
+        held = now()
+        start = changes()
+        y = x
+        for shard, shape in zip(shards, shapes, strict=True):
+            y = yours(comm, y, shard, torch.Size(shape))
+            if not isinstance(y, Tensor):
+                return {"y": y}
+        kept, peak = now(), most(None, start)
+        if not y.requires_grad:
+            return {"y": y, "cut": True}
+        y.backward(dy)
+        base = sum(held.values())
+        return {
+            "y": y.detach(),
+            "dx": x.grad,
+            "dy": dy,
+            "grads": [s.grad for s in shards],
+            "kept": sum(kept.values()) - base,
+            "peak": max(peak, most(None, start)) - base,
+            "metered": bool(held),
+        }
+
+    def judge(self, case, args, outcome):
+        n, shapes = case.n, args[0][1]
+        weights = [
+            torch.cat([a[0][i] for a in args]).reshape(shape) for i, shape in enumerate(shapes)
+        ]
+        runs = [serial(weights, a[2], a[3]) for a in args]
+        for r, got in enumerate(outcome.results):
+            y, dx, _ = runs[r]
+            alike(r, got["y"], y, "the output")
+            if not near(got["y"], y):
+                raise Wrong(
+                    f"rank {r}: the output is wrong. {self._output(got['y'], weights, args[r])}"
+                )
+            if "cut" in got:
+                raise Wrong(
+                    f"rank {r}: the output is right, but has no graph: no gradient can come back through it."
+                )
+            alike(r, got["dx"], dx, "the gradient of x")
+            if not near(got["dx"], dx):
+                raise Wrong(
+                    f"rank {r}: the gradient of x is wrong. It is dy · W, of this rank's own dy, with the "
+                    "whole weight, and is not averaged."
+                )
+            if not got["dy"].equal(args[r][3]):
+                raise Wrong(
+                    f"rank {r}: the gradient that came into backward was changed. Others read it, too (the "
+                    "other branch of x + f(x), for one): divide what is yours."
+                )
+            for i in range(len(shapes)):
+                self._shard(r, i, got["grads"][i], [run[2][i] for run in runs])
+        for r, got in enumerate(outcome.results):
+            if got["metered"] and n > 1 and not case.given[1]:
+                self._memory(r, got, args[r], weights)
+        psi = sum(w.nbytes for w in weights)
+        sent_at_most(
+            outcome,
+            3 * (n - 1) * psi,
+            "3(n−1)Ψ numbers",
+            "A gather in forward, a gather in backward, a "
+            "reduce-scatter of the gradient: an all-reduce sends twice as much.",
+        )
+        sent_at_least(outcome, 3 * (n - 1) * psi, "3(n−1)Ψ numbers")
+
+    def _output(self, got: Tensor, weights: list[Tensor], given: tuple) -> str:
+        x, first = given[2], weights[0]
+        if len(weights) == 1 and first.shape[0] == first.shape[1] and near(got, x @ first):
+            return "It is x·W: as in nn.Linear it should be x·Wᵀ."
+        return "It should be x·Wᵀ, of the shards of all ranks put together in rank order."
+
+    def _shard(self, r: int, i: int, got, own: list[Tensor]) -> None:
+        n = len(own)
+        want = cut(sum(own) / n, n)[r]
+        alike(r, got, want, f"the gradient of shard {i}")
+        got = got - 1
+        if near(got, want):
+            return
+        looks = {
+            "It is as before, nothing was added. Is it returned by backward?": 0 * want,
+            "What shard.grad held before is gone: return the gradient, and autograd adds it.": want
+            - 1,
+            "It is the sum over the ranks: divide by n.": cut(sum(own), n)[r],
+            "It is that of this rank's own rows: average it over the ranks.": cut(own[r], n)[r],
+            "It is that of this rank's own rows, divided by n.": cut(own[r] / n, n)[r],
+        }
+        looks |= {
+            f"It belongs to shard {s}: rank r owns the r-th part.": cut(sum(own) / n, n)[s]
+            for s in range(n)
+        }
+        text = next(
+            (text for text, x in looks.items() if near(got, x)),
+            "It should be this rank's part of the mean of "
+            "dyᵀ·x over the ranks, in the order of the weight's own numbers.",
+        )
+        raise Wrong(f"rank {r}: the gradient of shard {i} is wrong. {text}")
+
+    def _memory(self, r: int, got: dict, given: tuple, weights: list[Tensor]) -> None:
+        rows = sum(ROWS * 8 * w.shape[0] for w in weights)
+        largest = max(w.nbytes for w in weights)
+        said = f"the numbers are right, but rank {r} holds"
+        if got["kept"] > 3 * rows + largest // 4:
+            raise Wrong(
+                f"{said} {got['kept']:,} bytes more when forward has ended, and its outputs have {rows:,}: "
+                "whole weights are kept for backward. Save the shard, and gather again."
+            )
+        most_ = 3 * rows + sum(s.nbytes for s in given[0]) + 5 * largest
+        if got["peak"] > most_:
+            raise Wrong(
+                f"{said} {got['peak']:,} bytes more at the peak, and {most_:,} are plenty: is every layer's "
+                "whole weight, or whole gradient, kept after its use?"
+            )
+
+
+def sharded_linear(yours) -> None:
+    """`sharded_linear(comm, x, shard, shape)`: x·Wᵀ, of a weight that is gathered in forward and in backward."""
+    ask(ShardedLinear(), yours)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 10 in which numbers are foretold: bytes by stage, bytes sent, GPUs, offload.
+
+
+class PredictZero(Prediction):
+    name = "predict_zero"
+
+
+def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
+    """Bytes on a rank by stage, bytes that a rank sends in a step at stages 2 and 3, GPUs for `large` parameters, bytes
+    on a GPU and over its link with offload at stage 2."""
+    ring = (n - 1) / n
+    values = {
+        "stage_1": 4 * psi + 12 * psi / n,
+        "stage_2": 2 * psi + 14 * psi / n,
+        "stage_3": 16 * psi / n,
+        "sent_2": 2 * 2 * psi * ring,
+        "sent_3": 3 * 2 * psi * ring,
+        "gpus": 16 * large / card,
+        "offloaded": 2 * psi + 2 * psi / n,
+        "over_link": 4 * psi / n,
+    }
+    giga = "In bytes: 1 GB is 1,000,000,000 of them."
+    states = "That counts 8 bytes of states. The fp32 copy of the weights is one, too: 12."
+    slips = {
+        "stage_1": {
+            16 * psi / n: "That is stage 3.",
+            16 * psi: "That is data parallelism.",
+            values["stage_2"]: "That is stage 2: stage 1 keeps whole gradients.",
+            4 * psi + 8 * psi / n: states,
+            12 * psi / n: "And weights and gradients, 4Ψ.",
+            2 * psi + 12 * psi / n: "And gradients, 2Ψ.",
+            8 * psi + 8 * psi / n: "Those are fp32 weights.",
+        },
+        "stage_2": {
+            values["stage_1"]: "That is stage 1.",
+            values["stage_3"]: "That is stage 3.",
+            2 * psi + 12 * psi / n: "And the shard of gradients, 2Ψ/n.",
+            2 * psi + 10 * psi / n: states,
+        },
+        "stage_3": {
+            16 * psi: "That is data parallelism.",
+            12 * psi / n: states,
+            values["stage_2"]: "That is stage 2.",
+            14 * psi / n: "And the weights' shard.",
+        },
+        "sent_2": {
+            2 * psi * ring: "Those are numbers: fp16 has two bytes. Or is it half of the step?",
+            4 * psi: "Nearly: times (n−1)/n.",
+            values["sent_3"]: "That is stage 3.",
+            4 * psi * (n - 1): "That is what all ranks send together.",
+            8 * psi * ring: "Those are fp32 numbers.",
+        },
+        "sent_3": {
+            values["sent_2"]: "That is stages 1 and 2: parameters are gathered twice.",
+            3 * psi * ring: "Those are numbers: how many bytes has one?",
+            6 * psi: "Nearly: times (n−1)/n.",
+            8
+            * psi
+            * ring: "Gathered in forward and in backward, and gradients are reduced once: 3Ψ.",
+            6 * psi * (n - 1): "That is what all ranks send together.",
+        },
+        "gpus": {
+            2 * large / card: "Gradients and states need room, too.",
+            12 * large / card: states,
+            4 * large / card: "Optimizer states need room, too.",
+        },
+    }
+    slips |= _offload_slips(psi, n)
+    for name in values:
+        slips[name][values[name] / 1e9] = giga if name != "gpus" else "How many GPUs?"
+    return values, slips
+
+
+def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
+    return {
+        "offloaded": {
+            2 * psi
+            + 14 * psi / n: "That is stage 2 without offload: the states, 12Ψ/n, lie on the hosts.",
+            4 * psi: "At stage 2 a GPU keeps the gradients that it owns, 2Ψ/n.",
+            2 * psi: "And the gradients that it owns, 2Ψ/n.",
+            16 * psi / n: "That is stage 3.",
+            2 * psi + 6 * psi / n: "The fp32 copies are the host's, too.",
+            4 * psi / n: "The weights are whole on every GPU at stage 2: 2Ψ.",
+            12 * psi / n: "That is what a host keeps for each GPU.",
+        },
+        "over_link": {
+            4 * psi: "That is without shards: each host steps its own part alone.",
+            2 * psi / n: "That is one way: gradients go down, new weights come up.",
+            2 * psi
+            + 2 * psi / n: "Only what it owns comes up: the rest comes from the other GPUs.",
+            8 * psi / n: "fp16 travels: the host widens, and narrows.",
+            6 * psi / n: "fp16 travels, both ways: the host widens, and narrows.",
+            12 * psi / n: "The states stay on the host: gradients go down, new weights come up.",
+            24 * psi / n: "The states stay on the host: gradients go down, new weights come up.",
+        },
+    }
+
+
+def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link) -> None:
+    """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
+    and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
+    hosts, at stage 2, bytes on each GPU and bytes over its link in a step."""
+    values, slips = zero_slips(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9)
+    exam = PredictZero(
+        list(values), values, slips, "Bytes by stage, bytes sent, GPUs, offload, within 1 %."
+    )
+    ask(exam, stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link)
+
+
+# ------------------------------------------------------------
+# The exercise of lesson 10 with a bug: clipping by the norm of all gradients, of which each rank holds some.
+#
+# Looked at: the norm that is returned, the gradients, the same factor on all ranks, bytes sent.
+
+
+class Clip(Exam):
+    name = "clip"
+    right = "n = 1…5, norms above and below the limit, and 0, a rank without gradients: one norm; 3 processes."
+    forbidden = FORBIDDEN
+    cases = tuple(
+        Case(n, f"n = {n}, {words}", (count, factor))
+        for n, words, count, factor in (
+            (3, "a norm above the limit", 3, 0.5),
+            (3, "a norm below the limit", 2, 2.0),
+            (1, "one rank", 2, 0.3),
+            (4, "a norm that is below the limit on each rank alone", 2, 0.75),
+            (2, "a rank without gradients", 0, 0.5),
+            (5, "5 ranks", 4, 0.1),
+            (2, "all gradients are zero", 2, 0.0),
+        )
+    )
+    processes = (Case(3, "3 real processes", (2, 0.5)),)
+
+    def draw(self, case, rng):
+        count, factor = case.given
+        draw = lambda i: (
+            torch.randn(
+                int(torch.randint(3, 9, (), generator=rng)),
+                1 + i % 2,
+                generator=rng,
+                dtype=torch.float64,
+            )
+            * bool(factor)
+        )
+        drawn = [[draw(i).squeeze(1) for i in range(count or r)] for r in range(case.n)]
+        if case.n > 2 and oracle.order_hidden(drawn):
+            return self.draw(case, rng)
+        limit = factor * oracle.norm(g for some in drawn for g in some) or 1.0
+        return [(some, limit) for some in drawn]
+
+    def run(self, comm: Comm, yours, grads, limit):
+        mine = [g.clone() for g in grads]
+        # the optimizer's memory: `g.data = …` leaves it as it was
+        aliases = [g.detach() for g in mine]
+        found = yours(comm, mine, limit)
+        found = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
+        return {"norm": found, "grads": aliases}
+
+    def judge(self, case, args, outcome):
+        limit, n = args[0][1], case.n
+        want = oracle.norm(g for some, _ in args for g in some)
+        each = [oracle.norm(some) for some, _ in args]
+        for r, got in enumerate(outcome.results):
+            self._norm(r, got["norm"], want, each, limit)
+            if got["norm"] != outcome.results[0]["norm"]:
+                raise Wrong(
+                    f"the norms of ranks 0 and {r} are right but for rounding, and rounding differs: add up "
+                    "once, or in one order on all ranks. They should scale by the same factor."
+                )
+        factor = min(1.0, limit / (want + 1e-6))
+        for r, got in enumerate(outcome.results):
+            for i, g in enumerate(args[r][0]):
+                alike(r, got["grads"][i], g, f"grads[{i}]")
+                scale = float((got["grads"][i] * g).sum() / (g * g).sum()) if want else 1.0
+                if not near(got["grads"][i], scale * g):
+                    raise Wrong(
+                        f"rank {r}: grads[{i}] is no multiple of what it was: clip the norm, not the numbers."
+                    )
+                if abs(scale - factor) > 1e-9 * factor:
+                    self._factor(r, i, scale, factor, limit, each[r])
+        most = max(2, n) * (n - 1) * 8
+        if outcome.nbytes() > most:
+            raise Wrong(
+                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
+                f"bytes from each rank to each other is enough, {most} bytes."
+            )
+
+    def _norm(self, r: int, got, want: float, each: list[float], limit: float) -> None:
+        if isinstance(got, bool) or not isinstance(got, int | float):
+            raise Wrong(f"rank {r}: it returns {shown(got)}, and should return the norm, a number.")
+        got = real(got)
+        if abs(got - want) <= 1e-9 * want:
+            return
+        looks = {
+            "It is right to six digits: something rounds it, to float32 perhaps. Keep the gradients' dtype.": want,
+            "It is the norm of this rank's gradients alone: each rank would scale by another factor.": each[
+                r
+            ],
+            "It is the sum of the ranks' norms. Squares add up, norms do not.": sum(each),
+            "It is the square: the root is missing.": want**2,
+            "It is the mean of the ranks' norms. Squares add up, norms do not.": sum(each)
+            / len(each),
+            "It is divided by √n: squares add up, and are not averaged.": want / len(each) ** 0.5,
+            "It is the largest of the ranks' norms. Squares add up.": max(each),
+            "It is the norm after clipping: return what it was before.": min(want, limit),
+        }
+        text = next(
+            (text for text, x in looks.items() if abs(got - x) <= 1e-5 * x),
+            "It is the root of the sum of all squares, of all ranks.",
+        )
+        raise Wrong(f"rank {r}: the norm is {got:.10g}, and should be {want:.10g}. {text}")
+
+    def _factor(
+        self, r: int, i: int, scale: float, factor: float, limit: float, own: float
+    ) -> None:
+        looks = {
+            "It is right to six digits: the factor is limit / (norm + 1e-6), and nothing is rounded.": factor,
+            "Nothing was scaled: write in place, g.mul_(…).": 1.0,
+            "That is the factor of this rank's own norm.": min(1.0, limit / (own + 1e-6)),
+            "It was scaled twice.": factor**2,
+        }
+        text = next((text for text, x in looks.items() if abs(scale - x) < 1e-5), "")
+        if scale > 1:
+            text = "Gradients below the limit stay as they are: the factor is at most 1."
+        raise Wrong(
+            f"rank {r}: grads[{i}] was scaled by {scale:.10g}, and should be by {factor:.10g}. {text}".rstrip()
+        )
+
+
+def clip(yours) -> None:
+    """`clip(comm, grads, limit)`: scales all ranks' gradients to a norm of at most `limit`; returns what it was."""
+    ask(Clip(), yours)

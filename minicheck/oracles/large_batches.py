@@ -1,0 +1,267 @@
+"""What the exercises of lesson 17 are held against, and the usual slips: the right way with one thing changed.
+
+Written from the papers' algorithms, on whole tensors, with no code of `minidist.train`; the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from minidist.split import uneven
+
+FORBIDDEN = (
+    "minidist.parallel",
+    "minidist.train",
+    "minidist.study",
+    "minicheck.oracles.large_batches",
+)
+
+
+def rate(t: int, steps: int, warm: int, peak: float, floor: float) -> float:
+    """The learning rate of step t: a line to `peak`, then half a cosine to `floor` · peak, which stays."""
+    if t < warm:
+        return peak * (t + 1) / warm
+    return peak * (floor + (1 - floor) * half(min(1.0, (t - warm) / (steps - warm))))
+
+
+def half(x: float) -> float:
+    """Half a cosine wave, from 1 at 0 to 0 at 1."""
+    return (1 + math.cos(math.pi * x)) / 2
+
+
+def rate_slips() -> dict[str, Callable[[int, int, int, float, float], float]]:
+    """What a wrong rate looks like: functions with the arguments of `rate`."""
+    down = lambda s, w, t: (t - w) / (s - w)
+    after = lambda f: lambda t, s, w, p, fl: rate(t, s, w, p, fl) if t < w else f(t, s, w, p, fl)
+    before = lambda f: lambda t, s, w, p, fl: f(t, s, w, p, fl) if t < w else rate(t, s, w, p, fl)
+    return {
+        "The first step has a rate of 0, and is lost: step t of the warm-up has (t + 1)/warm.": before(
+            lambda t, s, w, p, fl: p * t / w
+        ),
+        "There is no warm-up in it.": lambda t, s, w, p, fl: rate(t, s, 0, p, fl),
+        "The warm-up stops at 1, and the peak is missing.": before(
+            lambda t, s, w, p, fl: (t + 1) / w
+        ),
+        "The warm-up begins at the floor: it begins at 0.": before(
+            lambda t, s, w, p, fl: p * (fl + (1 - fl) * (t + 1) / w)
+        ),
+        "The cosine begins with step 0, below the warm-up, so the rate jumps: it begins when the warm-up ends.": after(
+            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(min(1.0, t / s)))
+        ),
+        "The cosine is a step ahead: step `warm` still has the peak.": after(
+            lambda t, s, w, p, fl: rate(t + 1, s, w, p, fl)
+        ),
+        "The cosine ends a step too soon: step `steps`, not the one before it, is the first at the floor.": after(
+            lambda t, s, w, p, fl: rate(t, max(w + 1, s - 1), w, p, fl)
+        ),
+        "The cosine is `steps` long: with the warm-up it is to end at `steps`.": after(
+            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(min(1.0, (t - w) / s)))
+        ),
+        "After the end the cosine rises again: stay at the floor.": after(
+            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(down(s, w, t)))
+        ),
+        "It goes down to 0: the floor is missing.": after(
+            lambda t, s, w, p, fl: p * half(min(1.0, down(s, w, t)))
+        ),
+        "The floor is added to the cosine, so the peak is missed: the cosine spans 1 − floor.": after(
+            lambda t, s, w, p, fl: p * (fl + half(min(1.0, down(s, w, t))))
+        ),
+        "The floor cuts the cosine: it is to end at the floor, not to be held by it.": after(
+            lambda t, s, w, p, fl: p * max(fl, half(min(1.0, down(s, w, t))))
+        ),
+        "The floor is a part of the peak, not a rate.": after(
+            lambda t, s, w, p, fl: fl + (p - fl) * half(min(1.0, down(s, w, t)))
+        ),
+        "That is a line: a cosine is asked for.": after(
+            lambda t, s, w, p, fl: p * (fl + (1 - fl) * (1 - min(1.0, down(s, w, t))))
+        ),
+        "That is a whole wave: half of it, cos(π·x), goes from 1 to −1.": after(
+            lambda t, s, w, p, fl: p * (fl + (1 - fl) * half(2 * min(1.0, down(s, w, t))))
+        ),
+        "After the end it is 0: stay at the floor.": after(
+            lambda t, s, w, p, fl: rate(t, s, w, p, fl) if t <= s else 0.0
+        ),
+    }
+
+
+class Lars:
+    """LARS on whole tensors, the rate within the momentum: You et al. 2017, algorithm 1. slip: one of LARS_SLIPS."""
+
+    def __init__(self, weights: list[Tensor], slip: str = ""):
+        self.w, self.slip = [w.clone() for w in weights], slip
+        self.v = [torch.zeros_like(w) for w in weights]
+
+    def step(
+        self, grads: list[Tensor], lr: float, trust: float, decay: float, momentum: float
+    ) -> None:
+        slip, length = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads, strict=True)]
+        if slip == "all":
+            length = [tuple(torch.stack(x).norm() for x in zip(*length, strict=True))] * len(grads)
+        for i, (w, g) in enumerate(zip(self.w, grads, strict=True)):
+            matrix = w.dim() > 1
+            b = decay * ((matrix and slip != "no decay") or slip == "bias decayed")
+            ratio = (
+                self._ratio(w, g, *length[i], trust, b) if matrix or slip == "bias trusted" else 1.0
+            )
+            d = ratio * (g + b * w) if slip != "adds decay" else ratio * g + b * w
+            factor = 1.0 if slip == "outside" else lr
+            factor *= 1 - momentum if slip == "dampened" else 1.0
+            self.v[i] = (0.0 if slip == "forgets" else momentum) * self.v[i] + factor * d
+            s = momentum * self.v[i] + lr * d if slip == "nesterov" else self.v[i]
+            w.sub_((lr if slip == "outside" else -1.0 if slip == "uphill" else 1.0) * s)
+
+    def _ratio(self, w, g, wide, steep, trust, b):
+        slip = self.slip
+        below = (
+            (g + b * w).norm()
+            if slip == "one norm"
+            else steep + (0.0 if slip == "g alone" else b) * wide
+        )
+        if slip != "nan" and not (wide > 0 and steep > 0):
+            return 0.0 if slip == "zero" else 1.0
+        if slip == "plain":
+            return 1.0
+        if slip == "upside":
+            return trust * below / wide
+        return (1.0 if slip == "no trust" else trust) * wide / below
+
+
+LARS_SLIPS = {
+    "plain": "That is SGD's: a matrix' step is times trust · ‖w‖ / (‖g‖ + decay · ‖w‖).",
+    "upside": "The ratio is upside down: long weights bear long steps.",
+    "no trust": "`trust` is not in the ratio.",
+    "all": "The norms are those of all tensors together: each has a ratio of its own.",
+    "g alone": "The ratio's denominator is ‖g‖ + decay · ‖w‖: the decay is part of what is scaled.",
+    "one norm": "The denominator is the sum of two norms, ‖g‖ + decay · ‖w‖, as in the paper.",
+    "no decay": "There is no weight decay in it.",
+    "adds decay": "The ratio scales g + decay · w, not g alone.",
+    "outside": "The rate is within the momentum: v ← momentum·v + lr·…, and w ← w − v. It differs when lr changes.",
+    "bias trusted": "It has fewer than 2 dimensions, and is stepped plainly: no ratio.",
+    "bias decayed": "It has fewer than 2 dimensions, and is stepped plainly: no decay.",
+    "nesterov": "That is Nesterov's momentum: here w ← w − v.",
+    "dampened": "lr · ratio · (…) is added to v as it is, not times 1 − momentum.",
+    "forgets": "v is as if it had been 0 before: keep it, in place, from step to step.",
+    "uphill": "That is uphill: subtract.",
+    "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
+    "zero": "A norm is 0: then the ratio is 1.",
+}
+
+
+class Lamb:
+    """LAMB on whole flat tensors: You et al. 2020, algorithm 2. slip: one of LAMB_SLIPS.  n: ranks, for one of them."""
+
+    def __init__(self, weights: list[Tensor], plain: list[bool], n: int, slip: str = ""):
+        self.w = [w.clone() for w in weights]
+        self.plain = plain
+        self.n = n
+        self.slip = slip
+        self.m, self.v = ([torch.zeros_like(w) for w in weights] for _ in range(2))
+
+    def step(
+        self, grads: list[Tensor], t: int, lr: float, betas: tuple, eps: float, decay: float
+    ) -> None:
+        slip, (one, two) = self.slip, betas
+        for i, (w, g) in enumerate(
+            zip(self.w, [g / self.n if slip == "twice" else g for g in grads], strict=True)
+        ):
+            self.m[i] = one * self.m[i] + (1 - one) * g
+            self.v[i] = two * self.v[i] + (1 - two) * (self.m[i] if slip == "of m" else g) ** 2
+            m, v = self.m[i] / (1 - one**t), self.v[i] / (1 - two**t)
+            if slip == "kept":
+                self.m[i], self.v[i] = m, v
+            if slip == "no correction":
+                m, v = self.m[i], self.v[i]
+            elif slip == "late":
+                m, v = self.m[i] / (1 - one ** (t + 1)), self.v[i] / (1 - two ** (t + 1))
+            u = m / (v + eps).sqrt() if slip == "inside" else m / (v.sqrt() + eps)
+            b = (
+                0.0
+                if slip in ("no decay", "after") or (self.plain[i] and slip != "plain decayed")
+                else decay
+            )
+            u = u + b * w
+            ratio = (
+                torch.ones_like(w)
+                if self.plain[i] and slip != "plain trusted"
+                else self._ratio(w, u, g)
+            )
+            w.sub_(lr * (ratio * u + (decay * w if slip == "after" and not self.plain[i] else 0.0)))
+
+    def _ratio(self, w: Tensor, u: Tensor, g: Tensor) -> Tensor:
+        slip, lengths = self.slip, []
+        below = g if slip == "of g" else u
+        for x in (w, below):
+            parts = torch.cat([p.norm().expand(len(p)) for p in x.split(uneven(len(x), self.n))])
+            each = [p.norm() for p in x.split(uneven(len(x), self.n))]
+            lengths.append(
+                parts
+                if slip == "own"
+                else sum(each).expand(len(x))
+                if slip == "sums"
+                else x.norm().square().expand(len(x))
+                if slip == "squares"
+                else x.norm().expand(len(x))
+            )
+        ratio = lengths[1] / lengths[0] if slip == "upside" else lengths[0] / lengths[1]
+        if slip != "nan":
+            ratio = torch.where(
+                (lengths[0] > 0) & (lengths[1] > 0), ratio, 0.0 if slip == "zero" else 1.0
+            )
+        if slip == "clamped":
+            ratio = ratio * lengths[0].clamp(max=10.0) / lengths[0].clamp(min=1e-300)
+        if slip == "bounded":
+            ratio = ratio.clamp(max=10.0)
+        return torch.ones_like(w) if slip == "plain" else ratio
+
+
+LAMB_SLIPS = {
+    "own": "The ratio is that of this rank's piece: norms are those of the whole, squares added up over the ranks.",
+    "sums": "The ranks' norms were added up. Squares add up, norms do not.",
+    "squares": "The ratio is of squares: the root is missing.",
+    "upside": "The ratio is ‖w‖/‖u‖, not ‖u‖/‖w‖.",
+    "plain": "That is AdamW's: the step is times ‖w‖/‖u‖.",
+    "no correction": "The moments are not corrected for their start at 0: divide by 1 − βᵗ.",
+    "late": "t is 1 in the first step: 1 − βᵗ, not 1 − βᵗ⁺¹.",
+    "no decay": "There is no weight decay in it: u = m̂/(√v̂ + eps) + decay · w.",
+    "after": "The decay belongs into u, before the ratio.",
+    "inside": "eps is outside of the root: √v̂ + eps.",
+    "of g": "The ratio is of the update u, not of the gradient.",
+    "of m": "v averages g², not m².",
+    "plain trusted": "It is plain: no ratio.",
+    "plain decayed": "It is plain: no decay.",
+    "nan": "A norm is 0. Then the ratio is 1, whatever the formula gives.",
+    "zero": "A norm is 0: then the ratio is 1.",
+    "clamped": "‖w‖ is clamped to 10: here it is not.",
+    "bounded": "The ratio is clamped to 10: here it is not.",
+    "twice": "The gradients are averaged already.",
+    "kept": "m̂ and v̂ are for this step only: the moments themselves stay uncorrected.",
+}
+
+
+def terms(grads: list[Tensor], b: int) -> tuple[float, float]:
+    """|G|² and tr(Σ) from the ranks' gradients of b samples each: McCandlish et al. 2018, appendix A.1."""
+    n, mean = len(grads), sum(grads) / len(grads)
+    small, big = float(sum((g * g).sum() for g in grads)) / n, float((mean * mean).sum())
+    trace = (small - big) / (1 / b - 1 / (n * b))
+    return (n * b * big - b * small) / (n * b - b), trace
+
+
+def within(x: float) -> float:
+    """`x`, with which floats can be compared: an int may be larger than all of them."""
+    return max(min(x, 1e300), -1e300)
+
+
+def norm(own: list[list[Tensor]], copied: list[bool]) -> float:
+    """The norm of the gradients of all ranks; what is copied counts once."""
+    return math.sqrt(
+        sum(
+            float((g.double() ** 2).sum())
+            for r, some in enumerate(own)
+            for g, same in zip(some, copied, strict=True)
+            if r == 0 or not same
+        )
+    )

@@ -1,0 +1,198 @@
+"""A vocabulary on one rank: what the answers must give, and what the usual mistakes would.
+
+All of it from whole rows and whole logits, in float64, with PyTorch alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minidist.split import bounds, uneven
+
+from ..exam import UNKNOWN, Exam, Outcome, Wrong, alike, ranks, ring_bytes
+
+IGNORED = -100
+
+
+class VocabularyExam(Exam):
+    """What lesson 12 builds may not be called; collectives may."""
+
+    forbidden = ("minidist.parallel.vocab", "minidist.parallel", "minicheck.oracles.vocabulary")
+
+
+def cut(whole: Tensor, n: int, dim: int = 0) -> list[Tensor]:
+    """Every rank's part of `whole`, along `dim`."""
+    return [part.contiguous() for part in whole.split(uneven(whole.shape[dim], n), dim)]
+
+
+def drawn_tokens(vocab: int, n: int, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Random tokens; the first are the last row of rank 0 and the first one of the last rank, the last one repeats."""
+    tokens = torch.randint(vocab, shape, generator=rng)
+    parts = bounds(uneven(vocab, n))
+    tokens.view(-1)[:2] = torch.tensor([parts[0][1] - 1, parts[-1][0]])
+    tokens.view(-1)[-1] = tokens.view(-1)[0]
+    return tokens
+
+
+class Logits(NamedTuple):
+    """Whole logits (tokens, V), float64, and targets (tokens,), some of which may be IGNORED; on n ranks."""
+
+    whole: Tensor
+    targets: Tensor
+    n: int
+
+    def ours(self) -> list[tuple[int, int]]:
+        """(first, end) of every rank's columns."""
+        return bounds(uneven(self.whole.shape[1], self.n))
+
+    def totals(self) -> Tensor:
+        """log Σ exp(x_c), (tokens,)."""
+        return self.whole.logsumexp(1)
+
+    def hits(self, of: int | None = None) -> Tensor:
+        """x_t, (tokens,); of one rank: 0 where the target is another's."""
+        found = self.whole.gather(1, self.targets.clamp_min(0)[:, None])[:, 0]
+        first, end = (0, self.whole.shape[1]) if of is None else self.ours()[of]
+        return found * ((self.targets >= first) & (self.targets < end))
+
+    def wrong_totals(self, rank: int) -> dict[str, Tensor]:
+        """log Σ exp(x_c) as mistakes have it, by what to say of it."""
+        parts = cut(self.whole, self.n, 1)
+        own, peaks = (
+            torch.stack([p.logsumexp(1) for p in parts]),
+            torch.stack([p.amax(1) for p in parts]),
+        )
+        sums, peak = (own - peaks).exp().sum(0), peaks.amax(0)
+        return {
+            "It is made of rank {0}'s own logits only: exp is to be summed over all parts.": own[
+                rank
+            ],
+            "Each rank subtracted its own largest logit, and the sums were added as they are: s_i belongs to m_i, and "
+            "counts s_i·exp(m_i − m).": sums.log() + peak,
+            "Each rank subtracted its own largest logit, and the sums were added as they are; then each added its own "
+            "m_i again. All must subtract the same m.": sums.log() + peaks[rank],
+            "The factor is upside down: exp(x_c − m_i) becomes exp(x_c − m) by exp(m_i − m).": (
+                own + peak - 2 * peaks
+            )
+            .exp()
+            .sum(0)
+            .log()
+            + peak,
+            "Each log of a sum was taken alone, and these were added: add the sums, then take the log.": own.sum(
+                0
+            ),
+            "It is the mean over the ranks of their own: add the sums of exp, then take the log.": own.mean(
+                0
+            ),
+            "The sum of exp was averaged over the ranks: it is to be added up.": self.totals()
+            - math.log(self.n),
+            "It is log s: the m that was subtracted before exp has to be added again.": self.totals()
+            - peak,
+            "It is Σ exp(x_c): its log is missing.": self.totals().exp(),
+            "It is the largest logit: the sum of exp is missing, or was lost in the rounding of float16.": peak,
+        }
+
+    def wrong_losses(self, rank: int) -> dict[str, Tensor]:
+        """Losses as mistakes have them, by what to say of them."""
+        total = self.totals()
+        hit = self.hits()
+        own = self.hits(rank)
+        looks = {
+            "x_t is missing on the ranks that do not hold the target: one rank has it, and all must hear of it.": total
+            - own,
+            "The sign is wrong: a loss is log Σ exp(x_c) − x_t.": hit - total,
+            "It is log Σ exp(x_c): x_t was not subtracted.": total,
+            "x_t was averaged over the ranks: one has it, the others add 0.": total - hit / self.n,
+            "It is the probability of the target, or its log: a loss is −log of it.": (
+                hit - total
+            ).exp(),
+            f"x_t counts {self.n} times: do all ranks add the same number?": total - self.n * hit,
+        }
+        for s, (first, end) in enumerate(self.ours()):
+            local = (self.targets - first).clamp(0, end - first - 1)
+            x = self.whole[:, first:end].gather(1, local[:, None])[:, 0]
+            looks[f"x_t is rank {s}'s own, also where the target is another rank's: mask it."] = (
+                total - x
+            )
+        unmasked = sum(
+            self.whole[:, a:b].gather(1, (self.targets - a).clamp(0, b - a - 1)[:, None])[:, 0]
+            for a, b in self.ours()
+        )
+        text = (
+            "x_t is a sum of one logit of every rank: those that do not hold the target must add 0."
+        )
+        looks[text] = total - unmasked
+        for text, wrong in self.wrong_totals(rank).items():
+            looks |= {text: wrong - hit, f"{text} And x_t is missing.": wrong - own}
+        return looks
+
+    def gradient(self) -> Tensor:
+        """Of the mean loss over the tokens that count, (tokens, V)."""
+        whole = self.whole.clone().requires_grad_()
+        F.cross_entropy(whole, self.targets, ignore_index=IGNORED).backward()
+        return whole.grad
+
+
+def close(got: Tensor, want: Tensor, slack: float) -> bool:
+    return got.shape == want.shape and bool(
+        ((got.double() - want).abs() <= slack * (1 + want.abs())).all()
+    )
+
+
+def right(
+    rank: int,
+    got,
+    want: Tensor,
+    dtype: torch.dtype,
+    name: str,
+    looks: dict[str, Tensor],
+    slack: float,
+    rounding: float = 0.0,
+) -> None:
+    """Raise Wrong unless `got` is `want` within a relative `slack`, and of `dtype`. looks: what it may be, in words.
+
+    rounding: what float16 would be off by.
+    """
+    alike(rank, got, want.to(dtype), name)
+    if close(got, want, slack):
+        return
+    off = ((got.double() - want).abs() / (1 + want.abs())).nan_to_num(torch.inf).reshape(-1)
+    worst = int(off.argmax())
+    value, should = got.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
+    said = next((text for text, x in looks.items() if close(got, x, slack)), UNKNOWN)
+    if not got.isfinite().all():
+        said = "exp of a large number is infinite, and of very small ones 0, whose log is −inf: subtract the largest "
+        said += "logit of all ranks first."
+    elif said == UNKNOWN and (off.max() < 0.02 or (got.double() - want).abs().max() <= rounding):
+        said = "It is right but for rounding: before exp and sums, go to float32 at least, and leave float64 as it is."
+    raise Wrong(
+        f"rank {rank}: {name} is wrong, its number {worst} is {value:.8g} and should be {should:.8g}. "
+        f"{said.format(rank)}"
+    )
+
+
+def few_bytes(outcome: Outcome, n: int, most: int, hint: str) -> None:
+    """Raise Wrong if a rank sends more than `most` bytes."""
+    for r in range(n):
+        if outcome.nbytes(r) > most:
+            raise Wrong(
+                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {most} are enough. "
+                f"{hint}"
+            )
+
+
+def silent(outcome: Outcome, why: str) -> None:
+    """Raise Wrong if anything was sent."""
+    if outcome.messages():
+        talkers = [r for r in range(len(outcome.results)) if outcome.messages(r)]
+        raise Wrong(f"the numbers are right, but {ranks(talkers)} sent messages: {why}")
+
+
+def three_numbers(tokens: Tensor, n: int) -> int:
+    """Bytes that three numbers a token may cost a rank, by ring all-reduces or by an all-gather. `tokens`: one each."""
+    return max(3 * ring_bytes([tokens], n), 3 * (n - 1) * tokens.nbytes)

@@ -1,1 +1,0 @@
-"""The exercises of lesson 16, Talk less: compressed gradients, sparse averages, local steps, an adaptive period."""

@@ -1,0 +1,235 @@
+"""Lesson 16: other right ways pass, oracles agree with the library, and what only looks right fails.
+
+The usual mistakes are in course/16_talk_less/bugs.py, which tests/bank examines.
+"""
+
+import math
+import sys
+from fractions import Fraction
+
+import cloudpickle
+import pytest
+import torch
+
+import minicheck as check
+from minicheck import Wrong
+from minicheck.lessons import compress
+from minicheck.lessons.compress import (
+    PERIODS,
+    SPARSE_SLIPS,
+    NextPeriod,
+    PredictTalkLess,
+    talk_less_slips,
+)
+from minicheck.oracles import compress as oracle
+from minidist.collectives import all_gather
+from minidist.comm import World
+from minidist.train.compress import DGC
+from minidist.train.compress.cost import dense_bytes, dgc_bytes, half_bytes
+from minidist.train.local_sgd import AdaComm, run_bytes
+from tests.bank.bank import solved
+from tests.minicheck.predicted import judge, slips_are_wrong
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+FACTS = talk_less_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+
+
+def by_threshold(u, v, g, k, m, limit, n):
+    most = limit * n**-0.5
+    u[:] = m * u + (g if g.norm() < most else g * most / g.norm())
+    v += u
+    sent = v.abs() >= v.abs().sort().values[-k]
+    places = sent.nonzero().flatten()
+    values = v[places].clone()
+    u *= ~sent
+    v[sent] = 0
+    return [values, places]
+
+
+def one_message(comm, values, places, size):
+    total = torch.zeros(size, dtype=torch.float64)
+    for there, where in all_gather(comm, torch.stack([values, places.double()])[None]):
+        dense = torch.zeros_like(total)
+        dense[where.long()] = there
+        total += dense
+    return total.div_(comm.size)
+
+
+def in_periods(comm, params, step, steps, H):
+    for first in range(0, steps, H):
+        for t in range(first, min(steps, first + H)):
+            step(t)
+        for p in params:
+            p.copy_(all_gather(comm, p[None]).mean(0))
+
+
+def scaled(comm, g, error):
+    p = g + error
+    signs = torch.where(p < 0, -1, 1).to(torch.int8)
+    scale = p.abs().sum() / len(p)
+    error[:] = p - scale * signs
+    return (all_gather(comm, signs[None]).T * all_gather(comm, scale[None])).sum(1) / comm.size
+
+
+def exact(losses, periods, tau_0, gamma):
+    if not periods:
+        return tau_0
+    found = math.ceil(math.sqrt(losses[-1]) / math.sqrt(losses[0]) * tau_0)
+    return found if found < periods[-1] else math.ceil(Fraction(gamma) * periods[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("compress", by_threshold),
+        ("sparse_mean", one_message),
+        ("sign_average", scaled),
+        ("next_period", exact),
+    ],
+)
+def test_other_ways(capsys, name, answer):
+    getattr(check, name)(answer)
+    assert f"{name}: right." in capsys.readouterr().out
+
+
+def test_right_but_dear():
+    """Gathered parameters are right, and more bytes than a ring's."""
+    with pytest.raises(Wrong, match=r"the numbers are right, but rank \d sends"):
+        check.local_sgd(in_periods)
+
+
+FITS = [
+    lambda comm: comm.size < 5,
+    lambda comm: type(comm).__name__ == "WorldComm",
+    lambda comm: comm.rank != 2,
+]
+
+
+@pytest.mark.parametrize("fits", FITS)
+def test_right_for_some_only(fits):
+    right = solved("16_talk_less")["local_sgd"]
+
+    def answer(comm, params, step, steps, H):
+        given = [p.clone() for p in params]
+        right(comm, params, step, steps, H)
+        for p, x in zip(params, given, strict=True):
+            p.copy_(p if fits(comm) else x)
+
+    with pytest.raises(Wrong):
+        check.local_sgd(answer)
+
+
+@pytest.mark.parametrize("clip", [1.0, 99.0])
+def test_the_oracle_compresses_as_the_library(clip):
+    """One rank, one tensor."""
+    grads = [
+        torch.randn(50, generator=torch.Generator().manual_seed(t), dtype=torch.float64)
+        for t in range(6)
+    ]
+    ours, theirs = oracle.compressed(grads, 5, 0.9, clip, 1), DGC(0.9, warm_up=(), small=0)
+
+    def program(comm):
+        found = []
+        for g in grads:
+            factor = min(1.0, clip / float(g.norm()))
+            _, values = theirs._choose("w", (g * factor).clone())
+            found.append(
+                (values.abs().sum(), theirs.of("w")["u"].clone(), theirs.of("w")["v"].clone())
+            )
+        return found
+
+    for step, (size, u, v) in zip(ours, World(1).run(program)[0], strict=True):
+        assert torch.allclose(step["sent"].abs().sum(), size) and torch.allclose(step["u"], u)
+        assert torch.allclose(step["v"], v)
+
+
+def test_each_slip_is_another_answer():
+    draw = lambda t: torch.randn(
+        30, generator=torch.Generator().manual_seed(t), dtype=torch.float64
+    )
+    grads = [draw(t) * (0.4 + t % 2) for t in range(4)]  # norms below and above 3
+    right = oracle.compressed(grads, 3, 0.9, 6.0, 4)
+    for slip in SPARSE_SLIPS:
+        other = oracle.compressed(grads, 3, 0.9, 6.0, 4, slip)
+        assert any(
+            not torch.allclose(a[x], b[x]) for a, b in zip(right, other, strict=True) for x in a
+        ), slip
+
+
+def test_each_slip_of_signs_is_another_answer():
+    grads = [
+        [
+            torch.randn(9, generator=torch.Generator().manual_seed(3 * t + r), dtype=torch.float64)
+            for r in range(3)
+        ]
+        for t in range(3)
+    ]
+    grads[0][1][4] = 0
+    means, kept = oracle.signed(grads)
+    for slip in compress.SIGNS_SLIPS:
+        others, keeps = oracle.signed(grads, slip)
+        same = [
+            torch.allclose(torch.stack([a, *b]), torch.stack([c, *d]))
+            for a, b, c, d in zip(means, kept, others, keeps, strict=True)
+        ]
+        assert not all(same), slip
+
+
+def test_each_slip_of_periods_shows_where_nothing_is_drawn():
+    given = [case.given for case in NextPeriod.cases if isinstance(case.given[0], list)]
+
+    def run(losses, tau_0, gamma, slip=None):
+        found = []
+        for i in range(len(losses)):
+            found.append(oracle.period(losses[: i + 1], found, tau_0, gamma, slip))
+        return found
+
+    assert [slip for slip in PERIODS if all(run(*one) == run(*one, slip) for one in given)] == []
+
+
+def test_the_oracle_adapts_as_the_library():
+    def periods(comm, losses):
+        adaptive = AdaComm(20, steps=1)
+        for step, loss in enumerate(losses):
+            adaptive.begin(comm, step, loss, None, 0.1)
+            adaptive.averaged(comm, step + 1)
+        return [interval.period for interval in adaptive.intervals]
+
+    losses, found = [2.0, 1.0, 0.5, 0.5, 0.6, 0.01, 0.02], []
+    for i in range(len(losses)):
+        found.append(oracle.period(losses[: i + 1], found, 20, 0.5))
+    assert found == World(1).run(periods, losses)[0]
+
+
+def test_the_oracle_s_signs():
+    """What is sent and what is kept are what came in: Σ c + Σ e = Σ g + Σ e before."""
+    grads = [[torch.randn(9, dtype=torch.float64) for _ in range(3)] for _ in range(4)]
+    means, kept = oracle.signed(grads)
+    given = sum(sum(of) for of in grads)
+    assert torch.allclose(3 * sum(means) + sum(kept[-1]), given)
+
+
+def test_predictions_are_the_formulas():
+    """But for flags: one number a tensor; and for the blocks of places."""
+    values, shape = FACTS[0], [(10_000, 1000)]
+    assert abs(dense_bytes(shape, 8) / 8 - values["dense"]) < 100
+    assert abs(half_bytes(shape, 8) / 8 - values["half"]) < 100
+    assert abs(dgc_bytes(shape, 8) / 8 - values["sparse"]) < 0.03 * values["sparse"]
+    assert run_bytes(1000, 10, 10_000_000, 8) / 8 == values["local"]
+    assert slips_are_wrong(FACTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("dense", 35e6, "one half"),
+        ("sparse", 280e3, "needs its place"),
+        ("local", 70e9, "one in H"),
+        ("thin", 4000, "P and Q"),
+        ("crossing", 1000, "6 bytes"),
+        ("half", None, "not set"),
+        ("dense", 70e6, None),
+    ],
+)
+def test_numbers(name, value, says):
+    judge(PredictTalkLess, FACTS, FACTS[0] | {name: value}, says)

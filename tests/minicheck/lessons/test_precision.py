@@ -1,0 +1,431 @@
+"""Lesson 07: other right ways pass, and what is right only for some formats, steps, functions or ranks does not.
+
+The usual mistakes are in course/07_precision/bugs.py, which tests/bank examines.
+"""
+
+import math
+import sys
+from fractions import Fraction
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import minicheck as check
+from minicheck import Wrong
+from minicheck.exam import Case, Outcome
+from minicheck.lessons.precision import (
+    MasterStep,
+    PredictPrecision,
+    RoundTo,
+    ShardedStep,
+    bare,
+    close,
+    number,
+    plain,
+    precision_slips,
+    probe,
+    same,
+    tensors,
+)
+from minicheck.oracles.precision import (
+    COUNTING,
+    ROUNDING,
+    SLIPS,
+    Masters,
+    looks_like,
+    rounded,
+    scales,
+)
+from minidist.collectives import all_gather
+from tests.bank.bank import solved
+from tests.largest import largest, smallest
+from tests.minicheck.examined import accepted, assert_wrong
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+rng = lambda: torch.Generator().manual_seed(0)
+
+
+# ------------------------------------------------------------------------------------------------------- the oracles
+@pytest.mark.parametrize(
+    ("exponent", "fraction", "dtype"),
+    [(5, 10, torch.float16), (8, 7, torch.bfloat16), (5, 2, torch.float8_e5m2)],
+)
+def test_rounding_is_that_of_torch(exponent, fraction, dtype):
+    numbers, *_ = RoundTo().draw(Case(1, "", (exponent, fraction)), rng())[0]
+    low = torch.tensor(numbers).to(dtype).double().tolist()
+    assert [rounded(x, exponent, fraction) for x in torch.tensor(numbers).double().tolist()] == low
+
+
+def test_every_slip_of_rounding_is_known():
+    for case in RoundTo.cases[2:5]:
+        numbers, exponent, fraction = RoundTo().draw(case, rng())[0]
+        right = [rounded(x, exponent, fraction) for x in numbers]
+        for text, slip in ROUNDING.items():
+            wrong = [rounded(x, exponent, fraction, **slip) for x in numbers]
+            assert wrong != right and looks_like(numbers, wrong, exponent, fraction) == text
+        assert looks_like(numbers, right, exponent, fraction) is None
+
+
+def test_masters_are_those_of_torch_sgd():
+    case = MasterStep.cases[2]
+    weights, masters, momenta, grads, scale, lr, mu = MasterStep().draw(case, rng())[0]
+    params = [torch.nn.Parameter(m.clone()) for m in masters]
+    optimizer = torch.optim.SGD(params, lr=lr, momentum=mu)
+    for p, v in zip(params, momenta, strict=True):
+        optimizer.state[p]["momentum_buffer"] = v.clone()
+    mine = Masters(weights, masters, momenta, scale, lr, mu)
+    for step in grads:
+        assert mine.step(step)
+        for p, g in zip(params, step, strict=True):
+            p.grad = g.float() / scale
+        optimizer.step()
+    assert all(map(close, mine.masters, [p.detach() for p in params]))
+    assert all(map(torch.equal, mine.weights, [m.half() for m in mine.masters]))
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_every_slip_of_a_step_shows_somewhere(slip):
+    for case in MasterStep.cases:
+        *start, grads, scale, lr, mu = MasterStep().draw(case, rng())[0]
+        right, wrong = (Masters(*start, scale, lr, mu, name) for name in ("", slip))
+        told = [right.step(step) == wrong.step(step) for step in grads]
+        if not all(told) or not all(
+            map(close, wrong.masters + wrong.momenta, right.masters + right.momenta)
+        ):
+            return
+    pytest.fail(f"{slip} never shows")
+
+
+def test_scales_are_those_of_torch():
+    found = (torch.rand(60, generator=rng()) < 0.2).tolist()
+    theirs, w = torch.amp.GradScaler("cpu", 64.0, 3.0, 0.25, 4), torch.nn.Parameter(torch.ones(1))
+    optimizer, seen = torch.optim.SGD([w], lr=0.0), []
+    for bad in found:
+        w.grad = torch.full((1,), math.inf if bad else 1.0)
+        theirs.scale(torch.ones(()))
+        theirs.step(optimizer)
+        theirs.update()
+        seen.append(theirs.get_scale())
+    assert scales(64.0, 3.0, 0.25, 4, found) == seen
+    assert all(scales(64.0, 3.0, 0.25, 4, found, slip) != seen for slip in COUNTING)
+
+
+def test_a_probe_is_seen_by_modes():
+    seen, names = [], []
+
+    class Notes(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    f, x = probe("f_1", seen), torch.ones(2)
+    with Notes():
+        f([x, x], other=x)
+    f(x, 3)
+    assert (
+        names[0] == "f_1"
+        and [len(given) for given, *_ in seen] == [3, 1]
+        and seen[0][1] == ["other"]
+    )
+    assert len(tensors(([x, (x,)], {"a": x, "b": 3}))) == 3
+
+
+# -------------------------------------------------------------------------------------------------- other right ways
+def test_other_ways_to_round(capsys):
+    def by_fractions(x, exponent, fraction):
+        if math.isinf(x):
+            return x
+        bias, q = 2 ** (exponent - 1) - 1, abs(Fraction(x))
+        p = 1 - bias
+        while q >= Fraction(2) ** (p + 1):
+            p += 1
+        y = float(round(q / Fraction(2) ** (p - fraction)) * Fraction(2) ** (p - fraction))
+        return math.copysign(math.inf if y >= 2.0 ** (bias + 1) else y, x)
+
+    check.round_to(by_fractions)
+    assert "round_to: right." in capsys.readouterr().out
+
+
+def test_other_steps(capsys):
+    def by_optimizer(weights, masters, momenta, grads, scale, lr, mu):
+        grads = [None if g is None else g.to(torch.float32) * (1 / scale) for g in grads]
+        if any(bool((g - g).isnan().any()) for g in grads if g is not None):
+            return torch.tensor(False)
+        params = [torch.nn.Parameter(m) for m in masters]
+        optimizer = torch.optim.SGD(params, lr=lr, momentum=mu)
+        for p, v, g in zip(params, momenta, grads, strict=True):
+            p.grad, optimizer.state[p]["momentum_buffer"] = g, v
+        optimizer.step()
+        for w, p, g in zip(weights, params, grads, strict=True):
+            if g is not None:
+                w.copy_(p.data)
+        return True
+
+    check.master_step(by_optimizer)
+    assert "master_step: right." in capsys.readouterr().out
+
+
+def test_other_scales_lists_and_ranks(capsys):
+    class ByTensor:
+        def __init__(self, init, growth, backoff, interval):
+            self.scale = torch.tensor(init, dtype=torch.float64)
+            self.how = (growth, backoff, interval)
+            self.run = []
+
+        def scaled(self, loss):
+            return loss.to(torch.float32).mul(self.scale.float())
+
+        def update(self, found):
+            self.run = [] if found else [*self.run, 1]
+            if found or len(self.run) == self.how[2]:
+                self.scale, self.run = self.scale * self.how[found], []
+
+        def state(self):
+            return [self.scale.item(), len(self.run)]
+
+        def load(self, state):
+            self.scale, self.run = torch.tensor(state[0], dtype=torch.float64), [1] * state[1]
+
+    def gathers(comm, weights, grads, scale, lr):
+        mine = torch.tensor([any(not g.isfinite().all() for g in grads)], dtype=torch.uint8)
+        good = not all_gather(comm, mine).any()
+        for w, g in zip(weights, grads, strict=True):
+            w.sub_(g * (lr / scale) if good else 0)
+        return scale if good else torch.tensor(scale / 2)
+
+    check.scaler(ByTensor)
+    check.sharded_step(gathers)
+    assert capsys.readouterr().out.count("right.") == 2
+
+
+# ---------------------------------------------------------------------------------------------------- right only here
+ROUNDED = [
+    lambda x, e, f: (e, f) in ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9)),
+    lambda x, e, f: abs(x) < 2.0 ** (2 ** (e - 1)),
+    lambda x, e, f: x >= 0,
+    lambda x, e, f: x != 1.0,
+]
+
+
+def test_numbers_right_for_some_only():
+    right = solved("07_precision")["round_to"]
+    only = lambda fits: lambda x, e, f: right(x, e, f) if fits(x, e, f) else 7.0
+    assert accepted(check.round_to, map(only, ROUNDED)) == []
+
+
+SPOILED = [
+    lambda w, m, v, g: m[0].mul_(1.00001),
+    lambda w, m, v, g: v[2].mul_(1.00001),
+    lambda w, m, v, g: w[1].mul_(1.01),
+    lambda w, m, v, g: g[0].mul_(2),
+    lambda w, m, v, g: w.__setitem__(0, w[0].clone()),
+    lambda w, m, v, g: g.clear(),
+    lambda w, m, v, g: g.append(g[0]),
+    lambda w, m, v, g: torch._amp_update_scale_(m[0], v[0], g[0], 2.0, 0.5, 2),
+]
+
+
+def test_a_step_that_is_nearly_right():
+    right = solved("07_precision")["master_step"]
+
+    def spoiled(spoil):
+        def answer(weights, masters, momenta, grads, *rest):
+            if spoil.__code__.co_names == ("__setitem__", "clone"):
+                # then the model's own tensor is no longer updated
+                spoil(weights, masters, momenta, grads)
+            told = right(weights, masters, momenta, grads, *rest)
+            spoil(weights, masters, momenta, grads)
+            return told
+
+        return answer
+
+    assert accepted(check.master_step, map(spoiled, SPOILED)) == []
+
+
+def test_ranks_that_agree_here_only():
+    right = solved("07_precision")["sharded_step"]
+
+    def only(fits):
+        def answer(comm, weights, grads, scale, lr):
+            told = right(comm, weights, grads, scale, lr)
+            return told if fits(comm) else told / 4
+
+        return answer
+
+    assert_wrong(
+        "scale",
+        check.sharded_step,
+        map(
+            only,
+            [
+                lambda comm: comm.size < 4,
+                lambda comm: comm.rank == 0,
+                lambda comm: type(comm).__name__ == "WorldComm",
+            ],
+        ),
+    )
+
+
+def test_ranks_that_say_nothing_in_processes():
+    """Whatever they do there without a message: one of the two cases is of the other kind."""
+    right = solved("07_precision")["sharded_step"]
+
+    def silent(skips):
+        def answer(comm, weights, grads, scale, lr):
+            if type(comm).__name__ == "WorldComm":
+                return right(comm, weights, grads, scale, lr)
+            return scale / 2 if skips else right(comm.split(comm.rank), weights, grads, scale, lr)
+
+        return answer
+
+    assert_wrong("3 real processes", check.sharded_step, map(silent, [True, False]))
+
+
+def test_weights_that_are_other_tensors():
+    right = solved("07_precision")["sharded_step"]
+
+    def spoiled(spoil):
+        def answer(comm, weights, grads, scale, lr):
+            told = right(comm, weights, grads, scale, lr)
+            if weights:
+                weights[0].data = spoil(weights[0])
+            return told
+
+        return answer
+
+    assert_wrong(
+        r"weights\[0\] (has|is of)",
+        check.sharded_step,
+        map(
+            spoiled,
+            [
+                lambda w: w.double(),
+                lambda w: w[:1],
+                lambda w: w.to(torch.complex128),
+                lambda w: w.int(),
+            ],
+        ),
+    )
+
+
+@pytest.mark.parametrize("lists", ["white", "black", "gray"])
+def test_modes_right_for_some_only(lists):
+    right = solved("07_precision")["Autocast"]
+
+    def spoiled(where):
+        class Spoiled(right):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                plain_call = (
+                    self.dtype == torch.bfloat16
+                    if where == "float16 only"
+                    else isinstance(args[0], list)
+                )
+                if func.__name__ in getattr(self, lists) and plain_call:
+                    return func(*args, **(kwargs or {}))
+                return super().__torch_function__(func, types, args, kwargs)
+
+        return Spoiled
+
+    assert_wrong(
+        f"autocast: a {lists} function",
+        check.autocast,
+        map(spoiled, ["float16 only", "two at most"]),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ small things
+def test_the_cases_of_steps_hold_what_hurts():
+    drawn = {case.what: MasterStep().draw(case, rng())[0] for case in MasterStep.cases}
+    tiny = drawn["gradients near 2⁻³⁰"]
+    # lost, if divided in half
+    assert all((g / tiny[4]).abs().max() < 2**-24 for step in tiny[3] for g in step)
+    large = drawn["large gradients, all finite"]
+    assert all(g.isfinite().all() and g.sum().isinf() for step in large[3] for g in step)
+    weights, _, _, grads, scale, lr, _ = drawn["updates below a step of the weights"]
+    # half a step of fp16 at 1
+    assert largest(float((lr * g.float() / scale).abs().max()) for g in grads[0]) < 2**-11
+    assert smallest(float(w.abs().min()) for w in weights) >= 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (None, None, True),
+        (torch.ones(1), None, False),
+        (torch.tensor([math.nan]), torch.tensor([math.nan]), True),
+        (torch.ones(1), torch.ones(1).half(), False),
+        (torch.ones(1), torch.zeros(1), False),
+    ],
+)
+def test_the_same_bits(a, b, equal):
+    assert same(a, b) is equal
+
+
+def test_states_and_scales():
+    assert plain({"a": 1.0, "b": [2, None]})
+    assert not any(map(plain, ({"a": torch.ones(1)}, {1: 2}, {3})))
+    assert (
+        bare(torch.tensor(2.0)) == bare(2) == number(2) == 2 and type(bare(np.float64(2))) is float
+    )
+    assert math.isnan(number("2")) and math.isnan(number(True))
+
+
+def test_traffic_is_judged():
+    case = ShardedStep.cases[0]
+    args = ShardedStep().draw(case, rng())
+    results = [
+        {"scale": s, "weights": [w - lr * g / s for w, g in zip(ws, gs)]} for ws, gs, s, lr in args
+    ]
+    ShardedStep().judge(case, args, Outcome(results, [(0, 1, 16)]))
+    for sent, says in (
+        ([(0, 1, 17)], "1 messages, 17 bytes"),
+        ([(0, 1, 1)] * 3, "3 messages, 3 bytes"),
+    ):
+        with pytest.raises(Wrong, match=f"rank 0 sends {says}"):
+            ShardedStep().judge(case, args, Outcome(results, sent))
+
+
+NUMBERS = {
+    "kept": 1 + 100 / 1024,
+    "lost": 1.0,
+    "stuck": 4096.0,
+    "states": 24.0,
+    "all_half": 12.0,
+    "faster": 989 / 67,
+    "recovered": 4000.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({}, None),
+        ({"faster": 14.8}, None),
+        ({"lost": 1 + 100 / 4096}, "fp32"),
+        ({"stuck": 2048}, "step is 2"),
+        ({"states": 18}, "2 . 2"),
+        ({"recovered": 2000}, "twice"),
+        ({"kept": None}, "not set yet"),
+        ({"kept": 2}, "too large"),
+        ({"all_half": 18}, "what is stepped"),
+    ],
+)
+def test_predicted_numbers(numbers, says):
+    values, slips = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)
+    assert values == NUMBERS
+    assert all(
+        abs(slip - values[name]) > 0.01 * values[name]
+        for name, some in slips.items()
+        for slip in some
+    )
+    exam, outcome = (
+        PredictPrecision(list(values), values, slips, ""),
+        Outcome([NUMBERS | numbers], []),
+    )
+    if says is None:
+        return exam.judge(Case(1, ""), [()], outcome)
+    with pytest.raises(Wrong, match=says):
+        exam.judge(Case(1, ""), [()], outcome)

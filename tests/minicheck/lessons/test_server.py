@@ -1,0 +1,264 @@
+"""Lesson 06: other right ways pass, and what is right only for some ranks or times does not.
+
+The usual mistakes are in course/06_server/bugs.py, which tests/bank examines.
+"""
+
+import math
+import sys
+
+import cloudpickle
+import pytest
+import torch
+
+import minicheck as check
+from minicheck import Wrong
+from minicheck.exam import Case, Outcome
+from minicheck.lessons.server import (
+    Asynchronous,
+    Bounded,
+    Gradient,
+    Leavers,
+    Pieces,
+    Synchronous,
+    server_slips,
+    trajectory,
+)
+from minicheck.oracles.server import as_they_come, in_step, owners
+from minidist.comm import World
+from minidist.comm.base import ANY, Recv, Send
+from minidist.parallel.server import Partition, most_stale, sync_seconds
+from tests.bank.bank import solved
+from tests.minicheck.examined import accepted, rng
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_oracle_cuts_as_the_library(seed):
+    sizes = torch.randint(1, 30, (8,), generator=rng(seed)).tolist()
+    for s in (1, 2, 5, 9):
+        held = Partition([torch.empty(size) for size in sizes], s).pieces
+        assert owners(sizes, s) == [[(p.param, p.first, p.end) for p in some] for some in held]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ([[(0, 0, 3)], [(1, 0, 3)]], None),
+        ([[(0, 0, 2)], [(0, 2, 3), (1, 0, 3)]], "equal, to one number"),
+        ([[(0, 0, 2), (0, 2, 3)], [(1, 0, 3)]], "cut further"),
+        ([[(1, 0, 3)], [(0, 0, 3)]], "not in order"),
+        ([[(0, 0, 3)], [(1, 0, 2)]], "element 2 of parameter 1"),
+        ([[(0, 0, 3)], [(0, 0, 3), (1, 0, 3)]], "held twice"),
+        ([[(0, 0, 4)], [(1, 0, 3)]], "count within"),
+        ([[(0, 0, 3), (1, 0, 0)], [(1, 0, 3)]], "empty"),
+        ([[(0, 0, 3)]], "1 lists"),
+        ([[(0, 3)], [(1, 0, 3)]], "three integers"),
+        ([[(2, 0, 3)], []], "no 2"),
+        (None, "None"),
+        (3, "type int"),
+        ([3, []], "something else"),
+    ],
+)
+def test_what_makes_pieces_right(pieces, says):
+    exam, outcome = Pieces(), Outcome([{"pieces": pieces, "sizes": [3, 3]}], [])
+    if says is None:
+        return exam.judge(Case(1, ""), [([3, 3], 2)], outcome)
+    with pytest.raises(Wrong, match=says):
+        exam.judge(Case(1, ""), [([3, 3], 2)], outcome)
+
+
+def test_the_references_agree_with_the_serial_program():
+    """Each oracle, run in its exam's World, passes the exam's own judge; and has the library's time."""
+    for exam, answer in (
+        (Synchronous(), in_step),
+        (Asynchronous(), as_they_come),
+        (Leavers(), as_they_come),
+    ):
+        for case in exam.cases[:4]:
+            args = exam.draw(case, rng())
+            program = lambda comm, some, exam=exam, answer=answer: exam.run(
+                comm, answer, *some[comm.rank]
+            )
+            results = World(case.n).run(program, args)
+            exam.judge(
+                case,
+                args,
+                Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in results.trace]),
+            )
+
+
+def test_the_time_of_a_synchronous_step():
+    def program(comm, s):
+        in_step(comm, s, torch.empty(1000), lambda w: w, 1, 0.1)
+
+    for n, s in ((1, 1), (4, 1), (4, 4)):
+        world = World(n + s, alpha=1e-6, beta=1e-6)
+        world.run(program, s)
+        assert world.time == pytest.approx(sync_seconds(n, s, 4000, 1e-6, 1e-6), rel=1e-9)
+
+
+def test_other_ways_to_serve_in_step(capsys):
+    def posted(comm, servers, w, gradient, steps, rate):
+        comm = comm.split(0)  # a Comm of its own costs messages, too
+        chunks = list(w.tensor_split(servers))
+        workers = list(range(servers, comm.size))
+        for _ in range(steps):
+            if comm.rank < servers:
+                first = comm.rank % len(workers)
+                ops, found = (
+                    [Send(chunks[comm.rank], r) for r in workers[first:] + workers[:first]],
+                    {},
+                )
+                for r in workers:
+                    found[r] = torch.zeros_like(chunks[comm.rank])
+                    ops.append(Recv(found[r], r))
+                comm.batch(ops).wait()
+                chunks[comm.rank] = chunks[comm.rank] - rate * torch.stack(
+                    [found[r] for r in workers]
+                ).mean(0)
+                continue
+            room = [torch.empty_like(chunk) for chunk in chunks]
+            mine = sorted(range(servers), key=lambda i: (i - comm.rank) % servers)
+            comm.batch([Recv(room[i], i) for i in mine]).wait()
+            g = gradient(torch.cat(room))
+            comm.batch([Send(g.tensor_split(servers)[i], i) for i in mine]).wait()
+        return chunks[comm.rank] if comm.rank < servers else None
+
+    check.synchronous(posted)
+    assert "synchronous: right." in capsys.readouterr().out
+
+
+def on_two_channels(comm, w, gradient, steps, rate, bound=math.inf):
+    """As in the lesson: answers on a Comm of their own, and one to everyone in the end."""
+    pushes = comm.split(0)
+    answers = comm.split(0)
+    n = comm.size - 1
+    steps = [steps] * n if isinstance(steps, int) else steps
+    if comm.rank:
+        for _ in range(steps[comm.rank - 1]):
+            pushes.send(gradient(answers.recv(w, 0)), 0)
+        answers.recv(w, 0)
+        return None
+    clock = [0] * n
+    has = [0] * n
+    waiting = list(range(n))
+    log = []
+    g = torch.empty_like(w)
+    for version in range(sum(steps) + 1):
+        least = min((c for c, most in zip(clock, steps, strict=True) if c < most), default=math.inf)
+        for k in [k for k in waiting if clock[k] == steps[k] or clock[k] - least <= bound]:
+            waiting.remove(k)
+            has[k] = version
+            answers.isend(w.clone(), k + 1)
+        if version < sum(steps):
+            push = pushes.irecv(g, ANY)
+            push.wait()
+            k = push.source - 1
+            w -= rate * g
+            log.append((k + 1, version - has[k]))
+            clock[k] += 1
+            waiting.append(k)
+    return log
+
+
+@pytest.mark.parametrize("exercise", ["asynchronous", "bounded", "leavers"])
+def test_other_ways_to_hear_whoever_comes(exercise, capsys):
+    getattr(check, exercise)(on_two_channels)
+    assert f"{exercise}: right." in capsys.readouterr().out
+
+
+FITS = [
+    lambda comm: comm.size < 4,
+    lambda comm: type(comm).__name__ == "WorldComm",
+    lambda comm: comm.rank < 2 or comm.size < 4,
+]
+
+
+@pytest.mark.parametrize("exercise", ["synchronous", "asynchronous", "bounded", "leavers"])
+def test_right_for_some_only(exercise):
+    right = solved("06_server")[exercise]
+
+    def only(fits):
+        def answer(comm, *given):
+            given = list(given)
+            at = 2 if exercise == "synchronous" else 1
+            gradient = given[at]
+            given[at] = lambda w: gradient(w) * (1 if fits(comm) else 2)
+            return right(comm, *given)
+
+        return answer
+
+    assert accepted(getattr(check, exercise), map(only, FITS)) == []
+
+
+def outcomes(exam, case, answer):
+    args = exam.draw(case, rng())
+    world = exam.world(case.n, args)
+    results = world.run(lambda comm, some: exam.run(comm, answer, *some[comm.rank]), args)
+    return args, Outcome(list(results), [(m.src, m.dst, m.nbytes) for m in world.trace], world.time)
+
+
+def test_nothing_reported_is_believed():
+    """Another order, staleness, weights or number of bytes than follow from each other."""
+    exam = Bounded()
+    case = exam.cases[2]
+    args, outcome = outcomes(exam, case, solved("06_server")["bounded"])
+    exam.judge(case, args, outcome)
+    first, good = outcome.results[0], list(outcome.results[0]["log"])
+    swapped = [good[i + (i == 4) - (i == 5)] for i in range(len(good))]
+    for bad, says in (
+        ({"log": good[:-1]}, "every push is an"),
+        ({"log": [(r, 0) for r, _ in good]}, "staleness"),
+        ({"log": [(1, s) for _, s in good]}, "rank 1's"),
+        ({"w": first["w"] + 1e-3}, "wrong in the end"),
+        ({"log": [(r, float(s)) for r, s in good]}, "two integers"),
+        ({"log": None}, "return"),
+        ({"log": swapped}, "staleness|never had|version"),
+        ({"seen": [1]}, "is the server"),
+    ):
+        with pytest.raises(Wrong, match=says):
+            exam.judge(
+                case, args, Outcome([first | bad, *outcome.results[1:]], outcome.sent, outcome.time)
+            )
+    with pytest.raises(Wrong, match="pushes 0 bytes"):
+        exam.judge(case, args, Outcome(outcome.results, [], outcome.time))
+    for factor, says in ((2, "are enough"), (0.5, "one worker alone computes")):
+        with pytest.raises(Wrong, match=says):
+            exam.judge(case, args, Outcome(outcome.results, outcome.sent, factor * outcome.time))
+
+
+def test_time_and_bytes_of_steps():
+    exam = Synchronous()
+    case = exam.cases[3]
+    args, outcome = outcomes(exam, case, in_step)
+    exam.judge(case, args, outcome)
+    for time, says in ((1.2 * outcome.time, "are enough"), (0.1 * outcome.time, "clock set")):
+        with pytest.raises(Wrong, match=says):
+            exam.judge(case, args, Outcome(outcome.results, outcome.sent, time))
+    for sent, says in (([], "sends 0 bytes"), (outcome.sent * 2, "what others own")):
+        with pytest.raises(Wrong, match=says):
+            exam.judge(case, args, Outcome(outcome.results, sent, outcome.time))
+    assert len(trajectory(args)) == 4 and not trajectory(args, "sum")[1].equal(trajectory(args)[1])
+
+
+def test_a_gradient_counts_its_calls():
+    gradient = Gradient(0.5, torch.zeros(1, 3, dtype=torch.float64), [1e-3])
+    assert (
+        gradient(torch.ones(3, dtype=torch.float64)).tolist() == [0.5] * 3
+        and len(gradient.seen) == 1
+    )
+    with pytest.raises(ValueError, match="for the 2th time: this worker has 1 steps"):
+        gradient(torch.ones(3, dtype=torch.float64))
+
+
+def test_the_predicted_numbers_are_the_librarys():
+    values, slips = server_slips(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
+    assert values["one"] == pytest.approx(sync_seconds(32, 1, 1e9, 10e-6, 1 / 50e9, 40e-3))
+    assert values["stalest"] == most_stale(32, 2) and values["servers"] == pytest.approx(8)
+    assert values["into"] == pytest.approx(4e9) and all(len(some) >= 3 for some in slips.values())
+    assert not any(
+        abs(wrong - values[name]) <= 0.01 * values[name]
+        for name, some in slips.items()
+        for wrong in some
+    )

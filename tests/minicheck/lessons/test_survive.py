@@ -1,0 +1,358 @@
+"""Lesson 18: other right ways pass, what is foretold is what the library says, and what only looks right fails.
+
+The usual mistakes are in course/18_survive/bugs.py, which tests/bank examines.
+"""
+
+import io
+import json
+import math
+import random
+import sys
+from zlib import crc32
+
+import cloudpickle
+import pytest
+import torch
+
+from minicheck import Wrong
+from minicheck.lessons import survive
+from minicheck.lessons.survive import (
+    DAMAGE,
+    Disk,
+    PredictSurvive,
+    any_covered,
+    cells,
+    crashed,
+    survive_slips,
+    watched,
+)
+from minicheck.oracles import survive as oracle
+from minidist.study.memory import run_cost
+from tests.bank.bank import solved
+from tests.minicheck.predicted import judge, slips_are_wrong
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+FACTS = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
+
+
+def by_algebra(cost, restart, hours, devices):
+    rate = devices / (3600 * hours)
+    return (2 * cost / rate) ** 0.5, (2 * cost * rate) ** 0.5 + restart * rate
+
+
+def by_renaming(comm, disk, step, data):
+    """Parts under another name first; rank 0 hears from the last rank first, in numbers of its own."""
+    own = f"{step}/rank-{comm.rank}"
+    disk.write(f"{step}/new-{comm.rank}", data)
+    disk.sync(f"{step}/new-{comm.rank}")
+    disk.rename(f"{step}/new-{comm.rank}", own)
+    sums = {own: [len(data), crc32(data)]}
+    if comm.rank:
+        comm.send(torch.tensor([float(x) for x in sums[own]], dtype=torch.float64), 0)
+        comm.recv(torch.zeros(1, dtype=torch.uint8), 0)
+        return
+    for r in reversed(range(1, comm.size)):
+        sums[f"{step}/rank-{r}"] = [
+            int(x) for x in comm.recv(torch.zeros(2, dtype=torch.float64), r)
+        ]
+    disk.write(
+        "m", json.dumps({"files": sums, "ranks": comm.size, "step": step}, indent=1).encode()
+    )
+    disk.sync("m")
+    disk.rename("m", f"{step}/manifest")
+    for r in reversed(range(1, comm.size)):
+        comm.send(torch.zeros(1, dtype=torch.uint8), r)
+
+
+def by_a_chain(comm, disk, step, data):
+    """The sums go down from rank to rank, and the word that all is done up again."""
+    r, n = comm.rank, comm.size
+    disk.write(f"{step}/rank-{r}", bytearray(data))
+    disk.sync(f"{step}/rank-{r}")
+    rows = torch.tensor([[len(data), crc32(data)]])
+    if r + 1 < n:
+        rows = torch.cat([rows, comm.recv(torch.empty(n - r - 1, 2, dtype=torch.int64), r + 1)])
+    if r:
+        comm.send(rows, r - 1)
+        comm.recv(torch.empty(1), r - 1)
+    else:
+        sums = {f"{step}/rank-{k}": row for k, row in enumerate(rows.tolist())}
+        disk.write("x", json.dumps({"step": step, "ranks": n, "files": sums}).encode())
+        disk.sync("x")
+        disk.rename("x", f"{step}/manifest")
+    if r + 1 < n:
+        comm.send(torch.zeros(1), r + 1)
+
+
+def by_recursion(disk, steps=None):
+    if steps is None:
+        steps = sorted(int(name[:-9]) for name in disk.names() if name.endswith("/manifest"))
+    if not steps:
+        return None, {}
+    step, wrong = steps[-1], {}
+    try:
+        body = json.load(io.BytesIO(disk.read(f"{step}/manifest")))
+        if not isinstance(body, dict) or not {"step", "ranks", "files"} <= body.keys():
+            raise ValueError
+    except ValueError:
+        wrong[f"{step}/manifest"] = "damaged"
+    else:
+        if body["step"] != step:
+            wrong[f"{step}/manifest"] = "foreign"
+        for r in range(body["ranks"]) if not wrong else ():
+            wrong |= one_part(disk, f"{step}/rank-{r}", body["files"])
+    if not wrong:
+        return step, {}
+    found, more = by_recursion(disk, steps[:-1])
+    return found, wrong | more
+
+
+def one_part(disk, part, sums):
+    if part not in sums or part not in disk.names():
+        return {part: "missing"}
+    if disk.size(part) != sums[part][0]:
+        return {part: "size"}
+    return {} if crc32(disk.read(part)) == sums[part][1] else {part: "checksum"}
+
+
+def number_by_number(wanted, files, read):
+    rows = []
+    for i in range(*wanted[0]):
+        row = []
+        for j in range(*wanted[1]):
+            there = [
+                (name, box)
+                for name, box in files.items()
+                if i in range(*box[0]) and j in range(*box[1])
+            ]
+            if not there:
+                raise ValueError(f"({i}, {j}) is nowhere")
+            name, ((top, _), (left, _)) = there[-1]
+            row.append(read(name, (i - top, i - top + 1), (j - left, j - left + 1)).item())
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("save_every", by_algebra),
+        ("save_parts", by_renaming),
+        ("save_parts", by_a_chain),
+        ("newest", by_recursion),
+        ("load_box", number_by_number),
+    ],
+)
+def test_other_ways(capsys, name, answer):
+    getattr(survive, name)(answer)
+    assert f"{name}: right." in capsys.readouterr().out
+
+
+FITS = [
+    lambda comm, data: comm.size < 4,
+    lambda comm, data: type(comm).__name__ == "WorldComm",
+    lambda comm, data: len(data) > 0,
+]
+
+
+@pytest.mark.parametrize("fits", FITS)
+def test_a_save_that_is_right_for_some_only(fits):
+    right = solved("18_survive")["save_parts"]
+
+    def answer(comm, disk, step, data):
+        right(comm, disk, step, data if fits(comm, data) else data + b"!")
+
+    with pytest.raises(Wrong):
+        survive.save_parts(answer)
+
+
+def test_what_was_read_cannot_be_rewritten():
+    def noted(read):
+        return next(
+            cell.cell_contents for cell in read.__closure__ if isinstance(cell.cell_contents, list)
+        )
+
+    def answer(wanted, files, read):
+        noted(read)[:] = [1]
+        return torch.zeros(
+            wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64
+        )
+
+    def honest(wanted, files, read):
+        found = number_by_number(wanted, files, read)
+        noted(read).append("x")
+        return found
+
+    for one, says in ((answer, "is 0.0, and should be"), (honest, "is not what `read` wrote")):
+        with pytest.raises(Wrong, match=says):
+            survive.load_box(one)
+
+
+@pytest.mark.parametrize(
+    ("came", "says"),
+    [
+        (10**400, "is 1000"),
+        ("60", "is '60'"),
+        ({1}, "is a set"),
+        (math.nan, "is nan"),
+        (torch.ones(2), r"is tensor\(\[1"),
+    ],
+)
+def test_what_is_no_number_is_shown(came, says):
+    with pytest.raises(Wrong, match=f"seconds should be a number.* {says}"):
+        survive.save_every(lambda *given: (came, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (torch.ones(2), {}),
+        ("{}", {}),
+        ({}, {}),
+        (None, {"x": torch.ones(2)}),
+        (None, {3: "size"}),
+        (None, {("x", 3): {1}}),
+        (None, {None: None}),
+    ],
+)
+def test_whatever_is_found_is_judged(step, said):
+    """And the grader does not fail itself: with `None` the disk is searched, and more is said than is found."""
+    right = solved("18_survive")["newest"]
+
+    def answer(disk):
+        found = right(disk)
+        return (found[0], found[1] | said) if step is None else (step, said)
+
+    with pytest.raises(Wrong, match="newest: nothing is wrong: "):
+        survive.newest(answer)
+
+
+@pytest.mark.parametrize("text", [b"[" * 10**5, '[" \u20ac"]'.encode("utf-16"), b"\xff", b"7"])
+def test_whatever_the_manifest_is(text):
+    def answer(comm, disk, step, data):
+        disk.write("m", text)
+        disk.sync("m")
+        disk.rename("m", f"{step}/manifest")
+
+    with pytest.raises(Wrong, match=r"/manifest is (JSON|no manifest)"):
+        survive.save_parts(answer)
+
+
+@pytest.mark.parametrize(
+    "what", sorted(DAMAGE.keys() - {"nothing is wrong", "a save was not finished"})
+)
+def test_each_damage_is_asked_for(what):
+    """An answer that does not see this kind of damage fails."""
+    files = {}
+    for step in (9, 40, 90, 100):
+        files |= oracle.checkpoint(step, [bytes(range(40 + r)) for r in range(3)])
+    DAMAGE[what](files, 100)
+    found, refused = oracle.newest(files)
+    assert found == 90
+    assert refused and all(name.startswith("100/") for name in refused)
+    right, words = solved("18_survive")["newest"], set(refused.values())
+
+    def blind(disk):
+        step, said = right(disk)
+        return step, {name: why for name, why in said.items() if why not in words}
+
+    with pytest.raises(Wrong):
+        survive.newest(blind)
+
+
+def test_what_is_left():
+    begun = {"a": b"old"}
+    log = [[0, "write", "b", "1234"], [0, "rename", "b", "a"]]
+    assert [crashed(begun, log, kept) for kept in (0.0, 0.5, 1.0)] == [
+        {"a": b""},
+        {"a": b"12"},
+        {"a": b"1234"},
+    ]
+    assert crashed(begun, [log[0], [0, "sync", "b", ""], log[1]], 0.0) == {"a": b"1234"}
+    assert crashed(begun, [[0, "write", "a", "new"]], 0.0) == {"a": b""}
+    assert crashed(begun, [[0, "remove", "a", ""]], 1.0) == {}
+
+
+def test_a_disk():
+    disk = Disk()
+    other = disk.of(1)
+    other.write("x", b"12")
+    disk.rename("x", "y")
+    assert (disk.names(), other.read("y"), disk.size("y")) == (["y"], b"12", 2)
+    assert disk.log == [[1, "write", "x", "12"], [0, "rename", "x", "y"], [1, "read", "y", ""]]
+    assert [files for _, files in disk.crashes()][-3:] == [{"y": b""}, {"y": b"1"}, {"y": b"12"}]
+    for call in (disk.sync, disk.remove, disk.size, disk.read):
+        with pytest.raises(KeyError, match="no file 'x'"):
+            call("x")
+    with pytest.raises(TypeError, match="a str, not int"):
+        disk.write(3, b"")
+
+
+def test_a_watched_disk():
+    """What it notes is in none of its attributes, and its other ranks note, too."""
+    disk, noted = watched({"a": b"1"})
+    disk.read("a")
+    disk.of(2).of(1).remove("a")
+    disk.log.clear()
+    assert noted == [[0, "read", "a", ""], [1, "remove", "a", ""]] and not disk.files
+    assert not any(value is noted for value in vars(disk).values())
+
+
+def test_the_interval_is_the_best():
+    """By search, and against failures drawn at random."""
+    cost = 30.0
+    restart = 200.0
+    hours = 9000.0
+    devices = 700
+    M = hours * 3600 / devices
+    lost = lambda every: cost / every + (every / 2 + restart) / M
+    every, least = oracle.interval(cost, restart, hours, devices)
+    assert math.isclose(least, lost(every))
+    assert all(lost(every * k) > least for k in (0.5, 0.9, 1.1, 2))
+    rng = random.Random(0)
+    useful = 0.0
+    total = 0.0
+    for _ in range(5000):
+        life = rng.expovariate(1 / M)
+        useful, total = useful + life // (every + cost) * every, total + life + restart
+    assert abs((1 - useful / total) / least - 1) < 0.1
+
+
+@pytest.mark.parametrize(("down", "across"), [(1, 1), (2, 3), (7, 1), (3, 4)])
+def test_cells_cover_once(down, across):
+    seen = torch.zeros(7, 10)
+    for (top, bottom), (left, right) in cells((7, 10), down, across):
+        seen[top:bottom, left:right] += 1
+    assert (seen == 1).all()
+    files = dict(enumerate(cells((7, 10), down, across)))
+    assert any_covered(((1, 6), (2, 9)), files)
+    assert not any_covered(((0, 7), (0, 10)), {i: box for i, box in files.items() if i})
+
+
+def test_predictions_are_what_the_library_says():
+    values = FACTS[0]
+    cost = run_cost(int(20e9), int(400e9), 256, 0.4, 989e12)
+    assert math.isclose(values["gpu_hours"], cost.gpu_hours)
+    assert math.isclose(
+        values["every_seconds"], oracle.interval(values["save_seconds"], 0, 20_000, 256)[0]
+    )
+    assert values["rank_bytes"] * 256 == values["whole_bytes"] == 20e9 * (2 + 4 + 4 + 4)
+    assert slips_are_wrong(FACTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("whole_bytes", 320e9, "Gradients"),
+        ("rank_bytes", 280e9, "all ranks share"),
+        ("save_seconds", 140, "one node"),
+        ("mtbf_seconds", 78.125, "hours"),
+        ("every_seconds", None, "not set"),
+        ("bubble", 7 / 32, "useful time"),
+        ("gpu_hours", 13481.6, "peak"),
+        ("failures", 1.685, None),
+        ("bubble", 0.1795, None),
+    ],
+)
+def test_numbers(name, value, says):
+    judge(PredictSurvive, FACTS, FACTS[0] | {name: value}, says)

@@ -1,0 +1,318 @@
+"""Lesson 01: other right ways pass, what is right only for some cases does not, and no answer asks the grader.
+
+The usual mistakes are in course/01_walls/bugs.py, which tests/bank examines.
+"""
+
+import sys
+from itertools import pairwise
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import minicheck as check
+from minicheck import Wrong
+from minicheck.exam import Case, Outcome
+from minicheck.lessons.walls import (
+    CLAIMS,
+    DRAWN,
+    FindErrors,
+    LargestModel,
+    TrainLean,
+    close,
+    near,
+    whole,
+)
+from minicheck.oracles import walls as oracle
+from minidist.models import mlp
+from minidist.study.published import published
+from tests.bank.bank import shows_bug, solved
+from tests.minicheck.examined import rng
+from tests.repository.files import ROOT
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+
+FOLDER = ROOT / "course" / "01_walls"
+
+
+# --------------------------------------------------------------------------------------------- other right ways
+def test_peak_from_running_sums(capsys):
+    def peak(events):
+        sums, held = [0], {}
+        for name, nbytes in events:
+            sums.append(sums[-1] + nbytes)
+            if name in held:
+                held.pop(name)
+            else:
+                held.setdefault(name, nbytes)
+        return [max(sums), sums.index(max(sums)) - 1, held]
+
+    check.peak(peak)
+    assert "peak: right." in capsys.readouterr().out
+
+
+def saved_bytes(fn, without):
+    """Bytes that autograd saves for backward in `fn()`, each storage once."""
+    saved = {}
+
+    def save(tensor):
+        return saved.setdefault(tensor.untyped_storage()._cdata, tensor)
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        fn()
+    own = {t.untyped_storage()._cdata for t in without}
+    return sum(t.untyped_storage().nbytes() for key, t in saved.items() if key not in own)
+
+
+def test_activation_bytes_measured_by_autograd(capsys):
+    def activation_bytes(batch, sizes, itemsize, activation):
+        like = dict(device="meta", dtype={2: torch.half, 4: torch.float, 8: torch.double}[itemsize])
+        function = {"relu": nn.ReLU, "gelu": nn.GELU}[activation]
+        layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b, **like), function())]
+        model, x = nn.Sequential(*layers[:-1]), torch.empty(batch, sizes[0], **like)
+        return saved_bytes(lambda: (model(x) ** 2).sum(), [*model.parameters(), x])
+
+    check.activation_bytes(activation_bytes)
+    assert "activation_bytes: right." in capsys.readouterr().out
+
+
+def zero_at_the_end(model, optimizer, loss_fn, batches, test):
+    losses, tests = [], []
+    for x, y in batches:
+        out = model(x)
+        loss = loss_fn(out, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach().item())
+        with torch.inference_mode():
+            tests.append(loss_fn(model(test[0]), test[1]).item())
+    return losses, tests
+
+
+def halves_of_the_test_set(model, optimizer, loss_fn, batches, test):
+    @torch.no_grad()
+    def tested():
+        parts = zip(test[0].chunk(3), test[1].chunk(3), strict=True)
+        return sum(loss_fn(model(x), y).item() * len(x) for x, y in parts) / len(test[0])
+
+    losses, tests = [], []
+    for x, y in batches:
+        model.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses += [loss.item()]
+        tests += [tested()]
+    return losses, tests
+
+
+@pytest.mark.parametrize("train", [zero_at_the_end, halves_of_the_test_set])
+def test_lean_in_another_way(train, capsys):
+    check.train_lean(train)
+    assert "train_lean: right." in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------- right for some cases only
+def test_peak_right_for_short_lists_only():
+    right = solved("01_walls")["peak"]
+    with pytest.raises(Wrong):
+        check.peak(lambda events: right(events[:100]))
+
+
+@pytest.mark.parametrize("fits", [lambda o, p: o == "adam", lambda o, p: p == "fp32"])
+def test_model_states_right_for_some_only(fits):
+    right = solved("01_walls")["model_states"]
+
+    def model_states(trained, frozen, optimizer, precision):
+        return right(trained, frozen if fits(optimizer, precision) else 0, optimizer, precision)
+
+    with pytest.raises(Wrong, match="What is frozen is in memory, too"):
+        check.model_states(model_states)
+
+
+# -------------------------------------------------------------------------------------------- the oracles' numbers
+def test_the_oracles_agree_with_what_is_published():
+    rows = published("claims_checked")
+    values = {row["quantity"]: row["value"] for row in rows}
+    figures = oracle.claims()
+    assert figures["D"] == pytest.approx(values["right total decimal"], abs=0.01)
+    assert CLAIMS["D"] == values["claimed total"]
+    [embedding] = [row for row in rows if row["table_or_figure"].startswith("embedding")]
+    assert figures["C"] * 1e6 == embedding["value"]
+    zero = {
+        row["quantity"]: row["value"]
+        for row in published("zero")
+        if row["table_or_figure"] == "text"
+    }
+    assert (
+        figures["A"] == zero["gpt2_1.5B_model_states"]
+        and figures["E"] == zero["flattened_fp32_buffer_1.5B"]
+    )
+    assert CLAIMS["G"] == zero["100B_b32_s1024_MP16_checkpoint_per_gpu"]
+    # "around"
+    assert figures["G"] == pytest.approx(zero["100B_activation_with_checkpointing_b32"], rel=0.15)
+
+
+def test_four_claims_are_wrong_and_far_enough_from_right():
+    figures = oracle.claims()
+    assert [letter for letter in CLAIMS if not near(CLAIMS[letter], figures[letter])] == [
+        "C",
+        "D",
+        "F",
+        "G",
+    ]
+    assert all(abs(CLAIMS[x] / figures[x] - 1) < 1e-9 for x in "ABEH")
+
+
+def test_kept_by_hand():
+    assert oracle.kept(3, [5, 7, 11, 2], 4, "relu") == 3 * 4 * (7 + 11 + 2)
+    assert oracle.kept(3, [5, 7, 11, 2], 2, "gelu") == 3 * 2 * (7 + 7 + 11 + 11 + 2)
+    assert oracle.kept(9, [5, 2], 8, "gelu") == 9 * 8 * 2
+
+
+def test_layers_to_the_byte():
+    states, kept = oracle.layer(128, 2, 64, 4)
+    full = oracle.once(1000, 128, 64) + 3 * (states + kept)
+    for more, layers in ((-1, 2), (0, 3), (states + kept - 1, 3), (states + kept, 4)):
+        assert oracle.layers(full + more, 2, 128, 64, 4, 1000) == layers
+    assert oracle.layers(5, 2, 128, 64, 4, 1000) == 0
+
+
+def test_a_run_by_hand():
+    found = oracle.cost(10**9, 10**10, 4, 1e14, 4e13, True)
+    assert found["gpu_hours"] * 3600 == pytest.approx(8e19 / 4e13)
+    assert found["days"] == pytest.approx(found["gpu_hours"] / 96)
+    assert found["hfu"] == pytest.approx(0.4) and found["mfu"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_events_free_what_is_live(name):
+    for seed in range(20):
+        held = {}
+        for tensor, nbytes in DRAWN[name](rng(seed)):
+            if nbytes > 0:
+                assert tensor not in held
+                held[tensor] = nbytes
+            else:
+                assert held.pop(tensor) == -nbytes
+        assert held == oracle.left(DRAWN[name](rng(seed)))
+
+
+def test_a_peak_is_not_at_the_end_nor_the_largest_tensor():
+    for seed in range(20):
+        events = DRAWN["step"](rng(seed))
+        live = oracle.live(events)
+        assert max(live) > live[-1] and max(live) > max(nbytes for _, nbytes in events)
+
+
+def test_cards_are_as_they_are_called():
+    exam = LargestModel()
+    for case in exam.cases:
+        [given] = exam.draw(case, rng(3))
+        memory, batch, seq, hidden, heads, vocab = given
+        room, each = (
+            memory - oracle.once(vocab, seq, hidden),
+            sum(oracle.layer(seq, batch, hidden, heads)),
+        )
+        assert memory > 0 and hidden % heads == 0
+        if case.given in ("exact", "less", "many"):
+            assert room % each == (0 if case.given == "exact" else each - 1)
+        if case.given in ("none", "empty"):
+            assert (room < 0) == (case.given == "none") and oracle.layers(*given) == 0
+
+
+# --------------------------------------------------------------------------------------------------- what is said
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (None, "Is there a `return`"),
+        (True, "a bool"),
+        ("3", "a str"),
+        (3000.0, "should be an integer"),
+        (3.0, "in kB"),
+        (3000 / 2**10, "in KiB"),
+        (6000, "twice"),
+        (2999, "no usual mistake"),
+    ],
+)
+def test_whole(got, says):
+    with pytest.raises(Wrong, match=says):
+        whole(got, 3000, "it", {"It is twice as much.": 6000})
+
+
+def test_close_forgives_rounding():
+    close(0.1 + 0.2, 0.3, "it", {})
+    with pytest.raises(Wrong, match="percent"):
+        close(30.0, 0.3, "it", {"percent": 30.0})
+
+
+@pytest.mark.parametrize(
+    ("errors", "says"),
+    [
+        ({}, "4 claims are wrong"),
+        ({"D": float("nan")}, "too small"),
+        ({"D": True}, "a bool"),
+        ({3: 1.0}, "letters are A to H"),
+        ({"D": 222.5}, "Which unit"),
+        ({"E": 5.0}, "holds"),
+        (["D"], "a list"),
+    ],
+)
+def test_errors_that_are_not_right(errors, says):
+    with pytest.raises(Wrong, match=says):
+        FindErrors().judge(Case(1, ""), [()], Outcome([errors], []))
+
+
+# --------------------------------------------------------------------------------------------------------- memory
+def test_the_peak_of_the_lean_loop_is_that_of_one_step():
+    """A second opinion on the meter: what autograd saves, the states and the data account for the peak."""
+    exam = TrainLean()
+    [given] = exam.draw(exam.cases[0], rng(1))
+    found = exam.run(None, oracle.train, *given)
+    sizes, _, batches, test = given
+    model, (x, y) = mlp(sizes, dtype=torch.float64), batches[0]
+    kept = saved_bytes(lambda: cross_entropy(model(x), y), [*model.parameters(), x, y])
+    data = sum(t.nbytes for pair in [*batches, test] for t in pair)
+    assert 0 <= found["peak"] - (2 * found["gradients"] + kept + data) < 0.15 * found["peak"]
+
+
+def test_the_loop_to_repair_is_a_planted_one():
+    assert shows_bug(FOLDER, "train_lean", "nothing is repaired")
+
+
+# ------------------------------------------------------------------------------------------------------ no asking
+def test_the_library_is_refused_even_if_the_notebook_has_loaded_it():
+    from minidist.study import memory
+
+    def model_states(trained, frozen, optimizer, precision):
+        return memory.states(trained, optimizer, precision).bytes
+
+    with pytest.raises(Wrong, match="the library's"):
+        check.model_states(model_states)
+
+
+@pytest.mark.parametrize("way", ["oracle", "exam", "meter"])
+def test_the_grader_is_not_asked(way):
+    def activation_bytes(batch, sizes, itemsize, activation):
+        if way == "oracle":
+            from minicheck.oracles.walls import kept
+
+            return kept(batch, sizes, itemsize, activation)
+        if way == "meter":
+            from minidist.study.meter import measure
+
+            return measure(lambda: None).peak
+        from minicheck.exam import Case, Outcome
+        from minicheck.lessons.walls import ActivationBytes
+
+        try:
+            got = Outcome([{"bytes": 0, "sizes": sizes}], [])
+            ActivationBytes().judge(Case(1, ""), [(batch, sizes, itemsize, activation)], got)
+        except AssertionError as said:
+            return int(str(said).split("should be ")[1].split(".")[0].replace(",", ""))
+
+    with pytest.raises(Wrong, match="the library's"):
+        check.activation_bytes(activation_bytes)
