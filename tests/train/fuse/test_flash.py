@@ -58,6 +58,14 @@ def test_half_precision_is_worked_on_in_float32(causal, dtype):
     )
 
 
+def test_a_gradient_is_the_sum_of_many_tiles():
+    """Of two keys alike each of 1024 queries has half: in bfloat16 a sum of halves would stand still at 256."""
+    q, k, v = (torch.zeros(1, rows, 8, dtype=torch.bfloat16) for rows in (1024, 2, 2))
+    v.requires_grad_()
+    attention(q, k, v, tile=2).sum().backward()
+    assert v.grad.unique().tolist() == [512]
+
+
 @CAUSAL
 def test_the_gradient(causal):
     inputs = [x.requires_grad_() for x in randoms((1, 5, 2), (1, 5, 2), (1, 5, 2))]
