@@ -37,7 +37,7 @@ FAULTS = {
             "parallel/onto.py",
             "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank)",
             "(seed * 1_000_003 + mesh.pp.rank) * 1_000_003)",
-            "parallel/test_engine.py::test_dropout",
+            "parallel/test_onto.py::test_random_numbers_differ_by_stage_and_by_data_rank",
         ),
         Fault(
             "only the ranks of one replica's stage skip a step together",
