@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minidist.comm import World, launch
 from minidist.parallel.pipedream import PipeDream
-from minidist.parallel.schedules import ScheduleError, one_f_one_b, parse
+from minidist.parallel.schedules import ScheduleError, one_f_one_b, parse, pipedream
 from tests.largest import largest, smallest
 from tests.parallel.pipedream.cases import (
     OPTIMIZERS,
@@ -231,6 +231,11 @@ def test_what_is_refused():
         ScheduleError,
         "stage 0, position 8, U3: the list ends without an update",
         schedule=one_f_one_b,
+    )
+    refused(
+        ScheduleError,
+        "stage 0, position 11, U3: the list ends without an update",
+        schedule=lambda stage, S, M: pipedream(stage, S, M)[:-1],
     )
     with pytest.raises(ValueError, match="vertical sync means old versions"):
         World(1).run(

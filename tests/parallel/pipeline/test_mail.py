@@ -88,6 +88,28 @@ def test_so_many_receives_are_posted_ahead(ahead):
     assert World(2).run(program)[1] == [min(ahead, 4 - m) for m in range(4)]
 
 
+@pytest.mark.parametrize("what", ["a", "g"])
+def test_a_send_is_started_and_not_waited_for(what):
+    """The receiver posts none of its receives before the sender has put all messages."""
+
+    def program(comm):
+        aside = comm.split(0)
+        looks = {m: [layout(torch.zeros(2))] for m in range(4)}
+        if comm.rank == 0:
+            box = Outbox(comm, what)
+            box.begin(looks)
+            for m in range(4):
+                box.put(m, [torch.full((2,), float(m))], [False], LABELS[m])
+            aside.send(torch.zeros(1), 1)
+            return box.end()
+        aside.recv(torch.zeros(1), 0)
+        box = Inbox(comm, what, 0)
+        box.begin(range(4), looks, LABELS)
+        return [box.take(m)[0].tolist() for m in range(4)]
+
+    assert World(2).run(program)[1] == [[m, m] for m in range(4)]
+
+
 def test_a_receive_is_posted_when_its_layout_becomes_known():
     def program(comm):
         if comm.rank == 0:

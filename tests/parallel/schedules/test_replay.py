@@ -13,6 +13,7 @@ from minidist.parallel.schedules import (
     lists,
     naive,
     one_f_one_b,
+    parse,
     validate,
     zb_h1,
 )
@@ -136,6 +137,13 @@ def test_chunks_as_in_a_world(S, model):
     for seed in range(6):
         actions, v = mixed(interleaved, S, S, seed, seed)
         assert in_the_replay(actions, v, model) == in_a_world(actions, v, model), actions
+
+
+def test_an_activation_may_overtake_a_gradient():
+    """Stage 0 sends the gradient of B0.1 before the activation of F1.1; stage 1 takes them the other way round."""
+    row = "F0 F1 F0.1 B0.1 F1.1 B1.1 B0 B1"
+    actions = [parse(row)] * 2
+    assert in_the_replay(actions, 2, "channels") == in_a_world(actions, 2, "channels") == "runs"
 
 
 def test_1f1b_hangs_in_one_stream():

@@ -83,6 +83,13 @@ def test_by_hand():
     assert run.time == run.cost == 10 and run.busy == [6, 6] and run.bubble == pytest.approx(0.4)
 
 
+def test_the_bubble_is_that_of_all_stages():
+    """One micro-batch, one stage after the other: of 2 · 8 seconds 3 and 5 are busy."""
+    run = simulate(lists(schedules.naive, 2, 1), forward=[1, 3])
+    assert run.time == 8 and run.busy == [3, 5]
+    assert run.bubble == run.bubble_rate == pytest.approx(0.5)
+
+
 def test_cost_is_that_of_the_longest_stage():
     """ZB-H2: each stage is busy from its first action to its last, and the last begins S − 1 forwards later."""
     run = simulate(lists(schedules.zb_h2, 4, 8))
