@@ -199,6 +199,16 @@ def test_saved_and_loaded():
         assert torch.equal(a, b) and torch.equal(a, c) and torch.equal(a, d)
 
 
+def test_loaded_masters_are_rounded_into_the_parameters():
+    p = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    optimizer = Masters([p], torch.optim.SGD, lr=1.0)
+    saved = optimizer.state_dict() | {"masters": [torch.tensor([2 + 2.0**-13, 3.0])]}
+    optimizer.load_state_dict(saved)
+    assert p.tolist() == [2, 3] and torch.equal(optimizer.masters()[0], saved["masters"][0])
+    optimizer.load_masters([torch.tensor([4.0, 5.0])])
+    assert p.tolist() == optimizer.masters()[0].tolist() == [4, 5]
+
+
 def test_a_copy_works_alone():
     low = net(torch.float16)
     optimizer = Masters(low.parameters(), torch.optim.AdamW, lr=1e-3)
