@@ -44,7 +44,7 @@ FAULTS = {
             "train/remat/call.py",
             "        for i in self._places:\n            self._leaves[i] = None\n",
             "",
-            "train/remat/test_checkpoint.py",
+            "train/remat/test_call.py::test_operands_go_once_it_was_made",
         ),
         Fault(
             "a repetition in another dtype is accepted",
@@ -100,7 +100,10 @@ FAULTS = {
             "train/remat/selective.py",
             "                    if not needed[done]:\n                        del results[done]\n",
             "                    pass\n",
-            "train/remat/test_selective.py",
+            (
+                "train/remat/test_selective.py"
+                "::test_what_leads_to_a_tensor_goes_as_soon_as_it_was_used"
+            ),
         ),
         Fault(
             "an operator draws other random numbers when it is repeated",

@@ -1,5 +1,7 @@
 """A call and its repetition."""
 
+import weakref
+
 import torch
 
 from minidist.train.remat.call import Call
@@ -20,3 +22,14 @@ def test_operands_of_all_kinds_and_the_repetition():
     again = call.again([a, b, c])
     assert torch.equal(again, first) and again.requires_grad
     assert torch.allclose(call.again([a, b, c + 1]), first + 4)
+
+
+def test_operands_go_once_it_was_made():
+    """The call stays for its repetition; who gives operands then has kept them."""
+    operands = [torch.ones(3) for _ in range(3)]
+    seen = [weakref.ref(x) for x in operands]
+    call = Call(lambda a, pair: a + pair[0] + pair[1], (operands[0], operands[1:]), {})
+    call.first()
+    operands.clear()
+    assert [x() for x in seen] == [None] * 3
+    assert call.again([torch.ones(3)] * 3).tolist() == [3, 3, 3]

@@ -137,6 +137,21 @@ def test_less_is_kept_and_all_is_let_go():
         gc.enable()
 
 
+def test_what_leads_to_a_tensor_goes_as_soon_as_it_was_used():
+    """Of 20 sums one after the other, none of which backward reads, two are there at a time."""
+    N = 1000
+
+    def sums(x):
+        for _ in range(20):
+            x = x + 1
+        return x.exp()
+
+    x = torch.zeros(N, requires_grad=True)
+    x.grad = torch.zeros(N)
+    profile = measure(lambda: selective(save=[])(sums, x).backward(torch.ones(N)))
+    assert profile.peak <= 6 * 4 * N, profile.peak / (4 * N)
+
+
 class Odd(nn.Module):
     """What a recipe must not get wrong: changes in place, memory as it was found, batch norm, views of all kinds."""
 
