@@ -95,7 +95,7 @@ FAULTS = {
             "train/local_sgd/optimizer.py",
             "self.since = 0\n        self._weight = 0.0\n        self._moved = {}",
             "self.since, self._moved = 0, {}",
-            "train/local_sgd/test_optimizer.py::test_uneven_parts[2]",
+            "train/local_sgd/test_optimizer.py::test_samples_of_a_period_count_in_it_alone",
         ),
         Fault(
             "parameters that were frozen all through a period are sent",

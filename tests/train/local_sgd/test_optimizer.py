@@ -49,6 +49,23 @@ def test_uneven_parts(n):
         assert apart(results, expected) < 1e-13 and all(equal for _, equal in results)
 
 
+def test_samples_of_a_period_count_in_it_alone():
+    """Of 4 samples first rank 1 has 3, then rank 0: ¾·1, and from there ¼·1."""
+
+    def program(comm):
+        p = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        optimizer = LocalSGD(torch.optim.SGD([p], lr=1.0), comm, H=1)
+        found = []
+        for weights in ((1, 3), (3, 1)):
+            p.grad = torch.full_like(p, -comm.rank)
+            optimizer.weight = weights[comm.rank]
+            optimizer.step()
+            found.append(p.item())
+        return found
+
+    assert World(2).run(program) == [[0.75, 1.0]] * 2
+
+
 def test_weights_of_nobody():
     """No rank had a sample: nobody moves, and nothing becomes nan."""
 
