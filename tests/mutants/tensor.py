@@ -37,7 +37,7 @@ FAULTS = {
             "parallel/tensor/operators.py",
             "x.narrow(dim, first, end - first).clone(memory_format=torch.contiguous_format)",
             "x.narrow(dim, first, end - first)",
-            "parallel/tensor/test_operators.py",
+            "parallel/tensor/test_operators.py::test_a_part_does_not_hold_the_whole",
         ),
     ],
     "column and row layers": [
@@ -145,7 +145,10 @@ FAULTS = {
             "parallel/tensor/regather.py",
             "x.movedim(-2, 0).contiguous()) if of_weight else None\n",
             "x.movedim(-2, 0).contiguous()) if of_weight else None\n        again and again.wait()\n",
-            "parallel/tensor/test_regather.py",
+            (
+                "parallel/tensor/test_regather.py"
+                "::test_the_second_gather_takes_no_time_beside_a_product"
+            ),
         ),
     ],
     "random numbers of tensor ranks": [
@@ -226,7 +229,7 @@ FAULTS = {
             "parallel/tensor/parts.py",
             "if name in how else x.clone()\n",
             "if name in how else x\n",
-            "parallel/tensor/test_parts.py",
+            "parallel/tensor/test_parts.py::test_what_is_put_together_is_the_callers_own",
         ),
     ],
     "vocabulary: embedding": [

@@ -145,15 +145,36 @@ def test_lists_travel_together():
 
 
 def test_gradients_of_others_are_left_alone():
-    """An incoming gradient may have other readers, so it must not be summed in place."""
+    """An incoming gradient may have other readers, later ones, too, so it must not be summed in place."""
 
     def program(comm):
         x, other = data(3).requires_grad_(), data(3).requires_grad_()
-        (copy_to(x, comm) + other).backward(torch.ones(3).double())
+        later = other * 1  # its backward comes after that of what is made after it
+        (copy_to(x, comm) + later).backward(torch.ones(3).double())
         return x.grad, other.grad
 
     for grad, others in World(2).run(program):
         assert grad.tolist() == [2, 2, 2] and others.tolist() == [1, 1, 1]
+
+
+def test_operands_of_others_are_left_alone():
+    def program(comm):
+        x = data(3)
+        return reduce_from(x, comm), x
+
+    for total, x in World(2).run(program):
+        assert torch.equal(x, data(3)) and torch.equal(total, 2 * data(3))
+
+
+def test_a_part_does_not_hold_the_whole():
+    def program(comm):
+        x = data(4, 6).requires_grad_()
+        y = gather_from(x, comm, 0)
+        y.backward(torch.ones_like(y))
+        parts = [scatter_to(x, comm, 0), reduce_scatter_sequence(x, comm, 0), x.grad]
+        return [part.untyped_storage().nbytes() / (6 * 8) for part in parts]
+
+    assert World(2).run(program) == [[2, 2, 4]] * 2
 
 
 @pytest.mark.parametrize("operator", [scatter_to, reduce_scatter_sequence])

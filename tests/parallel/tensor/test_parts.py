@@ -73,6 +73,18 @@ def test_a_module_may_be_given_and_parts_do_not_hold_the_whole():
         assert all(own) and names == list(TransformerLayer(**SHAPE).state_dict())
 
 
+def test_what_is_put_together_is_the_callers_own():
+    def program(comm):
+        layer = TensorLayer(20, 10, comm, 5, seed=9)
+        before = {name: x.clone() for name, x in layer.state_dict().items()}
+        for x in unshard(layer, comm).values():
+            x.add_(1)
+        return [torch.equal(x, before[name]) for name, x in layer.state_dict().items()]
+
+    for n in (1, 2):
+        assert all(all(same) for same in World(n).run(program))
+
+
 def test_cuts():
     def program(comm):
         return cuts(TensorLayer(20, 10, comm, 5))

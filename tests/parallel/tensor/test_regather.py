@@ -1,9 +1,11 @@
 """The layer that gathers once more: the same numbers, on a lane beside the computation, keeping a part alone."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from minidist.comm import World, launch
+from minidist.comm.cluster import Cluster, Device
 from minidist.parallel.tensor import gather_sequence
 from minidist.parallel.tensor.regather import linear_on_gathered
 from tests.parallel.tensor.cases import data
@@ -49,6 +51,23 @@ def test_beside_the_computation():
     lanes = [(m.label, m.lane) for m in trace if m.src == 0]
     assert lanes.count(("all-gather", "lane 0")) == 2  # in backward
     assert lanes.count(("all-gather", "main")) == 4 and lanes.count(("reduce-scatter", "main")) == 4
+
+
+def test_the_second_gather_takes_no_time_beside_a_product():
+    """Each message takes a second, and each product: backward is a product, a reduce-scatter and a product."""
+    product = 2 * 8 * 32 * 16  # FLOPs: of 8 tokens, 32 inputs, 16 outputs
+    device = Device("products take time", {torch.float32: float(product)}, 1 << 30, 1e30)
+
+    def program(comm):
+        shapes = (4, 32), (16, 32), (16,)
+        args = [torch.zeros(*shape, device="meta", requires_grad=True) for shape in shapes]
+        y = linear_on_gathered(*args, comm)
+        start = comm.now()
+        y.backward(torch.empty_like(y))
+        return comm.now() - start
+
+    world = World(2, cluster=Cluster.uniform(2, 1.0, 1e-30, device), device="meta")
+    assert world.run(program) == pytest.approx([3, 3], rel=1e-6)
 
 
 def test_what_needs_no_gradient_is_not_computed():
