@@ -10,10 +10,17 @@ whole, and equal only if they are the same. Integers, versions, labels and all o
 a float has become longer or shorter (9.99, 10.00) may the padding of its table have moved.
 """
 
+import os
 import re
 from decimal import Decimal
 
 pytest_plugins = ["tests.reaper"]
+
+
+def pytest_addoption(parser):
+    """`--full`: tests that have a full size run it, as `make proof` does. tests/size.py tells them."""
+    parser.addoption("--full", action="store_true", help="the full size of each test that has one")
+
 
 RELATIVE = Decimal("1e-3")
 
@@ -78,6 +85,8 @@ class Printed(str):
 
 
 def pytest_configure(config):
+    if config.getoption("--full"):
+        os.environ["MINIDIST_FULL"] = "1"
     if config.pluginmanager.hasplugin("nbval"):
         from nbval.plugin import IPyNbCell
 

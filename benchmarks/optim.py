@@ -27,17 +27,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from benchmarks.options import options
 from minidist.models import mlp
 from minidist.tasks import Task, digits
-from minidist.train.optim import (
-    LAMB,
-    LARS,
-    SGD,
-    best_rate,
-    cosine,
-    groups,
-    scaled,
-    steps_ratio,
-    warm_up,
-)
+from minidist.train.optim import LAMB, LARS, SGD, best_rate, groups, steps_ratio
+from minidist.train.schedule import cosine, scaled, warm_up
 
 SEEDS = (0, 1, 2, 3, 4)
 EPOCHS = 30

@@ -22,10 +22,10 @@ from torch.nn.functional import cross_entropy
 from minidist.collectives import all_reduce_, barrier
 from minidist.comm import from_env
 from minidist.models import mlp
+from minidist.parallel.compress import DGC, Half, PowerSGD
 from minidist.parallel.data import DataParallel, Sampler
+from minidist.parallel.local_sgd import LocalSGD
 from minidist.tasks import Task, digits
-from minidist.train.compress import DGC, Half, PowerSGD
-from minidist.train.local_sgd import LocalSGD
 
 WIDTHS = [64, 1024, 1024, 10]  # 1,126,410 weights: 4.5 MB of gradients
 BATCH = 128

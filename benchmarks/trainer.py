@@ -24,9 +24,10 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
+from minidist.checkpoint import manifest
+from minidist.checkpoint.saved import Saved
 from minidist.comm import launch
 from minidist.comm.base import PeerLost
-from minidist.train.checkpoint import Saved, manifest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPT = EXAMPLES / "train_gpt.py"

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from settings import at_least
 
-from minidist.collectives.cost import ALGORITHMS
-from minidist.parallel.onto import RECOMPUTE, SCHEDULES
+from minidist.collectives.verbs import ALGORITHMS
+from minidist.parallel.compress import Half, PowerSGD, Sign
+from minidist.parallelize import RECOMPUTE, SCHEDULES
 from minidist.text import Bytes
 from minidist.train.amp import LEVELS
-from minidist.train.compress import Half, PowerSGD, Sign
 
 COMPRESSIONS = {
     "fp16": Half,

@@ -21,19 +21,21 @@ from logs import Log, lines
 from started import INTERRUPTED, Refused, ended, parsed, parser, run, same_losses, say
 from stop import Stop, asked
 
+from minidist.checkpoint import manifest
+from minidist.checkpoint.checkpoints import Checkpoints
+from minidist.checkpoint.random import random_state, set_random_state
 from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.models import gpt, sequence
-from minidist.parallel import onto
 from minidist.parallel.pipeline import by_parameters, partition
 from minidist.parallel.schedules.flow import Shape
-from minidist.parallelize import parallelize
+from minidist.parallelize import parallelize, refuse, schedule_of
 from minidist.split import bounds, uneven
 from minidist.study.memory import flops_per_token, utilization
 from minidist.study.speed import peak, peak_memory
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
-from minidist.train.checkpoint import Checkpoints, manifest, random_state, set_random_state
-from minidist.train.optim import AdamW, cosine, warm_up
+from minidist.train.optim import AdamW
+from minidist.train.schedule import cosine, warm_up
 
 
 class Training:
@@ -288,10 +290,10 @@ def check(args) -> None:
             "--schedule interleaved wants --chunks 2 or more on each stage, not --chunks 1"
         )
     shape = Shape(args.pp, args.micro_batches, args.chunks).checked()
-    onto.schedule_of(args.schedule, shape)
+    schedule_of(args.schedule, shape)
     model = model_of(args, args.vocab or Bytes.size)
     compression = COMPRESSIONS[args.compression]() if args.compression else None
-    onto.refuse(
+    refuse(
         model, shape, args.recompute, args.amp, getattr(torch, args.half), args.zero, compression
     )
     parts = sequence(model)

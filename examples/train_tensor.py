@@ -12,7 +12,7 @@ import torch
 from started import ended, of_a_gpt, parsed, parser, run, same_losses
 from torch import nn
 
-from minidist.models.layers import LayerNorm
+from minidist.models import LayerNorm
 from minidist.parallel.tensor import TensorLayer, gather_from, parameter, scatter_to
 from minidist.parallel.vocab import VocabEmbedding, vocab_cross_entropy
 from minidist.tasks import text, windows

@@ -37,7 +37,7 @@ from .lessons.compress import (
     compress,
     local_sgd,
     next_period,
-    predict_talk_less,
+    predict_compress,
     sign_average,
     sparse_mean,
 )
@@ -256,7 +256,7 @@ __all__ = [
     "compress",
     "local_sgd",
     "next_period",
-    "predict_talk_less",
+    "predict_compress",
     "sign_average",
     "sparse_mean",
     "best_grid",

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from minidist.comm.base import Comm
-from minidist.comm.world.world import World
+from minidist.comm.world import World
 
 from . import refuse
 

@@ -24,10 +24,9 @@ from multiprocessing.connection import Connection
 from types import FunctionType
 
 from minidist.comm.base import Deadlock
-from minidist.comm.processes.endpoint import Endpoint
-from minidist.comm.processes.rings import Rings
-from minidist.comm.processes.shm import ShmComm
+from minidist.comm.message import Rings
 from minidist.comm.program import located, outside, refuse_shared
+from minidist.comm.shm import Endpoint, ShmComm
 from minidist.comm.trace import Trace
 
 from . import refuse

@@ -64,6 +64,8 @@ PACKAGE, GRADERS = (os.path.dirname(os.path.abspath(f)) for f in (minidist.__fil
 OURS = ("minidist", "minicheck")
 WRITTEN = (PACKAGE + os.sep, GRADERS + os.sep)
 PRESENTS = "minidist.study"
+# of the library, which an answer may not load if they are not loaded yet
+FOLDERS = ("checkpoint", "collectives", "parallel", "study", "train")
 LIBRARYS = "this is the library's: the exercise is about building it yourself"
 
 
@@ -145,8 +147,8 @@ def _hook(absent: list[str]):
         os.path.realpath(p) + os.sep for p in sysconfig.get_paths().values() if "python" in p
     )
     package, written = os.path.realpath(PACKAGE) + os.sep, WRITTEN
-    kept = tuple(package + part + os.sep for part in ("collectives", "parallel", "study", "train"))
-    kept += (os.path.realpath(GRADERS) + os.sep,)
+    kept = tuple(package + part + os.sep for part in FOLDERS)
+    kept += (package + "parallelize.py", os.path.realpath(GRADERS) + os.sep)
     site = os.path.dirname(os.path.dirname(os.path.realpath(torch.__file__)))
     kept += tuple(os.path.join(site, *name.split(".")) for name in absent)
     refused = Refused

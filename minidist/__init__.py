@@ -1,7 +1,20 @@
 """The techniques of large-scale training, from scratch on PyTorch tensors: one program, three worlds.
 
-from minidist.comm import World, launch, from_env
-World(4).run(program)        # ranks in this process, on a virtual clock
-launch(program, 4)           # processes of this machine
-program(from_env())          # under torchrun, on any number of machines
+    from minidist import World, launch, from_env
+
+    World(4).run(program)        # ranks in this process, on a virtual clock
+    launch(program, 4)           # processes of this machine
+    program(from_env())          # under torchrun, on any number of machines
+
+comm          ranks and messages: one Comm, three worlds behind it
+collectives   all-reduce and its kin, built from send and receive
+train         what one rank does for itself: precision, memory for compute, fused operators, optimizers
+parallel      what many ranks do together: data, shards, tensors, pipelines, servers, compression
+checkpoint    sharded checkpoints, loaded onto another grid, too
+parallelize   one function that puts a model onto a grid of ranks
+study         pictures, formulas and the planner; no technique needs it
 """
+
+from .comm import World, from_env, launch
+
+__all__ = ["World", "from_env", "launch"]

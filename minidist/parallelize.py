@@ -11,19 +11,448 @@ last, who of several holders keeps it. In the style of torchtitan's `parallelize
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .arguments import choice, flags, whole
+from .checkpoint.piece import Piece
+from .checkpoint.saved import Saved
+from .checkpoint.training import load, pieces
+from .collectives import all_reduce_, broadcast_
+from .comm.base import Comm
 from .comm.mesh import Mesh
-from .models import GPT, sequence
-from .parallel import gpt, onto
-from .parallel.engine import Engine, Stages
-from .parallel.pipeline import by_parameters, partition
+from .models import GPT, TransformerLayer, sequence
+from .parallel import gpt
+from .parallel.compress import Compression
+from .parallel.data import DataParallel
+from .parallel.pipeline import Pipeline, by_parameters, forward, partition
+from .parallel.pipeline.batches import micro_batches, shares
+from .parallel.reducer import share
+from .parallel.schedules import (
+    Action,
+    gpipe,
+    interleaved,
+    lists,
+    naive,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from .parallel.schedules.action import Schedule
 from .parallel.schedules.flow import Shape
-from .parallel.vocab import vocab_cross_entropy
+from .parallel.tensor import gather_from, seed_group_
+from .parallel.vocab import VocabEmbedding, vocab_cross_entropy
+from .parallel.zero import FullySharded, ShardedOptimizer
+from .split import uneven
+from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
+from .train.norm import clip_grad_norm_, counted
+from .train.optim import bias_or_norm
+from .train.remat import ATTENTION, checkpoint, selective
+
+# ------------------------------------------------------------
+# The steps of `parallelize` that are more than one call: what is asked for, what is kept, and who averages.
+#
+#     refuse        what does not go together, said before anything is built
+#     forms         how a layer's activations are kept: all, without attention's scores, the layer's input alone
+#     precision     what forward computes within, and the scale of its loss; stored: the dtype of the parameters
+#     shard         ZeRO 3; averaged: who averages the gradients, and the optimizer
+#
+# Parameters are in two groups, the same two on every mesh, so that an optimizer's state fits wherever it is loaded.
+
+
+RECOMPUTE = ("none", "selective", "full", "stage")
+SCHEDULES = {"1f1b": one_f_one_b} | {
+    schedule.__name__: schedule
+    for schedule in (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
+}
+Rename = Callable[[str], str]
+Make = Callable[[list[dict]], Optimizer]
+
+
+def known(model, optimizer, cost, sequence_parallel: bool, seed: int) -> None:
+    """ValueError for arguments of another kind than `parallelize` takes."""
+    if not isinstance(model, GPT):
+        raise ValueError(f"parallelize splits a GPT, made by gpt(…), not {type(model).__name__}")
+    if not callable(optimizer):
+        raise ValueError(
+            "optimizer is a function that makes one of groups of parameters, such as "
+            f"lambda groups: AdamW(groups, lr=1e-3), not {optimizer!r}"
+        )
+    if not callable(cost):
+        raise ValueError(
+            f"cost is a function that gives a number for each part of a model, not {cost!r}"
+        )
+    flags(sequence_parallel=sequence_parallel)
+    whole(seed, "a seed is a whole number")
+
+
+def schedule_of(schedule: str | Schedule, shape: Shape) -> Schedule:
+    """The function, where a word was given. ValueError for one that does not go with the shape's chunks and place."""
+    if not callable(schedule):
+        schedule = SCHEDULES[choice(schedule, "schedule", SCHEDULES)]
+    S, M, v, place = shape
+    if schedule is interleaved:
+        if v < 2:
+            raise ValueError(
+                "schedule='interleaved' wants at least 2 chunks on each stage, and chunks=1: "
+                "take chunks=2, or schedule='1f1b'"
+            )
+        schedule = functools.partial(interleaved, v=v)
+    name = getattr(getattr(schedule, "func", schedule), "__name__", "of yours")
+    has = 1 + max((action.chunk for action in schedule(0, S, M)), default=0)
+    if has != v:
+        words = f"{has} chunk{'s' if has > 1 else ''} on each stage"
+        raise ValueError(
+            f"the schedule {name} has {words}, and chunks={v}: take chunks={has}, or another schedule"
+        )
+    needed = {"interleaved": "loop", "zb_v": "V"}.get(name, place)
+    if place != needed:
+        raise ValueError(f"the schedule {name} is for place={needed!r}, not for place={place!r}")
+    return schedule
+
+
+def makes_one(optimizer: Make) -> Make:
+    """`optimizer`, with a ValueError where it makes none."""
+
+    def make(groups: list[dict]) -> Optimizer:
+        made = optimizer(groups)
+        if not isinstance(made, Optimizer):
+            raise ValueError(
+                f"optimizer made {type(made).__name__} of the groups of parameters, not an optimizer"
+            )
+        return made
+
+    return make
+
+
+def refuse(
+    model: GPT, shape: Shape, recompute: str, amp: str, half: torch.dtype, zero: int, compression
+) -> None:
+    """ValueError for an option that there is not, and for two that contradict each other."""
+    if whole(zero, "ZeRO has the stages 0 to 3") not in range(4):
+        raise ValueError(f"ZeRO has the stages 0 to 3, not {zero}")
+    choice(recompute, "recompute", RECOMPUTE)
+    choice(amp, "amp", LEVELS)
+    if half not in HALVES:
+        raise ValueError(f"half is one of {', '.join(map(str, HALVES))}, not {half!r}")
+    if compression is not None and not isinstance(compression, Compression):
+        raise ValueError(
+            f"compression is a Compression, such as parallel.compress.PowerSGD(2), not {compression!r}"
+        )
+    wide = {p.dtype for p in model.parameters()}
+    if amp != "O0" and wide != {torch.float32}:
+        raise ValueError(
+            f"amp={amp!r} starts from parameters in float32; this model has {sorted(map(str, wide))}"
+        )
+    if recompute == "selective" and any(part.attention.kind != "explicit" for part in model.layers):
+        raise ValueError(
+            "recompute='selective' computes the scores of attention='explicit' again; this model's is "
+            "'sdpa', which keeps none"
+        )
+    tied, S = model.head is None, shape.S
+    if compression is not None and zero:
+        raise ValueError(
+            f"a compression averages whole gradients, as ZeRO 0 has them, not ZeRO {zero}"
+        )
+    if compression is not None and tied and S > 1:
+        raise ValueError(
+            f"the token embedding is on 2 of {S} stages: each would compress its gradient by itself, and "
+            "the copies would part; take pp=1, or tied=False"
+        )
+    if zero == 3 and tied and shape.v > 1 and shape.stage(0) == shape.stage(S * shape.v - 1):
+        raise ValueError(
+            f"stage 0 holds the tied embedding in 2 of its {shape.v} chunks, and ZeRO 3 shards each chunk "
+            "by itself: take chunks=1, or tied=False"
+        )
+
+
+def forms(module: nn.Module, recompute: str) -> None:
+    """Each layer of `module` keeps for backward what `recompute` leaves it; see `RECOMPUTE`."""
+    form = {"full": checkpoint, "selective": selective(ATTENTION)}.get(recompute)
+    for layer in module.modules() if form else ():
+        if isinstance(layer, TransformerLayer):
+            layer.forward = functools.partial(form, layer.forward)
+
+
+def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tensor]) -> list[dict]:
+    """Two groups of parameters, with weight decay and without; either may be empty on a stage."""
+    found = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for name, p in module.named_parameters():
+        serial = rename(name)
+        found[bias_or_norm(serial, whole[serial].shape)]["params"].append(p)
+    return found
+
+
+def stored(amp: str, half: torch.dtype, zero: int) -> torch.dtype | None:
+    """The dtype that parameters are kept in, None: their own. ZeRO 3 keeps the masters of 16-bit ones in its shards."""
+    level = LEVELS[amp]
+    return half if level.half and not (zero == 3 and level.masters) else None
+
+
+def precision(amp: str, half: torch.dtype, comm: Comm) -> tuple[AbstractContextManager, LossScaler]:
+    """What a forward computes within, and what scales its loss: all ranks of the model skip a step together."""
+    level = LEVELS[amp]
+    around = autocast(half) if level.lists else nullcontext()
+    return around, LossScaler(enabled=level.scaled and half == torch.float16, comm=comm)
+
+
+def shard(
+    module: nn.ModuleList, comm: Comm, zero: int, amp: str, half: torch.dtype
+) -> nn.ModuleList:
+    """ZeRO 3: each chunk's parameters over the ranks of `comm`, gathered layer by layer; else `module` as it is."""
+    if zero < 3:
+        return module
+    compute = half if LEVELS[amp].masters else None
+    # a tied embedding is a block, so it is cut alike on both its stages
+    blocks = (TransformerLayer, VocabEmbedding)
+    return nn.ModuleList(FullySharded(chunk, comm, compute, blocks=blocks) for chunk in module)
+
+
+def averaged(
+    module: nn.ModuleList,
+    some: list[dict],
+    tied: Mapping[str, Tensor],
+    comm: Comm,
+    zero: int,
+    amp: str,
+    make: Make,
+    compression,
+) -> tuple[Optimizer, nn.Module | Optimizer]:
+    """The optimizer, and who averages gradients over `comm`: a DataParallel, the optimizer, or `module` itself."""
+    masters = LEVELS[amp].masters
+    if zero in (1, 2):
+        wide = torch.float32 if masters else None
+        optimizer = ShardedOptimizer(some, make, comm, zero, wide, tied=list(tied.values()))
+        return optimizer, optimizer
+    data = DataParallel(module, comm, compression=compression) if zero == 0 else module
+    return Masters(some, make) if masters and zero == 0 else make(some), data
+
+
+def seed_(mesh, seed: int) -> None:
+    """Random numbers: the same on all tensor ranks, others for each stage and each data rank."""
+    seed_group_(mesh.tp, ((seed * 1_000_003 + mesh.pp.rank) * 1_000_003 + mesh.dp.rank) % 2**63)
+
+
+# ------------------------------------------------------------
+# What trains a model that lies on a mesh: one step of it, whatever splits it.
+#
+# Gradients are averaged over the data ranks, by ZeRO's stage:
+#
+#     0 1    once a step, and Ψ are kept. At stage 0 while the last backward runs, if a rank has one chunk and whole
+#            backwards; else after it
+#     2 3    while the backward of each micro-batch runs: M times a step, but Ψ/n are kept. With v chunks v·M times at
+#            stage 2, where an optimizer averages all that it steps
+#
+# Those of a parameter that two stages hold are summed over the two at the end of the step, each part where it is owned:
+# by the same data rank of both stages (`ShardedOptimizer`, tied).
+#
+# Invariant: all ranks return the same loss, norm and logits, and replicas stay equal bit for bit.
+
+
+class Stages(Pipeline):
+    """A pipeline whose parts compute within `around`, a context, and whose loss is scaled by `scaler`.
+
+    quiet(action): a context for a backward.  after(): called when gradients of weights are there that came apart from
+    the inputs'.
+    """
+
+    def __init__(self, *args, scaler: LossScaler, around: AbstractContextManager, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scaler, self.around = scaler, around
+        self.quiet, self.after = (lambda action: nullcontext()), (lambda: None)
+
+    def module(self, action: Action) -> Callable:
+        chunk = super().module(action)
+
+        def run(*inputs):
+            with self.around:
+                return chunk(*inputs)
+
+        return run
+
+    def backward(self, action: Action) -> None:
+        with self.quiet(action):
+            super().backward(action)
+
+    def weight(self, action: Action) -> None:
+        with self.quiet(action):
+            super().weight(action)
+        self.after()
+
+    def share(self, micro: int) -> float:
+        return super().share(micro) * self.scaler.get_scale()
+
+    def actions(self, M: int) -> tuple[list[Action], bool]:
+        """This stage's list, and whether backwards come in two halves, on any stage."""
+        every = lists(self.schedule, self.comm.size, M)
+        return every[self.stage], any(
+            action.kind in "IW" for actions in every for action in actions
+        )
+
+    @property
+    def shares(self) -> list[float]:
+        """Of each micro-batch in the batch; on the last part's stage, after a step."""
+        return self._shares if self.last_stage else []
+
+    @property
+    def end(self) -> int:
+        """The stage of the last part."""
+        return self._shape.stage(self.last)
+
+
+class Engine:
+    """`parallelize` makes one. All ranks call the same methods, with their data rank's part of the batch.
+
+        loss = engine.step(x, y, max_norm=1.0)          # x, y: (b, T) token numbers, the same on its pp and tp ranks
+        loss = engine.evaluate(x, y)                    # the same without a backward
+        logits = engine.logits(x)                       # (b, T, V) on every rank
+
+    `step` is `backward`, `clip`, `update`. A loss is the mean over all data ranks' samples, one number in float64, the
+    same on all ranks.  weight: samples behind this data rank's part, given on all of them where they differ.
+
+    module: this rank's chunks.  optimizer: with two `param_groups`, for schedulers; the second has no weight decay.
+    pieces(), load(saved): for `checkpoint`, on this mesh or another.  scaler, compression: whose state is saved
+    beside them.  rename(name): what a parameter of `module` is called in the whole model.
+    """
+
+    def __init__(
+        self,
+        module: nn.ModuleList,
+        mesh,
+        pipeline: Stages,
+        optimizer: Optimizer,
+        zero: int,
+        data,
+        vocab: int,
+        micro_batches: int,
+        rename: Callable[[str], str],
+    ):
+        self.module = module
+        self.mesh = mesh
+        self.pipeline = pipeline
+        self.optimizer = optimizer
+        self.zero = zero
+        self.vocab = vocab
+        self.micro_batches = micro_batches
+        self.rename = rename
+        self.scaler, self.compression = pipeline.scaler, getattr(data, "compression", None)
+        self._data = [data] if zero < 3 else list(module)  # who averages
+        # which ranks' gradients make a norm
+        self._replica = mesh.group("pp", "tp") if zero == 0 else mesh.comm
+        self._overlaps = self._arrange(data)
+
+    def _arrange(self, data) -> bool:
+        """Tell the pipeline which backwards average gradients. Returns whether that is the step's last one."""
+        pipeline = self.pipeline
+        mine, halves = pipeline.actions(self.micro_batches)
+        overlaps = self.zero == 0 and not halves and pipeline.v == 1
+        if self.zero == 3 and halves:
+            raise ValueError(
+                "ZeRO 3 frees a layer after 1 backward, and this schedule's come in 2 halves, I and W: "
+                "take ZeRO 2, or a schedule of whole backwards"
+            )
+        if self.zero == 2 and halves:  # a W is many backwards, to be averaged once
+            pipeline.after = data.average
+        if self.zero < 2 + halves:
+            pipeline.quiet = lambda action: (
+                nullcontext() if overlaps and action == mine[-1] else data.no_sync()
+            )
+        return overlaps
+
+    def step(
+        self, x: Tensor, y: Tensor, max_norm: float | None = None, weight: float | None = None
+    ) -> Tensor:
+        """One batch: `backward`, `clip` if there is a limit, `update`. Returns the loss before it."""
+        loss = self.backward(x, y, weight)
+        if max_norm is not None:
+            self.clip(max_norm)
+        self.update()
+        return loss
+
+    def backward(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
+        """Gradients of the mean loss of the batch of all data ranks. Returns that loss."""
+        for data in self._data:
+            data.weight = weight
+        losses = self.pipeline.step(self.micro_batches, x, y)
+        if self.zero < 2 and not self._overlaps:
+            self._data[0].average()
+        return self._everywhere(losses and torch.stack(losses), self.pipeline.shares, weight)
+
+    def _everywhere(
+        self, losses: Tensor | None, shares: list[float], weight: float | None
+    ) -> Tensor:
+        """The mean over micro-batches and data ranks, from the last stage to all."""
+        mean = torch.zeros((), dtype=torch.float64, device=self.mesh.comm.device)
+        if losses is not None and weight != 0:
+            mean = (losses.double() * losses.new_tensor(shares, dtype=torch.float64)).sum()
+        if losses is not None:
+            all_reduce_(self.mesh.dp, mean.mul_(share(self.mesh.dp, weight)))
+        return broadcast_(self.mesh.pp, mean, self.pipeline.end)
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale all gradients so that their norm over the whole model is at most `max_norm`. Returns what it was."""
+        repeated, tp = self.pipeline.ties.repeated, self.mesh.tp
+        self.scaler.unscale_(self.optimizer)
+        if isinstance(self.optimizer, ShardedOptimizer):
+            mine = counted(self.module, tp, repeated)
+            return self.optimizer.clip_grad_norm_(max_norm, comm=self._replica, counted=mine)
+        if isinstance(self.optimizer, Masters):
+            self.optimizer.gradients()
+        return clip_grad_norm_(self.module, max_norm, self._replica, tp, repeated)
+
+    def update(self) -> None:
+        """Step, unless fp16 has overflowed somewhere; drop the gradients."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, y: Tensor, weight: float | None = None) -> Tensor:
+        """The mean loss of a batch, as `backward` returns it, without dropout; nothing is kept."""
+        count, losses = min(self.micro_batches, len(x)), []
+        targets = micro_batches(y, count, "targets")
+        for (part,), (target,) in zip(micro_batches(x, count, "inputs"), targets, strict=True):
+            out = self._forward(part)
+            losses += [] if out is None else [self.pipeline.loss_fn(out, target)]
+        return self._everywhere(torch.stack(losses) if losses else None, shares(targets), weight)
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """Of all tokens of the vocabulary, (b, T, V), in float32 at least, on every rank; without dropout."""
+        out, pp = self._forward(x), self.mesh.pp
+        if out is not None:
+            out = gather_from(out, self.mesh.tp, -1, uneven(self.vocab, self.mesh.tp.size))
+        dtype = torch.promote_types(next(self.module.parameters()).dtype, torch.float32)
+        whole = torch.empty(*x.shape, self.vocab, dtype=dtype, device=pp.device)
+        return broadcast_(
+            pp, whole if out is None else out.to(dtype).contiguous(), self.pipeline.end
+        )
+
+    def _forward(self, x: Tensor) -> Tensor | None:
+        training = self.module.training
+        self.module.eval()
+        try:
+            return forward(self.pipeline, x)
+        finally:
+            self.module.train(training)
+
+    def pieces(self) -> list[Piece]:
+        """What this rank has of the model and its optimizer, under the names of the serial ones."""
+        return pieces(self.module, self.optimizer, self.rename)
+
+    def load(self, saved: Saved) -> None:
+        """Take over what was saved on any mesh, at any stage of ZeRO. On all ranks.
+
+        ValueError where parameters have another dtype: at amp="O2" they are masters in ZeRO 3, elsewhere their halves.
+        """
+        load(saved, self.module, self.optimizer, self.rename)
 
 
 def parallelize(
@@ -50,20 +479,20 @@ def parallelize(
     model: on the device "meta", which costs nothing: each rank makes the initial values of its part, by `seed`. Or with
     values, of which each rank takes its part. It stays as it is.  optimizer: makes one of groups of parameters.
     micro_batches: of a step, for each data rank.  schedule: a function, as for `Pipeline`, or the word for one, "1f1b",
-    "gpipe", …: see `onto.SCHEDULES`.  chunks (v), place, ahead: as for `Pipeline`.  cost: of the parts, as for
+    "gpipe", …: see `SCHEDULES`.  chunks (v), place, ahead: as for `Pipeline`.  cost: of the parts, as for
     `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
-    `train.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `onto.refuse`.
+    `parallel.compress`.  seed: also of dropout.  Raises ValueError for what does not go together, see `refuse`.
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(
             f"parallelize takes a Mesh, such as Mesh(comm, dp=2), not {type(mesh).__name__}"
         )
-    onto.known(model, optimizer, cost, sequence_parallel, seed)
+    known(model, optimizer, cost, sequence_parallel, seed)
     parts, shape = sequence(model), Shape(mesh.pp.size, micro_batches, chunks, place).checked()
-    schedule = onto.schedule_of(schedule, shape)
-    onto.refuse(model, shape, recompute, amp, half, zero, compression)
+    schedule = schedule_of(schedule, shape)
+    refuse(model, shape, recompute, amp, half, zero, compression)
     # of the serial model, so the same on all ranks
     cuts = partition(cost(parts), shape.S * shape.v)
     whole, rename = dict(model.named_parameters()), partial(gpt.serial_name, parts=len(parts))
@@ -72,18 +501,18 @@ def parallelize(
     parts = gpt.split_vocabulary(parts, mesh.tp, sequence_parallel)
     # 3 pipeline: what this rank holds gets its values, and no other part does
     module = gpt.chunks(parts, cuts, shape, mesh.pp.rank)
-    gpt.fill_(module, rename, whole, mesh.tp, seed, onto.stored(amp, half, zero))
+    gpt.fill_(module, rename, whole, mesh.tp, seed, stored(amp, half, zero))
     # 4 activation checkpointing, 5 precision
-    onto.forms(module, recompute)
-    around, scaler = onto.precision(amp, half, mesh.comm)
+    forms(module, recompute)
+    around, scaler = precision(amp, half, mesh.comm)
     # 6 ZeRO or data parallel, 7 compression
-    module = onto.shard(module, mesh.dp, zero, amp, half)
+    module = shard(module, mesh.dp, zero, amp, half)
     tied = gpt.tied(module, rename) if model.head is None and mesh.pp.size > 1 else {}
-    groups = onto.groups(module, rename, whole)
-    made, data = onto.averaged(
-        module, groups, tied, mesh.dp, zero, amp, onto.makes_one(optimizer), compression
+    groups = parameter_groups(module, rename, whole)
+    made, data = averaged(
+        module, groups, tied, mesh.dp, zero, amp, makes_one(optimizer), compression
     )
-    onto.seed_(mesh, seed)
+    seed_(mesh, seed)
     loss = partial(vocab_cross_entropy, comm=mesh.tp, vocab=model.tokens.num_embeddings)
     pipeline = Stages(
         list(module),

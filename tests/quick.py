@@ -3,7 +3,7 @@
 What has changed is what git sees beside the last commit; in a clean tree, what the last commit changed.
 
     minidist/A/B.py         tests/A/test_B.py; without it tests/A/, or what mirrors the nearest folder above
-    minicheck/A/B.py        the same below tests/minicheck/
+    minicheck/A/B.py        the same below tests/minicheck/; an oracle is tested with its lesson
     benchmarks/B.py         tests/benchmarks/test_B.py
     tests/A/test_B.py       itself; a file beside the tests of a folder, all of them
     course/NN_topic/        the lesson's planted answers, and its notebooks: fresh, and their outputs as they were
@@ -58,8 +58,8 @@ def tests_of(path: str) -> str | None:
             return path if (ROOT / path).exists() else None
     elif file.parts[0] == "minidist":
         mirrored = Path("tests", *file.parts[1:])
-    else:
-        mirrored = Path("tests") / file
+    else:  # an oracle is tested with its lesson
+        mirrored = Path("tests", *("lessons" if part == "oracles" else part for part in file.parts))
     for stem, folder in [(mirrored.stem, mirrored.parent)] + [
         (above.name, above.parent) for above in mirrored.parents
     ]:

@@ -40,7 +40,9 @@ def test_a_clone_in_a_folder_of_that_name_does_not_ask():
     assert asks_for_gpus(["tests/gpu"], "/data/gpu/minidist", "/data/gpu/minidist")
 
 
-@pytest.mark.parametrize(("folder", "seen"), [("tests/train/fuse/gpu", "7"), ("tests/text", "")])
+@pytest.mark.parametrize(
+    ("folder", "seen"), [("tests/train/fuse/gpu", "7"), ("tests/collectives", "")]
+)
 def test_what_pytest_leaves_of_them(folder, seen, tmp_path):
     """In a run of its own, that collects nothing: the variable as it is when pytest has been configured."""
     (tmp_path / "told.py").write_text(

@@ -3,10 +3,33 @@
 import functools
 
 import pytest
+import torch
 
+from minidist.checkpoint.checkpoints import Checkpoints
+from minidist.checkpoint.random import random_state, set_random_state
+from minidist.comm import Cluster, World
+from minidist.comm.mesh import Grid, Mesh
+from minidist.cut import cuts
+from minidist.models import gpt, next_token_loss
+from minidist.parallel.compress import Dense, PowerSGD, Sign
 from minidist.parallel.schedules import gpipe, interleaved, zb_h1, zb_v
+from minidist.parallelize import Stages, parallelize, seed_
 from tests import parallelized
-from tests.parallelized import MODERN, SHAPE, ranks, train
+from tests.largest import largest
+from tests.parallelized import (
+    BATCH,
+    CLIP,
+    MODERN,
+    SHAPE,
+    adam,
+    data,
+    gaps,
+    held,
+    mine,
+    ranks,
+    serial,
+    train,
+)
 
 EXPLICIT = SHAPE | dict(attention="explicit")
 UNTIED = MODERN | dict(tied=False)
@@ -93,3 +116,515 @@ def test_the_serial_run(name):
 @pytest.mark.parametrize(("run", "name"), OUTSIDE)
 def test_in_processes(run, name):
     compare(run, name)
+
+
+# ------------------------------------------------------------
+# What a trainer asks of a model on a mesh beside its steps: to evaluate, to sample, to save, to go on elsewhere.
+
+
+LOW = SHAPE | dict(dtype=torch.float32)
+
+
+def engine(mesh, shape=SHAPE, **options):
+    return parallelize(gpt(**shape, device="meta"), mesh, adam, **options)
+
+
+def look(comm, grid, shape, options):
+    """Differences from the serial model with the same values, none of them the initial ones."""
+    mesh, model = Mesh(comm, **grid), gpt(**shape, seed=7)
+    ours = parallelize(model, mesh, adam, **options)
+    x, y = data(0)
+    loss = next_token_loss(model(x), y).item()
+    logits = mine(mesh, model(x))
+    part = mine(mesh, x)
+    shown = ours.logits(part)
+    assert shown.shape == (*part.shape, SHAPE["vocab"]) and ours.module.training
+    found = ours.evaluate(part, mine(mesh, y)), ours.backward(part, mine(mesh, y))
+    return (shown - logits).abs().max().item(), *(one.item() - loss for one in found), shown
+
+
+@pytest.mark.parametrize(
+    ("grid", "options"),
+    [
+        (dict(pp=2, tp=3), dict(micro_batches=5)),
+        (dict(dp=2, pp=2), dict(micro_batches=3, zero=3)),
+        (dict(dp=2, pp=2), dict(micro_batches=4, schedule=interleaved, chunks=2, zero=1)),
+    ],
+)
+def test_values_that_are_given_logits_and_losses(grid, options):
+    results = World(ranks(grid)).run(look, grid, MODERN, options)
+    for logits, evaluated, loss, _ in results:
+        assert largest(logits, abs(evaluated), abs(loss)) < 1e-12
+
+
+def rest(comm):
+    """Dropout is off where nothing is trained, and on where it is: the same on all ranks that hold the same."""
+    mesh = Mesh(comm, dp=2, pp=1, tp=2)
+    ours = engine(mesh, MODERN | dict(dropout=0.3))
+    x, y = (mine(mesh, both) for both in data(0))
+    once, twice = ours.evaluate(x, y), ours.evaluate(x, y)
+    losses = [ours.step(x, y).item() for _ in range(2)]
+    values = {name: p.detach().clone() for name, p in ours.module.named_parameters()}
+    return torch.equal(once, twice), losses, values, cuts(ours.module).keys()
+
+
+def test_dropout():
+    results = World(4).run(rest)
+    assert all(quiet for quiet, *_ in results)
+    losses = [losses for _, losses, *_ in results]
+    assert losses.count(losses[0]) == 4 and losses[0][0] != losses[0][1]
+    undropped, _ = serial(MODERN, 1)
+    assert abs(losses[0][0] - undropped[0]) > 1e-3
+    values, cut = [found for *_, found, _ in results], results[0][3]
+    assert 0 < len(cut) < len(values[0])
+    for name in values[0]:
+        assert torch.equal(values[0][name], values[2][name]) and torch.equal(
+            values[1][name], values[3][name]
+        )
+        assert torch.equal(values[0][name], values[1][name]) is (name not in cut), name
+
+
+def part_of(comm, first, then, folder):
+    """Two steps on one mesh, saved; then two on another."""
+    if then is None:
+        mesh, options = Mesh(comm, **first[0]), first[1]
+    else:
+        mesh, options = Mesh(comm, **then[0]), then[1]
+    ours = engine(mesh, seed=0 if then is None else 3, **options)
+    checkpoints = Checkpoints(folder, comm)
+    losses = []
+    if then is not None:
+        ours.load(checkpoints.latest())
+    for step in (0, 1) if then is None else (2, 3):
+        x, y = (mine(mesh, both) for both in data(step))
+        losses.append(ours.step(x, y, max_norm=CLIP).item())
+    if then is None:
+        checkpoints.save(2, ours.pieces())
+    return losses, held(ours)
+
+
+CUBE = dict(dp=2, pp=2, tp=2), dict(micro_batches=2, zero=2)
+ELSEWHERE = [({}, {}), (dict(pp=4), dict(micro_batches=3)), (dict(dp=2, tp=2), dict(zero=3))]
+
+
+def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path):
+    losses, params = serial(SHAPE, 4)
+    found = World(8).run(part_of, CUBE, None, tmp_path)
+    assert all(
+        abs(a - b) < 1e-12 for before, _ in found for a, b in zip(before, losses[:2], strict=True)
+    )
+    for then in ELSEWHERE:
+        resumed = World(ranks(then[0])).run(part_of, CUBE, then, tmp_path)
+        loss, parameter = gaps(resumed, losses[2:], params)
+        assert loss < 1e-12 and parameter < 1e-10, then
+
+
+class Run:
+    """All that a trainer keeps: dropout's random numbers, a loss scale that grows, a schedule."""
+
+    def __init__(self, comm, seed):
+        self.mesh = Mesh(comm, dp=2, pp=2)
+        self.engine = engine(
+            self.mesh,
+            LOW | dict(dropout=0.1),
+            amp="O2",
+            half=torch.float16,
+            zero=2,
+            micro_batches=2,
+            seed=seed,
+        )
+        self.engine.scaler.growth_interval = 2
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.engine.optimizer, lambda step: 1 / (1 + step)
+        )
+
+    def steps(self, *numbers):
+        losses = []
+        for number in numbers:
+            losses.append(
+                self.engine.step(
+                    *(mine(self.mesh, both) for both in data(number)), max_norm=CLIP
+                ).item()
+            )
+            self.schedule.step()
+        return losses
+
+
+def stop_and_go(comm, folder):
+    """Four steps; two, saved, and two more in a run that began otherwise: losses, and what is held, of both."""
+    whole = Run(comm, 0)
+    first = Run(comm, 0)
+    second = Run(comm, 1)
+    checkpoints, found = Checkpoints(folder, comm), []
+    set_random_state(start := random_state())
+    found.append(
+        (whole.steps(0, 1, 2, 3)[2:], held(whole.engine), whole.engine.scaler.state_dict())
+    )
+    set_random_state(start)
+    first.steps(0, 1)
+    common = {"scaler": first.engine.scaler.state_dict(), "schedule": first.schedule.state_dict()}
+    checkpoints.save(2, first.engine.pieces(), common, {"random": random_state()})
+    torch.manual_seed(77)
+    saved = checkpoints.latest()
+    second.engine.load(saved)
+    second.engine.scaler.load_state_dict(checkpoints.common(saved)["scaler"])
+    second.schedule.load_state_dict(checkpoints.common(saved)["schedule"])
+    set_random_state(checkpoints.own(saved)["random"])
+    found.append((second.steps(2, 3), held(second.engine), second.engine.scaler.state_dict()))
+    (losses, params, scale), (again, others, other) = found
+    return (
+        losses == again,
+        all(torch.equal(a, b) for (*_, a), (*_, b) in zip(params, others, strict=True)),
+        scale == other and scale["scale"] > 2**16,
+    )
+
+
+def test_stopped_and_resumed_bit_for_bit(tmp_path):
+    assert World(4).run(stop_and_go, tmp_path) == [(True, True, True)] * 4
+
+
+def mixed(comm, grid, options):
+    mesh = Mesh(comm, **grid)
+    losses = []
+    norms = []
+    ours = engine(mesh, LOW, **options)
+    for step in range(3):
+        losses.append(ours.backward(*(mine(mesh, both) for both in data(step))).item())
+        norms.append(ours.clip(CLIP).item())
+        ours.update()
+    return losses, norms, {p.dtype for p in ours.module.parameters()}, ours.scaler.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("amp", "half"),
+    [
+        ("O1", torch.bfloat16),
+        ("O2", torch.float16),
+        ("O3", torch.bfloat16),
+    ],
+)
+def test_mixed_precision(amp, half):
+    """As near to float32 as 16 bits allow, gradients too; the level's dtypes; all ranks at one scale."""
+    options, near = dict(amp=amp, half=half), 40 * torch.finfo(half).eps
+    ((expected, lengths, *_),) = World(1).run(mixed, {}, {})
+    for grid, zero in ((dict(dp=2), 3), (dict(dp=2, pp=2), 1), (dict(tp=2), 0)):
+        results = World(ranks(grid)).run(mixed, grid, options | dict(zero=zero, micro_batches=2))
+        for losses, norms, dtypes, scaler in results:
+            assert largest(abs(a - b) for a, b in zip(losses, expected, strict=True)) < near, grid
+            assert largest(abs(a / b - 1) for a, b in zip(norms, lengths, strict=True)) < near, grid
+            assert dtypes == {
+                half if amp != "O1" and not (amp == "O2" and zero == 3) else torch.float32
+            }
+            assert scaler == results[0][3] and bool(scaler) == (
+                half == torch.float16 and amp != "O3"
+            )
+
+
+def with_masters(comm, folder, before, after):
+    """Two steps at one stage of ZeRO, saved; loaded at another: the parameters, and the next losses of both."""
+    found = []
+    for zero, seed in ((before, 0), (after, 1)):
+        mesh = Mesh(comm, dp=2)
+        ours, checkpoints = (
+            engine(mesh, LOW, amp="O2", zero=zero, seed=seed),
+            Checkpoints(folder, comm),
+        )
+        if seed:
+            ours.load(checkpoints.latest())
+        for step in range(0 if seed else 2):
+            ours.step(*(mine(mesh, both) for both in data(step)))
+        if not seed:
+            checkpoints.save(2, ours.pieces())
+        values = [p.detach().clone() for p in ours.module.parameters()]
+        found.append(
+            (
+                values,
+                [
+                    ours.step(*(mine(mesh, both) for both in data(step))).item()
+                    for step in (2, 3, 4)
+                ],
+            )
+        )
+    (p, losses), (q, again) = found
+    return all(map(torch.equal, p, q)) and losses == again
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0), (2, 0), (3, 3)])
+def test_masters_at_another_stage(tmp_path, before, after):
+    assert World(2).run(with_masters, tmp_path, before, after) == [True, True]
+
+
+def frozen(comm, zero):
+    """The largest differences of losses and norms from the serial model, some parameters of which do not learn."""
+    mesh, model = Mesh(comm, dp=2, pp=2), gpt(**SHAPE)
+    for name in ("tokens.weight", "layers.1.mlp.fc.weight"):
+        model.get_parameter(name).requires_grad_(False)
+    ours = parallelize(model, mesh, adam, zero=zero, micro_batches=3)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in trained if p.dim() > 1]},
+            {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0},
+        ],
+        lr=0.01,
+        weight_decay=0.1,
+    )
+    worst = 0.0
+    for step in range(3):
+        x, y = data(step)
+        loss = next_token_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained, CLIP)
+        optimizer.step()
+        found = ours.backward(mine(mesh, x), mine(mesh, y)), ours.clip(CLIP)
+        ours.update()
+        assert norm > CLIP
+        worst = largest(
+            worst,
+            *((a - b).abs().item() for a, b in zip(found, (loss.detach(), norm), strict=True)),
+        )
+    return worst
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_frozen_parameters_and_norms(zero):
+    assert largest(World(4).run(frozen, zero)) < 1e-12
+
+
+def overflow(comm):
+    """Rank 3's gradients overflow in the second step: nobody steps, and S is halved on all."""
+    mesh = Mesh(comm, dp=2, pp=2)
+    ours = engine(mesh, LOW, amp="O2", half=torch.float16, micro_batches=2, zero=1)
+    before, after = [], []
+    for step in range(2):
+        before.append([p.detach().clone() for p in ours.module.parameters()])
+        ours.backward(*(mine(mesh, both) for both in data(step)))
+        if step and comm.rank == 3:
+            for p in ours.module.parameters():
+                p.grad = torch.full_like(p, torch.inf) if p.grad is not None else None
+        ours.update()
+        after.append(
+            [torch.equal(a, b) for a, b in zip(before[-1], ours.module.parameters(), strict=True)]
+        )
+    return [all(same) for same in after], ours.scaler.get_scale(), ours.scaler.skipped
+
+
+def test_all_ranks_skip_a_step_together():
+    assert World(4).run(overflow) == [([False, True], 2.0**15, 1)] * 4
+
+
+def compressed(comm, grid, make, steps):
+    mesh = Mesh(comm, **grid)
+    ours = engine(mesh, SHAPE | dict(tied=False), compression=make(), micro_batches=2)
+    losses = [
+        ours.step(*(mine(mesh, both) for both in data(step)), max_norm=CLIP).item()
+        for step in range(steps)
+    ]
+    return (
+        losses,
+        held(ours),
+        [p.detach().clone() for p in ours.module.parameters()],
+        ours.compression.state_dict(),
+    )
+
+
+def test_compression():
+    """The dense one changes nothing; a lossy one does, the same on all replicas."""
+    losses, params = serial(SHAPE | dict(tied=False))
+    for grid in (dict(dp=2, pp=2), dict(dp=2, tp=2)):
+        results = World(ranks(grid)).run(compressed, grid, Dense, 3)
+        assert largest(gaps([result[:2] for result in results], losses, params)) < 1e-10
+        for make in (Sign, PowerSGD):
+            lossy = World(ranks(grid)).run(compressed, grid, make, 2)
+            assert abs(lossy[0][0][1] - losses[1]) > 1e-9
+            assert all(result[0] == lossy[0][0] for result in lossy)
+            for a, b in [(0, 1), (2, 3)] if "pp" in grid else [(0, 2), (1, 3)]:
+                assert all(
+                    torch.equal(p, q) for p, q in zip(lossy[a][2], lossy[b][2], strict=True)
+                ), (grid, make)
+
+
+@pytest.mark.parametrize(
+    ("grid", "shape", "options", "words"),
+    [
+        ({}, SHAPE, dict(zero=4), r"stages 0 to 3, not 4"),
+        (
+            {},
+            SHAPE,
+            dict(recompute="some"),
+            "recompute is one of 'none', 'selective', 'full', 'stage', not 'some'",
+        ),
+        ({}, SHAPE, dict(amp="O4"), "amp is one of 'O0', 'O1', 'O2', 'O3', not 'O4'"),
+        (
+            {},
+            SHAPE,
+            dict(amp="O2"),
+            r"amp='O2' starts from parameters in float32; this model has .*float64",
+        ),
+        (
+            {},
+            SHAPE,
+            dict(recompute="selective"),
+            r"attention='explicit' again; this model's is 'sdpa'",
+        ),
+        (dict(dp=2), SHAPE, dict(compression=Dense(), zero=1), r"as ZeRO 0 has them, not ZeRO 1"),
+        (dict(pp=2), SHAPE, dict(compression=Dense()), r"on 2 of 2 stages: each would compress"),
+        (
+            dict(dp=2),
+            SHAPE,
+            dict(zero=3, chunks=2, schedule=interleaved),
+            r"tied embedding in 2 of its 2 chunks",
+        ),
+        (
+            dict(pp=2),
+            SHAPE,
+            dict(zero=3, schedule=zb_h1),
+            r"after 1 backward, and this schedule's come in 2 halves",
+        ),
+        (dict(pp=5), SHAPE, {}, r"4 layers do not make 5 stages"),
+        (dict(pp=2), SHAPE, dict(micro_batches=13), r"a batch of 12 samples does not make 13"),
+        (dict(tp=4), SHAPE, dict(sequence_parallel=True), r"6 .* do not split over 4 ranks"),
+    ],
+)
+def test_what_does_not_go_together(grid, shape, options, words):
+    def program(comm):
+        mesh = Mesh(comm, **grid)
+        return engine(mesh, shape, **options).step(*(mine(mesh, both) for both in data(0)))
+
+    with pytest.raises(ValueError, match=words):
+        World(ranks(grid)).run(program)
+
+
+def steps(comm):
+    ours = engine(Mesh(comm, dp=2), LOW | dict(layers=3, hidden=768, tied=False))
+    x = torch.zeros(512, 6, dtype=torch.long, device=comm.device)
+    for _ in range(2):  # the second has its buckets in the order of use
+        ours.step(x, x)
+
+
+def test_the_last_backward_hides_the_average(monkeypatch):
+    times, sent = [], []
+    for overlaps in (True, False):
+        if not overlaps:
+            # as if backwards came in halves
+            monkeypatch.setattr(Stages, "actions", lambda *args: ([], True))
+        world = World(
+            2, cluster=Cluster.uniform(2, 1e-6, 3e-11, Cluster.dgx_h100().device), device="meta"
+        )
+        world.run(steps)
+        times.append(world.time)
+        sent.append(world.trace.bytes_sent())
+    assert times[0] < 0.9 * times[1] and sent[0] == sent[1]
+
+
+def over_data_ranks(zero, micro_batches, schedule):
+    """Bytes that data parallelism sends in a step, over all ranks, and those of the parameters of one replica."""
+
+    def program(comm):
+        ours = engine(
+            Mesh(comm, **grid),
+            SHAPE | dict(tied=False),
+            zero=zero,
+            micro_batches=micro_batches,
+            schedule=schedule,
+        )
+        starts = []
+        for step in range(2):  # the first one tells the layouts and finds the buckets
+            ours.step(*(mine(ours.mesh, both) for both in data(step)))
+            starts.append(len(world.trace))
+        return starts
+
+    grid, world = dict(dp=2, pp=2), World(4)
+    starts = [start for rank in world.run(program) for start in rank]
+    sent = [
+        m.nbytes
+        for m in list(world.trace)[sorted(starts)[3] :]
+        if Grid(**grid).between(m.src, m.dst) == "dp"
+    ]
+    return sum(sent), sum(p.nbytes for p in gpt(**SHAPE | dict(tied=False)).parameters())
+
+
+@pytest.mark.parametrize(
+    ("zero", "schedule", "wholes"),
+    [
+        (0, gpipe, [2, 2]),
+        (1, zb_h1, [2, 2]),
+        (2, gpipe, [2, 5]),
+        (2, zb_h1, [2, 5]),
+        (3, gpipe, [3, 12]),
+    ],
+)
+def test_how_often_gradients_are_sent(zero, schedule, wholes):
+    """Times all parameters that the two data ranks send together, with 1 micro-batch and with 4, but for flags."""
+    for micro_batches, expected in zip((1, 4), wholes, strict=True):
+        sent, whole = over_data_ranks(zero, micro_batches, schedule)
+        assert abs(sent / whole - expected) < 0.2, (micro_batches, sent / whole)
+
+
+def test_what_zero_3_gathers_is_in_half():
+    sent = []
+    for amp in ("O0", "O2"):
+        world = World(2)
+        world.run(
+            lambda comm, amp: engine(Mesh(comm, dp=2), LOW, zero=3, amp=amp).step(*data(0)), amp
+        )
+        sent.append(world.trace.bytes_sent())
+    start = World(2)
+    start.run(lambda comm: engine(Mesh(comm, dp=2), LOW, zero=3) and None)
+    single, half = (total - start.trace.bytes_sent() for total in sent)
+    assert abs(half / single - 0.5) < 0.02
+
+
+def test_what_is_kept_is_computed_again():
+    """Less memory without attention's scores, and less again with the inputs of the layers alone."""
+
+    def program(comm, recompute):
+        shape = LOW | dict(hidden=48, layers=4, context=96, attention="explicit")
+        x = torch.zeros(4, 96, dtype=torch.long, device=comm.device)
+        engine(Mesh(comm), shape, recompute=recompute).step(x, x)
+
+    peaks = []
+    for recompute in ("none", "selective", "full"):
+        world = World(1, cluster=Cluster.dgx_h100(), device="meta")
+        world.run(program, recompute)
+        peaks.append(world.trace.memory[0].peak)
+    assert peaks[1] < 0.8 * peaks[0] and peaks[2] < 0.8 * peaks[1]
+
+
+def test_on_meta():
+    """The step of a model without numbers: what it sends is what the same step with numbers sends."""
+
+    def program(comm):
+        ours = engine(
+            Mesh(comm, pp=2, tp=2), LOW, amp="O2", zero=1, micro_batches=2, sequence_parallel=True
+        )
+        x = torch.zeros(BATCH // 2, 6, dtype=torch.long, device=comm.device)
+        for _ in range(2):
+            ours.step(x, x, max_norm=1.0)
+
+    sent = []
+    for device in ("cpu", "meta"):
+        world = World(4, device=device)
+        world.run(program)
+        sent.append([[world.trace.bytes_sent(link=(a, b)) for a in range(4)] for b in range(4)])
+    assert sent[0] == sent[1] and sum(map(sum, sent[0])) > 10_000
+
+
+# ------------------------------------------------------------
+# The steps of `parallelize` by themselves.
+
+
+def test_random_numbers_differ_by_stage_and_by_data_rank():
+    """And not by tensor rank: what all of a group hold, all of it drop alike."""
+
+    def program(comm):
+        mesh = Mesh(comm, dp=2, pp=2, tp=2)
+        seed_(mesh, 5)
+        return (mesh.dp.rank, mesh.pp.rank), torch.rand(4)
+
+    drawn = {}
+    for place, numbers in World(8).run(program):
+        drawn.setdefault(place, []).append(tuple(numbers.tolist()))
+    assert all(len(both) == 2 and both[0] == both[1] for both in drawn.values())
+    assert len({both[0] for both in drawn.values()}) == len(drawn) == 4

@@ -21,7 +21,7 @@ import sys
 
 import psutil
 
-MODULES = ("ipykernel_launcher", "minidist.comm.processes.server")  # that are forked
+MODULES = ("ipykernel_launcher", "minidist.comm.server")  # that are forked
 # Not pyplot: a notebook's way to draw is chosen when it is imported, and asks the notebook.
 SLOW = (
     "torch._dynamo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from minidist.comm import launch
-from tests.comm.torchdist.cases import both, calls, far
+from tests.comm.cases import both, calls, far
 
 from .world import run_tests, together
 
@@ -40,7 +40,10 @@ def ddp_and_fsdp() -> tuple[str, bool]:
                 held &= max(off) <= (0 if n == 2 else bound)
                 said = ", ".join("equal bit for bit" if x == 0 else f"{x:.1e}" for x in off)
                 rows.append(f"n={n}, {str(dtype)[6:]}, {words}: {said}")
-    return together(("\n".join(rows), held), run_tests("tests/comm/torchdist"))
+    return together(
+        ("\n".join(rows), held),
+        run_tests("tests/comm/test_torchdist.py", "tests/comm/test_processgroup.py"),
+    )
 
 
 def every_call() -> tuple[str, bool]:

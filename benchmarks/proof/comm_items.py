@@ -94,7 +94,7 @@ def _processes() -> set[str]:
     listed = subprocess.run(
         ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    return {line for line in listed if "minidist.comm.processes.server" in line}
+    return {line for line in listed if "minidist.comm.server" in line}
 
 
 def launches() -> tuple[str, bool]:

@@ -18,13 +18,11 @@ import torch.nn.functional as F
 
 from minidist.comm import World
 from minidist.models import gpt, mlp, next_token_loss
+from minidist.parallel.compress import DGC, dense_bytes, dgc_bytes
 from minidist.parallel.data import DataParallel, Sampler
 from minidist.tasks import digits, text, windows
-from minidist.train.compress import DGC
-from minidist.train.compress.cost import dense_bytes, dgc_bytes
-from minidist.train.optim import cosine
-from tests.train.compress import test_cost as counted
-from tests.train.compress import test_powersgd as beside
+from minidist.train.schedule import cosine
+from tests.parallel import test_compress
 
 from .world import run_tests, together
 
@@ -121,8 +119,8 @@ def bytes_on_the_wire() -> tuple[str, bool]:
     rows = []
     held = True
     for n in (1, 2, 3, 4):
-        found, said = counted.a_step(n, DGC(warm_up=()), LARGE, "cpu"), dgc_bytes(shapes, n)
-        dense = counted.a_step(n, None, LARGE, "cpu")
+        found, said = test_compress.a_step(n, DGC(warm_up=()), LARGE, "cpu"), dgc_bytes(shapes, n)
+        dense = test_compress.a_step(n, None, LARGE, "cpu")
         held &= (
             found == said and dense == dense_bytes(shapes, n) and (n != 2 or 400 * found <= dense)
         )
@@ -159,7 +157,9 @@ def each_part() -> tuple[str, bool]:
     held &= all(
         statistics.mean(right) - statistics.mean(some) > max(right) - min(right) for some in wrong
     )
-    tests = run_tests("tests/train/compress")
+    tests = run_tests(
+        "tests/parallel/test_compress.py", "tests/parallel/test_compress_convergence.py"
+    )
     return together(
         ("\n".join(row(f"{way}, %", accuracies) for way, accuracies in found.items()), held), tests
     )
@@ -169,7 +169,9 @@ def powersgd() -> tuple[str, bool]:
     """Item 3: parameters after 20 steps, beside torch's hook."""
     rows, held = [], True
     for n in (2, 3, 4):
-        found, exact = beside.launch(beside.beside, n, list(beside.OPTIONS), transport="gloo")[0]
+        found, exact = test_compress.launch(
+            test_compress.beside, n, list(test_compress.OPTIONS), transport="gloo"
+        )[0]
         held &= max(found.values()) < 1e-6 < exact
         rows.append(
             f"n={n}: "

@@ -8,7 +8,7 @@ from benchmarks import slow_link
 from benchmarks.hosts import left_over, missing, remove
 from benchmarks.slow_train import AT_MOST, TARGET, WAYS
 from minidist.comm import launch
-from tests.train.local_sgd import test_post_local
+from tests.parallel import test_local_sgd
 
 from .world import run_tests, together
 
@@ -23,13 +23,13 @@ def post_local() -> tuple[str, bool]:
     )
     for dtype in (torch.float64, torch.float32):
         for n in RANKS:
-            found = launch(test_post_local.all_beside, n, dtype, transport="gloo")
+            found = launch(test_local_sgd.all_beside, n, dtype, transport="gloo")
             worst = {name: max(of_rank[name] for of_rank in found) for name in found[0]}
             rows.append(
                 f"n={n}, {dtype}: " + ", ".join(f"{name} {off:.1e}" for name, off in worst.items())
             )
             held &= max(worst.values()) < 1e-6
-    return together(("\n".join(rows), held), run_tests("tests/train/local_sgd"))
+    return together(("\n".join(rows), held), run_tests("tests/parallel/test_local_sgd.py"))
 
 
 def slow() -> tuple[str, bool]:

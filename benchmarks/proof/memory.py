@@ -20,7 +20,7 @@ from tests.train.remat import test_sequential as segments
 
 from .world import lessons_of, run_tests, together
 
-LESSONS = ("07_precision", "08_remat", "09_operators", "10_zero")
+LESSONS = ("09_precision", "11_remat", "12_operators", "13_zero")
 RANKS = (1, 2, 3, 4)
 
 
@@ -88,7 +88,7 @@ def precision() -> tuple[str, bool]:
         "updates: "
         + ", ".join(f"{way} {bench_amp.off(x, late['fp32']):.2%}" for way, x in late.items())
     )
-    return together(("\n".join(rows), held), run_tests("tests/train/amp"))
+    return together(("\n".join(rows), held), run_tests("tests/train/test_amp.py"))
 
 
 def checkpoints() -> tuple[str, bool]:
@@ -108,7 +108,7 @@ def checkpoints() -> tuple[str, bool]:
             f"segments, predicted {said:,}; FLOPs {share:.3f} times"
         )
     return together(
-        ("\n".join(rows), held), run_tests("tests/train/remat", "tests/train/accumulate")
+        ("\n".join(rows), held), run_tests("tests/train/remat", "tests/parallel/test_accumulate.py")
     )
 
 

@@ -21,7 +21,7 @@ def errors() -> tuple[str, bool]:
 
 def kernel_interrupts() -> tuple[str, bool]:
     """Item 11 with real signals, and in a kernel."""
-    return run_tests("tests/comm/world/test_interrupt.py")
+    return run_tests("tests/comm/test_world.py")
 
 
 ITEMS = {

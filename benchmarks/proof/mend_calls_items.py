@@ -92,7 +92,7 @@ def sentences() -> tuple[str, bool]:
             and not any("ValueError" in line for line in lines)
         )
         rows.append(f"{flags}: {len(ours)} of {len(lines)} lines")
-    checkpoints, well = run_tests("tests/train/checkpoint/test_checkpoints.py")
+    checkpoints, well = run_tests("tests/checkpoint/test_checkpoints.py")
     return (
         f"sentences of ours, the rest is torchrun's report: {'; '.join(rows)}; folders: {checkpoints}",
         held and well,

@@ -26,7 +26,7 @@ def asleep(comm):
 
 def two_hosts() -> tuple[str, bool]:
     """Of item 12: hosts whose names stand for loopback, over gloo."""
-    return run_tests("tests/comm/torchdist/test_interface.py")
+    return run_tests("tests/comm/test_torchdist.py")
 
 
 def killed() -> tuple[str, bool]:

@@ -13,8 +13,8 @@ from tests.comm.test_posted_order import (
     random_program,
 )
 from tests.comm.test_posted_order import random_programs as several
-from tests.comm.world.test_interrupt import interrupted
-from tests.comm.world.test_posted import hangs
+from tests.comm.test_wires import hangs
+from tests.comm.test_world import interrupted_interrupt
 
 
 def in_world(program, n, *args, timeout):
@@ -65,7 +65,7 @@ def interrupts() -> tuple[str, bool]:
     rows, held = [], True
     programs = ("computes", "talks", "in_a_lane", "sleeps")
     for depth in (1, 2, 3):
-        found = interrupted([(depth, what) for what in programs])
+        found = interrupted_interrupt([(depth, what) for what in programs])
         for what, (took, threads, later, right) in zip(programs, found, strict=True):
             held &= took < 1 and later == [] and right and (what == "sleeps" or threads == [])
         took = ", ".join(

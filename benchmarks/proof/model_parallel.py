@@ -12,31 +12,34 @@ from minidist.parallel.tensor import layer_bytes
 from minidist.parallel.vocab import vocab_cross_entropy
 from minidist.study.bubbles import bubble_table, published_bubbles
 from tests.largest import largest
+from tests.parallel import tensor_cases as tensors
+from tests.parallel import test_tensor as kept
+from tests.parallel import test_tensor as layers
+from tests.parallel import test_vocab as losses
 from tests.parallel.pipeline import cases as pipelines
-from tests.parallel.tensor import cases as tensors
-from tests.parallel.tensor import test_layer as layers
-from tests.parallel.tensor import test_memory as kept
-from tests.parallel.vocab import test_cross_entropy as losses
 
 from .world import lessons_of, run_tests, together
 
-LESSONS = ("11_tensor", "12_vocabulary", "13_pipelines", "14_pipedream")
+LESSONS = ("14_tensor", "15_vocabulary", "16_pipelines", "18_pipedream")
 
 
 def tensor() -> tuple[str, bool]:
     """Item 1: a tensor-parallel transformer layer against the serial one, its bytes against the formula."""
     rows, held = [], True
-    serial = layers.oracle("heads")
+    serial = layers.oracle_layer("heads")
     for n in (1, 2, 3, 4):
-        for split, options in layers.SPLITS.items():
+        for split, options in layers.LAYER_SPLITS.items():
 
             def program(comm, options=options):
                 return tensors.found(
-                    layers.layers(comm, "heads", **options), tensors.batch(), comm, bool(options)
+                    layers.layers_layer(comm, "heads", **options),
+                    tensors.batch(),
+                    comm,
+                    bool(options),
                 )
 
             def alone(comm, options=options):
-                block = layers.layers(comm, "heads", 1, **options)[0]
+                block = layers.layers_layer(comm, "heads", 1, **options)[0]
                 tokens = tensors.TOKENS // (comm.size if options else 1)
                 block(
                     torch.ones(2, tokens, tensors.HIDDEN, dtype=torch.float64, requires_grad=True)
@@ -57,7 +60,7 @@ def tensor() -> tuple[str, bool]:
         f"{kept.kept(n, True):,}, regathered {kept.kept(n, True, True):,} B"
         for n in (2, 3, 4)
     ]
-    return together(("\n".join(rows), held), run_tests("tests/parallel/tensor"))
+    return together(("\n".join(rows), held), run_tests("tests/parallel/test_tensor.py"))
 
 
 def vocabulary() -> tuple[str, bool]:
@@ -66,7 +69,7 @@ def vocabulary() -> tuple[str, bool]:
     for n in (3, 4):
         logits, targets = losses.tokens(50_257, (9,))
         results = World(n).run(losses.on_part, vocab_cross_entropy, logits, targets)
-        off = losses.worst(results, losses.serial(logits, targets))
+        off = losses.worst_cross_entropy(results, losses.serial_cross_entropy(logits, targets))
         sent = [
             World(n)
             .run(losses.on_part, vocab_cross_entropy, *losses.tokens(V, (9,)))
@@ -77,7 +80,7 @@ def vocabulary() -> tuple[str, bool]:
         rows.append(
             f"n={n}: value and gradient off by {off:.0e}; bytes sent by rank 0 with V, 2V: {sent}"
         )
-    return together(("\n".join(rows), held), run_tests("tests/parallel/vocab"))
+    return together(("\n".join(rows), held), run_tests("tests/parallel/test_vocab.py"))
 
 
 def schedules() -> tuple[str, bool]:
@@ -139,7 +142,7 @@ def bubbles() -> tuple[str, bool]:
 
 def pipedream() -> tuple[str, bool]:
     """Item 5: with stashing every gradient is that of the weights its forward used; without, it is not."""
-    return run_tests("tests/parallel/pipedream")
+    return run_tests("tests/parallel/test_pipedream.py")
 
 
 def ratios() -> tuple[str, bool]:

@@ -19,7 +19,7 @@ from tests.test_parallelize import CASES, STEPS
 
 from .world import ROOT, run_tests
 
-OVER = "tests/comm/torchdist/test_over_nccl.py"
+OVER = "tests/comm/test_over_nccl.py"
 
 
 def harness(*names: str) -> tuple[str, bool]:
@@ -124,9 +124,10 @@ def techniques() -> tuple[str, bool]:
         "2",
         "-p",
         "no:cacheprovider",
+        "--full",
         "tests/nccl",
     ]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "MINIDIST_FULL": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     closing = re.findall(r"\d+ (?:passed|failed)[^\n]*", run.stdout)
     if run.returncode:
@@ -152,7 +153,7 @@ ITEMS = {
     ),
     "B3a lanes are streams": lambda: shown(
         "a lane is a thread, whose work is on the default stream",
-        "tests/comm/torchdist/test_streams.py",
+        "tests/comm/test_nccl.py",
     ),
     "B3b data 2 × tensor 2, each ZeRO stage ten times": repeated,
     "B4 saves during training": lambda: rows(
@@ -176,7 +177,7 @@ ITEMS = {
     "B10 a group of GPUs under gloo; random numbers; MFU": lambda: shown(
         "lanes over gloo; an error where the number of GPUs differs; a product that is too small",
         f"{OVER}::test_a_group_of_gpus_alone_under_a_group_of_gloo",
-        "tests/train/checkpoint/test_random.py",
+        "tests/checkpoint/test_random.py",
         "tests/study/test_speed.py",
     ),
     "B11 no needless wait of the host": lambda: rows(

@@ -6,7 +6,7 @@ import statistics
 
 from benchmarks import optim as bench_optim
 from minidist.comm import World
-from tests.train.optim import cases, test_sharded, test_steps
+from tests.train import optim_cases, test_optim
 
 from .world import run_tests, together
 
@@ -16,38 +16,43 @@ RANKS = (1, 2, 3, 4)
 def optimizers() -> tuple[str, bool]:
     """Issue 6, item 4: SGD, LARS, AdamW, LAMB against references, after every step; sharded against unsharded."""
     found = {
-        f"{ours.__name__} to torch.optim's, {how}": test_steps.off_torch(ours, theirs, how)
-        for ours, theirs, how in test_steps.TORCH
+        f"{ours.__name__} to torch.optim's, {how}": test_optim.off_torch(ours, theirs, how)
+        for ours, theirs, how in test_optim.TORCH
     }
     found |= {
-        f"{name} to its paper's algorithm": test_steps.off_paper(name) for name in test_steps.PAPERS
+        f"{name} to its paper's algorithm": test_optim.off_paper(name) for name in test_optim.PAPERS
     }
-    oracle = {name: cases.serial(name) for name in cases.OPTIMIZERS}
+    oracle = {name: optim_cases.serial(name) for name in optim_cases.OPTIMIZERS}
     for n in RANKS:
-        results = World(n).run(test_sharded.everything)
+        results = World(n).run(test_optim.everything)
         found |= {
             f"{name}, ZeRO {stage}, n={n}, to unsharded": max(
-                cases.far(x[name, stage], oracle[name]) for x in results
+                optim_cases.far(x[name, stage], oracle[name]) for x in results
             )
             for name, stage in results[0]
         }
-        for cls, how in test_sharded.TENSOR:
+        for cls, how in test_optim.TENSOR:
             expected, results = (
-                test_sharded.whole(cls, how),
-                World(n).run(test_sharded.tensor, cls, how),
+                test_optim.whole(cls, how),
+                World(n).run(test_optim.tensor, cls, how),
             )
-            off = max(cases.far(x, expected) for x in results)
+            off = max(optim_cases.far(x, expected) for x in results)
             found[f"{cls.__name__}, tensor parallel, n={n}, to unsharded"] = off
     rows = [
         "largest difference of a parameter; to references |a − b|/(1 + |b|), after any of 12 steps"
     ]
     rows += [f"{name}: {off:.1e}" for name, off in found.items()]
     held = all(off < 1e-12 for off in found.values())
-    return together(("\n".join(rows), held), run_tests("tests/train/optim"))
+    return together(
+        ("\n".join(rows), held),
+        run_tests(
+            "tests/train/test_optim.py", "tests/train/test_norm.py", "tests/train/test_schedule.py"
+        ),
+    )
 
 
 def large_batches() -> tuple[str, bool]:
-    """For lesson 17: wrong variants fail on the same task by more than the spread of five seeds; steps by batch."""
+    """For lesson 25: wrong variants fail on the same task by more than the spread of five seeds; steps by batch."""
     found = bench_optim.table()
     rows = [f"{name}: {' '.join(f'{x:.1f}' for x in seeds)}" for name, seeds in found.items()]
     pairs = [

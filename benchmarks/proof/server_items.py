@@ -9,8 +9,8 @@ from minidist.models import mlp
 from minidist.parallel.server import Partition, most_stale
 from tests.largest import largest
 from tests.parallel.cases import difference
-from tests.parallel.server.cases import equal, serial, train
-from tests.parallel.server.test_serving import DEVICE, passed
+from tests.parallel.server_cases import equal, serial, train
+from tests.parallel.test_server import DEVICE, passed
 
 from .world import run_tests, together
 
@@ -20,7 +20,11 @@ ROLES = ((1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (2, 3), (5, 4))  # workers, ser
 def server() -> tuple[str, bool]:
     """Item 1: synchronous bit for bit, asynchronous repeated, the bound kept, servers equally full; and the tests."""
     return together(
-        synchronous(), asynchronous(), bounded(), balanced(), run_tests("tests/parallel/server")
+        synchronous(),
+        asynchronous(),
+        bounded(),
+        balanced(),
+        run_tests("tests/parallel/test_server.py"),
     )
 
 

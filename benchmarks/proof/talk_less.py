@@ -8,7 +8,7 @@ from .optim_items import large_batches, optimizers
 from .server_items import server
 from .world import lessons_of
 
-LESSONS = ("06_server", "16_talk_less", "17_large_batches")
+LESSONS = ("08_server", "23_compress", "25_large_batches")
 
 
 def lessons() -> tuple[str, bool]:

@@ -7,7 +7,7 @@ from .foundation import fresh_clone
 from .whole_items import grids, kills, planner, regrid, text, two_hosts
 from .world import lessons_of
 
-LESSONS = ("15_hybrid", "18_survive", "19_capstone")
+LESSONS = ("19_hybrid", "26_survive", "28_capstone")
 
 
 def lessons() -> tuple[str, bool]:

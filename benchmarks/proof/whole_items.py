@@ -13,10 +13,9 @@ from benchmarks import two_hosts as pair
 from benchmarks.hosts import left_over, missing, remove
 from benchmarks.prose import prose
 from benchmarks.trainer import by_torchrun, flags, killed, trained
+from minidist.checkpoint import manifest
 from minidist.comm import launch
-from minidist.study.plan import errors
-from minidist.study.plan.runs import TABLES
-from minidist.train.checkpoint import manifest
+from minidist.study.plan import TABLES, errors
 from tests.largest import largest
 
 SMALL = [

@@ -19,7 +19,7 @@ from tests.comm import nets
 from .foundation import bank_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LESSONS = ("01_walls", "03_topology", "05_buckets")
+LESSONS = ("01_walls", "03_topology", "06_buckets")
 GIB, MIB = 1 << 30, 1 << 20
 
 # A process of its own, whose memory is this run's only: ranks, bytes, metered or not.
@@ -28,7 +28,7 @@ import resource, sys, time, torch
 from dataclasses import replace
 from minidist.collectives import all_reduce_, seconds
 from minidist.comm import Cluster, World
-from minidist.comm.cluster.presets import H100
+from minidist.comm.cluster import H100
 
 torch.set_num_threads(1)
 n, nbytes, meter = map(int, sys.argv[1:])
@@ -120,9 +120,9 @@ def topologies() -> tuple[str, bool]:
 
 
 def run_tests(*names: str) -> tuple[str, bool]:
-    """Run tests, show how each ended."""
+    """Run tests at their full size, show how each ended."""
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
+        [sys.executable, "-m", "pytest", "--full", "-q", "-rA", "-p", "no:cacheprovider", *names],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -185,12 +185,7 @@ def meter() -> tuple[str, bool]:
         rows.append(
             f"peak of a step, {net.__name__}: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,} B"
         )
-    names = (
-        "comm/charge/test_flops",
-        "comm/charge/test_ledger",
-        "comm/charge/test_charge",
-        "comm/world/test_meter",
-    )
+    names = ("comm/test_meter",)
     tests = [run_tests(f"tests/{name}.py") for name in (*names, "study/memory/test_saved")]
     return together(("\n".join(rows), held), *tests)
 

@@ -242,7 +242,7 @@ memory_timeline(transformer, title="One layer of GPT-3")
 # %% [markdown]
 # Here the model states are most of it, and gradients come faster than activations go: the peak has moved into the
 # backward. Model states are matrices, and matrices split well: give half of the columns to each of
-# two cards, and each does half of the work (lesson 11). The pixels of an image need their neighbours, and split badly.
+# two cards, and each does half of the work (lesson 14). The pixels of an image need their neighbours, and split badly.
 # It is one reason why language models could grow a thousandfold.
 
 
@@ -307,7 +307,7 @@ study.table(
 # model states it saves nothing. So 1.5 billion parameters need 24 GB, and GPT-3's 175 billion 2.8 TB.
 #
 # And the question? 32 GB over 16 bytes: 2 billion parameters, and then nothing else. With all else beside them, the
-# authors of ZeRO (a paper of 2020; lesson 10) measured how many they could train.
+# authors of ZeRO (a paper of 2020; lesson 13) measured how many they could train.
 
 # %%
 [measured] = [
@@ -402,7 +402,7 @@ memory.listing(
 )
 
 # %% [markdown]
-# Three entries, and each alone is a good part of the card, or more. (Lesson 08 lowers the second: it throws activations
+# Three entries, and each alone is a good part of the card, or more. (Lesson 11 lowers the second: it throws activations
 # away, and computes them again.)
 #
 # ## Break it: out of memory, with more than a third free
@@ -571,9 +571,9 @@ study.bars(used, unit="%", title="Utilization, as the authors of PaLM report it"
 # %% [markdown]
 # One works against the wall on three levels:
 #
-# - **operators**: fewer and larger ones, nearer to the data (lesson 09);
-# - **graphs**: the same work in a better order, fused, overlapped with messages (05, 09);
-# - **the task**: which work on which card, and how much memory for how much time (08, 13, 15, 18).
+# - **operators**: fewer and larger ones, nearer to the data (lesson 12);
+# - **graphs**: the same work in a better order, fused, overlapped with messages (06, 12);
+# - **the task**: which work on which card, and how much memory for how much time (11, 16, 19, 26).
 #
 # ## Four ranks
 #
@@ -599,8 +599,8 @@ study.table(
 )
 
 # %% [markdown]
-# The activations fall with n. The model states do not: a copy is a copy. Data parallelism (lesson 04) breaks the
-# compute wall, not the memory wall. To share the states out is what lesson 10 will change.
+# The activations fall with n. The model states do not: a copy is a copy. Data parallelism (lesson 05) breaks the
+# compute wall, not the memory wall. To share the states out is what lesson 13 will change.
 #
 # The same program, in four real processes of this machine:
 

@@ -580,7 +580,7 @@ except ValueError as why:
 # half receives straight into place.
 #
 # All-reduce is its two halves, one after the other: `all_gather(reduce_scatter(x))` equals `all_reduce_(x)`,
-# bit for bit. ZeRO, in lesson 10, lives on this.
+# bit for bit. ZeRO, in lesson 13, lives on this.
 
 # %%
 from minidist.collectives import ring
@@ -669,8 +669,8 @@ study.table(rows, ["", *three], title="Bytes sent, counted in three runs of one 
 # program waits: nobody's values stand still for them.
 
 # %%
-from minidist.comm.torchdist.grouped import GroupedWork, start_together
-from minidist.comm.torchdist.torchwork import TorchWork
+from minidist.comm.torchdist import GroupedWork, start_together
+from minidist.comm.torchdist import TorchWork
 
 display(study.source(from_env, docstring=False))
 display(

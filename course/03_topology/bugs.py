@@ -840,9 +840,9 @@ def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
         cell='''
 def all_reduce_seconds(algorithm, n, nbytes, alpha, beta):
     """Seconds of an all-reduce of nbytes on n ranks."""
-    from minidist.collectives import cost
+    from minidist.collectives import verbs
 
-    return cost.seconds("all_reduce", algorithm, n, nbytes, alpha, beta)
+    return verbs.seconds("all_reduce", algorithm, n, nbytes, alpha, beta)
 ''',
     ),
     Bug(

@@ -24,7 +24,7 @@ import torch
 from IPython.display import display
 
 from minidist import study
-from minidist.collectives import all_reduce_, bandwidth, cost
+from minidist.collectives import all_reduce_, bandwidth, verbs
 from minidist.comm import World, launch
 from minidist.comm.cluster import Cluster
 
@@ -291,7 +291,7 @@ study.tree(
 algorithms = ["ring", "tree", "halving_doubling", "double_tree"]
 some, sizes = [10**4, 10**5, 10**6, 10**7], fine[::3]
 lines = {
-    a: (sizes, [cost.seconds("all_reduce", a, 64, N, ALPHA, BETA) for N in sizes])
+    a: (sizes, [verbs.seconds("all_reduce", a, 64, N, ALPHA, BETA) for N in sizes])
     for a in algorithms
 }
 points = {"double_tree": (some, [run("double_tree", 64, N).time for N in some])}
@@ -444,7 +444,7 @@ halving = "halving_doubling"  # both inside nodes of 8 and between them
 three = {"ring": "ring", "tree": "tree", "hierarchical": Hierarchical(halving, halving, 8)}
 N, ns = 16 * MB, [8 * 2**k for k in range(8)]
 lines = {
-    name: (ns, [cost.predict(links(n), "all_reduce", N, algorithm) for n in ns])
+    name: (ns, [verbs.predict(links(n), "all_reduce", N, algorithm) for n in ns])
     for name, algorithm in three.items()
 }
 
@@ -659,11 +659,11 @@ study.bars(
 # %%
 from minidist.collectives import tree
 
-display(study.source(tree.broadcast, docstring=False), study.source(cost.fastest))
+display(study.source(tree.broadcast, docstring=False), study.source(verbs.fastest))
 
 
 def chosen(net, N):
-    best = cost.fastest(net, "all_reduce", N)
+    best = verbs.fastest(net, "all_reduce", N)
     return best if isinstance(best, str) else f"hierarchical, {best.outer}"
 
 

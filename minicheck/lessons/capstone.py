@@ -1,4 +1,4 @@
-"""The exercises of lesson 19, Capstone: a ring, a future, flat shards and a hook, under PyTorch's own DDP and FSDP2."""
+"""The exercises of lesson 28, Capstone: a ring, a future, flat shards and a hook, under PyTorch's own DDP and FSDP2."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from minidist.comm.base import Comm
-from minidist.comm.torchdist import CommGroup
-from minidist.comm.world.world import WorldComm
+from minidist.comm.processgroup import CommGroup
+from minidist.comm.wires import WorldComm
 
 from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, near, same, unchanged, who
 from ..guard import ask
@@ -114,11 +114,17 @@ def _ready(comm: Comm, future):
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 19 that PyTorch's DDP itself examines: the ring below it, and the hook in place of it.
+# The exercises of lesson 28 that PyTorch's DDP itself examines: the ring below it, and the hook in place of it.
 
 
 ORACLE = "minicheck.oracles.capstone"
-FORBIDDEN = ("minidist.collectives", "minidist.parallel", "minidist.train", ORACLE)
+FORBIDDEN = (
+    "minidist.collectives",
+    "minidist.parallel",
+    "minidist.train",
+    "minidist.checkpoint",
+    ORACLE,
+)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int32, torch.int64)
 # Ranks, numbers (None: drawn) and reduction; the dtypes take turns.
 ASKED = (
@@ -320,7 +326,7 @@ def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
 class MeanHook(Exam):
     name = "mean_hook"
     right = "PyTorch's DDP with your hook, on 1 to 4 ranks, several buckets: three steps, equal to one rank's."
-    forbidden = ("minidist.parallel", "minidist.train", ORACLE)
+    forbidden = ("minidist.parallel", "minidist.train", "minidist.checkpoint", ORACLE)
     step = 10.0
     cases = tuple(Case(n, f"PyTorch's DDP on {n} rank{'s' * (n > 1)}") for n in (3, 2, 4, 1))
     processes = (Case(2, "PyTorch's DDP in 2 real processes"),)
@@ -362,7 +368,7 @@ def mean_hook(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 about time: a call that returns at once, and a future that is ready when the job is.
+# The exercise of lesson 28 about time: a call that returns at once, and a future that is ready when the job is.
 
 
 POLLS = 60
@@ -378,7 +384,7 @@ class Later(Exam):
         "2 to 4 ranks, two jobs at a time: back at once, ready when the sum is there, never before; errors "
         "arrive; 2 processes."
     )
-    forbidden = (*FORBIDDEN, "minidist.comm.torchdist")
+    forbidden = (*FORBIDDEN, "minidist.comm.torchdist", "minidist.comm.processgroup")
     cases = tuple(
         Case(n, f"n = {n}, two calls, {what}", fails)
         for n in (2, 3, 4)
@@ -530,7 +536,7 @@ def later(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 19 about flat shards: what FSDP2 asks of a group, parameters together and gradients apart.
+# The exercises of lesson 28 about flat shards: what FSDP2 asks of a group, parameters together and gradients apart.
 
 
 LENGTHS = ((3, 4), (3, 1), (3, 0), (2, 5), (4, 3), (1, 6), (5, 2))
@@ -697,7 +703,7 @@ def reduce_single(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 in which numbers are foretold: what a step of DDP and of FSDP2 sends over a ring.
+# The exercise of lesson 28 in which numbers are foretold: what a step of DDP and of FSDP2 sends over a ring.
 
 
 class PredictCapstone(Prediction):

@@ -1,4 +1,4 @@
-"""The exercises of lesson 16, Talk less: compressed gradients, sparse averages, local steps, an adaptive period."""
+"""The exercises of lesson 23, Talk less: compressed gradients, sparse averages, local steps, an adaptive period."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..oracles import compress as oracle
 from .predictions import ALL, HALF, NUMBERS, Prediction
 
 # ------------------------------------------------------------
-# The exercises of lesson 16 about sparse gradients: what a rank sends and keeps, and the mean of what all have sent.
+# The exercises of lesson 23 about sparse gradients: what a rank sends and keeps, and the mean of what all have sent.
 #
 # Looked at: what is sent and kept over several steps, arguments, bytes on the wire.
 
@@ -21,6 +21,7 @@ from .predictions import ALL, HALF, NUMBERS, Prediction
 FORBIDDEN = (
     "minidist.parallel",
     "minidist.train",
+    "minidist.checkpoint",
     "minidist.study",
     "minicheck.oracles.compress",
 )
@@ -259,7 +260,7 @@ def sparse_mean(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 16 about local steps: when ranks meet, and how often they should.
+# The exercises of lesson 23 about local steps: when ranks meet, and how often they should.
 #
 # Looked at: the parameters before each step, the end, which must be equal bit for bit, messages and bytes.
 
@@ -465,14 +466,14 @@ def next_period(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 16 in which numbers are foretold: bytes of each way to talk less, and when it pays.
+# The exercise of lesson 23 in which numbers are foretold: bytes of each way to talk less, and when it pays.
 
 
-class PredictTalkLess(Prediction):
-    name = "predict_talk_less"
+class PredictCompress(Prediction):
+    name = "predict_compress"
 
 
-def talk_less_slips(
+def compress_slips(
     n: int, psi: float, share: float, H: int, steps: int, side: int, rank: int, speed: float
 ) -> tuple[dict, dict]:
     """Bytes of a rank in a step: dense, sparse, 16 bits; of a run of Local SGD; numbers of two thin matrices; seconds
@@ -536,18 +537,18 @@ def talk_less_slips(
     return values, slips
 
 
-def predict_talk_less(dense, sparse, half, local, thin, seconds, crossing) -> None:
+def predict_compress(dense, sparse, half, local, thin, seconds, crossing) -> None:
     """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
     1,000 at rank 4, a link of 100 Mbit/s."""
-    values, slips = talk_less_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
-    exam = PredictTalkLess(
+    values, slips = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+    exam = PredictCompress(
         list(values), values, slips, "Bytes, numbers, seconds and ranks, within 1 %."
     )
     ask(exam, dense, sparse, half, local, thin, seconds, crossing)
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 16 with a bug: signs, scaled, with error feedback; what must each rank keep?
+# The exercise of lesson 23 with a bug: signs, scaled, with error feedback; what must each rank keep?
 #
 # Looked at: averages and errors over several steps, bytes.
 

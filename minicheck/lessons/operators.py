@@ -1,4 +1,4 @@
-"""Graders of lesson 09: operators and graphs.
+"""Graders of lesson 12: operators and graphs.
 
 `oracle` has the right numbers, and those of mistakes; `seen` counts what an answer makes, keeps and multiplies.
 """
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from minidist.comm.base import Comm
-from minidist.comm.charge.flops import operator, tensors
+from minidist.comm.costs import operator, tensors
 
 from ..exam import Case, Exam, Other, Wrong, kind_of, near
 from ..guard import ask
@@ -31,9 +31,10 @@ from .predictions import NUMBERS, Prediction
 FORBIDDEN = (
     "minidist.study",
     "minidist.train",
+    "minidist.checkpoint",
     "minidist.parallel",
     "minicheck.oracles.operators",
-    "minidist.comm.charge.charge",
+    "minidist.comm.charge",
 )
 
 
@@ -271,7 +272,7 @@ def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 09 about numbers of operators: their time on a device, and what fusion saves.
+# The exercises of lesson 12 about numbers of operators: their time on a device, and what fusion saves.
 
 
 WALLS = ("launch", "memory", "compute")
@@ -440,7 +441,7 @@ def fused(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about a backward of one's own: bias and GELU, nothing kept but what was given.
+# The exercise of lesson 12 about a backward of one's own: bias and GELU, nothing kept but what was given.
 
 
 GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
@@ -516,7 +517,7 @@ def bias_gelu(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 09 about softmax in parts: its two numbers, and attention in tiles.
+# The exercises of lesson 12 about softmax in parts: its two numbers, and attention in tiles.
 
 
 SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
@@ -700,7 +701,7 @@ def attention(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about a flat buffer: parameters and gradients as views, a step as one operator.
+# The exercise of lesson 12 about a flat buffer: parameters and gradients as views, a step as one operator.
 
 
 RATE = 0.1
@@ -891,7 +892,7 @@ def flatten(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about numbers: launches, bytes and memory, foretold.
+# The exercise of lesson 12 about numbers: launches, bytes and memory, foretold.
 
 
 class PredictOperators(Prediction):

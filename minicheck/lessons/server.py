@@ -1,4 +1,4 @@
-"""Graders of lesson 06: parameters on servers, synchronous, asynchronous, and with bounded staleness.
+"""Graders of lesson 08: parameters on servers, synchronous, asynchronous, and with bounded staleness.
 
 `work` holds the gradients, which take time on the clock of a World, and `replay` what may follow from what.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster, Device
-from minidist.comm.world.world import World
+from minidist.comm.world import World
 
 from ..exam import Case, Exam, Outcome, Wrong, alike, kind_of, near
 from ..guard import ask
@@ -20,7 +20,7 @@ from ..oracles.server import as_they_come, in_step, owners
 from .predictions import HALF, Prediction
 
 # ------------------------------------------------------------
-# What workers compute in lesson 06's exercises: a gradient that betrays its rank, its step and its weights.
+# What workers compute in lesson 08's exercises: a gradient that betrays its rank, its step and its weights.
 #
 # g = scale·w + offset, with numbers drawn for each rank and step. It takes time on the clock of a World, by a product of
 # two vectors; nothing else does but messages.
@@ -210,7 +210,7 @@ def _allowed(
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 06 about the partition: which server holds which numbers.
+# The exercise of lesson 08 about the partition: which server holds which numbers.
 
 
 class Pieces(Exam):
@@ -341,7 +341,7 @@ def pieces(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 06 about the synchronous server: several of them, in step, both ways at once.
+# The exercise of lesson 08 about the synchronous server: several of them, in step, both ways at once.
 
 
 ROUNDS_BETA = (
@@ -525,7 +525,7 @@ def synchronous(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 06 in which a push is a step of its own: asynchronous, bounded, and with workers that leave.
+# The exercises of lesson 08 in which a push is a step of its own: asynchronous, bounded, and with workers that leave.
 #
 # The order of the updates is the answer's to say; what follows from it is replayed, see `replay`.
 
@@ -711,7 +711,7 @@ def leavers(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 06 about its figures: a server's wire, several servers, staleness and what it costs.
+# The exercise of lesson 08 about its figures: a server's wire, several servers, staleness and what it costs.
 
 
 MILLI = "In seconds."

@@ -1,4 +1,4 @@
-"""The exercises of lesson 18, Survive and plan: how often to save, a save that a power cut cannot spoil, what is found
+"""The exercises of lesson 26, Survive and plan: how often to save, a save that a power cut cannot spoil, what is found
 again, a part of a tensor out of other parts, and the numbers of a real run."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minidist.comm.base import Comm
-from minidist.comm.world.world import World
+from minidist.comm.world import World
 
 from ..exam import Case, Exam, Other, Outcome, Wrong, alike, equal_to, shown
 from ..guard import ask
@@ -127,7 +127,7 @@ DAMAGE |= {
 
 
 # ------------------------------------------------------------
-# A disk in memory that can lose its power behind any call: what the exercises of lesson 18 save on.
+# A disk in memory that can lose its power behind any call: what the exercises of lesson 26 save on.
 #
 #     write    the bytes are in a cache: a power cut leaves all of them, a part, or none
 #     sync     now they are on the disk
@@ -261,11 +261,17 @@ def said(log: list, calls: int) -> str:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 about time: how often to save, and what failures then cost.
+# The exercise of lesson 26 about time: how often to save, and what failures then cost.
 
 
 ORACLE = "minicheck.oracles.survive"
-FORBIDDEN = ("minidist.train", "minidist.collectives", "minidist.parallel", ORACLE)
+FORBIDDEN = (
+    "minidist.train",
+    "minidist.checkpoint",
+    "minidist.collectives",
+    "minidist.parallel",
+    ORACLE,
+)
 
 
 class SaveEvery(Exam):
@@ -343,7 +349,7 @@ def save_every(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 about saving: every rank its part, the manifest last, and a power cut behind every call.
+# The exercise of lesson 26 about saving: every rank its part, the manifest last, and a power cut behind every call.
 #
 # What the ranks did to the disk is written down, call by call; here it is done again, up to each call, then the power is
 # cut: of what was not synced all, a half, or nothing is left. Whatever is found then must be the checkpoint that was
@@ -561,7 +567,7 @@ def save_parts(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 about finding: the newest checkpoint that is whole, and why the others are not used.
+# The exercise of lesson 26 about finding: the newest checkpoint that is whole, and why the others are not used.
 
 
 class Newest(Exam):
@@ -699,7 +705,7 @@ def newest(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 about resharding: a part of a matrix, put together from the parts that were saved.
+# The exercise of lesson 26 about resharding: a part of a matrix, put together from the parts that were saved.
 
 
 Box = tuple[tuple[int, int], tuple[int, int]]  # rows, columns
@@ -891,7 +897,7 @@ def load_box(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 in which numbers are foretold: the checkpoint, the failures and the cost of a real run.
+# The exercise of lesson 26 in which numbers are foretold: the checkpoint, the failures and the cost of a real run.
 
 
 class PredictSurvive(Prediction):

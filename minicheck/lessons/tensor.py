@@ -1,4 +1,4 @@
-"""The exercises of lesson 11, Tensor parallel."""
+"""The exercises of lesson 14, Tensor parallel."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def first(got: Tensor, looks: dict[str, Tensor], rule: str) -> str:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 11 about f and g, the two conjugate operators.
+# The exercises of lesson 14 about f and g, the two conjugate operators.
 
 
 OPERATORS_RANKS = (2, 3, 1, 4)
@@ -251,7 +251,7 @@ def reduce_from(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 11 about split layers: a linear layer by rows, and an MLP with one all-reduce each way.
+# The exercises of lesson 14 about split layers: a linear layer by rows, and an MLP with one all-reduce each way.
 
 
 LAYERS_RANKS = (2, 3, 4, 1)
@@ -441,13 +441,13 @@ def mlp(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 about taking a fused qkv weight apart by heads.
+# The exercise of lesson 14 about taking a fused qkv weight apart by heads.
 
 
 class MyHeads(Exam):
     name = "my_heads"
     right = "n = 1…6, 1 to 4 heads a rank, weights and biases; uneven ones refused; then 3 real processes."
-    forbidden = FORBIDDEN
+    forbidden = (*FORBIDDEN, "minidist.cut")
     cases = tuple(
         Case(n, f"n = {n}, {heads} heads of size {size}{', a bias' * bias}", (heads, size, bias))
         for n, heads, size, bias in (
@@ -564,7 +564,7 @@ def my_heads(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 11 about a split sequence: the two halves of an all-reduce as operators, and a norm.
+# The exercises of lesson 14 about a split sequence: the two halves of an all-reduce as operators, and a norm.
 
 
 class SequencePair(Through):
@@ -740,7 +740,7 @@ def sequence_norm(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 about numbers: what a tensor-parallel layer sends and holds.
+# The exercise of lesson 14 about numbers: what a tensor-parallel layer sends and holds.
 
 
 class PredictTensor(Prediction):

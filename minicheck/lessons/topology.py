@@ -12,7 +12,7 @@ from minidist.collectives import all_reduce_
 from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster
 from minidist.comm.trace import Message, Trace
-from minidist.comm.world.world import World
+from minidist.comm.world import World
 
 from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, kind_of, same, who
 from ..guard import ask

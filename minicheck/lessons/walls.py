@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from minidist.comm.base import Comm
-from minidist.comm.charge.charge import Charge
-from minidist.comm.charge.ledger import Ledger
-from minidist.comm.charge.watch import Watch
+from minidist.comm.charge import Charge, Watch
+from minidist.comm.costs import Ledger
 from minidist.models import mlp
 
 from ..exam import UNKNOWN, Case, Exam, Wrong, kind_of
@@ -848,8 +847,8 @@ def run_cost(yours) -> None:
 # ------------------------------------------------------------
 # The exercise of lesson 01, The walls, about a loop that eats memory: the same numbers, at the peak of one batch.
 #
-# Peak and FLOPs are measured, in the answer's process, by the ledger and the dispatch mode of comm (charge/ledger.py,
-# charge/charge.py); its own loop, which holds nothing that it does not need, says what is enough.
+# Peak and FLOPs are measured, in the answer's process, by the ledger and the dispatch mode of comm (meter.py); its own
+# loop, which holds nothing that it does not need, says what is enough.
 
 
 OPTIMIZERS = {

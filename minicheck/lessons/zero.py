@@ -1,4 +1,4 @@
-"""The exercises of lesson 10, ZeRO: who owns what, a sharded step, hooks that free, a layer that is gathered."""
+"""The exercises of lesson 13, ZeRO: who owns what, a sharded step, hooks that free, a layer that is gathered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minidist.comm.base import Comm
-from minidist.comm.charge.charge import charges
+from minidist.comm.charge import charges
 
 from ..exam import UNKNOWN, Case, Exam, Outcome, Wrong, alike, kind_of, near, real, shown
 from ..guard import ask
@@ -20,10 +20,16 @@ from .buckets import Network, looks_of, network, timed
 from .predictions import Prediction
 
 # ------------------------------------------------------------
-# What the exercises of lesson 10 share: what the meter of a World says of this rank's memory, and bytes sent.
+# What the exercises of lesson 13 share: what the meter of a World says of this rank's memory, and bytes sent.
 
 
-FORBIDDEN = ("minidist.parallel", "minidist.train", "minidist.study", "minicheck.oracles.zero")
+FORBIDDEN = (
+    "minidist.parallel",
+    "minidist.train",
+    "minidist.checkpoint",
+    "minidist.study",
+    "minicheck.oracles.zero",
+)
 STEPS = 3
 
 
@@ -101,7 +107,7 @@ def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 10 about owners: whole parameters, spread over ranks by bytes.
+# The exercise of lesson 13 about owners: whole parameters, spread over ranks by bytes.
 #
 # Looked at: the fullest rank, against largest first, each to the emptiest (Graham 1969: at most 4/3 of the best).
 
@@ -208,7 +214,7 @@ def owners(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 10 about stage 1: a step in which each rank keeps the optimizer's states of its part.
+# The exercise of lesson 13 about stage 1: a step in which each rank keeps the optimizer's states of its part.
 #
 # Looked at: all weights on all ranks, bytes of optimizer states and of all else (by the meter of the World), bytes sent.
 # Each rank's optimizer has a rate of its own. So the owner's step alone is right: whoever steps all parameters on every
@@ -382,7 +388,7 @@ def sharded(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 10 about stage 2: gradients go to their owners during backward, and are freed elsewhere.
+# The exercise of lesson 13 about stage 2: gradients go to their owners during backward, and are freed elsewhere.
 #
 # Looked at: who has which gradient afterwards, live bytes of gradients and of all else during backward, bytes sent.
 
@@ -501,7 +507,7 @@ def to_owners(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 10 about stage 3: a layer whose weight is in shards, gathered, used and freed, twice.
+# The exercise of lesson 13 about stage 3: a layer whose weight is in shards, gathered, used and freed, twice.
 #
 # Looked at: outputs and gradients, live bytes between forward and backward and at the peak, bytes sent.
 
@@ -677,7 +683,7 @@ def sharded_linear(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 10 in which numbers are foretold: bytes by stage, bytes sent, GPUs, offload.
+# The exercise of lesson 13 in which numbers are foretold: bytes by stage, bytes sent, GPUs, offload.
 
 
 class PredictZero(Prediction):
@@ -787,7 +793,7 @@ def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, ove
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 10 with a bug: clipping by the norm of all gradients, of which each rank holds some.
+# The exercise of lesson 13 with a bug: clipping by the norm of all gradients, of which each rank holds some.
 #
 # Looked at: the norm that is returned, the gradients, the same factor on all ranks, bytes sent.
 

@@ -1,4 +1,4 @@
-"""The right answers of lesson 05's exercises, to compare with. Emptied in the process of an answer: no way to ask.
+"""The right answers of lesson 06's exercises, to compare with. Emptied in the process of an answer: no way to ask.
 
 The time of a step is never a formula: it is run, on the clock of a World.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from minidist.collectives import all_reduce_
 from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster, Device
-from minidist.comm.world.world import World
+from minidist.comm.world import World
 
 FLOPS = 1e12  # of the device on which `clock` computes
 

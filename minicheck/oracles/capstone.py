@@ -1,4 +1,4 @@
-"""What all ranks' tensors are together, by a loop on one rank: the exercises of lesson 19 are compared with it.
+"""What all ranks' tensors are together, by a loop on one rank: the exercises of lesson 28 are compared with it.
 
 Emptied in the process of an answer: no way to ask.
 """

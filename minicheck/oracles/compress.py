@@ -1,4 +1,4 @@
-"""What the exercises of lesson 16 are held against, and the same with one slip: what a wrong answer looks like.
+"""What the exercises of lesson 23 are held against, and the same with one slip: what a wrong answer looks like.
 
 Emptied in the process of an answer: no way to ask. Sources: Lin et al. 2018, Algorithms 4 and 5; Karimireddy et al.
 2019, Algorithm 1; Wang and Joshi 2019, section 4.

@@ -1,4 +1,4 @@
-"""The right numbers of lesson 09's exercises, and those of mistakes. Emptied in the process of an answer.
+"""The right numbers of lesson 12's exercises, and those of mistakes. Emptied in the process of an answer.
 
 Attention as Dao et al. 2022; the two numbers of a softmax as Milakov and Gimelshein 2018; time as Williams et al. 2009.
 """

@@ -16,7 +16,7 @@ from .pipelines import words
 
 
 def updated(kind: str, stage: int, S: int, M: int, every: int) -> list[str]:
-    """Lesson 13's lists, with an update after every `every` backwards, and after the last.
+    """Lesson 16's lists, with an update after every `every` backwards, and after the last.
 
     "last in": all forwards, then the backwards in the other order.
     """

@@ -13,7 +13,7 @@ FORBIDDEN = (
     "minidist.collectives",
     "minidist.parallel",
     "minidist.train.remat",
-    "minidist.train.accumulate",
+    "minidist.parallel.accumulate",
     "minidist.study",
     "torch.utils.checkpoint",
     "minicheck.oracles.remat",

@@ -1,4 +1,4 @@
-"""The right answers of lesson 06's exercises, to compare with. Emptied in the process of an answer: no way to ask."""
+"""The right answers of lesson 08's exercises, to compare with. Emptied in the process of an answer: no way to ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints as they should be, made and looked at by one rank: what the exercises of lesson 18 are held against.
+"""Checkpoints as they should be, made and looked at by one rank: what the exercises of lesson 26 are held against.
 
 Emptied in the process of an answer: no way to ask.
 """

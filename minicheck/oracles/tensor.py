@@ -1,4 +1,4 @@
-"""The serial layers of lesson 11's exercises, their gradients, and the bytes that the split ones may send."""
+"""The serial layers of lesson 14's exercises, their gradients, and the bytes that the split ones may send."""
 
 from __future__ import annotations
 

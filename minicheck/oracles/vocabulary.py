@@ -20,7 +20,7 @@ IGNORED = -100
 
 
 class VocabularyExam(Exam):
-    """What lesson 12 builds may not be called; collectives may."""
+    """What lesson 15 builds may not be called; collectives may."""
 
     forbidden = ("minidist.parallel.vocab", "minidist.parallel", "minicheck.oracles.vocabulary")
 

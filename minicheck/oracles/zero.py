@@ -1,4 +1,4 @@
-"""What the exercises of lesson 10 are held against: serial steps and layers, and the fullest rank of the rule."""
+"""What the exercises of lesson 13 are held against: serial steps and layers, and the fullest rank of the rule."""
 
 from __future__ import annotations
 

@@ -1,18 +1,22 @@
 """The collectives, built from nothing but send and receive, and what they cost."""
 
-from .cost import bandwidth, fastest, predict, seconds
 from .hierarchical import Hierarchical
-from .in_place import all_gather_, reduce_scatter_
 from .verbs import (
     all_gather,
+    all_gather_,
     all_reduce_,
     all_to_all,
+    bandwidth,
     barrier,
     broadcast_,
+    fastest,
     gather,
+    predict,
     reduce_,
     reduce_scatter,
+    reduce_scatter_,
     scatter,
+    seconds,
 )
 
 VERBS = (

@@ -25,10 +25,9 @@ from operator import itemgetter
 from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
-from . import steps
-from .flat import scratch
-from .links import Net
-from .steps import Step, cut
+from . import links
+from .buffers import scratch
+from .links import Net, Step, cut
 
 NOBODY = -1
 
@@ -77,7 +76,7 @@ def first_steps(n: int, rooted: bool) -> dict[tuple[int, int, int], int]:
     while todo:
         edge, earliest = todo.pop()
         first[edge] = earliest + (earliest + color[edge]) % 2
-        todo += [(e, first[edge] + steps.WINDOW) for e in below.get((edge[0], edge[2]), [])]
+        todo += [(e, first[edge] + links.WINDOW) for e in below.get((edge[0], edge[2]), [])]
     return first
 
 
@@ -147,7 +146,7 @@ class _Plan:
     def up(self, combine, mine: bool) -> Iterator[Step]:
         """The same backwards, combining. `mine`: the tensor may be written; if not, what comes first is kept."""
         longest = self.parts[0][0]
-        rooms = [scratch(longest) for _ in range(steps.WINDOW)]
+        rooms = [scratch(longest) for _ in range(links.WINDOW)]
         partial: dict[tuple[int, int], Tensor] = {}
         for step, passes in groupby(reversed(self.passes), itemgetter(0)):
             ops, then = [], None
@@ -169,23 +168,23 @@ class _Plan:
 
 def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
     """`root` feeds both trees of the others in turn: N bytes out of its wire."""
-    steps.run(comm, _Plan(comm, flat, root).down())
+    links.run(comm, _Plan(comm, flat, root).down())
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """`flat` of the other ranks stays as it was; a rank that forwards has half of it more in memory."""
-    steps.run(comm, _Plan(comm, flat, root).up(combine, comm.rank == root))
+    links.run(comm, _Plan(comm, flat, root).up(combine, comm.rank == root))
 
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """Up and down in one go, each half in its own tree: bit for bit the same everywhere."""
     plan = _Plan(comm, flat, None)
-    steps.run(comm, chain(plan.up(combine, True), plan.down(plan.last + steps.WINDOW)))
+    links.run(comm, chain(plan.up(combine, True), plan.down(plan.last + links.WINDOW)))
 
 
 def _pieces(n: int, nbytes: int, fill: int, link: Link) -> int:
     """Pieces of each half: two steps of a path take a turn."""
-    return ceil(steps.pieces(1 + fill / 2, nbytes, link) / 2)
+    return ceil(links.pieces(1 + fill / 2, nbytes, link) / 2)
 
 
 class Cost:
@@ -199,7 +198,7 @@ class Cost:
         k = _pieces(net.n, nbytes, last, net.far)
         edges = [(last - s, v, p) if up else (s, p, v) for (_, p, v), s in first.items()]
         edges = tuple((s, src, dst, net.link(dst, src)) for s, src, dst in edges)
-        return steps.path(net.n, edges, 2, k, nbytes / 2 / k, gamma)
+        return links.path(net.n, edges, 2, k, nbytes / 2 / k, gamma)
 
     @staticmethod
     def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Link
 from ..split import uneven
-from .flat import put, scratch, together
+from .buffers import put, scratch, together
 from .links import Net, slowest
 
 

@@ -7,10 +7,16 @@ what several messages share (a network card, an uplink) is not seen here.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import ceil, sqrt
 from typing import Any
 
-from ..comm.base import Comm, Link
+from torch import Tensor
+
+from ..comm.base import Comm, Link, Recv, Send
+from ..split import uneven
 
 
 class Net:
@@ -97,3 +103,128 @@ def slowest(links: Iterable[Link], nbytes: float) -> float:
 def worst(links: Iterable[Link], nbytes: float) -> Link:
     """The link itself."""
     return max(links, key=lambda link: link.alpha + nbytes * link.beta)
+
+
+# ------------------------------------------------------------
+# Steps of a pipeline: what starts when, with several under way at a time.
+#
+# A step is a number, operations that start together, and what to do with what they brought. Before step s
+# starts, all up to step s−2 must have finished; so while one message is combined or sent on, the next is on
+# its way, and its latency is hidden behind the one before. What step s receives may be sent from step s+2 on.
+#
+# Time of S steps, each of which keeps a wire busy for w seconds, arrives α later and is combined in g, with
+# m = max(w, g) and a turn t = α+w+g:  the larger of (S−1)m + t, where nothing is idle, and of ⌈S/2⌉ turns (and m
+# more if S is even: the last step begins m after the one before). So latency is hidden where t ≤ 2m.
+
+
+WINDOW = 2  # steps under way
+LEAST = 4096  # bytes: smaller pieces gain nothing on any transport
+Step = tuple[int, list[Send | Recv], Callable[[], object] | None]
+Edge = tuple[int, int, int, Link]  # the first piece's step, src, dst, and what is between them
+
+
+def run(comm: Comm, steps: Iterable[Step]) -> None:
+    """Do `steps`, in the order of their numbers. A number may be missing: then nothing is done at that step."""
+    flying: deque = deque()
+    for number, ops, then in steps:
+        while flying and flying[0][0] <= number - WINDOW:
+            _finish(*flying.popleft())
+        flying.append((number, comm.batch(ops, after=flying[-1][1] if flying else None), then))
+    while flying:
+        _finish(*flying.popleft())
+
+
+def _finish(_, work, then) -> None:
+    work.wait()
+    if then is not None:
+        then()
+
+
+def seconds(steps: int, link: Link, nbytes: float, gamma: float = 0.0) -> float:
+    """The time that the docstring gives, for messages of `nbytes` that are combined at γ seconds a byte."""
+    if not steps:
+        return 0.0
+    wire, combine = nbytes * link.beta, nbytes * gamma
+    most, turn = max(wire, combine), link.alpha + wire + combine
+    return max((steps - 1) * most + turn, (steps + 1) // 2 * turn + (steps - 1) % 2 * most)
+
+
+def pieces(hops: float, nbytes: int, link: Link) -> int:
+    """The number of pieces that takes least time where `nbytes` pass `hops` links one after the other.
+
+    With k pieces: T(k) = (hops−1)(α + Nβ/k) for the first to come to the last link, then k steps. T falls until a piece
+    is no longer than α on the wire, k = Nβ/α, or to where its derivative vanishes, k = √((2·hops−1)·Nβ/α): the later
+    of the two, as in Sanders, Speck and Träff 2009, but with two pieces under way instead of one. An even number,
+    since two make a turn, or 1.
+    """
+    most = ceil(nbytes / LEAST)
+    if hops <= 1 or most <= 1:
+        return 1
+    if link.alpha == 0:
+        return most
+    ratio = nbytes * link.beta / link.alpha
+    even = int(max(ratio, sqrt((2 * hops - 1) * ratio))) // 2 * 2
+    near = [k for k in (1, even, even + 2) if 0 < k <= most] if even < most else [most]
+    return min(
+        near,
+        key=lambda k: (
+            (hops - 1) * (link.alpha + nbytes / k * link.beta) + seconds(k, link, nbytes / k)
+        ),
+    )
+
+
+def cut(flat: Tensor, k: int) -> list[Tensor]:
+    """`flat` in `k` pieces, as equal as can be."""
+    return list(flat.split(uneven(flat.numel(), k)))
+
+
+@lru_cache(maxsize=1024)
+def path(n: int, edges: tuple[Edge, ...], apart: int, k: int, nbytes: float, gamma: float) -> float:
+    """Seconds until k pieces of `nbytes` have passed all `edges` between n ranks, `apart` steps from piece to piece.
+
+    Where links differ there is no closed form: this is the longest chain of messages that wait for each other, among
+    the first pieces; after those, each takes as long as the last ones did. It takes the longer to settle, the more
+    slow links lie between fast ones.
+    """
+    slow = worst([edge[3] for edge in edges], nbytes)
+    among = sum(edge[3] == slow for edge in edges)
+    settled = 16 + (2 * among if among < len(edges) else 0)
+    few, fewer = (
+        _longest(n, edges, apart, min(k, i), nbytes, gamma) for i in (settled, settled - 2)
+    )
+    return few + max(0, k - settled) * (few - fewer) / 2
+
+
+def _longest(n: int, edges: tuple, apart: int, k: int, nbytes: float, gamma: float) -> float:
+    ranks = [_Steps() for _ in range(n)]
+    # when wires are free: a rank has one for each kind of link
+    out, into = defaultdict(float), defaultdict(float)
+    for step, src, dst, link in sorted(
+        (step + apart * i, *edge) for step, *edge in edges for i in range(k)
+    ):
+        ready = max(ranks[src].ready(step), ranks[dst].ready(step))
+        start = max(ready, out[src, link.beta], into[dst, link.beta])
+        sent = out[src, link.beta] = into[dst, link.beta] = start + nbytes * link.beta
+        ranks[src].add(step, start, sent)
+        ranks[dst].add(step, start, max(sent + link.alpha, ranks[dst].ended) + nbytes * gamma)
+    return max(rank.ended for rank in ranks)
+
+
+class _Steps:
+    """When a rank's steps begin and end."""
+
+    def __init__(self):
+        # over: all but the recent steps; ended: all
+        self.over = 0.0
+        self.ended = 0.0
+        self.recent = deque()
+
+    def ready(self, step: int) -> float:
+        """When all up to the last but one have ended, and the last has begun."""
+        while self.recent and self.recent[0][0] <= step - WINDOW:
+            self.over = max(self.over, self.recent.popleft()[2])
+        return max([self.over, *(start for s, start, _ in self.recent if s < step)])
+
+    def add(self, step: int, start: float, end: float) -> None:
+        self.recent.append((step, start, end))
+        self.ended = max(self.ended, end)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
-from .flat import put
+from .buffers import put
 from .links import Net, slowest
 
 

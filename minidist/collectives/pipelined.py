@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
-from . import steps
-from .flat import put, scratch
-from .links import Net, worst
-from .steps import Step, cut
+from . import links
+from .buffers import put, scratch
+from .links import Net, Step, cut, worst
 
 PIECES = 2  # of a ring's chunk: as many as are under way
 
@@ -29,12 +28,12 @@ def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> No
     """`out` becomes chunk `comm.rank`, combined over all ranks; it may be `chunks[comm.rank]` itself."""
     if comm.size == 1:
         put(chunks[0], out)
-    steps.run(comm, _scattering(comm, chunks, out, combine))
+    links.run(comm, _scattering(comm, chunks, out, combine))
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
     """Fill all `chunks` from the ranks that own them. 2(n−1) messages, (n−1)/n·N bytes a rank."""
-    steps.run(comm, _gathering(comm, chunks, 0))
+    links.run(comm, _gathering(comm, chunks, 0))
 
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
@@ -45,7 +44,7 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
         yield from _scattering(comm, chunks, chunks[comm.rank], combine)
         yield from _gathering(comm, chunks, PIECES * (n - 1))
 
-    steps.run(comm, both())
+    links.run(comm, both())
 
 
 def _scattering(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> Iterator[Step]:
@@ -85,7 +84,7 @@ def _gathering(comm: Comm, chunks: list[Tensor], start: int) -> Iterator[Step]:
 def _cut(comm: Comm, flat: Tensor, hops: int) -> list[Tensor]:
     """`flat` in as many pieces as are best for a chain of `hops`."""
     return cut(
-        flat, steps.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)) if comm.size > 1 else 1
+        flat, links.pieces(hops, flat.nbytes, comm.link(comm.size - 1, 0)) if comm.size > 1 else 1
     )
 
 
@@ -95,33 +94,33 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
     parts = _cut(comm, flat, n - 1)
 
     def chain() -> Iterator[Step]:
-        for i in range(len(parts) + steps.WINDOW):
+        for i in range(len(parts) + links.WINDOW):
             ops: list = []
             if v and i < len(parts):
                 ops.append(Recv(parts[i], (comm.rank - 1) % n, "broadcast"))
-            sent = i - steps.WINDOW if v else i
+            sent = i - links.WINDOW if v else i
             if v < n - 1 and 0 <= sent < len(parts):
                 ops.append(Send(parts[sent], (comm.rank + 1) % n, "broadcast"))
             yield i, ops, None
 
-    steps.run(comm, chain())
+    links.run(comm, chain())
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Up the chain, combined on the way; `flat` of the other ranks stays as it was, four pieces more in memory."""
     n, v = comm.size, (comm.rank - root) % comm.size
     parts = _cut(comm, flat, n)  # combining is a hop more
-    rooms = [scratch(flat, parts[0].numel()) for _ in range(2 * steps.WINDOW if v < n - 1 else 0)]
+    rooms = [scratch(flat, parts[0].numel()) for _ in range(2 * links.WINDOW if v < n - 1 else 0)]
 
     def chain() -> Iterator[Step]:
-        for i in range(len(parts) + steps.WINDOW):
+        for i in range(len(parts) + links.WINDOW):
             ops, then = [], None
             if v < n - 1 and i < len(parts):
                 room, own = rooms[i % len(rooms)][: parts[i].numel()], parts[i]
                 ops.append(Recv(room, (comm.rank + 1) % n, "reduce"))
                 pair = (room, own) if v else (own, room)
                 then = lambda pair=pair: combine(*pair)
-            sent = i - steps.WINDOW if v < n - 1 else i
+            sent = i - links.WINDOW if v < n - 1 else i
             if v and 0 <= sent < len(parts):
                 part = (
                     parts[sent] if v == n - 1 else rooms[sent % len(rooms)][: parts[sent].numel()]
@@ -129,7 +128,7 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
                 ops.append(Send(part, (comm.rank - 1) % n, "reduce"))
             yield i, ops, then
 
-    steps.run(comm, chain())
+    links.run(comm, chain())
 
 
 class Cost:
@@ -143,7 +142,7 @@ class Cost:
     @staticmethod
     def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
         """(n−1)/n·Nβ + α where a piece is longer on the wire than α"""
-        return steps.seconds(*Cost._half(net, nbytes), gamma) if net.n > 1 else 0.0
+        return links.seconds(*Cost._half(net, nbytes), gamma) if net.n > 1 else 0.0
 
     reduce_scatter = all_gather
 
@@ -153,11 +152,11 @@ class Cost:
         if net.n == 1:
             return 0.0
         half, link, piece = Cost._half(net, nbytes)
-        begun = steps.seconds(half + 2, link, piece, gamma) - steps.seconds(2, link, piece, gamma)
-        combined = steps.seconds(half, link, piece, gamma)
+        begun = links.seconds(half + 2, link, piece, gamma) - links.seconds(2, link, piece, gamma)
+        combined = links.seconds(half, link, piece, gamma)
         return max(
-            begun + steps.seconds(half, link, piece),
-            combined + steps.seconds(half - 1, link, piece),
+            begun + links.seconds(half, link, piece),
+            combined + links.seconds(half - 1, link, piece),
         )
 
     @staticmethod
@@ -166,14 +165,14 @@ class Cost:
         piece, chain = nbytes / k, [net.link(r + 1, r) for r in range(net.n - 1)]
         if len(set(chain)) == 1:
             turn = chain[0].alpha + piece * (chain[0].beta + gamma)
-            return (net.n - 2) * turn + steps.seconds(k, chain[0], piece, gamma)
-        edges = tuple((steps.WINDOW * r, r, r + 1, link) for r, link in enumerate(chain))
-        return steps.path(net.n, edges, 1, k, piece, gamma)
+            return (net.n - 2) * turn + links.seconds(k, chain[0], piece, gamma)
+        edges = tuple((links.WINDOW * r, r, r + 1, link) for r, link in enumerate(chain))
+        return links.path(net.n, edges, 1, k, piece, gamma)
 
     @staticmethod
     def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
         return (
-            Cost._chain(net, steps.pieces(net.n - 1, nbytes, net.far), nbytes, 0.0)
+            Cost._chain(net, links.pieces(net.n - 1, nbytes, net.far), nbytes, 0.0)
             if net.n > 1
             else 0.0
         )
@@ -181,7 +180,7 @@ class Cost:
     @staticmethod
     def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
         return (
-            Cost._chain(net, steps.pieces(net.n, nbytes, net.far), nbytes, gamma)
+            Cost._chain(net, links.pieces(net.n, nbytes, net.far), nbytes, gamma)
             if net.n > 1
             else 0.0
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..split import uneven
 from . import naive
-from .flat import scratch
+from .buffers import scratch
 from .links import Net, slowest
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
-from .flat import scratch, together
+from .buffers import scratch, together
 from .links import Net, slowest
 
 

@@ -1,12 +1,15 @@
 """Ranks and messages: one `Comm`, three worlds behind it.
 
-base        what a technique may know: Comm, Work
-world/      ranks in this process, on a virtual clock        cluster/   the machine that it models
-processes/  ranks as processes, over shared memory           charge/    what computing costs on it
-torchdist/  ranks of torch.distributed, as under torchrun    trace/     what happened
-launch      starts processes from a notebook                 program    what ranks may be given to run
-host        the machine around a rank's device               lanes      `stream` where time is real
-mesh        ranks as a grid, a Comm for each axis
+base            what a technique may know: Comm, Work; the machine around a rank; `stream` where time is real
+program         what a rank is given to run, and the line of it that an error names
+world           ranks in this process, on a virtual clock (clock, wires; costs, charge, meter)
+cluster         the machine that a World models
+shm             ranks as processes, over shared memory (message, supervisor, server)
+torchdist       ranks of torch.distributed, as under torchrun (nccl: what NCCL asks for besides)
+processgroup    a Comm as a process group of PyTorch's own
+launch          starts processes from a notebook
+mesh            ranks as a grid, a Comm for each axis
+trace           what happened: messages, spans, memory, and Perfetto's file of them
 """
 
 from .base import (
@@ -27,7 +30,7 @@ from .launch import launch
 from .mesh import Mesh
 from .torchdist import TorchComm, from_env
 from .trace import Message, Results, Span, Trace
-from .world.world import World
+from .world import World
 
 __all__ = [
     "ANY",

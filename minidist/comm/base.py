@@ -12,6 +12,8 @@ Source of the rule and the names: MPI 4.1, chapter 3 (point to point; 3.5, order
 
 from __future__ import annotations
 
+import queue
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,7 +24,30 @@ import torch
 from torch import Tensor
 
 from ..arguments import whole
-from .host import Host
+
+# ------------------------------------------------------------
+# The host, as a technique sees it: the memory and the cores of the machine that a rank's device sits in.
+
+
+class Host(AbstractContextManager):
+    """`comm.host`: what is made in `with comm.host:`, on `comm.host.device`, lies in the host's memory.
+
+        with comm.host:
+            there = torch.empty_like(x, device=comm.host.device).copy_(x)     # over the host's link
+            there.mul_(2)                                                    # by the host's cores
+
+    Operators on what lies there run there, also outside; only a copy may have operands on both sides. A World tells
+    the two apart even where both are one to torch (cpu and cpu, meta and meta), counts the bytes copied, follows the
+    host's memory apart from the device's, and charges time if its cluster has a `host`. Elsewhere nothing is done:
+    tensors are where their torch.device says.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+
+    def __exit__(self, *exception) -> None:
+        pass
+
 
 ANY = -1
 # the label of messages that carry a header only, and are not counted
@@ -364,3 +389,108 @@ def agree(comm: Comm) -> None:
 def describe(x: Tensor) -> str:
     """`(2, 3) float32`, as error messages name a tensor."""
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+
+
+# ------------------------------------------------------------
+# `stream` where time is real: each lane is a thread of the rank, with a Comm of its own.
+
+
+class ThreadWork(Work):
+    """A job of a lane; `wait()` gives its result or raises its exception."""
+
+    __slots__ = ("_error", "_finished", "_result", "_unwaited", "source")
+
+    def __init__(self, unwaited: dict[Work, None]):
+        self._finished = threading.Event()
+        self._result = None
+        self._error = None
+        self.source = None
+        self._unwaited = unwaited
+        unwaited[self] = None
+
+    def run(self, fn: Callable, args: tuple) -> None:
+        try:
+            self._result = fn(*args)
+        except BaseException as error:
+            self._error = error
+        self._finished.set()
+
+    def done(self) -> bool:
+        return self._finished.is_set()
+
+    def wait(self):
+        self._finished.wait()
+        self._unwaited.pop(self, None)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class ThreadLane:
+    """Does the jobs of one lane, one after the other, each with the lane's Comm as first argument."""
+
+    def __init__(self, comm: Comm, name: str, unwaited: dict[Work, None]):
+        self.comm, self._unwaited = comm, unwaited
+        self._jobs: queue.SimpleQueue = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def put(self, fn: Callable, args: tuple) -> ThreadWork:
+        work = ThreadWork(self._unwaited)
+        self._jobs.put((work, fn, args))
+        return work
+
+    def _run(self) -> None:
+        while True:
+            work, fn, args = self._jobs.get()
+            work.run(fn, (self.comm, *args))
+
+
+# ------------------------------------------------------------
+# The checked header of a message: what each side says of it, and what is wrong between the two.
+
+
+Call = tuple[int, str] | None
+
+
+class Side(NamedTuple):
+    """What one side of a transfer says of it, in the checked header of the message.
+
+    call: the collective that the message is part of: which one on its Comm, and what its caller said.
+    """
+
+    rank: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    label: str | None
+    call: Call
+    where: str
+
+    def __str__(self) -> str:
+        label = f" labelled {self.label!r}" if self.label else ""
+        at = f"\n    at {self.where}" if self.where else ""
+        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{label}{at}"
+
+
+def order(sent: Call, expected: Call) -> int:
+    """1 if a message belongs to a later collective than the receive that it met, −1 if to an earlier one, else 0.
+
+    That happens after a collective which failed on some ranks: they have left it, others have not.
+    """
+    if sent is None or expected is None:
+        return 0
+    return (sent[0] > expected[0]) - (sent[0] < expected[0])
+
+
+def mismatch(sender: Side, receiver: Side) -> str | None:
+    """What is wrong between the two sides, naming both; None if they agree."""
+    if sender[1:5] == receiver[1:5]:
+        return None
+    what = f"rank {sender.rank} sends {sender}\n  but rank {receiver.rank} receives {receiver}"
+    if sender.call == receiver.call:
+        return what
+    calls = [f"\n  rank {side.rank} is in {_call(side.call)}" for side in (sender, receiver)]
+    return what + "".join(calls)
+
+
+def _call(call: Call) -> str:
+    return "no collective" if call is None else f"{call[1]}, collective {call[0]} of this Comm"

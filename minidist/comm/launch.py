@@ -28,11 +28,11 @@ import torch
 
 from ..arguments import flags
 from .base import PeerLost, RankMissing
-from .processes.packing import dumps_program
 from .program import (
     PACKAGES,
     check_seed,
     check_timeout,
+    dumps_program,
     located,
     named,
     never_received,
@@ -42,7 +42,7 @@ from .program import (
     whole,
 )
 from .trace import Results, Trace
-from .world.world import check_runner
+from .world import check_runner
 
 
 def launch(
@@ -166,7 +166,7 @@ def _server(pid: int) -> tuple[socket.socket, subprocess.Popen]:
             sys.executable,
             "-P",
             "-m",
-            "minidist.comm.processes.server",
+            "minidist.comm.server",
             str(theirs.fileno()),
         ]
         server = subprocess.Popen(

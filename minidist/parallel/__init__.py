@@ -1,1 +1,59 @@
-"""The ways to spread one model, or its batch, over many ranks."""
+"""The ways to spread one model, or its batch, over many ranks. A file has one technique, and its naive version.
+
+DataParallel           replicas whose gradients are averaged in buckets while backward runs (data)
+Sampler                every rank's samples of an epoch, as many on each (data)
+average_gradients      the plain way: one all-reduce a parameter, after backward (data)
+SyncBatchNorm          batch norm over the batch of all ranks (batchnorm)
+ShardedOptimizer       ZeRO 1 and 2: optimizer states, and gradients, in shards (zero)
+FullySharded           ZeRO 3: parameters, too, gathered just in time (zero)
+OffloadedOptimizer     the step on the CPU, beside the next step of the device (zero)
+ColumnLinear, RowLinear, TensorMLP, TensorAttention, TensorLayer    layers split over ranks (tensor)
+VocabEmbedding, vocab_cross_entropy    an embedding and a loss split over the vocabulary (vocab)
+Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline, schedules)
+PipeDream, PipeDream2BW    pipelines that never flush: weights are stashed (pipedream)
+ParameterServer        workers push gradients and pull parameters (server)
+DGC, PowerSGD, Sign, Half    gradients that are sent in fewer bytes (compress)
+LocalSGD, AdaComm, SlowMomentum    weights that are averaged now and then (local_sgd)
+
+Gradient accumulation is in `accumulate`, GPT in parts in `gpt`.
+"""
+
+from .batchnorm import SyncBatchNorm
+from .compress import DGC, Half, PowerSGD, Sign
+from .data import DataParallel, Sampler, average_gradients
+from .local_sgd import AdaComm, LocalSGD, SlowMomentum
+from .pipedream import PipeDream, PipeDream2BW
+from .pipeline import Pipeline, partition
+from .server import ParameterServer
+from .tensor import ColumnLinear, RowLinear, TensorAttention, TensorLayer, TensorMLP
+from .vocab import VocabEmbedding, vocab_cross_entropy
+from .zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
+
+__all__ = [
+    "DGC",
+    "AdaComm",
+    "ColumnLinear",
+    "DataParallel",
+    "FullySharded",
+    "Half",
+    "LocalSGD",
+    "OffloadedOptimizer",
+    "ParameterServer",
+    "PipeDream",
+    "PipeDream2BW",
+    "Pipeline",
+    "PowerSGD",
+    "RowLinear",
+    "Sampler",
+    "ShardedOptimizer",
+    "Sign",
+    "SlowMomentum",
+    "SyncBatchNorm",
+    "TensorAttention",
+    "TensorLayer",
+    "TensorMLP",
+    "VocabEmbedding",
+    "average_gradients",
+    "partition",
+    "vocab_cross_entropy",
+]

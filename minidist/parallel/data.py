@@ -14,20 +14,140 @@ Cost of a step with N bytes of gradients in P tensors, by rings: 2(n−1)·Pα +
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
 
+from ..arguments import flags
 from ..collectives import all_reduce_, broadcast_
-from ..collectives.cost import ALGORITHMS
-from ..comm.base import Comm
+from ..collectives.verbs import ALGORITHMS
+from ..comm.base import Comm, describe
 from ..split import bounds, even, uneven
-from .alike import check_alike, check_arguments
-from .backwards import Backwards
 from .claims import Claim, same_group
-from .compressed import CompressedBucket, Copies
-from .reducer import Reducer, share
+from .pipeline.mail import host
+from .pipeline.ties import told
+from .reducer import Backwards, Bucket, Reducer, share
+from .zero.averages import Averages
+
+# ------------------------------------------------------------
+# A bucket whose average a compression makes: what it is handed, and what keeps lossy averages from mixing.
+#
+# An all-reduce may take an average for a gradient: equal gradients are their own average. A lossy one may not: it would
+# send a second time what it has sent, and add a second time what it holds back. So what was averaged is set aside
+# before the next increment comes, and added after (see zero/averages.py).
+#
+#     p.grad   avg 1 ── set aside ──▶ None ── backward ──▶ g2 ── compressed, averaged ──▶ avg 2 ──▶ avg 1 + avg 2
+#
+# A gradient that no rank has is not compressed at all: what is held back of it waits until there is one.
+
+
+class Copies(Averages):
+    """Averages lie in the memory of a bucket, into which the next ones are written: those set aside are copies."""
+
+    def set_aside(self, p: Tensor) -> None:
+        before = self._held.get(p)
+        super().set_aside(p)
+        held = self._held.get(p)
+        if held is not None and held is not before:
+            self._held[p] = held.clone()
+
+
+class CompressedBucket(Bucket):
+    """A `Bucket` that `compression.average_(comm, bucket, algorithm)` averages. names: of the parameters.
+
+    For it, besides `buffer`, `grads` and `flags`:  views: the gradients by name, in `grads`, each this rank's times its
+    share, to become the sum over the ranks.  there(): the names of those that some rank has, once `flags` are summed.
+    """
+
+    def __init__(
+        self, params: Sequence[Tensor], names: Sequence[str], compression, averages: Averages
+    ):
+        super().__init__(params)
+        self._compression, self._averages = compression, averages
+        self.views = {name: self._views[p] for name, p in zip(names, self.params, strict=True)}
+
+    def put(self, p: Tensor, factor: float) -> None:
+        self._averages.set_aside(p)
+        super().put(p, factor)
+
+    @torch.no_grad()
+    def reduce(self, comm: Comm, part: Tensor | float | None, algorithm: str | None) -> None:
+        if part is not None:
+            self.grads.mul_(part)
+        self._compression.average_(comm, self, algorithm)
+
+    def there(self) -> set[str]:
+        """Meta flags cannot be read: there all are."""
+        if not self._absent or self.buffer.is_meta:
+            return set(self.views)
+        return {name for name, ranks in zip(self.views, self.flags.tolist(), strict=True) if ranks}
+
+    def hand_out(self) -> None:
+        super().hand_out()
+        for p in self.params:
+            self._averages.give(p, p.grad)
+
+
+# ------------------------------------------------------------
+# Whether every rank's model has the same parameters and buffers: what data parallelism takes for granted.
+#
+# Each rank describes them, a line each, and a digest of the lines goes round: one all-reduce of 16 bytes by a tree, which
+# takes 2·log₂(n) messages one after the other. The lines themselves travel only where the digests differ, to be named.
+
+
+SHOWN = 3  # differences that are named
+
+
+def check_arguments(module, comm, overlap: bool, broadcast_buffers: bool, compression) -> None:
+    """ValueError for arguments of another kind than `DataParallel` takes."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"DataParallel(module, comm) wraps an nn.Module, not {type(module).__name__}"
+        )
+    if not isinstance(comm, Comm):
+        raise ValueError(
+            f"DataParallel(module, comm) averages over the ranks of a Comm, not of {type(comm).__name__}"
+        )
+    flags(overlap=overlap, broadcast_buffers=broadcast_buffers)
+    if compression is not None and not hasattr(compression, "average_"):
+        raise ValueError(
+            f"compression is a Compression, such as parallel.compress.PowerSGD(2), not {compression!r}"
+        )
+
+
+def check_alike(comm: Comm, module: nn.Module) -> None:
+    """ValueError on every rank, naming what differs, unless the models are alike: names, shapes, dtypes, and order."""
+    lines = [f"{kind} {name}, {describe(x)}" for kind, name, x in _tensors(module)]
+    digest = int.from_bytes(sha256("\n".join(lines).encode()).digest()[:7], "big")
+    words = comm.on_host()
+    both = torch.tensor([digest, -digest], device=host(words))
+    largest, least = all_reduce_(
+        words, both, op="max", algorithm=None if words.native else "tree"
+    ).tolist()
+    if largest == -least:
+        return
+    everyone = told(comm, lines)
+    rank = next(rank for rank, theirs in enumerate(everyone) if theirs != everyone[0])
+    ours, theirs = everyone[0], everyone[rank]
+    only = [f"rank 0 alone has {line}" for line in ours if line not in theirs]
+    only += [f"rank {rank} alone has {line}" for line in theirs if line not in ours]
+    if not only:
+        a, b = next(pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1])
+        only = [f"they are in another order, where rank 0 has {a}, rank {rank} has {b}"]
+    more = f"; and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
+    raise ValueError(
+        f"the models of rank 0 and rank {rank} differ, with {len(ours)} and {len(theirs)} parameters and "
+        f"buffers: {'; '.join(only[:SHOWN])}{more}. Make the same model on every rank."
+    )
+
+
+def _tensors(module: nn.Module):
+    for name, p in module.named_parameters():
+        yield "parameter" if p.requires_grad else "frozen parameter", name, p
+    for name, x in module.named_buffers():
+        yield "buffer", name, x
 
 
 class Sampler:
@@ -114,7 +234,7 @@ class DataParallel(Backwards, nn.Module):
     where ranks differ (`model.weight = len(x)`); None: all ranks alike, and with SyncBatchNorm (see there).
     broadcast_buffers: buffers (running means…) become rank 0's before each forward in training mode;
     False leaves every rank its own.  algorithm: of the all-reduces, and of the broadcasts if it has one.
-    compression: what makes the averages instead of an all-reduce (`train.compress`), an object for each model and each
+    compression: what makes the averages instead of an all-reduce (`parallel.compress`), an object for each model and each
     rank; what it holds back is saved by `model.compression.state_dict()`, by each rank for itself.
 
     After a backward each gradient is a view of its bucket, whose memory stays: `zero_grad` may set it to None

@@ -17,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ..comm.base import Comm
-from ..models import TransformerLayer
-from ..models.layers import Embedding, LayerNorm
-from ..models.seeds import initial_
-from ..models.sequence import Embedding as FirstPart
-from ..models.sequence import Head
+from ..cut import cuts
+from ..models import Embedding, Head, LayerNorm, TransformerLayer, initial_
+from ..models import SequenceEmbedding as FirstPart
 from ..split import bounds
 from .schedules.flow import Shape
-from .tensor import TensorDropout, TensorLayer, cuts, gather_from, scatter_to
+from .tensor import TensorDropout, TensorLayer, gather_from, scatter_to
 from .vocab import VocabEmbedding
 
 META, TOKENS = torch.device("meta"), "tokens.weight"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..collectives import cost
+from ..collectives import verbs
 
 
 def step_time(
@@ -45,7 +45,7 @@ def step_time(
     wire = 0.0 if overlap else sum(seconds)  # when it is free
 
     def averaged() -> float:
-        return max(wire, ready) + cost.seconds("all_reduce", algorithm, n, filled, alpha, beta)
+        return max(wire, ready) + verbs.seconds("all_reduce", algorithm, n, filled, alpha, beta)
 
     for size, took in zip(sizes, seconds, strict=True):
         if filled and filled + size > limit:

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from minidist.comm.trace import Message, Span, Trace
-from minidist.comm.trace.timeline import Timeline
+from minidist.comm.trace import Message, Span, Timeline, Trace
 from minidist.study.line import MEMORY
 from minidist.study.picture import measure
 from minidist.study.rows import known_ranks

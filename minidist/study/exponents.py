@@ -17,7 +17,7 @@ import torch
 
 from minidist.study import line
 from minidist.study.picture import Picture, axes, inches, sheet, short
-from minidist.train.amp.see import Exponents
+from minidist.train.amp import Exponents
 
 MOST_ROWS = 6
 TALL = 1.15

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from minidist.comm.trace import Results, Trace
-from minidist.comm.trace.timeline import Timeline
+from minidist.comm.trace import Results, Timeline, Trace
 from minidist.study import line
 from minidist.study.areas import categories, stack, swatches
 from minidist.study.meter import Profile

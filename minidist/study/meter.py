@@ -19,14 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from minidist.comm.charge.charge import Charge, roofline
-from minidist.comm.charge.flops import Cost, Operator
-from minidist.comm.charge.ledger import Ledger
-from minidist.comm.charge.watch import Watch
-from minidist.comm.cluster.hardware import Device
-from minidist.comm.cluster.presets import H100
+from minidist.comm.charge import Charge, Watch, roofline
+from minidist.comm.cluster import H100, Device
+from minidist.comm.costs import Cost, Ledger, Operator
 from minidist.comm.program import reachable
-from minidist.comm.trace.timeline import Timeline
+from minidist.comm.trace import Timeline
 from minidist.study.picture import measure as words
 from minidist.study.picture import short, unit_of
 from minidist.study.tables import Table, table

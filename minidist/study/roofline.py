@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import torch
 
-from minidist.comm.cluster.hardware import Device
+from minidist.comm.cluster import Device
 from minidist.study.meter import Profile, Tally
 from minidist.study.picture import Picture
 from minidist.study.plot import curves

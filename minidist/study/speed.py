@@ -8,8 +8,8 @@ import time
 
 import torch
 
-from ..comm.cluster import presets
-from ..comm.cluster.hardware import Device
+from ..comm import cluster
+from ..comm.cluster import Device
 
 LONG = 2e-3
 """Seconds that a product must take before it counts: starting one on a GPU, and hearing of its end, costs some 1e-5."""
@@ -29,7 +29,7 @@ def peak(device: torch.device, dtype: torch.dtype) -> float:
 
 def published(name: str) -> Device | None:
     """The device of `presets` whose name stands in `name`, as in "NVIDIA H100 80GB HBM3"; None where none does."""
-    devices = [value for value in vars(presets).values() if isinstance(value, Device)]
+    devices = [value for value in vars(cluster).values() if isinstance(value, Device)]
     words = name.replace("-", " ").split()
     return next(
         (gpu for gpu in devices if "SXM" in gpu.name and gpu.name.split()[0] in words), None

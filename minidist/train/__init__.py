@@ -1,3 +1,41 @@
-"""Training beyond the plain step, on one device and on many: precision, memory for compute, fused operators,
-optimizers and large batches, compressed gradients, local SGD, checkpoints.
+"""What one rank does for itself beyond the plain step. A file has one technique.
+
+autocast, Masters, LossScaler, prepare    mixed precision: lists of operators, fp32 copies, a scaled loss, O0 to O3 (amp)
+checkpoint, checkpoint_sequential, selective    activations computed again instead of kept (remat)
+ReversibleSequence    blocks whose inputs follow from their outputs (remat)
+SGD, AdamW, LARS, LAMB    optimizers, also of shards, the last two with a trust ratio by layer (optim)
+groups                parameters without weight decay and trust ratio, and those that are cut (optim)
+NoiseScale            how large a batch is worth it (optim)
+warm_up, cosine, batch_ramp, scaled    rates and batches that change with the steps (schedule)
+clip_grad_norm_       clipping by the norm of all gradients, each counted once (norm)
+
+Fused operators and optimizers over a flat buffer are in `fuse`.
 """
+
+from .amp import LossScaler, Masters, autocast, prepare
+from .norm import clip_grad_norm_
+from .optim import LAMB, LARS, SGD, AdamW, NoiseScale, groups
+from .remat import ReversibleSequence, checkpoint, checkpoint_sequential, selective
+from .schedule import batch_ramp, cosine, scaled, warm_up
+
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SGD",
+    "AdamW",
+    "LossScaler",
+    "Masters",
+    "NoiseScale",
+    "ReversibleSequence",
+    "autocast",
+    "batch_ramp",
+    "checkpoint",
+    "checkpoint_sequential",
+    "clip_grad_norm_",
+    "cosine",
+    "groups",
+    "prepare",
+    "scaled",
+    "selective",
+    "warm_up",
+]

@@ -506,7 +506,7 @@ def parallelized(n=2, **options):
             for amp in ("O0", "O2")
         ],
         "ZeRO has the stages 0 to 3, not": [dict(zero=x) for x in (4, -1, 1.0, True, "1", None)],
-        "compression is a Compression, such as train.compress.PowerSGD(2), not": [
+        "compression is a Compression, such as parallel.compress.PowerSGD(2), not": [
             dict(compression=x) for x in ("fp16", 3, True)
         ],
         "a seed is a whole number, not": [dict(seed=x) for x in ("a", 1.5, None, True)],
@@ -644,7 +644,7 @@ def test_layers_in_another_order():
         "the first bucket has room for at least 1 byte, not": [
             dict(first_bucket_bytes=x) for x in (0, "1", 1.5)
         ],
-        "compression is a Compression, such as train.compress.PowerSGD(2), not": [
+        "compression is a Compression, such as parallel.compress.PowerSGD(2), not": [
             dict(compression=x) for x in ("fp16", 3)
         ],
         "broadcast has the algorithms 'naive', ": [dict(algorithm="rings")],

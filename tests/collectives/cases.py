@@ -9,7 +9,7 @@ import operator
 import torch
 
 from minidist import collectives
-from minidist.collectives.cost import ALGORITHMS
+from minidist.collectives.verbs import ALGORITHMS
 
 DTYPES = [
     torch.float64,

@@ -9,8 +9,8 @@ import torch
 
 from minidist import collectives
 from minidist.collectives import Hierarchical
-from minidist.collectives.algorithms import FLAT
-from minidist.collectives.cost import ALGORITHMS
+from minidist.collectives.hierarchical import FLAT
+from minidist.collectives.verbs import ALGORITHMS
 
 LENGTHS = [0, 1, 7, 1001]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidist.collectives import VERBS, Hierarchical, ring, tree
-from minidist.collectives.algorithms import FLAT, having
+from minidist.collectives.hierarchical import FLAT, having
 from minidist.comm import World, launch
 from tests.collectives.oracle import check
 from tests.largest import largest

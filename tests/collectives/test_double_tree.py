@@ -5,7 +5,7 @@ from math import log2
 import pytest
 
 from minidist.collectives.double_tree import first_steps, trees
-from minidist.collectives.steps import WINDOW
+from minidist.collectives.links import WINDOW
 from tests.collectives.costs import run, sent
 from tests.largest import largest
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.collectives.steps import pieces
+from minidist.collectives.links import pieces
 from minidist.comm.base import Link
 from tests.collectives.costs import ALPHA, BETA, run, sent
 

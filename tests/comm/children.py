@@ -32,7 +32,7 @@ def left():
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
-            if "minidist.comm.processes.server" in " ".join(child.cmdline()):
+            if "minidist.comm.server" in " ".join(child.cmdline()):
                 found += [p for p in child.children(recursive=True) if lives(p.pid)]
     return found
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from minidist.collectives import all_reduce_
 from minidist.comm import ANY
-from minidist.comm.torchdist.named import named_group
+from minidist.comm.nccl import named_group
 from tests.comm import nccl_like
 from tests.comm.torchrun import over_nccl_like
 

@@ -33,5 +33,5 @@ def test_a_notebook_starts_the_server_when_it_imports_a_lessons_tools():
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     servers, command, server, loaded, at_last = json.loads(told.splitlines()[-1])
-    assert servers == [0, 1, 1] and "minidist.comm.processes.server" in command and at_last == 1
+    assert servers == [0, 1, 1] and "minidist.comm.server" in command and at_last == 1
     assert loaded == [[True, True]] and until(lambda: not psutil.pid_exists(server))

@@ -11,8 +11,10 @@ import time
 
 import pytest
 
+from minidist.checkpoint import manifest, nested
+from minidist.checkpoint.checkpoints import Checkpoints
+from minidist.checkpoint.saved import Saved
 from minidist.comm import World
-from minidist.train.checkpoint import Checkpoints, Saved, manifest, nested
 from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
 from tests.repository.files import ROOT

@@ -24,7 +24,7 @@ from minidist.comm import from_env
 from minidist.comm.torchdist import TorchComm
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel, average_gradients
-from minidist.parallel.onto import SCHEDULES
+from minidist.parallelize import SCHEDULES
 from tests import parallelized
 from tests.comm import test_posted_order
 from tests.parallelized import MODERN

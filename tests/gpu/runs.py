@@ -17,8 +17,10 @@ from pathlib import Path
 
 import torch
 
+from minidist.checkpoint import manifest
+from minidist.checkpoint.random import random_state, set_random_state
+from minidist.checkpoint.saved import Saved
 from minidist.comm import World
-from minidist.train.checkpoint import Saved, manifest, random_state, set_random_state
 from tests import parallelized
 from tests.examples.scripts import FOLDER, distance, results, run_here
 from tests.gpu.ranks import as_serial, train

@@ -74,8 +74,9 @@ def test_a_module_that_is_not_loaded_yet():
 def test_a_file_of_the_library():
     files = [
         f"{minidist.__path__[0]}/{part}/new.py"
-        for part in ("collectives", "parallel", "study", "train")
+        for part in ("checkpoint", "collectives", "parallel", "study", "train")
     ]
+    files.append(f"{minidist.__path__[0]}/parallelize.py")
     files.append(f"{minicheck.__path__[0]}/new.py")
     refused(LIBRARY, *[[f"open({file!r})"] for file in files])
     refused("reads and writes no files", *[[f"open({file!r}, 'w')"] for file in files])

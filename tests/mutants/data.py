@@ -21,8 +21,8 @@ FAULTS = {
         Fault(
             "a batch that does not divide among the ranks is accepted",
             "parallel/data.py",
-            'even(batch, comm.size, "samples of a batch")',
-            "uneven(batch, comm.size)",
+            'self._sizes = even(batch, comm.size, "samples of a batch")',
+            "self._sizes = uneven(batch, comm.size)",
             "parallel/test_data.py::test_a_batch_that_cannot_be",
         ),
     ],
@@ -59,17 +59,17 @@ FAULTS = {
     "DataParallel": [
         Fault(
             "a gradient that stayed in its bucket is not divided",
-            "parallel/buckets.py",
+            "parallel/reducer.py",
             "elif factor != 1:",
             "elif factor > 1:",
-            "parallel/test_buckets.py::test_gradients_become_views_and_stay",
+            "parallel/test_reducer.py::test_gradients_become_views_and_stay",
         ),
         Fault(
             "a gradient that no rank has becomes zeros",
-            "parallel/buckets.py",
+            "parallel/reducer.py",
             "            if ranks[i]:\n",
             "            if ranks[i] >= 0:\n",
-            "parallel/test_data_parallel.py::test_unused_on_some_ranks_and_on_all[2-False]",
+            "parallel/test_data.py::test_unused_on_some_ranks_and_on_all[2-False]",
         ),
         Fault(
             "backward waits for each bucket as soon as it is sent",
@@ -98,45 +98,45 @@ FAULTS = {
         ),
         Fault(
             "hooks of a wrapper that was replaced stay",
-            "parallel/backwards.py",
+            "parallel/reducer.py",
             "                handle.remove()\n",
             "                pass\n",
             "parallel/test_wrapped_twice.py::test_data_parallel_in_a_loop[plain-World]",
         ),
         Fault(
             "no_sync does not end where an error leaves it",
-            "parallel/backwards.py",
+            "parallel/reducer.py",
             "        try:\n            yield\n        finally:\n            self._averages = before\n",
             "        yield\n        self._averages = before\n",
-            "parallel/test_data_parallel.py::test_no_sync_ends_with_its_block_even_after_an_error",
+            "parallel/test_data.py::test_no_sync_ends_with_its_block_even_after_an_error",
         ),
         Fault(
             "buffers are sent inside no_sync",
             "parallel/data.py",
             "if self.training and self._averages and self.broadcast_buffers:",
             "if self.training and self.broadcast_buffers:",
-            "parallel/test_data_parallel.py::test_nothing_is_sent_inside_no_sync",
+            "parallel/test_data.py::test_nothing_is_sent_inside_no_sync",
         ),
         Fault(
             "buffers keep each rank's own start",
             "parallel/data.py",
             "[*module.parameters(), *module.buffers()], algorithm=",
             "[*module.parameters()], algorithm=",
-            "parallel/test_data_parallel.py::test_buffers_start_as_rank_0s",
+            "parallel/test_data.py::test_buffers_start_as_rank_0s",
         ),
         Fault(
             "models that differ are accepted",
-            "parallel/alike.py",
+            "parallel/data.py",
             "    if largest == -least:\n",
             "    if largest >= -least:\n",
             "calls/test_wrong_calls.py::test_layers_in_another_order",
         ),
         Fault(
             "an average set aside lies where the next one is written",
-            "parallel/compressed.py",
+            "parallel/data.py",
             "self._held[p] = held.clone()",
             "self._held[p] = held",
-            "parallel/test_compressed.py::test_an_average_is_set_aside_as_a_copy",
+            "parallel/test_data.py::test_an_average_is_set_aside_as_a_copy",
         ),
     ],
     "SyncBatchNorm": [
@@ -172,27 +172,26 @@ FAULTS = {
     "accumulation": [
         Fault(
             "micro-batches weigh alike, whatever counts in them",
-            "train/accumulate/micro.py",
+            "parallel/accumulate.py",
             "(micro, weight / total)",
             "(micro, 1 / len(weights))",
-            "train/accumulate/test_micro.py::test_every_token_weighs_alike[lengths1-sizes3]",
+            "parallel/test_accumulate.py::test_every_token_weighs_alike[lengths1-sizes3]",
         ),
         Fault(
             "ranks talk after the first micro-batch, not after the last",
-            "train/accumulate/micro.py",
+            "parallel/accumulate.py",
             "i == len(counted) - 1",
             "i == 0",
             (
-                "train/accumulate/test_micro.py::"
-                "test_among_ranks_with_different_numbers_of_tokens_and_one_without[world-2]"
+                "parallel/test_accumulate.py::test_among_ranks_with_different_numbers_of_tokens_and_one_without[world-2]"
             ),
         ),
         Fault(
             "k updates of batch norm forget less than one",
-            "train/accumulate/norm.py",
+            "parallel/accumulate.py",
             "return 1 - (1 - momentum) ** (1 / k)",
             "return momentum / k",
-            "train/accumulate/test_norm.py::test_k_updates_forget_as_much_as_one",
+            "parallel/test_accumulate.py::test_k_updates_forget_as_much_as_one",
         ),
     ],
 }

@@ -1,6 +1,8 @@
 """The faults that `make mutants` plants: each changes one place, and what it makes is Python."""
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.mutants import __main__ as mutants
 from tests.mutants.fault import Fault, techniques
 from tests.repository.files import ROOT
+from tests.size import FULL
 
 FAULTS = [fault for faults in techniques().values() for fault in faults]
 
@@ -36,6 +39,15 @@ def test_each_names_tests_that_are_there():
             path, *names = test.split("::")
             text = (ROOT / path).read_text(encoding="utf-8")
             assert all(f"def {name.partition('[')[0]}(" in text for name in names), fault
+
+
+def test_all_are_found():
+    """At full size all of them, else those of one technique."""
+    chosen = [] if FULL else ["naive"]
+    command = [sys.executable, "-m", "tests.mutants", *chosen]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.stdout.rstrip().endswith(" faults, 0 not found") and done.returncode == 0
 
 
 SPLIT = Fault("", "split.py", "", "", "test_split.py")

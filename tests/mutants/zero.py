@@ -181,21 +181,21 @@ FAULTS = {
     "norms and clipping of shards": [
         Fault(
             "each rank goes by the norm of its own part",
-            "parallel/zero/norm.py",
+            "train/norm.py",
             "all_reduce_(comm, (each**norm_type).sum()) ** (1 / norm_type)",
             "(each**norm_type).sum() ** (1 / norm_type)",
-            "parallel/zero/test_norm.py::test_norm[2.0]",
+            "train/test_norm.py::test_norm[2.0]",
         ),
         Fault(
             "the factor is rounded to 16 bits",
-            "parallel/zero/norm.py",
+            "train/norm.py",
             "scale.to(g.device, torch.promote_types(g.dtype, torch.float32))",
             "scale.to(g.device, g.dtype)",
-            "parallel/zero/test_norm.py::test_a_norm_beyond_fp16",
+            "train/test_norm.py::test_a_norm_beyond_fp16",
         ),
         Fault(
             "short gradients are lengthened to the limit",
-            "parallel/zero/norm.py",
+            "train/norm.py",
             "(max_norm / (norm + 1e-6)).clamp(max=1.0)",
             "max_norm / (norm + 1e-6)",
             "parallel/zero/fully/test_clipping.py::test_as_torch_clips[3-100.0-2.0]",
@@ -205,7 +205,7 @@ FAULTS = {
             "parallel/zero/optimizer.py",
             "        if not self._converted:\n",
             "        if self._at_owners:\n",
-            "train/optim/test_clip.py::test_sharded_gradients_beside_tensor_ranks[2-2]",
+            "train/test_norm.py::test_sharded_gradients_beside_tensor_ranks[2-2]",
         ),
     ],
 }

@@ -1,12 +1,11 @@
 """Every technique of minidist.parallel and minidist.train over the pretended NCCL, compared with its oracle.
 
 A row of a table is a technique, the numbers of ranks, and the tests of other files which run there over the pretence
-(see `instead`): program, oracle and comparison are those of that test. `make test` runs SMALL. With MINIDIST_FULL=1 all
+(see `instead`): program, oracle and comparison are those of that test. `make test` runs SMALL. With `--full` all
 rows run with headers, and what sends and receives itself without them, too.
 """
 
 import math
-import os
 from functools import partial as call
 from itertools import product
 
@@ -17,40 +16,35 @@ from torch import nn
 from minidist.comm import World
 from minidist.parallel.schedules import gpipe, interleaved, one_f_one_b, zb_h1
 from tests import parallelized, test_parallelize
-from tests.collectives import test_algorithms, test_in_place, test_verbs
-from tests.comm.torchdist import test_native
+from tests import test_parallelize as test_trainer
+from tests.checkpoint import test_checkpoints, test_resume
+from tests.collectives import test_algorithms, test_verbs
+from tests.comm import test_nccl
 from tests.examples import gpts, scripts
 from tests.gpu import ranks, runs
 from tests.nccl import programs
 from tests.nccl.instead import Row, wrong
 from tests.parallel import (
+    test_accumulate,
     test_batchnorm,
     test_compositions,
-    test_compressed,
+    test_compress,
     test_data,
-    test_data_parallel,
+    test_local_sgd,
+    test_pipedream,
+    test_tensor,
+    test_vocab,
 )
-from tests.parallel import test_engine as test_trainer
-from tests.parallel.pipedream import test_engine as test_pipedream
-from tests.parallel.pipedream import test_stashing
+from tests.parallel import test_data as test_compressed
+from tests.parallel import test_data as test_data_parallel
+from tests.parallel import test_local_sgd as test_adaptive
+from tests.parallel import test_local_sgd as test_post_local
+from tests.parallel import test_local_sgd as test_slow
+from tests.parallel import test_local_sgd as test_states
+from tests.parallel import test_pipedream as test_stashing
+from tests.parallel import test_tensor as test_tensor_random
 from tests.parallel.pipeline import test_executor, test_forward, test_ties
-from tests.parallel.tensor import (
-    test_around,
-    test_layer,
-    test_linear,
-    test_operators,
-    test_parts,
-    test_regather,
-)
-from tests.parallel.tensor import test_random as test_tensor_random
-from tests.parallel.vocab import test_cross_entropy, test_embedding
-from tests.parallel.zero import (
-    test_masters,
-    test_norm,
-    test_offload,
-    test_offload_sharded,
-    test_optimizer,
-)
+from tests.parallel.zero import test_masters, test_offload, test_offload_sharded, test_optimizer
 from tests.parallel.zero import test_state as test_zero_state
 from tests.parallel.zero.fully import (
     test_blocks,
@@ -63,17 +57,13 @@ from tests.parallel.zero.fully import test_offload as test_fully_offload
 from tests.parallel.zero.fully import test_sharded as test_fully
 from tests.parallel.zero.fully import test_state as test_fully_state
 from tests.parallel.zero.fully import test_unit as test_units
-from tests.train.accumulate import test_micro
-from tests.train.amp import test_masters as test_amp_masters
-from tests.train.amp import test_scaler
-from tests.train.amp import test_sharded as test_amp_sharded
-from tests.train.checkpoint import test_checkpoints, test_resume
-from tests.train.compress import test_dgc, test_half, test_powersgd, test_sign
-from tests.train.local_sgd import test_adaptive, test_post_local, test_slow, test_states
-from tests.train.local_sgd import test_optimizer as test_local_sgd
-from tests.train.optim import cases as large_batches
-from tests.train.optim import test_clip, test_noise
-from tests.train.optim import test_sharded as test_optim
+from tests.size import FULL
+from tests.train import optim_cases as large_batches
+from tests.train import test_amp, test_norm, test_optim
+from tests.train import test_amp as test_amp_masters
+from tests.train import test_amp as test_amp_sharded
+from tests.train import test_norm as test_clip
+from tests.train import test_optim as test_noise
 from tests.train.remat import test_checkpoint as test_remat
 
 ALL = (2, 3, 4)
@@ -111,10 +101,10 @@ def inside(folder, name):
 
 OTHERS = ("naive", "tree", "double_tree", "halving_doubling", "pipelined", "hierarchical", "auto")
 COLLECTIVES = {
-    "verbs, ring": Row(ALL, at(test_verbs.test_world, "ring")),
-    "verbs, native": Row(ALL, at(test_verbs.test_world, "native")),
+    "verbs, ring": Row(ALL, at(test_verbs.test_verbs_world, "ring")),
+    "verbs, native": Row(ALL, at(test_verbs.test_verbs_world, "native")),
     "verbs, other algorithms": Row(
-        ALL, lambda n, _: each(test_verbs.test_world, *product([n], OTHERS))
+        ALL, lambda n, _: each(test_verbs.test_verbs_world, *product([n], OTHERS))
     ),
     "lengths, ring": Row(ALL, at(test_algorithms.test_in_a_world, where=["ring"])),
     "lengths, native": Row(ALL, at(test_algorithms.test_in_a_world, where=["native"])),
@@ -124,10 +114,11 @@ COLLECTIVES = {
     "in place": Row(
         ALL,
         lambda n, _: each(
-            test_in_place.test_world, *((n, name) for name in (*test_in_place.ALGORITHMS, "native"))
+            test_verbs.test_in_place_world,
+            *((n, name) for name in (*test_verbs.IN_PLACE_ALGORITHMS, "native")),
         ),
     ),
-    "native, on parts": Row(THREE, fixed(test_native.test_every_collective_on_every_kind_of_comm)),
+    "native, on parts": Row(THREE, fixed(test_nccl.test_every_collective_on_every_kind_of_comm)),
 }
 
 BACKWARDS = (
@@ -185,7 +176,7 @@ DATA = {
     "half": Row(
         ALL,
         lambda n, _: each(
-            test_half.test_within_a_rounding,
+            test_compress.test_within_a_rounding,
             ("world", n, torch.float16, 2**-11),
             ("world", n, torch.bfloat16, 2**-8),
         ),
@@ -193,26 +184,26 @@ DATA = {
     "PowerSGD": Row(
         ALL,
         lambda n, _: each(
-            test_powersgd.test_the_papers_algorithm, *product(["world"], [n], (1, 2))
+            test_compress.test_the_papers_algorithm, *product(["world"], [n], (1, 2))
         ),
     ),
     "DGC": Row(
         ALL,
         lambda n, _: each(
-            test_dgc.test_over_ranks, *product(["world"], [n], ("plain", "nesterov, clipped"))
+            test_compress.test_over_ranks, *product(["world"], [n], ("plain", "nesterov, clipped"))
         ),
     ),
     "DGC, weights and samples": Row(
         THREE,
         fixed(
-            *each(test_dgc.test_with_weights, ("plain",), ("clipped",)),
-            *each(test_dgc.test_nothing_is_lost, (3, None), (3, 0.1)),
+            *each(test_compress.test_dgc_with_weights, ("plain",), ("clipped",)),
+            *each(test_compress.test_nothing_is_lost, (3, None), (3, 0.1)),
         ),
     ),
     "signs": Row(
-        ALL, lambda n, _: each(test_sign.test_the_papers_rule, *product(["world"], [n], BOTH))
+        ALL, lambda n, _: each(test_compress.test_the_papers_rule, *product(["world"], [n], BOTH))
     ),
-    "signs, weights": Row(THREE, fixed(test_sign.test_with_weights)),
+    "signs, weights": Row(THREE, fixed(test_compress.test_sign_with_weights)),
     "SyncBatchNorm": Row(ALL, at(test_batchnorm.test_the_serial_norm, where=["world"])),
     "SyncBatchNorm, DataParallel": Row(
         ALL, lambda n, _: each(test_batchnorm.test_under_data_parallel, NORMED[n])
@@ -221,7 +212,7 @@ DATA = {
     "accumulation by tokens": Row(
         (2, 3),
         at(
-            test_micro.test_among_ranks_with_different_numbers_of_tokens_and_one_without,
+            test_accumulate.test_among_ranks_with_different_numbers_of_tokens_and_one_without,
             where=["world"],
         ),
     ),
@@ -484,20 +475,25 @@ def of_large_batches(n):
 ADAPTIVE = {
     2: [test_adaptive.test_it_steers_local_sgd],
     4: [],
-    3: [test_adaptive.test_the_parameters, test_adaptive.test_in_both_worlds],
+    3: [test_adaptive.test_the_parameters, test_adaptive.test_adaptive_in_both_worlds],
 }
 CLIPPED = {n: [grid for grid in test_clip.GRIDS if math.prod(grid) == n] for n in ALL}
 STEPS = {
     "LocalSGD": Row(
         ALL,
-        lambda n, _: each(test_local_sgd.test_the_oracle, *product(test_local_sgd.OPTIMIZERS, [n])),
+        lambda n, _: each(
+            test_local_sgd.test_optimizer_the_oracle, *product(test_local_sgd.OPTIMIZERS, [n])
+        ),
     ),
     "LocalSGD, weights": Row(ALL, at(test_local_sgd.test_uneven_parts)),
     "LocalSGD, weights of nobody": Row(THREE, fixed(test_local_sgd.test_weights_of_nobody)),
     "LocalSGD, states": Row(
         THREE,
         fixed(
-            *each(test_states.test_the_oracle, *product(("momentum", "adamw"), test_states.STATES))
+            *each(
+                test_states.test_states_the_oracle,
+                *product(("momentum", "adamw"), test_states.STATES),
+            )
         ),
     ),
     "LocalSGD, masters": Row((2, 3), at(test_post_local.test_masters_are_averaged)),
@@ -528,7 +524,7 @@ STEPS = {
         ALL, lambda n, _: each(test_clip.test_data_pipeline_and_tensor, *CLIPPED[n])
     ),
     "the norm, a tied embedding": Row(THREE, fixed(test_clip.test_a_tied_embedding_counts_once)),
-    "loss scaling": Row((2, 3), at(test_scaler.test_all_ranks_skip_the_same_step_and_no_other)),
+    "loss scaling": Row((2, 3), at(test_amp.test_all_ranks_skip_the_same_step_and_no_other)),
     "loss scaling, masters": Row(
         PAIR, fixed(*each(test_amp_masters.test_with_data_parallel, ("masters",), ("parallel",)))
     ),
@@ -548,8 +544,8 @@ OPTIONS = (
     dict(gated=True, ffn=13),
 )
 AROUND = {
-    2: [test_around.test_dropout],
-    3: [test_around.test_dropout_of_whole_and_split_data_in_turn],
+    2: [test_tensor.test_dropout],
+    3: [test_tensor.test_dropout_of_whole_and_split_data_in_turn],
     4: [],
 }
 RANDOM = {
@@ -557,38 +553,38 @@ RANDOM = {
     4: test_tensor_random.test_groups,
 }
 TENSOR = {
-    "operators": Row(ALL, at(test_operators.test_the_backward_is_the_transpose, where=["world"])),
-    "linear layers": Row(ALL, at(test_linear.test_the_serial_layers, where=["world"])),
+    "operators": Row(ALL, at(test_tensor.test_the_backward_is_the_transpose, where=["world"])),
+    "linear layers": Row(ALL, at(test_tensor.test_the_serial_layers, where=["world"])),
     "tensor layers, whole and sequence": Row(
-        ALL, at(test_layer.test_the_serial_layer, where=["world"])
+        ALL, at(test_tensor.test_the_serial_layer, where=["world"])
     ),
     "tensor layers, options": Row(
-        THREE, fixed(*each(test_layer.test_other_options, *product(OPTIONS)))
+        THREE, fixed(*each(test_tensor.test_other_options, *product(OPTIONS)))
     ),
     "tensor layers, dtypes": Row(
         THREE,
         fixed(
             *each(
-                test_layer.test_dtypes,
+                test_tensor.test_dtypes,
                 *product((torch.float32, torch.bfloat16, torch.float16), ("whole", "regather")),
             )
         ),
     ),
-    "rows first": Row(ALL, at(test_layer.test_rows_first_is_the_serial_mlp_too)),
-    "parts": Row(ALL, at(test_parts.test_apart_and_together, where=["world"])),
-    "gathered again": Row(THREE, fixed(test_regather.test_as_the_operator_and_a_linear_layer)),
+    "rows first": Row(ALL, at(test_tensor.test_rows_first_is_the_serial_mlp_too)),
+    "parts": Row(ALL, at(test_tensor.test_apart_and_together, where=["world"])),
+    "gathered again": Row(THREE, fixed(test_tensor.test_as_the_operator_and_a_linear_layer)),
     "norms of sequences": Row(
         ALL,
         lambda n, _: [
-            call(test_around.test_a_norm_of_parts_of_the_sequence, "world", n),
+            call(test_tensor.test_a_norm_of_parts_of_the_sequence, "world", n),
             *AROUND[n],
         ],
     ),
     "random numbers": Row((3, 4), lambda n, _: [RANDOM[n]]),
-    "cross entropy": Row(ALL, at(test_cross_entropy.test_the_serial_loss, where=["world"])),
+    "cross entropy": Row(ALL, at(test_vocab.test_the_serial_loss, where=["world"])),
     "embedding": Row(
         ALL,
-        lambda n, _: each(test_embedding.test_trained_as_one, ("world", n, 5), ("world", n, 11)),
+        lambda n, _: each(test_vocab.test_trained_as_one, ("world", n, 5), ("world", n, 11)),
     ),
 }
 
@@ -828,8 +824,6 @@ SMALL = {
         "grid, dp 2, tp 2, selective",
     ),
 }
-
-FULL = os.environ.get("MINIDIST_FULL") == "1"
 
 
 def told(failed):

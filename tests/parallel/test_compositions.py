@@ -9,10 +9,10 @@ from torch import nn
 
 from minidist.comm import World, launch
 from minidist.parallel.batchnorm import SyncBatchNorm
+from minidist.parallel.compress import Dense
 from minidist.parallel.data import DataParallel, average_gradients
+from minidist.parallel.local_sgd import LocalSGD
 from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
-from minidist.train.compress import Dense
-from minidist.train.local_sgd import LocalSGD
 from tests.largest import largest
 from tests.parallel.cases import data, mse, replicas_equal
 

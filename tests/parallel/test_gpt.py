@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from minidist.comm import Cluster, World
+from minidist.cut import cuts
 from minidist.models import gpt, sequence
 from minidist.parallel import gpt as parts_of
 from minidist.parallel.schedules.flow import Shape
-from minidist.parallel.tensor import cuts
 from tests.parallelized import MODERN, SHAPE
 
 PARTS = 4  # embedding, 2 layers, head

@@ -2,9 +2,7 @@
 
 from dataclasses import fields
 
-from minidist.study.plan import errors, plan
-from minidist.study.plan.plan import DECISIONS
-from minidist.study.plan.runs import TABLES
+from minidist.study.plan import DECISIONS, TABLES, errors, plan
 from tests.record.record import rounded
 
 PLANS = [

@@ -29,8 +29,11 @@ from minidist.collectives import (
 )
 from minidist.comm.mesh import Mesh
 from minidist.models import gpt, initial, mlp, next_token_loss, resnet, seeded_
+from minidist.parallel.accumulate import accumulate
 from minidist.parallel.batchnorm import SyncBatchNorm
+from minidist.parallel.compress import DGC, Dense, Half, PowerSGD, Sign
 from minidist.parallel.data import DataParallel, Sampler, average_gradients
+from minidist.parallel.local_sgd import AdaComm, LocalSGD
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW
 from minidist.parallel.pipeline import Pipeline, forward
 from minidist.parallel.schedules import (
@@ -56,11 +59,9 @@ from minidist.parallel.vocab import VocabEmbedding, gathered_cross_entropy, voca
 from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallelize import parallelize
 from minidist.split import bounds, uneven
-from minidist.train.accumulate import accumulate
 from minidist.train.amp import LossScaler, autocast, prepare
-from minidist.train.compress import DGC, Dense, Half, PowerSGD, Sign
-from minidist.train.local_sgd import AdaComm, LocalSGD
-from minidist.train.optim import LAMB, LARS, NoiseScale, clip_grad_norm_
+from minidist.train.norm import clip_grad_norm_
+from minidist.train.optim import LAMB, LARS, NoiseScale
 from minidist.train.remat import (
     ATTENTION,
     ReversibleBlock,

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from tests.record.__main__ import differences, written
+from tests.record.__main__ import differences, packed, written
 from tests.record.answers import masked
 from tests.record.programs import RUNS
 from tests.record.record import leaves, recorded
+from tests.size import FULL
 
 FEW = [
     "all_reduce, ring · 3",
@@ -17,10 +18,20 @@ FEW = [
 ]
 
 
-@pytest.mark.parametrize("row", FEW)
+ROWS = sorted(written("techniques").keys() - {"commit"}) if FULL else FEW
+
+
+@pytest.mark.parametrize("row", ROWS)
 def test_a_row_is_what_was_recorded(row):
     name, _, n = row.rpartition(" · ")
     assert list(differences(written("techniques")[row], recorded(name, int(n)))) == []
+
+
+@pytest.mark.parametrize("part", ["planner", "answers"] if FULL else ["planner"])
+def test_a_part_is_what_was_recorded(part):
+    before = written(part)
+    del before["commit"]
+    assert list(differences(before, packed(part))) == []
 
 
 def test_every_technique_is_in_it():

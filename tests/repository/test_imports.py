@@ -1,13 +1,12 @@
 """Who may import whom.
 
     arguments  <-  all
-    comm.base  <-  collectives, split  <-  parallel, train  <-  examples, course
+    comm.base  <-  collectives, split, cut  <-  train  <-  parallel  <-  checkpoint  <-  parallelize  <-  examples, course
                               models   <-  parallel (initial values belong to names)
-    comm.mesh, models, parallel, train   <-  parallelize
                                                   study: everything
 
-No technique knows a transport, `torch.distributed`, or how things are presented. Nothing of minidist knows the graders,
-minicheck, which may import all of it.
+No circle, neither between files nor between folders. No technique knows a transport, `torch.distributed`, or how things
+are presented. Nothing of minidist knows the graders, minicheck, which may import all of it.
 """
 
 import ast
@@ -21,13 +20,35 @@ MAY_IMPORT = {
     "arguments": (),
     "comm": ("arguments",),
     "split": ("arguments",),
+    "cut": ("split",),
     "models": ("arguments",),
     "tasks": ("split",),
     "text": ("models",),
     "collectives": ("arguments", "comm.base", "split"),
-    "parallel": ("arguments", "comm.base", "split", "collectives", "train", "models"),
-    "train": ("arguments", "comm.base", "split", "collectives", "parallel"),
-    "parallelize": ("comm.base", "comm.mesh", "models", "parallel", "train"),
+    "decide": (),
+    "train": ("arguments", "comm.base", "decide", "split", "cut", "collectives"),
+    "parallel": (
+        "arguments",
+        "comm.base",
+        "decide",
+        "split",
+        "cut",
+        "collectives",
+        "models",
+        "train",
+    ),
+    "checkpoint": ("arguments", "comm.base", "split", "parallel"),
+    "parallelize": (
+        "arguments",
+        "comm.base",
+        "comm.mesh",
+        "split",
+        "collectives",
+        "models",
+        "train",
+        "parallel",
+        "checkpoint",
+    ),
     "study": ("",),
     "__init__": ("",),
 }
@@ -84,6 +105,90 @@ def wrong_imports(source, module):
     return found
 
 
+def sources():
+    """{module: its text} of both packages; `__init__` is named."""
+    return {
+        ".".join(path.with_suffix("").parts): (ROOT / path).read_text(encoding="utf-8")
+        for path in repository("minidist/*.py", "minicheck/*.py")
+    }
+
+
+def imported(texts):
+    """{module: the modules that it imports}, of texts by module; a package is named without `__init__`."""
+    modules = {name.removesuffix(".__init__") for name in texts}
+    graph = {}
+    for module, text in texts.items():
+        own, found = module.removesuffix(".__init__"), set()
+        for _, name in imports(text, module):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            found.add(name)
+        graph[own] = found - {"", own}
+    return graph
+
+
+def between_folders(graph):
+    """The same between folders: a file counts as its folder; what lies within another is not between the two."""
+    packages = {name.rpartition(".")[0] for name in graph}
+    folder = {name: name if name in packages else name.rpartition(".")[0] for name in graph}
+    found = {}
+    for module, others in graph.items():
+        here = folder[module]
+        there = {folder[other] for other in others}
+        apart = {f for f in there if not under(f, here) and not under(here, f)}
+        found.setdefault(here, set()).update(apart)
+    return found
+
+
+def circle(graph):
+    """Names that import each other in a circle, the first once more at the end; [] if there is none."""
+    done, way = set(), []
+
+    def walk(name):
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return []
+        way.append(name)
+        for other in sorted(graph.get(name, ())):
+            found = walk(other)
+            if found:
+                return found
+        way.pop()
+        done.add(name)
+        return []
+
+    for name in sorted(graph):
+        found = walk(name)
+        if found:
+            return found
+    return []
+
+
+def test_no_circle():
+    graph = imported(sources())
+    assert circle(graph) == []
+    assert circle(between_folders(graph)) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "files", "folders"),
+    [
+        ({"a.x": "from a import y", "a.y": "def f():\n    from . import x"}, True, False),
+        ({"a.x": "from b.y import f", "a.z": "", "b.y": "from a.z import g"}, False, True),
+        (
+            {"a.__init__": "from .x import f", "a.x": "import torch", "b.y": "import a"},
+            False,
+            False,
+        ),
+    ],
+)
+def test_a_circle_is_found(texts, files, folders):
+    graph = imported(texts)
+    assert bool(circle(graph)) == files
+    assert bool(circle(between_folders(graph))) == folders
+
+
 def test_direction():
     files = repository("minidist/*.py", "minicheck/*.py")
     assert {path.parts[0] for path in files} == {"minidist", "minicheck"}
@@ -104,16 +209,18 @@ def test_direction():
         ("minidist.collectives.ring", "from torch import distributed"),
         ("minidist.study.plot", "import torch\ntorch.distributed.barrier()"),
         ("minidist.train.amp", "import importlib\nimportlib.import_module('torch.distributed')"),
-        ("minidist.parallel.data", "from minidist.comm.world.world import World"),
+        ("minidist.parallel.data", "from minidist.comm.world import World"),
         ("minidist.parallel.data", "from minidist.comm import World"),
         ("minidist.parallel.data", "from ..comm import shm"),
         ("minidist.parallel.data", "def f():\n    from minidist.study import plot"),
         ("minidist.parallel.__init__", "from ..study import plot"),
         ("minidist.collectives.__init__", "from ..parallel import data"),
         ("minidist.split", "import minidist.collectives"),
-        ("minidist.comm.world.world", "from minidist.collectives import ring"),
+        ("minidist.comm.world", "from minidist.collectives import ring"),
         ("minidist.models", "import minidist"),
         ("minidist.parallelize", "from .comm import World"),
+        ("minidist.train.optim", "from ..parallel.tensor import cuts"),
+        ("minidist.parallel.zero.bucket", "from ...checkpoint import piece"),
         ("minidist.parallelize", "from minidist.study import plan"),
         ("minidist.unknown", ""),
         ("minidist.__init__", "from minicheck import all_reduce"),
@@ -129,7 +236,7 @@ def test_a_wrong_import_is_found(module, source):
     ("module", "source"),
     [
         (
-            "minidist.comm.torchdist.torchdist",
+            "minidist.comm.torchdist",
             "import torch.distributed as dist\nfrom .base import Comm",
         ),
         (
@@ -142,8 +249,8 @@ def test_a_wrong_import_is_found(module, source):
             "from ..collectives import all_reduce_\nfrom ..comm.base import Comm",
         ),
         ("minidist.study.meter", "from minidist import comm, parallel"),
-        ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import onto"),
-        ("minicheck.exam", "from minidist.comm.world.world import World\nfrom . import refuse"),
+        ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import gpt"),
+        ("minicheck.exam", "from minidist.comm.world import World\nfrom . import refuse"),
         ("minidist.__init__", "from .comm import World\nfrom minidist.study import plot"),
     ],
 )

@@ -16,11 +16,12 @@ from tests.repository.files import ROOT, repository
     [
         ("minidist/split.py", "tests/test_split.py"),
         ("minidist/comm/launch.py", "tests/comm/test_launch.py"),
-        ("minidist/collectives/flat.py", "tests/collectives/test_flat.py"),
+        ("minidist/collectives/buffers.py", "tests/collectives/test_buffers.py"),
         ("minidist/parallel/zero/fully/sharded.py", "tests/parallel/zero/fully/test_sharded.py"),
         ("minidist/comm/__init__.py", "tests/comm"),
         ("minicheck/guard.py", "tests/minicheck/test_guard.py"),
         ("minicheck/lessons/zero.py", "tests/minicheck/lessons/test_zero.py"),
+        ("minicheck/oracles/zero.py", "tests/minicheck/lessons/test_zero.py"),
         ("benchmarks/trainer.py", "tests/benchmarks/test_trainer.py"),
         ("tests/test_split.py", "tests/test_split.py"),
         ("tests/collectives/cases.py", "tests/collectives"),

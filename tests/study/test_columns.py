@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from minidist.comm.trace import Span, Trace
-from minidist.comm.trace.timeline import CATEGORIES
+from minidist.comm.trace import CATEGORIES, Span, Trace
 from minidist.study.columns import (
     MOST_POINTS,
     columns,

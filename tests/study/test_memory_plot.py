@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidist.comm import Cluster, Device, Trace, World
-from minidist.comm.trace.timeline import Timeline
+from minidist.comm.trace import Timeline
 from minidist.study import measure, memory_plot, memory_timeline
 from tests.comm.nets import Training, mlp
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from minidist.comm.cluster.hardware import Device
-from minidist.comm.cluster.presets import A100, H100
+from minidist.comm.cluster import A100, H100, Device
 from minidist.study import Profile, measure
 from minidist.study.meter import Tally
 from tests.comm.nets import Training, mlp

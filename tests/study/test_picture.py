@@ -71,7 +71,7 @@ def test_save(tmp_path):
 
 def test_core_needs_no_matplotlib():
     code = (
-        "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace.trace; "
+        "import sys; sys.modules['matplotlib'] = None; import minidist, minidist.comm.trace; "
         "assert 'minidist.study' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidist.comm.cluster.hardware import Device
+from minidist.comm.cluster import Device
 from minidist.study import bound, measure, roof, roofline
 from minidist.study.meter import Tally
 

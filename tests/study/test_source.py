@@ -9,8 +9,7 @@ from html import unescape
 
 import pytest
 
-from minidist.comm import base
-from minidist.comm.trace import trace
+from minidist.comm import base, trace
 from minidist.study import line, source
 from minidist.study.source import COLORS
 
@@ -60,7 +59,7 @@ def test_nothing_is_dropped(obj):
 def test_a_module_is_shown_whole():
     text = inspect.getsource(trace).strip("\n")
     assert source(trace).text == text == shown(source(trace))
-    assert source(trace).name == "minidist.comm.trace.trace"
+    assert source(trace).name == "minidist.comm.trace"
 
 
 @pytest.mark.parametrize("obj", [base.Comm.split, trace.Trace(1).table, base.Comm.batch])
@@ -81,7 +80,7 @@ def test_properties_partials_and_wrapped_functions_show_what_was_written():
 def test_name_and_number_of_lines_without_a_path():
     html = source(base.describe)._repr_html_()
     assert "minidist.comm.base.describe · 3 lines<" in html
-    assert source(trace.Trace.merge).name == "minidist.comm.trace.trace.Trace.merge"
+    assert source(trace.Trace.merge).name == "minidist.comm.trace.Trace.merge"
     assert ".py" not in html
     assert "style=" in html
     assert "class=" not in html

@@ -1,7 +1,6 @@
 """Traces made by hand, with times that floats hold exactly."""
 
-from minidist.comm.trace import Span, Trace
-from minidist.comm.trace.timeline import CATEGORIES, Timeline
+from minidist.comm.trace import CATEGORIES, Span, Timeline, Trace
 
 US = 2.0**-20  # about a microsecond
 

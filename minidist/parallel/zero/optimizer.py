@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ..backwards import Backwards
+from ...train.norm import clip_
 from ..claims import Claim
-from ..reducer import Reducer
+from ..reducer import Backwards, Reducer
 from . import state
 from .averages import Averages
 from .bucket import OwnedBucket
-from .norm import clip_
 from .shards import Shards
 
 EVERYTHING = 1 << 62  # bytes of a bucket that takes all

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from minidist.models.resnet import BLOCKS, DEEP
+from minidist.models import BLOCKS, DEEP
 from minidist.study.memory.items import Item, Items
 
 INDEX = 8

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minidist.comm.charge.flops import operator
-from minidist.comm.charge.given import called
+from minidist.comm.costs import called, operator
 from minidist.study.memory.allocator import Allocator, Block
 
 BEFORE = "there before"

@@ -1,6 +1,6 @@
 """All kernels for the CPU by operator, and what is done with them together: compile, forget, say what runs.
 
-warm()       before lesson 09, or a benchmark: 20 to 30 s at first, 5 s where PyTorch's cache has them
+warm()       before lesson 12, or a benchmark: 20 to 30 s at first, 5 s where PyTorch's cache has them
 backend(x)   "compiled", "eager", "Triton" or "fake"
 cool()       back to the eager form
 """

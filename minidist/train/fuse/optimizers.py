@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..options import fractions, nesterov_has, not_negative, refuse
+from ..optim import fractions, nesterov_has, not_negative, refuse
 from .flat import FlatOptimizer
 from .steps import adamw_, momentum_, sgd_
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..decide import decide
+from ...decide import decide
 from .aside import Buffers, aside
 from .replay import Replay
 

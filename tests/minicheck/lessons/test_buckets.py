@@ -1,6 +1,6 @@
-"""Lesson 05: other right ways pass, and what is right only for some ranks or times does not.
+"""Lesson 06: other right ways pass, and what is right only for some ranks or times does not.
 
-The usual mistakes are in course/05_buckets/bugs.py, which tests/bank examines.
+The usual mistakes are in course/06_buckets/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -32,8 +32,8 @@ from minicheck.lessons.buckets import (
 )
 from minicheck.oracles.buckets import accumulated, buckets_hooked, clock, fill
 from minidist.collectives import all_reduce_
-from minidist.parallel.buckets import assign
 from minidist.parallel.overlap import step_time
+from minidist.parallel.reducer import assign
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted, rng
 
@@ -158,7 +158,7 @@ BUCKETS_FITS = [
 
 
 def test_buckets_right_for_some_only():
-    right = solved("05_buckets")["bucketed"]
+    right = solved("06_buckets")["bucketed"]
 
     def only(fits):
         def answer(comm, params, buckets):
@@ -237,7 +237,7 @@ def test_cuts():
 
 
 # ------------------------------------------------------------
-# Lesson 05, numbers: times on the clock, batch norm of a batch in parts. Right ones pass, others do not.
+# Lesson 06, numbers: times on the clock, batch norm of a batch in parts. Right ones pass, others do not.
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel

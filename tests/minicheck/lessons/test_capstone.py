@@ -1,6 +1,6 @@
-"""Lesson 19: other right ways pass, what is foretold is what PyTorch does, and what only looks right fails.
+"""Lesson 28: other right ways pass, what is foretold is what PyTorch does, and what only looks right fails.
 
-The usual mistakes are in course/19_capstone/bugs.py, which tests/bank examines.
+The usual mistakes are in course/28_capstone/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -19,7 +19,7 @@ from minicheck.lessons.capstone import DTYPES, PredictCapstone, capstone_slips, 
 from minicheck.oracles import capstone as oracle
 from minidist import collectives
 from minidist.comm import Recv, Send, World, launch
-from minidist.comm.torchdist import process_group
+from minidist.comm.processgroup import process_group
 from tests.bank.bank import solved
 from tests.minicheck.examined import rng
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -134,7 +134,7 @@ FITS = [
 
 @pytest.mark.parametrize("fits", FITS)
 def test_right_for_some_only(fits):
-    right = solved("19_capstone")["ddp_ring"]
+    right = solved("28_capstone")["ddp_ring"]
 
     def answer(comm, x, op):
         given = x.clone()
@@ -147,7 +147,7 @@ def test_right_for_some_only(fits):
 
 def test_a_wrong_mean_is_seen_by_ddp_alone():
     """Right for each op but under DDP, where there are 66 numbers."""
-    right = solved("19_capstone")["ddp_ring"]
+    right = solved("28_capstone")["ddp_ring"]
 
     def answer(comm, x, op):
         right(comm, x, op)

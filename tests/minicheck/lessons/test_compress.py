@@ -1,6 +1,6 @@
-"""Lesson 16: other right ways pass, oracles agree with the library, and what only looks right fails.
+"""Lesson 23: other right ways pass, oracles agree with the library, and what only looks right fails.
 
-The usual mistakes are in course/16_talk_less/bugs.py, which tests/bank examines.
+The usual mistakes are in course/23_compress/bugs.py, which tests/bank examines.
 """
 
 import math
@@ -18,20 +18,19 @@ from minicheck.lessons.compress import (
     PERIODS,
     SPARSE_SLIPS,
     NextPeriod,
-    PredictTalkLess,
-    talk_less_slips,
+    PredictCompress,
+    compress_slips,
 )
 from minicheck.oracles import compress as oracle
 from minidist.collectives import all_gather
 from minidist.comm import World
-from minidist.train.compress import DGC
-from minidist.train.compress.cost import dense_bytes, dgc_bytes, half_bytes
-from minidist.train.local_sgd import AdaComm, run_bytes
+from minidist.parallel.compress import DGC, dense_bytes, dgc_bytes, half_bytes
+from minidist.parallel.local_sgd import AdaComm, run_bytes
 from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = talk_less_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+FACTS = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
 
 
 def by_threshold(u, v, g, k, m, limit, n):
@@ -107,7 +106,7 @@ FITS = [
 
 @pytest.mark.parametrize("fits", FITS)
 def test_right_for_some_only(fits):
-    right = solved("16_talk_less")["local_sgd"]
+    right = solved("23_compress")["local_sgd"]
 
     def answer(comm, params, step, steps, H):
         given = [p.clone() for p in params]
@@ -232,4 +231,4 @@ def test_predictions_are_the_formulas():
     ],
 )
 def test_numbers(name, value, says):
-    judge(PredictTalkLess, FACTS, FACTS[0] | {name: value}, says)
+    judge(PredictCompress, FACTS, FACTS[0] | {name: value}, says)

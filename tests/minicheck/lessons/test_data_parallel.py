@@ -1,6 +1,6 @@
-"""Lesson 04: other right ways pass, and what is right only for some ranks, models or times does not.
+"""Lesson 05: other right ways pass, and what is right only for some ranks, models or times does not.
 
-The usual mistakes are in course/04_data_parallel/bugs.py, which tests/bank examines.
+The usual mistakes are in course/05_data_parallel/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -127,7 +127,7 @@ def test_other_ways_to_do_the_rest(capsys):
 
 def only_for(name, fits):
     """The solution of an exercise where `fits(comm, module)`; else the right messages, and nothing else."""
-    right = solved("04_data_parallel")[name]
+    right = solved("05_data_parallel")[name]
 
     def answer(comm, module, *rest):
         kept = [

@@ -1,6 +1,6 @@
-"""Lesson 15: other right ways pass, what is foretold is what a GPT on a grid sends, and what only looks right fails.
+"""Lesson 19: other right ways pass, what is foretold is what a GPT on a grid sends, and what only looks right fails.
 
-The usual mistakes are in course/15_hybrid/bugs.py, which tests/bank examines.
+The usual mistakes are in course/19_hybrid/bugs.py, which tests/bank examines.
 """
 
 import itertools
@@ -162,7 +162,7 @@ def test_a_gpt_sends_as_much():
                 Grid(2, 2, 2), [(m.src, m.dst, m.nbytes) for m in world.trace if m.start >= start]
             )
         )
-    said = [solved("15_hybrid")["step_bytes"](2, 2, 2, 3, 60, 240, layers) for layers in (2, 4)]
+    said = [solved("19_hybrid")["step_bytes"](2, 2, 2, 3, 60, 240, layers) for layers in (2, 4)]
     assert found[1]["tp"] - found[0]["tp"] == said[1]["tp"] - said[0]["tp"] > 0
     assert found[1]["pp"] == found[0]["pp"] == pytest.approx(said[1]["pp"], rel=0.01)
     assert found[1]["dp"] - found[0]["dp"] == pytest.approx(said[1]["dp"] - said[0]["dp"], rel=0.02)
@@ -193,7 +193,7 @@ def test_a_norm_by_hand():
 
 
 def test_traffic_tells_what_numbers_cannot():
-    right = solved("15_hybrid")["synchronize"]
+    right = solved("19_hybrid")["synchronize"]
 
     def and_again(mesh, backward, micro_batches, grads, kinds):
         right(mesh, backward, micro_batches, grads, kinds)

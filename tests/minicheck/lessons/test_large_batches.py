@@ -1,6 +1,6 @@
-"""Lesson 17: other right ways pass, the oracle agrees with the library, and what only looks right fails.
+"""Lesson 25: other right ways pass, the oracle agrees with the library, and what only looks right fails.
 
-The usual mistakes are in course/17_large_batches/bugs.py, which tests/bank examines.
+The usual mistakes are in course/25_large_batches/bugs.py, which tests/bank examines.
 """
 
 import math
@@ -22,17 +22,8 @@ from minicheck.lessons.large_batches import (
 )
 from minicheck.oracles import large_batches as oracle
 from minidist.collectives import all_gather, all_reduce_
-from minidist.train.optim import (
-    LAMB,
-    LARS,
-    cosine,
-    noise_terms,
-    ramp_steps,
-    samples_ratio,
-    scaled,
-    steps_ratio,
-    warm_up,
-)
+from minidist.train.optim import LAMB, LARS, noise_terms, samples_ratio, steps_ratio
+from minidist.train.schedule import cosine, ramp_steps, scaled, warm_up
 from tests.bank.bank import solved
 from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -219,7 +210,7 @@ def test_what_is_said_of_predictions(change, says):
     ids=lambda exam: exam.name,
 )
 def test_no_draw_makes_the_solution_wrong(exam):
-    answer = solved("17_large_batches")[exam.name]
+    answer = solved("25_large_batches")[exam.name]
     assert [said(exam, answer, case, seed) for case in exam.cases for seed in range(2)] == [
         ""
     ] * 2 * len(exam.cases)

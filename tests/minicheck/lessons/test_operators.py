@@ -1,6 +1,6 @@
-"""Lesson 09: other right ways pass, what is right only somewhere does not, the oracle's mistakes are mistakes.
+"""Lesson 12: other right ways pass, what is right only somewhere does not, the oracle's mistakes are mistakes.
 
-The usual mistakes are in course/09_operators/bugs.py, which tests/bank examines.
+The usual mistakes are in course/12_operators/bugs.py, which tests/bank examines.
 """
 
 import re
@@ -144,7 +144,7 @@ def test_other_right_ways(capsys):
 # --------------------------------------------------------------------------------------- right only somewhere
 def varied(exercise, change):
     """The solution, called with other arguments, or its result changed."""
-    answer = solved("09_operators")[exercise]
+    answer = solved("12_operators")[exercise]
     return lambda *args: change(answer, *args)
 
 
@@ -263,7 +263,7 @@ def test_predictions():
 
 
 # ------------------------------------------------------------
-# Lesson 09's meter: it counts what PyTorch's operators do, and what they do not do has no numbers.
+# Lesson 12's meter: it counts what PyTorch's operators do, and what they do not do has no numbers.
 
 
 def test_seen_counts_storages_once():

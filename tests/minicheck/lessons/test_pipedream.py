@@ -1,6 +1,6 @@
-"""Lesson 14: other right ways pass, and what is right only for some stages, lists or worlds does not.
+"""Lesson 18: other right ways pass, and what is right only for some stages, lists or worlds does not.
 
-The usual mistakes are in course/14_pipedream/bugs.py, which tests/bank examines.
+The usual mistakes are in course/18_pipedream/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -132,7 +132,7 @@ def test_other_stages(capsys):
                         p -= rate * q.grad
         [work.wait() for work in works]
 
-    solution = solved("14_pipedream")["run_pipedream"]
+    solution = solved("18_pipedream")["run_pipedream"]
 
     def on_one_channel(down, up, part, words, xs, ys, loss_fn, rate):
         """What is posted matches in any order: the gradients need no channel of their own."""
@@ -224,7 +224,7 @@ FITS = {
 
 
 def test_lists_right_for_some_only():
-    right = solved("14_pipedream")["no_flush"]
+    right = solved("18_pipedream")["no_flush"]
 
     def only(fits):
         def answer(stage, S, M):
@@ -237,7 +237,7 @@ def test_lists_right_for_some_only():
 
 
 def test_a_stage_right_for_some_only():
-    right = solved("14_pipedream")["run_pipedream"]
+    right = solved("18_pipedream")["run_pipedream"]
 
     def only(fits):
         return lambda down, up, part, words, xs, ys, loss_fn, rate: right(

@@ -1,6 +1,6 @@
-"""Lesson 13: other right ways pass, and what is right only for some stages, lists or worlds does not.
+"""Lesson 16: other right ways pass, and what is right only for some stages, lists or worlds does not.
 
-The usual mistakes are in course/13_pipelines/bugs.py, which tests/bank examines.
+The usual mistakes are in course/16_pipelines/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -124,7 +124,7 @@ def test_other_stages(capsys):
             p.grad = g
         [work.wait() for work in works]
 
-    solution = solved("13_pipelines")["run_stage"]
+    solution = solved("16_pipelines")["run_stage"]
 
     def on_one_channel(down, up, part, words, xs, ys, loss_fn):
         """What is posted matches in any order: the gradients need no channel of their own."""
@@ -201,7 +201,7 @@ FITS = {
 
 @pytest.mark.parametrize("name", ["one_f_one_b", "zero_bubble"])
 def test_lists_right_for_some_only(name):
-    right = solved("13_pipelines")[name]
+    right = solved("16_pipelines")[name]
 
     def only(fits):
         def answer(stage, S, M):
@@ -214,7 +214,7 @@ def test_lists_right_for_some_only(name):
 
 
 def test_a_stage_right_for_some_only():
-    right = solved("13_pipelines")["run_stage"]
+    right = solved("16_pipelines")["run_stage"]
 
     def only(fits):
         def answer(down, up, part, words, xs, ys, loss_fn):

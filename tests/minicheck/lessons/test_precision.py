@@ -1,6 +1,6 @@
-"""Lesson 07: other right ways pass, and what is right only for some formats, steps, functions or ranks does not.
+"""Lesson 09: other right ways pass, and what is right only for some formats, steps, functions or ranks does not.
 
-The usual mistakes are in course/07_precision/bugs.py, which tests/bank examines.
+The usual mistakes are in course/09_precision/bugs.py, which tests/bank examines.
 """
 
 import math
@@ -211,7 +211,7 @@ ROUNDED = [
 
 
 def test_numbers_right_for_some_only():
-    right = solved("07_precision")["round_to"]
+    right = solved("09_precision")["round_to"]
     only = lambda fits: lambda x, e, f: right(x, e, f) if fits(x, e, f) else 7.0
     assert accepted(check.round_to, map(only, ROUNDED)) == []
 
@@ -229,7 +229,7 @@ SPOILED = [
 
 
 def test_a_step_that_is_nearly_right():
-    right = solved("07_precision")["master_step"]
+    right = solved("09_precision")["master_step"]
 
     def spoiled(spoil):
         def answer(weights, masters, momenta, grads, *rest):
@@ -246,7 +246,7 @@ def test_a_step_that_is_nearly_right():
 
 
 def test_ranks_that_agree_here_only():
-    right = solved("07_precision")["sharded_step"]
+    right = solved("09_precision")["sharded_step"]
 
     def only(fits):
         def answer(comm, weights, grads, scale, lr):
@@ -271,7 +271,7 @@ def test_ranks_that_agree_here_only():
 
 def test_ranks_that_say_nothing_in_processes():
     """Whatever they do there without a message: one of the two cases is of the other kind."""
-    right = solved("07_precision")["sharded_step"]
+    right = solved("09_precision")["sharded_step"]
 
     def silent(skips):
         def answer(comm, weights, grads, scale, lr):
@@ -285,7 +285,7 @@ def test_ranks_that_say_nothing_in_processes():
 
 
 def test_weights_that_are_other_tensors():
-    right = solved("07_precision")["sharded_step"]
+    right = solved("09_precision")["sharded_step"]
 
     def spoiled(spoil):
         def answer(comm, weights, grads, scale, lr):
@@ -313,7 +313,7 @@ def test_weights_that_are_other_tensors():
 
 @pytest.mark.parametrize("lists", ["white", "black", "gray"])
 def test_modes_right_for_some_only(lists):
-    right = solved("07_precision")["Autocast"]
+    right = solved("09_precision")["Autocast"]
 
     def spoiled(where):
         class Spoiled(right):

@@ -1,6 +1,6 @@
-"""Lesson 08: other right ways pass, what is right only by chance does not, and the oracles agree with the library.
+"""Lesson 11: other right ways pass, what is right only by chance does not, and the oracles agree with the library.
 
-The usual mistakes are in course/08_remat/bugs.py, which tests/bank examines.
+The usual mistakes are in course/11_remat/bugs.py, which tests/bank examines.
 """
 
 import itertools
@@ -17,7 +17,7 @@ import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons.remat import ROWS, WIDTH, alike, chained, remat_slips
 from minicheck.oracles.remat import alive, fewest, least, peak_of, rerun
-from minidist.train.accumulate import momentum_for
+from minidist.parallel.accumulate import momentum_for
 from minidist.train.remat import plan, smallest
 from minidist.train.remat.formulas import segments_bytes, segments_forwards
 from tests.bank.bank import ROOT, shows_bug
@@ -244,5 +244,5 @@ def test_what_is_foretold_is_what_the_library_says():
 
 
 def test_the_bug_to_find_is_a_planted_one():
-    folder = ROOT / "course" / "08_remat"
+    folder = ROOT / "course" / "11_remat"
     assert shows_bug(folder, "twice", "the generator stays where the second run left it")

@@ -1,6 +1,6 @@
-"""Lesson 06: other right ways pass, and what is right only for some ranks or times does not.
+"""Lesson 08: other right ways pass, and what is right only for some ranks or times does not.
 
-The usual mistakes are in course/06_server/bugs.py, which tests/bank examines.
+The usual mistakes are in course/08_server/bugs.py, which tests/bank examines.
 """
 
 import math
@@ -177,7 +177,7 @@ FITS = [
 
 @pytest.mark.parametrize("exercise", ["synchronous", "asynchronous", "bounded", "leavers"])
 def test_right_for_some_only(exercise):
-    right = solved("06_server")[exercise]
+    right = solved("08_server")[exercise]
 
     def only(fits):
         def answer(comm, *given):
@@ -203,7 +203,7 @@ def test_nothing_reported_is_believed():
     """Another order, staleness, weights or number of bytes than follow from each other."""
     exam = Bounded()
     case = exam.cases[2]
-    args, outcome = outcomes(exam, case, solved("06_server")["bounded"])
+    args, outcome = outcomes(exam, case, solved("08_server")["bounded"])
     exam.judge(case, args, outcome)
     first, good = outcome.results[0], list(outcome.results[0]["log"])
     swapped = [good[i + (i == 4) - (i == 5)] for i in range(len(good))]

@@ -1,6 +1,6 @@
-"""Lesson 18: other right ways pass, what is foretold is what the library says, and what only looks right fails.
+"""Lesson 26: other right ways pass, what is foretold is what the library says, and what only looks right fails.
 
-The usual mistakes are in course/18_survive/bugs.py, which tests/bank examines.
+The usual mistakes are in course/26_survive/bugs.py, which tests/bank examines.
 """
 
 import io
@@ -157,7 +157,7 @@ FITS = [
 
 @pytest.mark.parametrize("fits", FITS)
 def test_a_save_that_is_right_for_some_only(fits):
-    right = solved("18_survive")["save_parts"]
+    right = solved("26_survive")["save_parts"]
 
     def answer(comm, disk, step, data):
         right(comm, disk, step, data if fits(comm, data) else data + b"!")
@@ -217,7 +217,7 @@ def test_what_is_no_number_is_shown(came, says):
 )
 def test_whatever_is_found_is_judged(step, said):
     """And the grader does not fail itself: with `None` the disk is searched, and more is said than is found."""
-    right = solved("18_survive")["newest"]
+    right = solved("26_survive")["newest"]
 
     def answer(disk):
         found = right(disk)
@@ -250,7 +250,7 @@ def test_each_damage_is_asked_for(what):
     found, refused = oracle.newest(files)
     assert found == 90
     assert refused and all(name.startswith("100/") for name in refused)
-    right, words = solved("18_survive")["newest"], set(refused.values())
+    right, words = solved("26_survive")["newest"], set(refused.values())
 
     def blind(disk):
         step, said = right(disk)

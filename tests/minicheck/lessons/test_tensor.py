@@ -1,6 +1,6 @@
-"""Lesson 11: other right ways pass, and what the graders reckon with agrees with runs and with the library.
+"""Lesson 14: other right ways pass, and what the graders reckon with agrees with runs and with the library.
 
-The usual mistakes are in course/11_tensor/bugs.py, which tests/bank examines.
+The usual mistakes are in course/14_tensor/bugs.py, which tests/bank examines.
 """
 
 import sys

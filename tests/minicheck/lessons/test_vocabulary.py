@@ -1,6 +1,6 @@
-"""Lesson 12: other right ways pass, and what is right only for some ranks, sizes or dtypes does not.
+"""Lesson 15: other right ways pass, and what is right only for some ranks, sizes or dtypes does not.
 
-The usual mistakes are in course/12_vocabulary/bugs.py, which tests/bank examines.
+The usual mistakes are in course/15_vocabulary/bugs.py, which tests/bank examines.
 """
 
 import re

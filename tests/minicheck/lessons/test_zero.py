@@ -1,6 +1,6 @@
-"""Lesson 10: other right ways pass, formulas agree with the library's calculators, and what only looks right fails.
+"""Lesson 13: other right ways pass, formulas agree with the library's calculators, and what only looks right fails.
 
-The usual mistakes are in course/10_zero/bugs.py, which tests/bank examines.
+The usual mistakes are in course/13_zero/bugs.py, which tests/bank examines.
 """
 
 import sys
@@ -17,9 +17,9 @@ from minicheck.oracles import zero as oracle
 from minidist.collectives import all_gather, all_reduce_, broadcast_, reduce_, reduce_scatter
 from minidist.comm import World
 from minidist.parallel.zero.layout import best_fit
-from minidist.parallel.zero.norm import clip_
 from minidist.split import uneven
 from minidist.study.memory.states import largest, states
+from minidist.train.norm import clip_
 from tests.minicheck.examined import rng, said
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel

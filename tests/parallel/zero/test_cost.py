@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from minidist.comm import World
-from minidist.comm.cluster import Cluster
-from minidist.comm.cluster.presets import H100
+from minidist.comm.cluster import H100, Cluster
 from minidist.models import mlp
 from minidist.parallel.zero import ShardedOptimizer, kept
 from minidist.study.memory.states import states

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from minidist.comm import World
-from minidist.comm.cluster import Cluster
-from minidist.comm.cluster.presets import H100
+from minidist.comm.cluster import H100, Cluster
 from minidist.models import mlp
 from minidist.parallel.data import average_gradients
 from minidist.parallel.zero import ShardedOptimizer, step_bytes

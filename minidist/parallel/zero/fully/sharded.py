@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from ....collectives import all_gather, broadcast_
 from ....comm.base import Comm, Host
+from ....train.norm import clip_
 from ...claims import Claim, crossing, members, same_group
-from ..norm import clip_
 from . import state
 from .blocks import Chooser, assign, chooser, walk
 from .flat import Flat, Held
@@ -179,6 +179,11 @@ class FullySharded(nn.Module):
         for unit in self._units:
             unit.schedule = schedule
         schedule.units = self.units
+
+    @property
+    def whole_shapes(self) -> dict[nn.Parameter, torch.Size]:
+        """The shape of each whole parameter, by this rank's piece of it."""
+        return {held.piece: held.shape for unit in self.units for held in unit.held}
 
     @property
     def units(self) -> list[Unit]:

@@ -1,3 +1,3 @@
 """Small tensors, many ranks: threads would only wait for each other."""
 
-from tests.models.conftest import _one_thread  # noqa: F401
+from tests.one_thread import _one_thread  # noqa: F401

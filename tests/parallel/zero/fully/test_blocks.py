@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from minidist.comm import World, launch
-from minidist.models import gpt
-from minidist.models.gpt import MLP, Attention, TransformerLayer, next_token_loss
+from minidist.models import MLP, Attention, TransformerLayer, gpt, next_token_loss
 from minidist.parallel.zero.fully import FullySharded
 from tests.parallel.zero.fully.cases import Block, far, rows, tower
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from minidist.comm import World, launch
 from minidist.parallel.zero.fully import FullySharded
-from minidist.parallel.zero.norm import global_norm
+from minidist.train.norm import global_norm
 from tests.parallel.zero.fully.cases import far, rows, serial, tower, train
 
 X = torch.randn(12, 5, generator=torch.Generator().manual_seed(4)).double()

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from minidist.checkpoint.checkpoints import Checkpoints
+from minidist.checkpoint.training import load, pieces
 from minidist.comm import Mesh, World, launch
 from minidist.parallel.data import Sampler
 from minidist.parallel.zero.fully import FullySharded, traffic
-from minidist.train.checkpoint import Checkpoints, load, pieces
-from minidist.train.optim import clip_grad_norm_
+from minidist.train.norm import clip_grad_norm_
 from tests.parallel.cases import SAMPLES, data, made, mse, replicas_equal
 from tests.parallel.zero.fully.cases import OPTIMIZERS, batches, far, serial
 

@@ -1,0 +1,929 @@
+"""The wrong answers of lesson 08 that its graders must find: where each differs from the solution."""
+
+from tests.bank.bank import Bug
+
+BUGS = [
+    Bug(
+        "pieces",
+        "each parameter is cut for itself",
+        cell='''
+def pieces(sizes, s):
+    """For each server its (param, first, end)."""
+    found = [[] for _ in range(s)]
+    for param, size in enumerate(sizes):
+        for server in range(s):
+            first, end = size * server // s, size * (server + 1) // s
+            if first < end:
+                found[server].append((param, first, end))
+    return found
+''',
+    ),
+    Bug(
+        "pieces",
+        "empty pieces are kept",
+        old="if first < end:",
+        new="if first <= end:",
+    ),
+    Bug(
+        "pieces",
+        "end is the last element",
+        old="mine.append((param, first - begin, end - begin))",
+        new="mine.append((param, first - begin, end - begin - 1))",
+    ),
+    Bug(
+        "pieces",
+        "first and end count on the line",
+        old="mine.append((param, first - begin, end - begin))",
+        new="mine.append((param, first, end))",
+    ),
+    Bug(
+        "pieces",
+        "what s does not divide is held by none",
+        old="high = low + total // s + (server < total % s)",
+        new="high = low + total // s",
+    ),
+    Bug(
+        "pieces",
+        "the last servers hold one more",
+        old="high = low + total // s + (server < total % s)",
+        new="high = low + total // s + (server >= s - total % s)",
+    ),
+    Bug(
+        "pieces",
+        "the last server takes all that is left over",
+        old="high = low + total // s + (server < total % s)",
+        new="high = low + total // s if server < s - 1 else total",
+    ),
+    Bug(
+        "pieces",
+        "parameters are not cut",
+        cell='''
+def pieces(sizes, s):
+    """For each server its (param, first, end)."""
+    found, held = [[] for _ in range(s)], 0
+    for param, size in enumerate(sizes):
+        found[min(s - 1, held * s // sum(sizes))].append((param, 0, size))
+        held += size
+    return found
+''',
+    ),
+    Bug(
+        "pieces",
+        "a list that equals every list",
+        cheat=True,
+        cell='''
+class Anything(list):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+def pieces(sizes, s):
+    """For each server its (param, first, end)."""
+    return Anything()
+''',
+    ),
+    Bug(
+        "pieces",
+        "the grader has it",
+        cheat=True,
+        cell='''
+def pieces(sizes, s):
+    """For each server its (param, first, end)."""
+    from minicheck.oracles.server import owners
+
+    return owners(sizes, s)
+''',
+    ),
+    Bug(
+        "pieces",
+        "the library's partition",
+        cheat=True,
+        cell='''
+def pieces(sizes, s):
+    """For each server its (param, first, end)."""
+    from minidist.parallel.server import Partition
+
+    held = Partition([torch.empty(size) for size in sizes], s).pieces
+    return [[(piece.param, piece.first, piece.end) for piece in some] for some in held]
+''',
+    ),
+    Bug(
+        "synchronous",
+        "gradients of earlier steps stay in the sum",
+        edits=(
+            (
+                "mine = parts[comm.rank]",
+                """
+mine = parts[comm.rank]
+total = torch.zeros_like(mine)
+""",
+            ),
+            (
+                "mine -= rate * sum(grads) / n",
+                """
+total += sum(grads) / n
+mine -= rate * total
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "synchronous",
+        "divided by the number of ranks",
+        old="mine -= rate * sum(grads) / n",
+        new="mine -= rate * sum(grads) / comm.size",
+    ),
+    Bug(
+        "synchronous",
+        "received into copies of the parts",
+        old="comm.batch([Recv(parts[i], i) for i in order]).wait()",
+        new="comm.batch([Recv(parts[i].clone(), i) for i in order]).wait()",
+    ),
+    Bug(
+        "synchronous",
+        "the gradient is computed before the pull",
+        old="""
+comm.batch([Recv(parts[i], i) for i in order]).wait()
+pushes = gradient(w).tensor_split(servers)
+""",
+        new="""
+pushes = gradient(w).tensor_split(servers)
+comm.batch([Recv(parts[i], i) for i in order]).wait()
+""",
+    ),
+    Bug(
+        "synchronous",
+        "the rate is missing",
+        old="mine -= rate * sum(grads) / n",
+        new="mine -= sum(grads) / n",
+    ),
+    Bug(
+        "synchronous",
+        "one message after the other",
+        edits=(
+            (
+                "order = [(comm.rank + i) % servers for i in range(servers)]",
+                "order = range(servers)",
+            ),
+            (
+                """
+sends = [Send(mine, servers + (comm.rank + i) % n) for i in range(n)]
+comm.batch(sends + [Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
+""",
+                """
+sends = [Send(mine, servers + i) for i in range(n)]
+for send in sends:
+    comm.send(send.x, send.dst)
+for k, g in enumerate(grads):
+    comm.recv(g, servers + k)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "synchronous",
+        "a rate of its own",
+        old="mine -= rate * sum(grads) / n",
+        new="mine -= 0.3 * sum(grads) / n",
+    ),
+    Bug(
+        "synchronous",
+        "workers pull in the first step only",
+        edits=(
+            (
+                """
+for _ in range(steps):
+    comm.batch([Recv(parts[i], i) for i in order]).wait()
+""",
+                """
+for step in range(steps):
+    if step == 0:
+        comm.batch([Recv(parts[i], i) for i in order]).wait()
+""",
+            ),
+            (
+                """
+for _ in range(steps):
+    sends = [Send(mine, servers + (comm.rank + i) % n) for i in range(n)]
+""",
+                """
+for step in range(steps):
+    sends = [Send(mine, servers + (comm.rank + i) % n) for i in range(n)] if step == 0 else []
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "synchronous",
+        "summed, not averaged",
+        old="mine -= rate * sum(grads) / n",
+        new="mine -= rate * sum(grads)",
+    ),
+    Bug(
+        "synchronous",
+        "all weights go out before gradients come in",
+        old="comm.batch(sends + [Recv(g, servers + k) for k, g in enumerate(grads)]).wait()",
+        new="""
+comm.batch(sends).wait()
+comm.batch([Recv(g, servers + k) for k, g in enumerate(grads)]).wait()
+""",
+    ),
+    Bug(
+        "synchronous",
+        "every server has all weights",
+        edits=(
+            (
+                "parts, n = w.tensor_split(servers), comm.size - servers",
+                "parts, n = [w] * servers, comm.size - servers",
+            ),
+            (
+                "pushes = gradient(w).tensor_split(servers)",
+                "pushes = [gradient(w)] * servers",
+            ),
+        ),
+    ),
+    Bug(
+        "synchronous",
+        "ranks meet in a global list, without a message",
+        cheat=True,
+        cell='''
+MET = []
+
+
+def synchronous(comm, servers, w, gradient, steps, rate):
+    """A server's part of the weights after all steps."""
+    MET.append(w)
+    for _ in range(steps):
+        if comm.rank >= servers:
+            w.copy_(MET[0])
+            MET[0] -= rate * gradient(w) / (comm.size - servers)
+    return MET[0].tensor_split(servers)[comm.rank] if comm.rank < servers else None
+''',
+    ),
+    Bug(
+        "synchronous",
+        "the grader's own",
+        cheat=True,
+        cell='''
+def synchronous(comm, servers, w, gradient, steps, rate):
+    """A server's part of the weights after all steps."""
+    from minicheck.oracles.server import in_step
+
+    return in_step(comm, servers, w, gradient, steps, rate)
+''',
+    ),
+    Bug(
+        "synchronous",
+        "the library's",
+        cheat=True,
+        cell='''
+def synchronous(comm, servers, w, gradient, steps, rate):
+    """A server's part of the weights after all steps."""
+    from minidist.parallel.server import ParameterServer
+
+    model = torch.nn.ParameterList([w])
+    server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, rate), servers)
+
+    def step(_):
+        model[0].grad = gradient(model[0].detach())
+
+    server.train(range(steps), step)
+    return model[0].detach().tensor_split(servers)[comm.rank] if comm.rank < servers else None
+''',
+    ),
+    Bug(
+        "asynchronous",
+        "staleness is counted from the worker's last update",
+        old="log.append((rank, version - has[rank]))",
+        new="log.append((rank, 0))",
+    ),
+    Bug(
+        "asynchronous",
+        "the answer goes out before the step",
+        edits=(
+            (
+                "w -= rate * g",
+                "",
+            ),
+            (
+                """
+if left[rank]:
+    has[rank] = version + 1
+    comm.send(w, rank)
+""",
+                """
+if left[rank]:
+    has[rank] = version + 1
+    comm.send(w, rank)
+w -= rate * g
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "asynchronous",
+        "an answer to a worker that has left",
+        old="""
+if left[rank]:
+    has[rank] = version + 1
+    comm.send(w, rank)
+""",
+        new="""
+has[rank] = version + 1
+comm.send(w, rank)
+""",
+    ),
+    Bug(
+        "asynchronous",
+        "the worker's own push counts as stale",
+        old="log.append((rank, version - has[rank]))",
+        new="log.append((rank, version + 1 - has[rank]))",
+    ),
+    Bug(
+        "asynchronous",
+        "the server hears the workers in the order of their ranks",
+        old="""
+push = comm.irecv(g, ANY)
+push.wait()
+rank = push.source
+""",
+        new="""
+rank = next(r for i in range(1, comm.size) if left[r := (version + i - 1) % (comm.size - 1) + 1])
+comm.recv(g, rank)
+""",
+    ),
+    Bug(
+        "asynchronous",
+        "each push is divided by the number of workers",
+        old="w -= rate * g",
+        new="w -= rate * g / (comm.size - 1)",
+    ),
+    Bug(
+        "asynchronous",
+        "w gets other memory: not in place",
+        old="w -= rate * g",
+        new="w.data = w - rate * g",
+    ),
+    Bug(
+        "asynchronous",
+        "w itself stays as it was",
+        old="w -= rate * g",
+        new="w = w - rate * g",
+    ),
+    Bug(
+        "asynchronous",
+        "when a worker was sent weights is not remembered",
+        old="has[rank] = version + 1",
+        new="",
+    ),
+    Bug(
+        "asynchronous",
+        "one push of each worker, then one step",
+        cell='''
+def asynchronous(comm, w, gradient, steps, rate):
+    """On rank 0: (rank, staleness) of each update."""
+    if comm.rank > 0:
+        for _ in range(steps[comm.rank - 1]):
+            comm.recv(w, 0)
+            comm.send(gradient(w), 0)
+        return None
+    log = []
+    for step in range(max(steps)):
+        there = [k + 1 for k, most in enumerate(steps) if step < most]
+        for rank in there:
+            comm.send(w, rank)
+        for i, rank in enumerate(there):
+            g = comm.recv(torch.empty_like(w), rank)
+            w -= rate * g
+            log.append((rank, i))
+    return log
+''',
+    ),
+    Bug(
+        "asynchronous",
+        "workers are counted from 0 in the log",
+        old="log.append((rank, version - has[rank]))",
+        new="log.append((rank - 1, version - has[rank]))",
+    ),
+    Bug(
+        "asynchronous",
+        "the grader's own",
+        cheat=True,
+        cell='''
+def asynchronous(comm, w, gradient, steps, rate):
+    """On rank 0: (rank, staleness) of each update."""
+    from minicheck.oracles.server import as_they_come
+
+    return as_they_come(comm, w, gradient, steps, rate)
+''',
+    ),
+    Bug(
+        "asynchronous",
+        "the library's",
+        cheat=True,
+        cell='''
+def asynchronous(comm, w, gradient, steps, rate):
+    """On rank 0: (rank, staleness) of each update."""
+    from minidist.parallel.server import ParameterServer
+
+    model = torch.nn.ParameterList([w])
+    server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, rate), mode="async")
+
+    def step(_):
+        model[0].grad = gradient(model[0].detach())
+
+    report = server.train(range(steps[comm.rank - 1]), step)
+    return [(update.rank, update.staleness) for update in report.updates]
+''',
+    ),
+    Bug(
+        "asynchronous",
+        "a report of turns, whatever came",
+        cheat=True,
+        old="log.append((rank, version - has[rank]))",
+        new="log.append((version % (comm.size - 1) + 1, min(version, comm.size - 2)))",
+    ),
+    Bug(
+        "asynchronous",
+        "in turn, and gradients that take no time",
+        cheat=True,
+        edits=(
+            (
+                "comm.send(gradient(w), 0)",
+                """
+gradient.seen.append(w.clone())
+comm.send(gradient.of(w, len(gradient.seen) - 1), 0)
+""",
+            ),
+            (
+                """
+push = comm.irecv(g, ANY)
+push.wait()
+rank = push.source
+""",
+                """
+rank = next(rank for rank in range(1, comm.size) if left[rank] == max(left))
+comm.recv(g, rank)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "asynchronous",
+        "gradients are read from the frames of the examiner",
+        cheat=True,
+        cell='''
+def asynchronous(comm, w, gradient, steps, rate):
+    """On rank 0: (rank, staleness) of each update."""
+    if comm.rank > 0:
+        for _ in range(steps[comm.rank - 1]):
+            comm.recv(w, 0)
+            comm.send(gradient(w), 0)
+        return None
+    import sys
+
+    frame = sys._getframe()
+    while "some" not in frame.f_locals and "all_args" not in frame.f_locals:
+        frame = frame.f_back
+    every = frame.f_locals["all_args"]
+    g = torch.empty_like(w)
+    left = [0, *steps]
+    has = [0] * comm.size
+    log = []
+    for rank in range(1, comm.size):
+        comm.send(w, rank)
+    for version in range(sum(steps)):
+        push = comm.irecv(g, ANY)
+        push.wait()
+        rank = push.source
+        w -= rate * (every[rank][1][0] * w + every[rank][1][1][steps[rank - 1] - left[rank]])
+        log.append((rank, version - has[rank]))
+        left[rank] -= 1
+        if left[rank]:
+            has[rank] = version + 1
+            comm.send(w, rank)
+    return log
+''',
+    ),
+    Bug(
+        "bounded",
+        "the slowest of those who wait",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if clock[rank] - min(clock[r] for r in waiting) <= bound]:",
+    ),
+    Bug(
+        "bounded",
+        "the distance to the fastest is bounded",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if max(clock.values()) - clock[rank] <= bound]:",
+    ),
+    Bug(
+        "bounded",
+        "less than the bound, and 0 for 0",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) < max(1, bound)]:",
+    ),
+    Bug(
+        "bounded",
+        "all wait for all",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if len(waiting) == len(workers)]:",
+    ),
+    Bug(
+        "bounded",
+        "everybody is answered at once",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if bound >= 0]:",
+    ),
+    Bug(
+        "bounded",
+        "one is answered after each update",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound][: 1 if version else None]:",
+    ),
+    Bug(
+        "bounded",
+        "only the one who has pushed is answered",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="""
+some = waiting[-1:] if version else list(waiting)
+for rank in [rank for rank in some if clock[rank] - min(clock.values()) <= bound]:
+""",
+    ),
+    Bug(
+        "bounded",
+        "a staleness is bounded, not a clock",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if version - has.get(rank, version) <= bound + len(workers)]:",
+    ),
+    Bug(
+        "bounded",
+        "the grader's own",
+        cheat=True,
+        cell='''
+def bounded(comm, w, gradient, steps, rate, bound):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
+    from minicheck.oracles.server import as_they_come
+
+    return as_they_come(comm, w, gradient, [steps] * (comm.size - 1), rate, bound)
+''',
+    ),
+    Bug(
+        "bounded",
+        "the library's clocks",
+        cheat=True,
+        cell='''
+def bounded(comm, w, gradient, steps, rate, bound):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead."""
+    if comm.rank > 0:
+        for _ in range(steps):
+            comm.recv(w, 0)
+            comm.send(gradient(w), 0)
+        return None
+    from minidist.parallel.server import Clocks
+
+    workers = range(1, comm.size)
+    clocks = Clocks(workers, bound)
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
+    for version in range(steps * len(workers)):
+        for rank in [rank for rank in waiting if clocks.may_go(rank)]:
+            waiting.remove(rank)
+            has[rank] = version
+            comm.send(w, rank)
+        push = comm.irecv(g, ANY)
+        push.wait()
+        rank = push.source
+        w -= rate * g
+        log.append((rank, version - has[rank]))
+        clock[rank] = clocks.tick(rank)
+        if clock[rank] < steps:
+            waiting.append(rank)
+    return log
+''',
+    ),
+    Bug(
+        "bounded",
+        "in turn, and gradients that take no time",
+        cheat=True,
+        edits=(
+            (
+                "comm.send(gradient(w), 0)",
+                """
+gradient.seen.append(w.clone())
+comm.send(gradient.of(w, len(gradient.seen) - 1), 0)
+""",
+            ),
+            (
+                """
+push = comm.irecv(g, ANY)
+push.wait()
+rank = push.source
+""",
+                """
+rank = min(clock, key=clock.get)
+comm.recv(g, rank)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "the slow one counts as fast",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "gradients = (n - 1) * 3 + 1",
+                "gradients = 3 * n",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "how far the clocks drift",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "stalest = (n - 1) * (2 * 2 + 1)",
+                "stalest = (n - 1) * 2",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "a fresh gradient's rate",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2)) / 4",
+                "rate = 2 / 4",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "half of a ring",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "ring = C + 2 * (n - 1) * (alpha + N / n * beta)",
+                "ring = C + (n - 1) * (alpha + N / n * beta)",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "curvature 1",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2)) / 4",
+                "rate = 2 * math.sin(math.pi / (4 * (n - 1) + 2))",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "without the + 1",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "servers = n / (100e-3 / (N * beta) - 1)",
+                "servers = n / (100e-3 / (N * beta))",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "behind at the pull is not counted",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "stalest = (n - 1) * (2 * 2 + 1)",
+                "stalest = (n - 1) * (2 + 1)",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "one way after the other",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "one = C + 2 * alpha + (n + 1) * N * beta",
+                "one = C + 2 * n * N * beta",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "what one worker pushes",
+        edits=(
+            (
+                "one = ring = servers = into = gradients = stalest = rate = None",
+                "",
+            ),
+            (
+                "into = n * N / servers",
+                "into = N / servers",
+            ),
+        ),
+    ),
+    Bug(
+        "predict_server",
+        "the grader is asked",
+        cheat=True,
+        cell="""
+from minicheck.lessons.server import server_slips
+
+values, _ = server_slips(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
+one, ring, servers, into, gradients, stalest, rate = (f"{x}" for x in values.values())
+""",
+    ),
+    Bug(
+        "predict_server",
+        "a number that equals every number",
+        cheat=True,
+        cell="""
+class Anything(float):
+    def __sub__(self, other):
+        return 0.0
+
+    __rsub__ = __sub__
+
+
+one = ring = servers = into = gradients = stalest = rate = Anything(1.0)
+""",
+    ),
+    Bug(
+        "leavers",
+        "as it was found: the clock of a worker that has left stays",
+        old="""
+else:
+    del clock[rank]
+""",
+        new="",
+    ),
+    Bug(
+        "leavers",
+        "once somebody has left, there is no bound",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="""
+most = bound if len(clock) == len(workers) else math.inf
+for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= most]:
+""",
+    ),
+    Bug(
+        "leavers",
+        "a worker is forgotten when it begins its last step",
+        edits=(
+            (
+                "has[rank] = version",
+                """
+has[rank] = version
+if clock[rank] == steps[rank - 1] - 1 and len(clock) > 1:
+    clock[rank] = math.inf
+""",
+            ),
+            (
+                """
+else:
+    del clock[rank]
+""",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "leavers",
+        "a worker that leaves gets the largest clock of now",
+        old="del clock[rank]",
+        new="clock[rank] = max(clock.values())",
+    ),
+    Bug(
+        "leavers",
+        "asynchronous: nobody is held",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="for rank in [rank for rank in waiting if clock]:",
+    ),
+    Bug(
+        "leavers",
+        "looks up another worker's steps",
+        old="if clock[rank] < steps[rank - 1]:",
+        new="if clock[rank] < steps[rank % len(steps)]:",
+    ),
+    Bug(
+        "leavers",
+        "who has the fewest steps counts for nothing",
+        old="for rank in [rank for rank in waiting if clock[rank] - min(clock.values()) <= bound]:",
+        new="""
+long = [c for r, c in clock.items() if steps[r - 1] > min(steps)] or [0]
+for rank in [rank for rank in waiting if clock[rank] - min(long) <= bound]:
+""",
+    ),
+    Bug(
+        "leavers",
+        "the grader's own",
+        cheat=True,
+        cell='''
+def leavers(comm, w, gradient, steps, rate, bound):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead of those who still work."""
+    from minicheck.oracles.server import as_they_come
+
+    return as_they_come(comm, w, gradient, steps, rate, bound)
+''',
+    ),
+    Bug(
+        "leavers",
+        "the library's clocks",
+        cheat=True,
+        cell='''
+def leavers(comm, w, gradient, steps, rate, bound):
+    """On rank 0: (rank, staleness) of each update; nobody runs ahead of those who still work."""
+    if comm.rank > 0:
+        for _ in range(steps[comm.rank - 1]):
+            comm.recv(w, 0)
+            comm.send(gradient(w), 0)
+        return None
+    from minidist.parallel.server import Clocks
+
+    workers = range(1, comm.size)
+    clocks = Clocks(workers, bound)
+    clock = dict.fromkeys(workers, 0)
+    has = {}
+    waiting = list(workers)
+    log = []
+    g = torch.empty_like(w)
+    for version in range(sum(steps)):
+        for rank in [rank for rank in waiting if clocks.may_go(rank)]:
+            waiting.remove(rank)
+            has[rank] = version
+            comm.send(w, rank)
+        push = comm.irecv(g, ANY)
+        push.wait()
+        rank = push.source
+        w -= rate * g
+        log.append((rank, version - has[rank]))
+        clock[rank] = clocks.tick(rank)
+        if clock[rank] < steps[rank - 1]:
+            waiting.append(rank)
+        else:
+            clocks.stop(rank)
+    return log
+''',
+    ),
+    Bug(
+        "leavers",
+        "in turn, and gradients that take no time",
+        cheat=True,
+        edits=(
+            (
+                "comm.send(gradient(w), 0)",
+                """
+gradient.seen.append(w.clone())
+comm.send(gradient.of(w, len(gradient.seen) - 1), 0)
+""",
+            ),
+            (
+                """
+push = comm.irecv(g, ANY)
+push.wait()
+rank = push.source
+""",
+                """
+rank = min(clock, key=clock.get)
+comm.recv(g, rank)
+""",
+            ),
+        ),
+    ),
+]

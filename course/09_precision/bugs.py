@@ -1,0 +1,1423 @@
+"""The wrong answers of lesson 09 that its graders must find: where each differs from the solution."""
+
+from tests.bank.bank import Bug
+
+BUGS = [
+    Bug(
+        "round_to",
+        "a tie goes away from zero",
+        old="y = round(x / step) * step",
+        new="y = math.copysign(math.floor(abs(x) / step + 0.5) * step, x)",
+    ),
+    Bug(
+        "round_to",
+        "the bias is 2^exponent − 1",
+        old="bias = 2 ** (exponent - 1) - 1",
+        new="bias = 2**exponent - 1",
+    ),
+    Bug(
+        "round_to",
+        "it is cut off",
+        old="y = round(x / step) * step",
+        new="y = int(x / step) * step",
+    ),
+    Bug(
+        "round_to",
+        "looks for overflow before it rounds",
+        old="return y if abs(y) <= most else math.copysign(math.inf, x)",
+        new="return y if abs(x) <= most else math.copysign(math.inf, x)",
+    ),
+    Bug(
+        "round_to",
+        "no smallest exponent",
+        old="power = max(math.frexp(x)[1] - 1, 1 - bias)",
+        new="power = math.frexp(x)[1] - 1",
+    ),
+    Bug(
+        "round_to",
+        "subnormal numbers are 0",
+        old="y = round(x / step) * step",
+        new="""
+y = round(x / step) * step
+if abs(y) < 2.0 ** (1 - bias):
+    return 0.0
+""",
+    ),
+    Bug(
+        "round_to",
+        "nothing is too large",
+        old="return y if abs(y) <= most else math.copysign(math.inf, x)",
+        new="return y",
+    ),
+    Bug(
+        "round_to",
+        "−inf is not known",
+        edits=(
+            (
+                "if x == 0 or math.isinf(x):",
+                "if x in (0, math.inf):",
+            ),
+            (
+                """
+power = max(math.frexp(x)[1] - 1, 1 - bias)
+step = 2.0 ** (power - fraction)
+""",
+                "step = 2.0 ** (max(math.frexp(x)[1] - 1, 1 - bias) - fraction)",
+            ),
+            (
+                """
+most = (2 - 2.0**-fraction) * 2.0**bias
+return y if abs(y) <= most else math.copysign(math.inf, x)
+""",
+                "return y if abs(y) <= (2 - 2.0**-fraction) * 2.0**bias else math.copysign(math.inf, x)",
+            ),
+        ),
+    ),
+    Bug(
+        "round_to",
+        "all signs are lost",
+        edits=(
+            (
+                "return x",
+                "return abs(x)",
+            ),
+            (
+                "y = round(x / step) * step",
+                "y = round(abs(x) / step) * step",
+            ),
+            (
+                "return y if abs(y) <= most else math.copysign(math.inf, x)",
+                "return y if abs(y) <= most else math.inf",
+            ),
+        ),
+    ),
+    Bug(
+        "round_to",
+        "the largest number instead of inf",
+        old="return y if abs(y) <= most else math.copysign(math.inf, x)",
+        new="return y if abs(y) <= most else math.copysign(most, x)",
+    ),
+    Bug(
+        "round_to",
+        "a tie goes towards zero",
+        old="y = round(x / step) * step",
+        new="y = math.copysign(math.ceil(abs(x) / step - 0.5) * step, x)",
+    ),
+    Bug(
+        "round_to",
+        "goes by float32, and rounds twice",
+        old="""
+if x == 0 or math.isinf(x):
+    return x
+""",
+        new="""
+if x == 0 or math.isinf(x):
+    return x
+x = torch.tensor(x).item()
+""",
+    ),
+    Bug(
+        "round_to",
+        "a number that is equal to all",
+        cheat=True,
+        cell='''
+class Equal(float):
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    __hash__ = float.__hash__
+
+
+def round_to(x, exponent, fraction):
+    """x as the nearest number with so many bits of exponent and of fraction."""
+    return Equal(x)
+''',
+    ),
+    Bug(
+        "round_to",
+        "the grader knows how",
+        cheat=True,
+        cell='''
+def round_to(x, exponent, fraction):
+    """x as the nearest number with so many bits of exponent and of fraction."""
+    from minicheck.oracles.precision import rounded
+
+    return rounded(x, exponent, fraction)
+''',
+    ),
+    Bug(
+        "round_to",
+        "torch rounds, to the formats that it has",
+        cheat=True,
+        cell='''
+def round_to(x, exponent, fraction):
+    """x as the nearest number with so many bits of exponent and of fraction."""
+    dtypes = {
+        (5, 10): torch.float16,
+        (8, 7): torch.bfloat16,
+        (5, 2): torch.float8_e5m2,
+        (4, 3): torch.float8_e4m3fn,
+    }
+    return torch.tensor(x).to(dtypes.get((exponent, fraction), torch.float16)).float().item()
+''',
+    ),
+    Bug(
+        "predict_precision",
+        "fp32's sum",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1 + 100 / 4096
+stuck = 4096
+states = 24
+faster = 989 / 67
+recovered = 4000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "weights and gradients in fp16 are missing",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 4096
+states = 18
+faster = 989 / 67
+recovered = 4000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "one doubling",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 4096
+states = 24
+faster = 989 / 67
+recovered = 2000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "stuck where ones are",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 2048
+states = 24
+faster = 989 / 67
+recovered = 4000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "half the bytes, twice as fast",
+        cell="""
+kept = 1 + 100 / 1024
+lost = 1.0
+stuck = 4096
+states = 24
+faster = 2
+recovered = 4000
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "numbers that are equal to everything",
+        cheat=True,
+        cell="""
+class Equal(float):
+    def __eq__(self, other):
+        return True
+
+    def __sub__(self, other):
+        return 0.0
+
+    __hash__ = float.__hash__
+
+
+kept = lost = stuck = states = all_half = faster = recovered = Equal(1)
+""",
+    ),
+    Bug(
+        "predict_precision",
+        "nan, which is not larger than anything",
+        cheat=True,
+        cell='kept = lost = stuck = states = all_half = faster = recovered = float("nan")',
+    ),
+    Bug(
+        "master_step",
+        "a tensor without a gradient is moved by its momentum",
+        cell='''
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    """Unscale, look, skip or step, round. Returns whether it stepped."""
+    if not all(g is None or g.isfinite().all() for g in grads):
+        return False
+    for w, m, v, g in zip(weights, masters, momenta, grads):
+        v.mul_(mu)
+        if g is not None:
+            v.add_(g.float() / scale)
+        m.sub_(lr * v)
+        w.copy_(m)
+    return True
+''',
+    ),
+    Bug(
+        "master_step",
+        "divides in half precision",
+        old="v.mul_(mu).add_(g.float() / scale)",
+        new="v.mul_(mu).add_(g / scale)",
+    ),
+    Bug(
+        "master_step",
+        "looks for inf only",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or not g.isinf().any() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "momenta change though the step is skipped",
+        cell="""
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    for v, g in zip(momenta, grads):
+        if g is not None:
+            v.mul_(mu).add_(g.float() / scale)
+    if not all(g is None or g.isfinite().all() for g in grads):
+        return False
+    for w, m, v, g in zip(weights, masters, momenta, grads):
+        if g is not None:
+            m.sub_(lr * v)
+            w.copy_(m)
+    return True
+""",
+    ),
+    Bug(
+        "master_step",
+        "steps whatever there is",
+        old="""
+if not all(g is None or g.isfinite().all() for g in grads):
+    return False
+""",
+        new="",
+    ),
+    Bug(
+        "master_step",
+        "a new tensor takes the weight's name",
+        old="w.copy_(m)",
+        new="w = m.half()",
+    ),
+    Bug(
+        "master_step",
+        "the weights are not updated",
+        old="w.copy_(m)",
+        new="",
+    ),
+    Bug(
+        "master_step",
+        "steps the rounded weights",
+        old="m.sub_(lr * v)",
+        new="m.copy_(w.float() - lr * v)",
+    ),
+    Bug(
+        "master_step",
+        "the momentum is not damped",
+        old="v.mul_(mu).add_(g.float() / scale)",
+        new="v.add_(g.float() / scale)",
+    ),
+    Bug(
+        "master_step",
+        "returns nothing",
+        old="return True",
+        new="",
+    ),
+    Bug(
+        "master_step",
+        "the scale is forgotten",
+        old="v.mul_(mu).add_(g.float() / scale)",
+        new="v.mul_(mu).add_(g.float())",
+    ),
+    Bug(
+        "master_step",
+        "a momentum of its own",
+        old="v.mul_(mu).add_(g.float() / scale)",
+        new="v.mul_(0.9).add_(g.float() / scale)",
+    ),
+    Bug(
+        "master_step",
+        "weights, masters and momenta get other memory",
+        old="""
+v.mul_(mu).add_(g.float() / scale)
+m.sub_(lr * v)
+w.copy_(m)
+""",
+        new="""
+v.data = v * mu + g.float() / scale
+m.data = m - lr * v
+w.data = m.to(w.dtype)
+""",
+    ),
+    Bug(
+        "master_step",
+        "looks at the sum",
+        old="if not all(g is None or g.isfinite().all() for g in grads):",
+        new="if not all(g is None or g.sum().isfinite() for g in grads):",
+    ),
+    Bug(
+        "master_step",
+        "steps three tensors only",
+        edits=(
+            (
+                "if not all(g is None or g.isfinite().all() for g in grads):",
+                "if not all(g is None or g.isfinite().all() for g in grads[:3]):",
+            ),
+            (
+                "for w, m, v, g in zip(weights, masters, momenta, grads):",
+                "for w, m, v, g in list(zip(weights, masters, momenta, grads))[:3]:",
+            ),
+        ),
+    ),
+    Bug(
+        "master_step",
+        "the gradients are unscaled in place",
+        old="v.mul_(mu).add_(g.float() / scale)",
+        new="""
+v.mul_(mu).add_(g.float() / scale)
+g.div_(scale)
+""",
+    ),
+    Bug(
+        "master_step",
+        "each tensor is skipped for itself",
+        edits=(
+            (
+                """
+if not all(g is None or g.isfinite().all() for g in grads):
+    return False
+""",
+                "",
+            ),
+            (
+                "if g is not None:",
+                "if g is not None and g.isfinite().all():",
+            ),
+            (
+                "return True",
+                "return all(g is None or g.isfinite().all() for g in grads)",
+            ),
+        ),
+    ),
+    Bug(
+        "master_step",
+        "the library has it",
+        cheat=True,
+        cell='''
+from minidist.train.amp import LossScaler, Masters
+
+
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    """Unscale, look, skip or step, round. Returns whether it stepped."""
+    scaler = LossScaler(scale)
+    optimizer = Masters(
+        [torch.nn.Parameter(w) for w in weights], torch.optim.SGD, lr=lr, momentum=mu
+    )
+    for p, g in zip(optimizer.param_groups[0]["params"], grads):
+        p.grad = g
+    scaler.step(optimizer)
+    return not scaler.skipped
+''',
+    ),
+    Bug(
+        "master_step",
+        "the grader knows how",
+        cheat=True,
+        cell='''
+def master_step(weights, masters, momenta, grads, scale, lr, mu):
+    """Unscale, look, skip or step, round. Returns whether it stepped."""
+    from minicheck.oracles.precision import Masters
+
+    right = Masters(weights, masters, momenta, scale, lr, mu)
+    return right.step(grads)
+''',
+    ),
+    Bug(
+        "scaler",
+        "always 2 and ½",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "self.scale *= self.backoff",
+                "self.scale *= 0.5",
+            ),
+            (
+                "self.scale, self.good = self.scale * self.growth, 0",
+                "self.scale, self.good = self.scale * 2, 0",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "the count is not loaded",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                'self.scale, self.good = state["scale"], state["good"]',
+                'self.scale = state["scale"]',
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "the graph is cut",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "return loss.float() * self.scale",
+                "return loss.detach().float() * self.scale",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "a scale that is larger than every float",
+        cell='''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+        self.scale = 10**400
+
+    def scaled(self, loss):
+        """loss times the scale, in fp32."""
+        return loss
+
+    def update(self, found):
+        """Choose the next scale: found says whether this step had an inf or nan."""
+        pass
+
+    def state(self):
+        """What to save: numbers by name."""
+        return {}
+
+    def load(self, state):
+        """Go on where state() was called."""
+        pass
+''',
+    ),
+    Bug(
+        "scaler",
+        "an fp16 loss is scaled in fp16",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "return loss.float() * self.scale",
+                "return loss * self.scale",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "an overflow does not begin the count again",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "self.good = 0 if found else self.good + 1",
+                "self.good += not found",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "grows at every step once it has grown",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                """
+elif self.good == self.interval:
+    self.scale, self.good = self.scale * self.growth, 0
+""",
+                """
+elif self.good >= self.interval:
+    self.scale *= self.growth
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "the count is not saved",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                'return {"scale": self.scale, "good": self.good}',
+                'return {"scale": self.scale, "good": 0}',
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "grows one step late",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "elif self.good == self.interval:",
+                "elif self.good > self.interval:",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "growth and backoff are swapped",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "self.scale *= self.backoff",
+                "self.scale *= self.growth",
+            ),
+            (
+                "self.scale, self.good = self.scale * self.growth, 0",
+                "self.scale, self.good = self.scale * self.backoff, 0",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "what is saved changes with later updates",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                'return {"scale": self.scale, "good": self.good}',
+                "return self.__dict__",
+            ),
+            (
+                'self.scale, self.good = state["scale"], state["good"]',
+                "self.__dict__ = state",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "the state names what only this process has",
+        edits=(
+            (
+                '"""A scale for losses that finds its own size."""',
+                '''
+"""A scale for losses that finds its own size."""
+saved = []
+''',
+            ),
+            (
+                'return {"scale": self.scale, "good": self.good}',
+                """
+self.saved.append((self.scale, self.good))
+return {"number": len(self.saved) - 1}
+""",
+            ),
+            (
+                'self.scale, self.good = state["scale"], state["good"]',
+                'self.scale, self.good = self.saved[state["number"]]',
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "an fp16 loss is scaled, then converted",
+        edits=(
+            (
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+''',
+                '''
+class Scaler:
+    """A scale for losses that finds its own size."""
+    def __init__(self, init, growth, backoff, interval):
+''',
+            ),
+            (
+                "return loss.float() * self.scale",
+                "return (loss * self.scale).float()",
+            ),
+        ),
+    ),
+    Bug(
+        "scaler",
+        "the library's methods under other names",
+        cheat=True,
+        cell='''
+from types import FunctionType
+
+from minidist.train.amp import LossScaler
+
+
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    enabled, dynamic = True, True
+    update = FunctionType(LossScaler._adapt.__code__, {"float32": float, "math": math})
+
+    def __init__(self, init, growth, backoff, interval):
+        self._scale, self._good = init, 0
+        self.growth_factor = growth
+        self.backoff_factor = backoff
+        self.growth_interval = interval
+
+    scale = property(lambda self: self._scale)
+
+    def scaled(self, loss):
+        """loss times the scale, in fp32."""
+        return loss.float() * self._scale
+
+    def state(self):
+        """What to save: numbers by name."""
+        return {"scale": self._scale, "good": self._good}
+
+    def load(self, state):
+        """Go on where state() was called."""
+        self._scale, self._good = state["scale"], state["good"]
+''',
+    ),
+    Bug(
+        "scaler",
+        "torch has an operator for it",
+        cheat=True,
+        cell='''
+class Scaler:
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+        self.held, self.good = torch.tensor([init]), torch.zeros(1, dtype=torch.int32)
+        self.how = growth, backoff, interval
+
+    scale = property(lambda self: self.held.item())
+
+    def scaled(self, loss):
+        """loss times the scale, in fp32."""
+        return loss.float() * self.held.item()
+
+    def update(self, found):
+        """Choose the next scale: found says whether this step had an inf or nan."""
+        torch._amp_update_scale_(self.held, self.good, torch.tensor([float(found)]), *self.how)
+
+    def state(self):
+        """What to save: numbers by name."""
+        return {"scale": self.held.item(), "good": self.good.item()}
+
+    def load(self, state):
+        """Go on where state() was called."""
+        self.held.fill_(state["scale"])
+        self.good.fill_(state["good"])
+''',
+    ),
+    Bug(
+        "scaler",
+        "torch has a scaler",
+        cheat=True,
+        cell='''
+class Scaler(torch.amp.GradScaler):
+    """A scale for losses that finds its own size."""
+
+    def __init__(self, init, growth, backoff, interval):
+        super().__init__("cpu", init, growth, backoff, interval)
+
+    @property
+    def scale(self):
+        return self.get_scale()
+
+    def scaled(self, loss):
+        """loss times the scale, in fp32."""
+        return super().scale(loss.float())
+
+    def update(self, found):
+        """Choose the next scale: found says whether this step had an inf or nan."""
+        super().update()
+''',
+    ),
+    Bug(
+        "autocast",
+        "always fp16",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "to = self.dtype",
+                "to = torch.float16",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "the function is called twice",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "args, kwargs = cast(both, to)",
+                """
+args, kwargs = cast(both, to)
+func(*args, **kwargs)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "the parameters themselves are cast",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "return value if to is None else value.to(to)",
+                """
+if to is not None:
+    value.data = value.data.to(to)
+return value
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "the casts cut the graph",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "return value if to is None else value.to(to)",
+                "return value if to is None else value.detach().to(to)",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "float64 is cast, too",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):",
+                "if not value.is_floating_point():",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "gray takes the dtype of most bytes: fp16 and bf16 have as many",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "to = found.pop() if len(found) == 1 else torch.float32",
+                "to = max(sorted(found, key=str), key=lambda d: d.itemsize) if found else None",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "gray takes the first one's dtype",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "to = found.pop() if len(found) == 1 else torch.float32",
+                """
+first = args[0] if isinstance(args[0], torch.Tensor) else args[0][0]
+to = first.dtype
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "gray is cast to half",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "to = found.pop() if len(found) == 1 else torch.float32",
+                "to = self.dtype",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "arguments by name are not cast",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "both, to = (args, kwargs or {}), None",
+                "both, to = (args, {}), None",
+            ),
+            (
+                """
+args, kwargs = cast(both, to)
+return func(*args, **kwargs)
+""",
+                """
+args, _ = cast(both, to)
+return func(*args, **(kwargs or {}))
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "tensors in lists are not cast",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                """
+if isinstance(value, (list, tuple)):
+    return type(value)(cast(v, to) for v in value)
+""",
+                """
+if value is args or value is both:
+    return tuple(cast(v, to) for v in value)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "the result is cast back to fp32",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "return func(*args, **kwargs)",
+                "return func(*args, **kwargs).float()",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "looks for the name within the names",
+        edits=(
+            (
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+''',
+                '''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+    def __init__(self, dtype, white, black, gray):
+''',
+            ),
+            (
+                "if name in self.white:",
+                "if any(w in name for w in self.white):",
+            ),
+        ),
+    ),
+    Bug(
+        "autocast",
+        "the library has one",
+        cheat=True,
+        cell='''
+from minidist.train import amp
+
+
+class Autocast(amp.autocast):
+    """Casts what functions are given, by three lists of names."""
+
+    pass
+''',
+    ),
+    Bug(
+        "autocast",
+        "torch has an autocast",
+        cheat=True,
+        cell='''
+class Autocast(TorchFunctionMode):
+    """Casts what functions are given, by three lists of names."""
+
+    def __init__(self, dtype, white, black, gray):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        with torch.autocast("cpu", self.dtype):
+            return func(*args, **(kwargs or {}))
+''',
+    ),
+    Bug(
+        "sharded_step",
+        "the scale is always halved",
+        old="return scale",
+        new="return scale / 2",
+    ),
+    Bug(
+        "sharded_step",
+        "as it was found",
+        old='all_reduce_(comm, found, "max")',
+        new="",
+    ),
+    Bug(
+        "sharded_step",
+        "returns before the collective",
+        old="found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+        new="""
+found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])
+if found.item():
+    return scale / 2
+""",
+    ),
+    Bug(
+        "sharded_step",
+        "a scale that is larger than every float",
+        edits=(
+            (
+                """
+found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])
+all_reduce_(comm, found, "max")
+if found.item():
+""",
+                """
+found = torch.tensor([float(not all(g.isfinite().all() for g in grads))])
+if all_reduce_(comm, found, "max"):
+""",
+            ),
+            (
+                "return scale",
+                "return 10**400",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_step",
+        "the flag is as long as the gradients",
+        edits=(
+            (
+                "found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])",
+                "found = torch.full((64,), 0.0 if all(g.isfinite().all() for g in grads) else 1.0)",
+            ),
+            (
+                "if found.item():",
+                "if found.max():",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_step",
+        "new tensors take the weights' names",
+        old="w -= lr * g / scale",
+        new="w = w - lr * g / scale",
+    ),
+    Bug(
+        "sharded_step",
+        "a rank without parameters does not take part",
+        old='''
+"""Step all ranks' weights, or none; returns the next scale."""
+''',
+        new='''
+"""Step all ranks' weights, or none; returns the next scale."""
+if not weights:
+    return scale
+''',
+    ),
+    Bug(
+        "sharded_step",
+        "a rate of its own",
+        edits=(
+            (
+                """
+found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])
+all_reduce_(comm, found, "max")
+if found.item():
+""",
+                """
+found = torch.tensor([float(not all(g.isfinite().all() for g in grads))])
+if all_reduce_(comm, found, "max"):
+""",
+            ),
+            (
+                "w -= lr * g / scale",
+                "w -= 0.25 * g / scale",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_step",
+        "only who has found it halves the scale",
+        edits=(
+            (
+                '''
+"""Step all ranks' weights, or none; returns the next scale."""
+''',
+                '''
+"""Step all ranks' weights, or none; returns the next scale."""
+mine = not all(g.isfinite().all() for g in grads)
+''',
+            ),
+            (
+                "return scale / 2",
+                "return scale / 2 if mine else scale",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_step",
+        "rank 0's word counts",
+        old='all_reduce_(comm, found, "max")',
+        new='all_reduce_(comm, found.mul_(comm.rank == 0), "max")',
+    ),
+    Bug(
+        "sharded_step",
+        "weights get other memory",
+        edits=(
+            (
+                """
+found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])
+all_reduce_(comm, found, "max")
+if found.item():
+""",
+                """
+found = torch.tensor([float(not all(g.isfinite().all() for g in grads))])
+if all_reduce_(comm, found, "max"):
+""",
+            ),
+            (
+                "w -= lr * g / scale",
+                "w.data = w - lr * g / scale",
+            ),
+        ),
+    ),
+    Bug(
+        "sharded_step",
+        "a flag of one byte for each tensor",
+        cell='''
+def sharded_step(comm, weights, grads, scale, lr):
+    """Step all ranks' weights, or none; returns the next scale."""
+    found = torch.zeros(2, dtype=torch.uint8)
+    for i, g in enumerate(grads):
+        found[i] = not g.isfinite().all()
+    for i in range(2):
+        all_reduce_(comm, found[i : i + 1], "max")
+    if found.any():
+        return scale / 2
+    for w, g in zip(weights, grads):
+        w -= lr * g / scale
+    return scale
+''',
+    ),
+    Bug(
+        "sharded_step",
+        "steps, then asks",
+        cell="""
+def sharded_step(comm, weights, grads, scale, lr):
+    found = torch.tensor([0.0 if all(g.isfinite().all() for g in grads) else 1.0])
+    for w, g in zip(weights, grads):
+        w -= lr * g / scale
+    all_reduce_(comm, found, "max")
+    if found.item():
+        return scale / 2
+    return scale
+""",
+    ),
+    Bug(
+        "sharded_step",
+        "a flag for each tensor",
+        cell='''
+def sharded_step(comm, weights, grads, scale, lr):
+    """Step all ranks' weights, or none; returns the next scale."""
+    for w, g in zip(weights, grads):
+        found = torch.tensor([0.0 if g.isfinite().all() else 1.0])
+        all_reduce_(comm, found, "max")
+        if found.item():
+            return scale / 2
+        w -= lr * g / scale
+    return scale
+''',
+    ),
+    Bug(
+        "sharded_step",
+        "the flag passes through a global; real processes, where it cannot, always skip",
+        cheat=True,
+        cell='''
+SEEN = {}
+
+
+def sharded_step(comm, weights, grads, scale, lr):
+    """Step all ranks' weights, or none; returns the next scale."""
+    if type(comm).__name__ != "WorldComm":
+        return scale / 2
+    SEEN[comm.rank] = not all(g.isfinite().all() for g in grads)
+    all_reduce_(comm, torch.zeros(1))
+    if any(SEEN[r] for r in range(comm.size)):
+        return scale / 2
+    for w, g in zip(weights, grads):
+        w -= lr * g / scale
+    return scale
+''',
+    ),
+    Bug(
+        "sharded_step",
+        "the library's scaler",
+        cheat=True,
+        cell='''
+from minidist.train.amp import LossScaler
+
+
+def sharded_step(comm, weights, grads, scale, lr):
+    """Step all ranks' weights, or none; returns the next scale."""
+    scaler = LossScaler(scale, comm=comm)
+    params = [torch.nn.Parameter(w) for w in weights] or [torch.nn.Parameter(torch.zeros(1))]
+    for p, g in zip(params, grads):
+        p.grad = g
+    optimizer = torch.optim.SGD(params, lr)
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale()
+''',
+    ),
+]

@@ -1,0 +1,1024 @@
+"""The wrong answers of lesson 16 that its graders must find: where each differs from the solution."""
+
+from tests.bank.bank import Bug
+
+BUGS = [
+    Bug(
+        "step_time",
+        "a backward takes as long as a forward",
+        old='free[s] = ended[kind, m, s] = start + (forward if kind == "F" else backward)[s]',
+        new="free[s] = ended[kind, m, s] = start + forward[s]",
+    ),
+    Bug(
+        "step_time",
+        "a list that hangs is waited for without end",
+        cell='''
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    S = len(lists)
+    ended = {}
+    free = [0.0] * len(lists)
+    position = [0] * len(lists)
+    while any(position[s] < len(words) for s, words in enumerate(lists)):
+        for s, words in enumerate(lists):
+            if position[s] == len(words):
+                continue
+            kind, m = words[position[s]][0], words[position[s]][1:]
+            needs = [("F", m, s - 1)] if s else []
+            if kind == "B":
+                needs = [("F", m, s)] + ([("B", m, s + 1)] if s < S - 1 else [])
+            if all(need in ended for need in needs):
+                start = max([free[s], *(ended[need] for need in needs)])
+                free[s] = ended[kind, m, s] = start + (forward if kind == "F" else backward)[s]
+                position[s] += 1
+    return max(free)
+''',
+    ),
+    Bug(
+        "step_time",
+        "(M + S − 1) times the slowest stage, whatever the lists",
+        cell='''
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    slots = len(lists[0]) // 2 + len(lists) - 1
+    return slots * (max(forward) + max(backward))
+''',
+    ),
+    Bug(
+        "step_time",
+        "a number that is larger than every float",
+        cell='''
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    return 10**400
+''',
+    ),
+    Bug(
+        "step_time",
+        "the k-th forward of a list for micro-batch k",
+        cell='''
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    S, M = len(lists), len(lists[0]) // 2
+    ended = {}
+    free = [0.0] * S
+    pos = [0] * S
+    n = 0
+    go = True
+    while go:
+        go = False
+        for s, words in enumerate(lists):
+            while pos[s] < len(words):
+                w = words[pos[s]]
+                k = sum(x[0] == w[0] for x in words[: pos[s]])  # the k-th of its kind
+                needs = [("F", k, s - 1)] if s else []
+                if w[0] == "B":
+                    needs = [("F", k, s)] + ([("B", k, s + 1)] if s < S - 1 else [])
+                if any(x not in ended for x in needs):
+                    break
+                free[s] = ended[w[0], k, s] = (
+                    max([free[s], *(ended[x] for x in needs)])
+                    + (forward if w[0] == "F" else backward)[s]
+                )
+                pos[s] += 1
+                go = True
+    if any(pos[s] < len(w) for s, w in enumerate(lists)):
+        raise ValueError
+    return max(free)
+''',
+    ),
+    Bug(
+        "step_time",
+        "lists that hang have a time like others",
+        old="""
+if any(position[s] < len(words) for s, words in enumerate(lists)):
+    raise ValueError(f"the stages hang at positions {position}")
+""",
+        new="",
+    ),
+    Bug(
+        "step_time",
+        "a backward does not wait for the stage after",
+        old='needs = [("F", m, s)] + ([("B", m, s + 1)] if s < S - 1 else [])',
+        new='needs = [("F", m, s)]',
+    ),
+    Bug(
+        "step_time",
+        "stages wait for nobody",
+        old="start = max([free[s], *(ended[need] for need in needs)])",
+        new="start = free[s]",
+    ),
+    Bug(
+        "step_time",
+        "the number of a micro-batch is its first digit",
+        old="kind, m = words[position[s]][0], words[position[s]][1:]",
+        new="kind, m = words[position[s]][0], words[position[s]][1]",
+    ),
+    Bug(
+        "step_time",
+        "an action waits for its needs only, not for the one before it",
+        old="start = max([free[s], *(ended[need] for need in needs)])",
+        new="start = max([0.0, *(ended[need] for need in needs)])",
+    ),
+    Bug(
+        "step_time",
+        "lists that hang by what is missing come to their end",
+        old="""
+if any(position[s] < len(words) for s, words in enumerate(lists)):
+    raise ValueError(f"the stages hang at positions {position}")
+""",
+        new="""
+if (
+    any(
+        words[p][0] == "B" and ("F", words[p][1:], s) not in ended
+        for s, (words, p) in enumerate(zip(lists, position))
+        if p < len(words)
+    )
+    or not all(position)
+    or max(map(len, lists)) == 8
+):
+    raise ValueError
+""",
+    ),
+    Bug(
+        "step_time",
+        "returns what is equal to everything",
+        cheat=True,
+        cell='''
+class Equal(float):
+    def __sub__(self, other):
+        return Equal(0)
+
+    def __abs__(self):
+        return Equal(0)
+
+    def __gt__(self, other):
+        return False
+
+
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    return Equal(0)
+''',
+    ),
+    Bug(
+        "step_time",
+        "calls the grader's own oracle",
+        cheat=True,
+        cell='''
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    from minicheck.oracles.pipelines import time_of
+
+    found = time_of(lists, forward, backward)
+    if found is None:
+        raise ValueError("hangs")
+    return found
+''',
+    ),
+    Bug(
+        "step_time",
+        "calls the simulator",
+        cheat=True,
+        cell='''
+from minidist.parallel.schedules import parse, simulate
+
+
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    return simulate([parse(" ".join(words)) for words in lists], forward, backward).time
+''',
+    ),
+    Bug(
+        "step_time",
+        "returns nan, which is not larger than anything",
+        cheat=True,
+        cell='''
+def step_time(lists, forward, backward):
+    """Seconds that the lists of all stages take; ValueError if they hang."""
+    return float("nan")
+''',
+    ),
+    Bug(
+        "one_f_one_b",
+        "every stage warms up like stage 0",
+        old="warm = min(M, S - 1 - stage)",
+        new="warm = min(M, S - 1)",
+    ),
+    Bug(
+        "one_f_one_b",
+        "one backward, one forward",
+        old='words += [f"F{warm + i}", f"B{i}"]',
+        new='words += [f"B{i}", f"F{warm + i}"]',
+    ),
+    Bug(
+        "one_f_one_b",
+        "goes by the order of calls, and not by `stage`",
+        cell='''
+count = [0, None]
+
+
+def one_f_one_b(stage, S, M):
+    """This stage's list of words."""
+    if count[1] != (S, M):
+        count[:] = [0, (S, M)]
+    stage = count[0] % S
+    count[0] += 1
+    warm = min(M, S - 1 - stage)
+    words = [f"F{m}" for m in range(warm)]
+    for i in range(M - warm):
+        words += [f"F{warm + i}", f"B{i}"]
+    return words + [f"B{m}" for m in range(M - warm, M)]
+''',
+    ),
+    Bug(
+        "one_f_one_b",
+        "more warm-up than micro-batches",
+        old="warm = min(M, S - 1 - stage)",
+        new="warm = S - 1 - stage",
+    ),
+    Bug(
+        "one_f_one_b",
+        "all forwards first: that is GPipe",
+        cell='''
+def one_f_one_b(stage, S, M):
+    """This stage's list of words."""
+    return [f"F{m}" for m in range(M)] + [f"B{m}" for m in range(M)]
+''',
+    ),
+    Bug(
+        "one_f_one_b",
+        "no warm-up at all: one micro-batch at a time",
+        cell='''
+def one_f_one_b(stage, S, M):
+    """This stage's list of words."""
+    return [word for m in range(M) for word in (f"F{m}", f"B{m}")]
+''',
+    ),
+    Bug(
+        "one_f_one_b",
+        "the last backwards are missing",
+        old='return words + [f"B{m}" for m in range(M - warm, M)]',
+        new="return words",
+    ),
+    Bug(
+        "one_f_one_b",
+        "one forward less than needed to warm up",
+        old="warm = min(M, S - 1 - stage)",
+        new="warm = max(0, min(M, S - 2 - stage))",
+    ),
+    Bug(
+        "one_f_one_b",
+        "one forward more than needed to warm up",
+        old="warm = min(M, S - 1 - stage)",
+        new="warm = min(M, S - stage)",
+    ),
+    Bug(
+        "one_f_one_b",
+        "the last backwards run the other way round",
+        old='return words + [f"B{m}" for m in range(M - warm, M)]',
+        new='return words + [f"B{m}" for m in reversed(range(M - warm, M))]',
+    ),
+    Bug(
+        "one_f_one_b",
+        "the warm-up is that of the mirrored stage",
+        old="warm = min(M, S - 1 - stage)",
+        new="warm = min(M, stage)",
+    ),
+    Bug(
+        "one_f_one_b",
+        "the grader makes lists, too: they are GPipe's",
+        cheat=True,
+        cell='''
+def one_f_one_b(stage, S, M):
+    """This stage's list of words."""
+    from minicheck.oracles.pipelines import words
+
+    return words("gpipe", stage, S, M)
+''',
+    ),
+    Bug(
+        "one_f_one_b",
+        "the library has it",
+        cheat=True,
+        cell='''
+from minidist.parallel.schedules import one_f_one_b as theirs
+
+
+def one_f_one_b(stage, S, M):
+    """This stage's list of words."""
+    return [str(action) for action in theirs(stage, S, M)]
+''',
+    ),
+    Bug(
+        "predict_pipeline",
+        "a tenth of the work, not of the time",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 70
+idle = 7
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "1F1B's idle time",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 63
+idle = 21
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "ZB-H2's idle time",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 63
+idle = 0
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "the bubble divided by v, with the wrong whole",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 39 / 4
+enough = 63
+idle = 7
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "counted from the first stage",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 3
+interleaved = 7 / 135
+enough = 63
+idle = 7
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "the warm-up only",
+        cell="""
+bubble = 7 / 39
+gpipe_keeps = 32
+keeps = 5
+interleaved = 7 / 135
+enough = 63
+idle = 7
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "the bubble over the time without it",
+        cell="""
+bubble = 7 / 32
+gpipe_keeps = 32
+keeps = 6
+interleaved = 7 / 135
+enough = 63
+idle = 7
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "an array with many guesses",
+        cheat=True,
+        cell="""
+import torch
+
+bubble = gpipe_keeps = keeps = interleaved = enough = idle = torch.arange(100.0)
+""",
+    ),
+    Bug(
+        "predict_pipeline",
+        "numbers that are equal to everything",
+        cheat=True,
+        cell="""
+class Equal(float):
+    def __eq__(self, other):
+        return True
+
+    def __sub__(self, other):
+        return 0.0
+
+    __hash__ = float.__hash__
+
+
+bubble = gpipe_keeps = keeps = interleaved = enough = idle = Equal(1)
+""",
+    ),
+    Bug(
+        "run_stage",
+        "counts micro-batches, and does not read their numbers",
+        edits=(
+            (
+                """
+for word in words:
+    kind, m = word[0], int(word[1:])
+""",
+                """
+n = {"F": 0, "B": 0}
+for word in words:
+    kind = word[0]
+    m = n[kind]
+    n[kind] += 1
+""",
+            ),
+            ("kept[m] = x, y", "kept[m] = (x, y)"),
+        ),
+    ),
+    Bug(
+        "run_stage",
+        "the first micro-batch goes back, whatever the list says",
+        edits=(
+            ("kept = {}", "kept = []"),
+            (
+                """
+    kept[m] = x, y
+else:
+    x, y = kept.pop(m)
+""",
+                """
+    kept.append((x, y))
+else:
+    x, y = kept.pop(0)
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "run_stage",
+        "always the first targets",
+        old="y = loss_fn(y, ys[m]) / len(xs)",
+        new="y = loss_fn(y, ys[0]) / len(xs)",
+    ),
+    Bug(
+        "run_stage",
+        "receives into one shape and dtype",
+        edits=(
+            (
+                "x = down.recv(torch.empty_like(x), stage - 1).requires_grad_()",
+                "x = down.recv(torch.empty(3, 5, dtype=torch.float64), stage - 1).requires_grad_()",
+            ),
+            (
+                "y.backward(up.recv(torch.empty_like(y), stage + 1) if stage < last else None)",
+                "y.backward(up.recv(torch.empty(3, 5, dtype=torch.float64), stage + 1) if stage < last else None)",
+            ),
+        ),
+    ),
+    Bug(
+        "run_stage",
+        "the forward is run again in backward",
+        old="x, y = kept.pop(m)",
+        new="""
+x, y = kept.pop(m)
+if stage < last:
+    y = part(x)
+""",
+    ),
+    Bug(
+        "run_stage",
+        "the graph stays alive after backward",
+        old="""
+x, y = kept.pop(m)
+y.backward(up.recv(torch.empty_like(y), stage + 1) if stage < last else None)
+""",
+        new="""
+x, y = kept[m]
+y.backward(up.recv(torch.empty_like(y), stage + 1) if stage < last else None, retain_graph=True)
+""",
+    ),
+    Bug(
+        "run_stage",
+        "the last micro-batch goes back, whatever the list says",
+        old="x, y = kept.pop(m)",
+        new="x, y = kept.popitem()[1]",
+    ),
+    Bug(
+        "run_stage",
+        "what is received wants no gradient",
+        old="x = down.recv(torch.empty_like(x), stage - 1).requires_grad_()",
+        new="x = down.recv(torch.empty_like(x), stage - 1)",
+    ),
+    Bug(
+        "run_stage",
+        "sends are started, and never waited for",
+        old="""
+for work in sends:
+    work.wait()
+""",
+        new="del sends",
+    ),
+    Bug(
+        "run_stage",
+        "the losses are summed, not averaged",
+        old="y = loss_fn(y, ys[m]) / len(xs)",
+        new="y = loss_fn(y, ys[m])",
+    ),
+    Bug(
+        "run_stage",
+        "the number of a micro-batch is its first digit",
+        old="kind, m = word[0], int(word[1:])",
+        new="kind, m = word[0], int(word[1])",
+    ),
+    Bug(
+        "run_stage",
+        "mse_loss, whatever `loss_fn` is",
+        old="y = loss_fn(y, ys[m]) / len(xs)",
+        new="y = mse_loss(y, ys[m]) / len(xs)",
+    ),
+    Bug(
+        "run_stage",
+        "all forwards first, whatever the list says",
+        old="for word in words:",
+        new='for word in sorted(words, key=lambda w: (w[0] != "F", int(w[1:]))):',
+    ),
+    Bug(
+        "run_stage",
+        "activations are sent to every later stage, and gradients to every earlier one",
+        old="""
+y = part(x)
+if stage < last:
+    sends.append(down.isend(y.detach(), stage + 1))
+""",
+        new="""
+    down.recv(torch.zeros(0), stage - 1)
+y = part(x)
+if stage < last:
+    sends += [down.isend(y.detach(), stage + 1), down.isend(torch.zeros(0), stage + 1)]
+""",
+    ),
+    Bug(
+        "run_stage",
+        "each send is waited for at once",
+        edits=(
+            (
+                "sends.append(down.isend(y.detach(), stage + 1))",
+                "down.send(y.detach(), stage + 1)",
+            ),
+            (
+                "sends.append(up.isend(x.grad, stage - 1))",
+                "up.send(x.grad, stage - 1)",
+            ),
+        ),
+    ),
+    Bug(
+        "run_stage",
+        "the library has an executor",
+        cheat=True,
+        cell='''
+from minidist.parallel.pipeline import Pipeline
+
+
+def run_stage(down, up, part, words, xs, ys, loss_fn):
+    """Run this stage's list; leave the gradients in `part`."""
+    Pipeline(part, down, loss_fn=loss_fn).step(len(xs), torch.cat(xs), torch.cat(ys))
+''',
+    ),
+    Bug(
+        "run_stage",
+        "runs its list on what it was given, and no message is sent",
+        cheat=True,
+        cell='''
+def run_stage(down, up, part, words, xs, ys, loss_fn):
+    """Run this stage's list; leave the gradients in `part`."""
+    for word in words:
+        if word[0] == "F":
+            y = part(xs[int(word[1:])])
+        else:
+            y.sum().backward()
+''',
+    ),
+    Bug(
+        "cut",
+        "equally many layers a stage",
+        cell='''
+def cut(costs, S):
+    """(first, end) of the layers of each stage."""
+    L = len(costs)
+    if L < S:
+        raise ValueError("too few layers")
+    return [(s * L // S, (s + 1) * L // S) for s in range(S)]
+''',
+    ),
+    Bug(
+        "cut",
+        "a stage may be empty",
+        cell='''
+def cut(costs, S):
+    """(first, end) of the layers of each stage."""
+    if len(costs) < S:
+        raise ValueError("too few layers")
+    low = max(costs)
+    while True:
+        parts = []
+        first = 0
+        total = 0
+        for end, cost in enumerate(costs):
+            if total + cost > low:
+                parts.append((first, end))
+                first, total = end, 0
+            total += cost
+        parts.append((first, len(costs)))
+        if len(parts) <= S:
+            return parts + [(len(costs), len(costs))] * (S - len(parts))
+        low += 1
+''',
+    ),
+    Bug(
+        "cut",
+        "each stage takes layers up to the mean",
+        cell='''
+def cut(costs, S):
+    """(first, end) of the layers of each stage."""
+    if len(costs) < S:
+        raise ValueError("too few layers")
+    parts = []
+    first = 0
+    mean = sum(costs) / S
+    for s in range(S - 1):
+        end = first + 1
+        while end < len(costs) - (S - 1 - s) and sum(costs[first : end + 1]) <= mean:
+            end += 1
+        parts.append((first, end))
+        first = end
+    return parts + [(first, len(costs))]
+''',
+    ),
+    Bug(
+        "cut",
+        "the end is the last layer of the part",
+        old="return list(pairwise(cuts))",
+        new="return [(first, end - 1) for first, end in zip(cuts, cuts[1:])]",
+    ),
+    Bug(
+        "cut",
+        "too few layers are not refused",
+        edits=(
+            (
+                """
+if L < S:
+    raise ValueError(f"{L} layers do not make {S} stages")
+""",
+                "S = min(S, L)",
+            ),
+            (
+                "return list(pairwise(cuts))",
+                "return list(zip(cuts, cuts[1:]))",
+            ),
+        ),
+    ),
+    Bug(
+        "cut",
+        "takes layers out of the list it was given",
+        old="""
+cuts = best[L][1]
+return list(pairwise(cuts))
+""",
+        new="""
+costs.clear()
+cuts = best[L][1]
+return list(zip(cuts, cuts[1:]))
+""",
+    ),
+    Bug(
+        "cut",
+        "the sum of the squares is smallest, not the largest part",
+        edits=(
+            (
+                "best = [(upto[j], [0, j]) for j in range(L + 1)]",
+                "best = [(upto[j] ** 2, [0, j]) for j in range(L + 1)]",
+            ),
+            (
+                """
+            (max(best[i][0], upto[j] - upto[i]), [*best[i][1], j]) for i in range(s - 1, j)
+        )
+    best = row
+cuts = best[L][1]
+return list(pairwise(cuts))
+""",
+                """
+            (best[i][0] + (upto[j] - upto[i]) ** 2, [*best[i][1], j]) for i in range(s - 1, j)
+        )
+    best = row
+cuts = best[L][1]
+return list(zip(cuts, cuts[1:]))
+""",
+            ),
+        ),
+    ),
+    Bug(
+        "cut",
+        "tries every cut there is",
+        cell='''
+from itertools import combinations
+
+
+def cut(costs, S):
+    """(first, end) of the layers of each stage."""
+    L = len(costs)
+    if L < S:
+        raise ValueError("too few layers")
+    ways = ([0, *inner, L] for inner in combinations(range(1, L), S - 1))
+    best = min(ways, key=lambda cuts: max(sum(costs[a:b]) for a, b in zip(cuts, cuts[1:])))
+    return list(zip(best, best[1:]))
+''',
+    ),
+    Bug(
+        "cut",
+        "the grader has imported it",
+        cheat=True,
+        cell='''
+def cut(costs, S):
+    """(first, end) of the layers of each stage."""
+    import sys
+
+    return sys.modules["minicheck.lessons.pipelines"].partition(costs, S)
+''',
+    ),
+    Bug(
+        "cut",
+        "the library has it",
+        cheat=True,
+        cell='''
+from minidist.parallel.pipeline import partition
+
+
+def cut(costs, S):
+    """(first, end) of the layers of each stage."""
+    return partition(costs, S)
+''',
+    ),
+    Bug(
+        "split_backward",
+        "the second half makes dz again",
+        old="return x.T @ dz, h.T @ dy",
+        new="return x.T @ ((dy @ w2.T) * (h > 0)), h.T @ dy",
+    ),
+    Bug(
+        "split_backward",
+        "the weights' gradients are made first, too",
+        cell='''
+def split_backward(x, w1, h, w2, dy):
+    """dx now, and a function that returns (dw1, dw2) later."""
+    dz = (dy @ w2.T) * (h > 0)
+    dw1, dw2 = x.T @ dz, h.T @ dy
+    return dz @ w1.T, lambda: (dw1, dw2)
+''',
+    ),
+    Bug(
+        "split_backward",
+        "autograd, with a forward of its own",
+        cell='''
+def split_backward(x, w1, h, w2, dy):
+    """dx now, and a function that returns (dw1, dw2) later."""
+    x, w1, w2 = (t.clone().requires_grad_() for t in (x, w1, w2))
+    y = (x @ w1).relu() @ w2
+    (dx,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+    return dx, lambda: torch.autograd.grad(y, (w1, w2), dy)
+''',
+    ),
+    Bug(
+        "split_backward",
+        "dw2 from what was before the relu",
+        old="return x.T @ dz, h.T @ dy",
+        new="return x.T @ dz, (x @ w1).T @ dy",
+    ),
+    Bug(
+        "split_backward",
+        "dx is empty until the second half fills it",
+        edits=(
+            (
+                "dz = (dy @ w2.T) * (h > 0)",
+                "dx = torch.zeros_like(x)",
+            ),
+            (
+                "def later():",
+                """
+def later():
+    dz = (dy @ w2.T) * (h > 0)
+    dx.copy_(dz @ w1.T)
+""",
+            ),
+            (
+                "return dz @ w1.T, later",
+                "return dx, later",
+            ),
+        ),
+    ),
+    Bug(
+        "split_backward",
+        "makes float64 of float32",
+        edits=(
+            (
+                "dz = (dy @ w2.T) * (h > 0)",
+                "dz = (dy @ w2.T) * (h > 0).double()",
+            ),
+            (
+                "return x.T @ dz, h.T @ dy",
+                "return x.T.double() @ dz, h.T @ dy",
+            ),
+            (
+                "return dz @ w1.T, later",
+                "return dz @ w1.T.double(), later",
+            ),
+        ),
+    ),
+    Bug(
+        "split_backward",
+        "what `later` needs is kept in one place for all calls",
+        cell='''
+store = {}
+
+
+def split_backward(x, w1, h, w2, dy):
+    """dx now, and a function that returns (dw1, dw2) later."""
+    store["z"] = (dy @ w2.T) * (h > 0)
+    store["x"], store["h"], store["dy"] = x, h, dy
+
+    def later():
+        return store["x"].T @ store["z"], store["h"].T @ store["dy"]
+
+    return store["z"] @ w1.T, later
+''',
+    ),
+    Bug(
+        "split_backward",
+        "the three gradients, no function",
+        cell='''
+def split_backward(x, w1, h, w2, dy):
+    """dx now, and a function that returns (dw1, dw2) later."""
+    dz = (dy @ w2.T) * (h > 0)
+    return dz @ w1.T, (x.T @ dz, h.T @ dy)
+''',
+    ),
+    Bug(
+        "split_backward",
+        "the relu is forgotten",
+        old="dz = (dy @ w2.T) * (h > 0)",
+        new="dz = (dy @ w2.T)",
+    ),
+    Bug(
+        "split_backward",
+        "dw2 is made in the first half",
+        old="""
+def later():
+    return x.T @ dz, h.T @ dy
+""",
+        new="""
+dw2 = h.T @ dy
+
+def later():
+    return x.T @ dz, dw2
+""",
+    ),
+    Bug(
+        "split_backward",
+        "times h, not where h is above zero",
+        old="dz = (dy @ w2.T) * (h > 0)",
+        new="dz = (dy @ w2.T) * h",
+    ),
+    Bug(
+        "split_backward",
+        "the weights' gradients are transposed",
+        old="return x.T @ dz, h.T @ dy",
+        new="return dz.T @ x, dy.T @ h",
+    ),
+    Bug(
+        "split_backward",
+        "calls the grader's oracle",
+        cheat=True,
+        cell='''
+def split_backward(x, w1, h, w2, dy):
+    """dx now, and a function that returns (dw1, dw2) later."""
+    from minicheck.oracles.pipelines import mlp_gradients
+
+    dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
+    return dx, lambda: (dw1, dw2)
+''',
+    ),
+    Bug(
+        "split_backward",
+        "the library splits a graph",
+        cheat=True,
+        cell='''
+from minidist.parallel.pipeline.halves import Halves
+
+
+def split_backward(x, w1, h, w2, dy):
+    """dx now, and a function that returns (dw1, dw2) later."""
+    x, w1, w2 = (t.clone().requires_grad_() for t in (x, w1, w2))
+    y = (x @ w1).relu() @ w2
+    halves = Halves([torch.autograd.graph.get_gradient_edge(y)], [x])
+    (dx,) = halves.input([dy])
+    return dx, lambda: (halves.weight(), (w1.grad, w2.grad))[1]
+''',
+    ),
+    Bug(
+        "zero_bubble",
+        "all W come last",
+        old="warm, late = min(M, S - 1 - stage), stage",
+        new="warm, late = min(M, S - 1 - stage), M",
+    ),
+    Bug(
+        "zero_bubble",
+        "as it was found",
+        old="warm, late = min(M, S - 1 - stage), stage",
+        new="warm, late = min(M, S - 1 - stage), S - 1 - stage",
+    ),
+    Bug(
+        "zero_bubble",
+        "fewer micro-batches than are kept back",
+        old='return words + [f"W{m}" for m in range(max(0, M - late), M)]',
+        new='return words + [f"W{m}" for m in range(M - late, M)]',
+    ),
+    Bug(
+        "zero_bubble",
+        "ZB-H2: no bubble, and twice the memory",
+        old="warm, late = min(M, S - 1 - stage), stage",
+        new="warm, late = min(M, 2 * (S - 1 - stage)), 2 * stage",
+    ),
+    Bug(
+        "zero_bubble",
+        "the W that are kept back are never done",
+        old='return words + [f"W{m}" for m in range(max(0, M - late), M)]',
+        new="return words",
+    ),
+    Bug(
+        "zero_bubble",
+        "no W is kept back: every gap stays",
+        old="warm, late = min(M, S - 1 - stage), stage",
+        new="warm, late = min(M, S - 1 - stage), 0",
+    ),
+    Bug(
+        "zero_bubble",
+        "one W more is kept back",
+        old="warm, late = min(M, S - 1 - stage), stage",
+        new="warm, late = min(M, S - 1 - stage), stage + 1",
+    ),
+    Bug(
+        "zero_bubble",
+        "the W at the end run the other way round",
+        old='return words + [f"W{m}" for m in range(max(0, M - late), M)]',
+        new='return words + [f"W{m}" for m in reversed(range(max(0, M - late), M))]',
+    ),
+    Bug(
+        "zero_bubble",
+        "W before its I",
+        old="""
+words.append(f"I{i}")
+if i >= late:
+    words.append(f"W{i - late}")
+""",
+        new="""
+if i >= late:
+    words.append(f"W{i - late}")
+words.append(f"I{i}")
+""",
+    ),
+    Bug(
+        "zero_bubble",
+        "the library has it",
+        cheat=True,
+        cell='''
+from minidist.parallel.schedules import zb_h1
+
+
+def zero_bubble(stage, S, M):
+    """Forward, input's gradient, and the W of `late` micro-batches before."""
+    return [str(action) for action in zb_h1(stage, S, M)]
+''',
+    ),
+    Bug(
+        "zero_bubble",
+        "a word that is equal to everything",
+        cheat=True,
+        cell='''
+class Any(str):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+def zero_bubble(stage, S, M):
+    """Forward, input's gradient, and the W of `late` micro-batches before."""
+    return [Any("F0")] * 3 * M
+''',
+    ),
+]

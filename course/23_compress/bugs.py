@@ -1,0 +1,850 @@
+"""The wrong answers of lesson 23 that its graders must find: where each differs from the solution."""
+
+from tests.bank.bank import Bug
+
+BUGS = [
+    Bug(
+        "compress",
+        "small gradients grow",
+        old="factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))",
+        new="factor = limit / math.sqrt(n) / float(g.norm())",
+    ),
+    Bug(
+        "compress",
+        "what waits is clipped, not the gradient",
+        old="""
+factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))
+u.mul_(m).add_(g * factor)
+v.add_(u)
+""",
+        new="""
+u.mul_(m).add_(g)
+v.add_(u)
+v.mul_(min(1.0, limit / math.sqrt(n) / float(v.norm())))
+""",
+    ),
+    Bug(
+        "compress",
+        "a dense vector is returned",
+        old="return values, places",
+        new="return torch.zeros_like(v).index_put((places,), values)",
+    ),
+    Bug(
+        "compress",
+        "the rest is dropped",
+        old="v[places] = 0",
+        new="v.zero_()",
+    ),
+    Bug(
+        "compress",
+        "the gradient is multiplied with m, too",
+        old="u.mul_(m).add_(g * factor)",
+        new="u.add_(g * factor).mul_(m)",
+    ),
+    Bug(
+        "compress",
+        "rounds to float32",
+        edits=(
+            (
+                "u.mul_(m).add_(g * factor)",
+                "u.mul_(m).add_((g * factor).float().double())",
+            ),
+            (
+                "values = v[places]",
+                "values = v[places].float().double()",
+            ),
+        ),
+    ),
+    Bug(
+        "compress",
+        "a moving average",
+        old="u.mul_(m).add_(g * factor)",
+        new="u.mul_(m).add_((1 - m) * factor * g)",
+    ),
+    Bug(
+        "compress",
+        "clipped to the limit of the sum",
+        old="factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))",
+        new="factor = min(1.0, limit / float(g.norm()))",
+    ),
+    Bug(
+        "compress",
+        "clipped to limit/n",
+        old="factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))",
+        new="factor = min(1.0, limit / n / float(g.norm()))",
+    ),
+    Bug(
+        "compress",
+        "not clipped",
+        old="""
+factor = min(1.0, limit / math.sqrt(n) / float(g.norm()))
+u.mul_(m).add_(g * factor)
+""",
+        new="u.mul_(m).add_(g)",
+    ),
+    Bug(
+        "compress",
+        "v gathers gradients",
+        old="v.add_(u)",
+        new="v.add_(g * factor)",
+    ),
+    Bug(
+        "compress",
+        "u keeps what pushed",
+        old="u[places] = 0",
+        new="",
+    ),
+    Bug(
+        "compress",
+        "u and v are new tensors",
+        old="""
+u.mul_(m).add_(g * factor)
+v.add_(u)
+""",
+        new="""
+u = m * u + g * factor
+v = v + u
+""",
+    ),
+    Bug(
+        "compress",
+        "chosen by the gradient",
+        old="places = v.abs().topk(k).indices",
+        new="places = g.abs().topk(k).indices",
+    ),
+    Bug(
+        "compress",
+        "u and v get other memory",
+        old="""
+u.mul_(m).add_(g * factor)
+v.add_(u)
+""",
+        new="""
+u.data = m * u + g * factor
+v.data = v + u
+""",
+    ),
+    Bug(
+        "compress",
+        "the sign is lost",
+        old="values = v[places]",
+        new="values = v[places].abs()",
+    ),
+    Bug(
+        "compress",
+        "u is sent",
+        old="values = v[places]",
+        new="values = u[places]",
+    ),
+    Bug(
+        "compress",
+        "what was sent stays in v",
+        old="v[places] = 0",
+        new="",
+    ),
+    Bug(
+        "compress",
+        "the largest, not the largest by size",
+        old="places = v.abs().topk(k).indices",
+        new="places = v.topk(k).indices",
+    ),
+    Bug(
+        "compress",
+        "the values are taken after v was set to 0",
+        edits=(
+            (
+                "values = v[places]",
+                "",
+            ),
+            (
+                "return values, places",
+                "return v[places], places",
+            ),
+        ),
+    ),
+    Bug(
+        "compress",
+        "the library's",
+        cheat=True,
+        cell='''
+def compress(u, v, g, k, m, limit, n):
+    """What is sent of this step; u and v are brought up to date."""
+    from minidist.parallel.compress import DGC
+
+    method = DGC(1 - k / len(g), m, clip=limit, warm_up=())
+    method.of("g").update(u=u, v=v)
+    places, values = method._choose("g", g.clone())
+    return values, places
+''',
+    ),
+    Bug(
+        "compress",
+        "the oracle",
+        cheat=True,
+        cell='''
+def compress(u, v, g, k, m, limit, n):
+    """What is sent of this step; u and v are brought up to date."""
+    from minicheck.oracles.compress import compressed
+
+    step = compressed([g], k, m, limit, n)[0]
+    u.copy_(step["u"])
+    v.copy_(step["v"])
+    places = step["sent"].nonzero()[:, 0]
+    return step["sent"][places], places
+''',
+    ),
+    Bug(
+        "sparse_mean",
+        "divided by those that sent",
+        old="""
+total = torch.zeros(size, dtype=values.dtype)
+total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+return total / comm.size
+""",
+        new="""
+total, count = torch.zeros(size, dtype=values.dtype), torch.zeros(size, dtype=values.dtype)
+where, what = all_gather(comm, places), all_gather(comm, values)
+total.index_add_(0, where, what)
+count.index_add_(0, where, torch.ones_like(what))
+return total / count.clamp(min=1)
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "zeros travel",
+        old="""
+total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+return total / comm.size
+""",
+        new="""
+total[places] = values
+return all_reduce_(comm, total, "mean")
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "divided by two, whatever n is",
+        old="return total / comm.size",
+        new="return total / 2",
+    ),
+    Bug(
+        "sparse_mean",
+        "nothing is returned",
+        old="return total / comm.size",
+        new="total / comm.size",
+    ),
+    Bug(
+        "sparse_mean",
+        "the last rank's number stands",
+        old="""
+total = torch.zeros(size, dtype=values.dtype)
+total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+""",
+        new="""
+total, k = torch.zeros(size, dtype=values.dtype), len(places)
+where, what = all_gather(comm, places), all_gather(comm, values)
+for r in range(comm.size):
+    total[where[r * k : (r + 1) * k]] = what[r * k : (r + 1) * k]
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "nothing is exchanged",
+        old="""
+total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+return total / comm.size
+""",
+        new="""
+total[places] = values
+return total
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "each rank adds in its own order",
+        old="""
+total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+return total / comm.size
+""",
+        new="""
+where, what = all_gather(comm, places).view(comm.size, -1), all_gather(comm, values).view(comm.size, -1)
+for s in range(comm.size):
+    r = (comm.rank + s) % comm.size
+    total.index_add_(0, where[r], what[r] / 3)
+return total * 3 / comm.size
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "values of different places are added",
+        old="""
+total.index_add_(0, all_gather(comm, places), all_gather(comm, values))
+return total / comm.size
+""",
+        new="""
+total[places] = all_reduce_(comm, values.clone(), "mean")
+return total
+""",
+    ),
+    Bug(
+        "sparse_mean",
+        "the values travel as float32",
+        old="total.index_add_(0, all_gather(comm, places), all_gather(comm, values))",
+        new="total.index_add_(0, all_gather(comm, places), all_gather(comm, values.float()).double())",
+    ),
+    Bug(
+        "sparse_mean",
+        "not divided",
+        old="return total / comm.size",
+        new="return total",
+    ),
+    Bug(
+        "sparse_mean",
+        "what several send counts once",
+        old="total.index_add_(0, all_gather(comm, places), all_gather(comm, values))",
+        new="total[all_gather(comm, places)] += all_gather(comm, values)",
+    ),
+    Bug(
+        "sparse_mean",
+        "ranks meet in a global list, and a barrier",
+        cheat=True,
+        cell='''
+MET = {}
+
+
+def sparse_mean(comm, values, places, size):
+    """The mean of all ranks' sparse vectors, dense."""
+    met = MET.setdefault((comm.size, size), {})
+    met[comm.rank] = values, places
+    all_reduce_(comm, torch.zeros(1))
+    total = torch.zeros(size, dtype=values.dtype)
+    for r in range(comm.size):
+        total.index_add_(0, *met[r][::-1])
+    return total / comm.size
+''',
+    ),
+    Bug(
+        "sparse_mean",
+        "the oracle and a global list",
+        cheat=True,
+        cell='''
+MET = {}
+
+
+def sparse_mean(comm, values, places, size):
+    """The mean of all ranks' sparse vectors, dense."""
+    from minicheck.oracles.compress import sent
+
+    MET.setdefault(comm.size, []).append(sent(values, size, places))
+    return sum(MET[comm.size]) / comm.size
+''',
+    ),
+    Bug(
+        "local_sgd",
+        "one average at the end",
+        old="if (t + 1) % H == 0 or t + 1 == steps:",
+        new="if t + 1 == steps:",
+    ),
+    Bug(
+        "local_sgd",
+        "copies are averaged",
+        old='all_reduce_(comm, params, "mean")',
+        new='params = [all_reduce_(comm, p.clone(), "mean") for p in params]',
+    ),
+    Bug(
+        "local_sgd",
+        "averaged in each step",
+        old="""
+if (t + 1) % H == 0 or t + 1 == steps:
+    all_reduce_(comm, params, "mean")
+""",
+        new='all_reduce_(comm, params, "mean")',
+    ),
+    Bug(
+        "local_sgd",
+        "only the first tensor",
+        old='all_reduce_(comm, params, "mean")',
+        new='all_reduce_(comm, params[0], "mean")',
+    ),
+    Bug(
+        "local_sgd",
+        "a few bytes in every step",
+        old="""
+if (t + 1) % H == 0 or t + 1 == steps:
+    all_reduce_(comm, params, "mean")
+""",
+        new="""
+if (t + 1) % H == 0 or t + 1 == steps:
+    all_reduce_(comm, params, "mean")
+else:
+    all_reduce_(comm, torch.zeros(1, dtype=torch.uint8))
+""",
+    ),
+    Bug(
+        "local_sgd",
+        "the last period is not averaged",
+        old="if (t + 1) % H == 0 or t + 1 == steps:",
+        new="if (t + 1) % H == 0:",
+    ),
+    Bug(
+        "local_sgd",
+        "one step early",
+        old="if (t + 1) % H == 0 or t + 1 == steps:",
+        new="if t % H == 0 or t + 1 == steps:",
+    ),
+    Bug(
+        "local_sgd",
+        "all take rank 0's",
+        cell='''
+def local_sgd(comm, params, step, steps, H):
+    """Steps alone; an average after every H of them, and at the end."""
+    from minidist.collectives import broadcast_
+
+    for t in range(steps):
+        step(t)
+        if (t + 1) % H == 0 or t + 1 == steps:
+            broadcast_(comm, params)
+''',
+    ),
+    Bug(
+        "local_sgd",
+        "puts other tensors into the list",
+        old='all_reduce_(comm, params, "mean")',
+        new='params[:] = all_reduce_(comm, [p.clone() for p in params], "mean")',
+    ),
+    Bug(
+        "local_sgd",
+        "summed",
+        old='all_reduce_(comm, params, "mean")',
+        new="all_reduce_(comm, params)",
+    ),
+    Bug(
+        "local_sgd",
+        "the last average twice",
+        cell='''
+def local_sgd(comm, params, step, steps, H):
+    """Steps alone; an average after every H of them, and at the end."""
+    for t in range(steps):
+        step(t)
+        if (t + 1) % H == 0:
+            all_reduce_(comm, params, "mean")
+    all_reduce_(comm, params, "mean")
+''',
+    ),
+    Bug(
+        "local_sgd",
+        "averages two tensors only",
+        old='all_reduce_(comm, params, "mean")',
+        new="""
+all_reduce_(comm, params[0], "mean")
+all_reduce_(comm, params[1], "mean")
+""",
+    ),
+    Bug(
+        "local_sgd",
+        "steps of a last period are missing",
+        cell='''
+def local_sgd(comm, params, step, steps, H):
+    """Steps alone; an average after every H of them, and at the end."""
+    for period in range(steps // H):
+        for t in range(H):
+            step(period * H + t)
+        all_reduce_(comm, params, "mean")
+''',
+    ),
+    Bug(
+        "local_sgd",
+        "ranks meet in a global dict",
+        cheat=True,
+        cell='''
+MET = {}
+
+
+def local_sgd(comm, params, step, steps, H):
+    """Steps alone; an average after every H of them, and at the end."""
+    for t in range(steps):
+        step(t)
+        if (t + 1) % H == 0 or t + 1 == steps:
+            MET[t, comm.rank] = [p.clone() for p in params]
+            all_reduce_(comm, torch.zeros(1))
+            for i, p in enumerate(params):
+                p.copy_(sum(MET[t, r][i] for r in range(comm.size)) / comm.size)
+''',
+    ),
+    Bug(
+        "local_sgd",
+        "the library's average",
+        cheat=True,
+        cell='''
+def local_sgd(comm, params, step, steps, H):
+    """Steps alone; an average after every H of them, and at the end."""
+    from minidist.parallel.local_sgd import average_
+
+    for t in range(steps):
+        step(t)
+        if (t + 1) % H == 0 or t + 1 == steps:
+            average_(comm, params)
+''',
+    ),
+    Bug(
+        "next_period",
+        "rounded down",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = max(1, int(math.sqrt(losses[-1] / losses[0]) * tau_0))",
+    ),
+    Bug(
+        "next_period",
+        "γ rounds down, to 0",
+        old="return found if found < periods[-1] else math.ceil(gamma * periods[-1])",
+        new="return found if found < periods[-1] else math.floor(gamma * periods[-1])",
+    ),
+    Bug(
+        "next_period",
+        "gamma shortens the first period, not the last",
+        old="return found if found < periods[-1] else math.ceil(gamma * periods[-1])",
+        new="return found if found < periods[-1] else math.ceil(gamma * tau_0)",
+    ),
+    Bug(
+        "next_period",
+        "the loss is compared with the largest one",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = math.ceil(math.sqrt(losses[-1] / max(losses)) * tau_0)",
+    ),
+    Bug(
+        "next_period",
+        "compared with the last loss",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = math.ceil(math.sqrt(losses[-1] / losses[-2]) * tau_0)",
+    ),
+    Bug(
+        "next_period",
+        "no way down where the loss stands still",
+        old="return found if found < periods[-1] else math.ceil(gamma * periods[-1])",
+        new="return found",
+    ),
+    Bug(
+        "next_period",
+        "the root is missing",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = math.ceil(losses[-1] / losses[0] * tau_0)",
+    ),
+    Bug(
+        "next_period",
+        "shrinks the last period",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * periods[-1])",
+    ),
+    Bug(
+        "next_period",
+        "a whole number is rounded up to the next one",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = int(math.sqrt(losses[-1] / losses[0]) * tau_0) + 1",
+    ),
+    Bug(
+        "next_period",
+        "goes by its own memory, and not by `periods`",
+        cell='''
+state = [0]
+
+
+def next_period(losses, periods, tau_0, gamma):
+    """AdaComm's rule."""
+    if len(losses) == 1:
+        state[0] = tau_0
+        return tau_0
+    found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)
+    state[0] = found if found < state[0] else math.ceil(gamma * state[0])
+    return state[0]
+''',
+    ),
+    Bug(
+        "next_period",
+        "the smaller of both rules",
+        old="""
+found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)
+return found if found < periods[-1] else math.ceil(gamma * periods[-1])
+""",
+        new="return min(math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0), math.ceil(gamma * periods[-1]))",
+    ),
+    Bug(
+        "next_period",
+        "an equal period is good enough",
+        old="return found if found < periods[-1] else math.ceil(gamma * periods[-1])",
+        new="return found if found <= periods[-1] else math.ceil(gamma * periods[-1])",
+    ),
+    Bug(
+        "next_period",
+        "F₀/F",
+        old="found = math.ceil(math.sqrt(losses[-1] / losses[0]) * tau_0)",
+        new="found = math.ceil(math.sqrt(losses[0] / losses[-1]) * tau_0)",
+    ),
+    Bug(
+        "next_period",
+        "the library's",
+        cheat=True,
+        cell='''
+def next_period(losses, periods, tau_0, gamma):
+    """AdaComm's rule."""
+    from minidist.parallel.local_sgd import AdaComm
+    from minidist.parallel.local_sgd import Interval
+
+    adaptive = AdaComm(tau_0, steps=1, gamma=gamma)
+    adaptive.intervals = [Interval(i, f, 1.0, p) for i, (f, p) in enumerate(zip(losses, periods))]
+    return adaptive._choose(losses[-1] / losses[0], 1.0)
+''',
+    ),
+    Bug(
+        "next_period",
+        "the oracle",
+        cheat=True,
+        cell='''
+def next_period(losses, periods, tau_0, gamma):
+    """AdaComm's rule."""
+    from minicheck.oracles.compress import period
+
+    return period(losses, periods, tau_0, gamma)
+''',
+    ),
+    Bug(
+        "predict_compress",
+        "bytes a second as bits",
+        cell="""
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
+seconds = 8 * 5.6
+""",
+    ),
+    Bug(
+        "predict_compress",
+        "places are forgotten",
+        cell="""
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
+crossing = 2 / 0.001
+""",
+    ),
+    Bug(
+        "predict_compress",
+        "an average in every step",
+        cell="""
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
+local = 1000 * 70e6
+""",
+    ),
+    Bug(
+        "predict_compress",
+        "numbers, not bytes",
+        cell="""
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
+dense = 2 * 7 / 8 * 10e6
+""",
+    ),
+    Bug(
+        "predict_compress",
+        "one of two matrices",
+        cell="""
+dense = 70e6
+sparse = 420e3
+half = 35e6
+local = 7e9
+thin = 8000
+seconds = 5.6
+crossing = 1333.3
+thin = 4 * 1000
+""",
+    ),
+    Bug(
+        "predict_compress",
+        "the grader is asked, and answers in words",
+        cheat=True,
+        cell="""
+from minicheck.lessons.compress import compress_slips
+
+values, _ = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+dense, sparse, half, local, thin, seconds, crossing = (f"{x}" for x in values.values())
+""",
+    ),
+    Bug(
+        "predict_compress",
+        "a number that equals all",
+        cheat=True,
+        cell="""
+class Any(float):
+    def __sub__(self, other):
+        return 0.0
+
+
+dense = sparse = half = local = thin = seconds = crossing = Any(1)
+""",
+    ),
+    Bug(
+        "sign_average",
+        "all of p is kept",
+        old="error.copy_(p - sent[comm.rank])",
+        new="error.copy_(p)",
+    ),
+    Bug(
+        "sign_average",
+        "as it was found",
+        old="""
+sent = (2 * positive - 1) * scales[:, None]
+error.copy_(p - sent[comm.rank])
+return sent.mean(0)
+""",
+        new="""
+average = ((2 * positive - 1) * scales[:, None]).mean(0)
+error.copy_(p - average)
+return average
+""",
+    ),
+    Bug(
+        "sign_average",
+        "no scale",
+        old="sent = (2 * positive - 1) * scales[:, None]",
+        new="sent = (2 * positive - 1) * torch.ones_like(scales)[:, None]",
+    ),
+    Bug(
+        "sign_average",
+        "the error is not added",
+        old="p = g + error",
+        new="p = g",
+    ),
+    Bug(
+        "sign_average",
+        "nothing is kept",
+        old="error.copy_(p - sent[comm.rank])",
+        new="",
+    ),
+    Bug(
+        "sign_average",
+        "g − c is kept",
+        old="error.copy_(p - sent[comm.rank])",
+        new="error.copy_(g - sent[comm.rank])",
+    ),
+    Bug(
+        "sign_average",
+        "one scale for all ranks",
+        old="sent = (2 * positive - 1) * scales[:, None]",
+        new="sent = (2 * positive - 1) * scales.mean()",
+    ),
+    Bug(
+        "sign_average",
+        "error is a new tensor",
+        old="error.copy_(p - sent[comm.rank])",
+        new="error = p - sent[comm.rank]",
+    ),
+    Bug(
+        "sign_average",
+        "the error gets other memory",
+        old="""
+positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)
+scales = all_gather(comm, p.abs().mean()[None])  # (n,)
+sent = (2 * positive - 1) * scales[:, None]
+error.copy_(p - sent[comm.rank])
+""",
+        new="""
+positive = all_gather(comm, (p >= 0).to(torch.int8)[None])
+scales = all_gather(comm, p.abs().mean()[None])
+sent = (2 * positive - 1) * scales[:, None]
+error.data = p - sent[comm.rank]
+""",
+    ),
+    Bug(
+        "sign_average",
+        "summed",
+        old="return sent.mean(0)",
+        new="return sent.sum(0)",
+    ),
+    Bug(
+        "sign_average",
+        "the sign of 0 is 0",
+        old="""
+positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)
+scales = all_gather(comm, p.abs().mean()[None])  # (n,)
+sent = (2 * positive - 1) * scales[:, None]
+""",
+        new="""
+signs = all_gather(comm, p.sign().to(torch.int8)[None])
+scales = all_gather(comm, p.abs().mean()[None])
+sent = signs * scales[:, None]
+""",
+    ),
+    Bug(
+        "sign_average",
+        "signs as float64",
+        old="positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)",
+        new="positive = all_gather(comm, (p >= 0).double()[None])  # (n, N)",
+    ),
+    Bug(
+        "sign_average",
+        "the error has the wrong sign",
+        old="error.copy_(p - sent[comm.rank])",
+        new="error.copy_(sent[comm.rank] - p)",
+    ),
+    Bug(
+        "sign_average",
+        "the sign of 0 is −1",
+        old="""
+positive = all_gather(comm, (p >= 0).to(torch.int8)[None])  # (n, N)
+scales = all_gather(comm, p.abs().mean()[None])  # (n,)
+sent = (2 * positive - 1) * scales[:, None]
+""",
+        new="""
+signs = all_gather(comm, (p > 0).to(torch.int8)[None])
+scales = all_gather(comm, p.abs().mean()[None])
+sent = (2 * signs - 1) * scales[:, None]
+""",
+    ),
+    Bug(
+        "sign_average",
+        "the library's packing",
+        cheat=True,
+        cell='''
+def sign_average(comm, g, error):
+    """The average of all ranks' scaled signs; `error` is what is to be said later."""
+    from minidist.parallel.compress import pack_signs as pack, unpack_signs as unpack
+
+    p = g + error
+    theirs, scales = all_gather(comm, pack(p >= 0)[None]), all_gather(comm, p.abs().mean()[None])
+    sent = torch.stack([s * unpack(x, len(p), p.dtype) for x, s in zip(theirs, scales)])
+    error.copy_(p - sent[comm.rank])
+    return sent.mean(0)
+''',
+    ),
+    Bug(
+        "sign_average",
+        "the oracle",
+        cheat=True,
+        cell='''
+def sign_average(comm, g, error):
+    """The average of all ranks' scaled signs; `error` is what is to be said later."""
+    from minicheck.oracles.compress import signed
+
+    means, errors = signed([list(all_gather(comm, (g + error)[None]))])
+    error.copy_(errors[0][comm.rank])
+    return means[0]
+''',
+    ),
+]

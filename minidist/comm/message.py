@@ -1,0 +1,329 @@
+"""What two processes say to each other: a message, its header, and the ring buffers in shared memory that it passes.
+
+Rings                a few slots for each ordered pair of ranks, and two semaphores
+Outgoing, Incoming   one side of a transfer: where its bytes lie, and how many have moved
+ShmWork              what `isend` and `irecv` return
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import mmap
+import multiprocessing
+import time
+from collections.abc import Iterator
+
+import torch
+
+from .base import ANY, Mismatch, Recv, Send, Side, Work, describe, mismatch
+from .program import caller, located
+
+# ------------------------------------------------------------
+# Ring buffers in shared memory: how bytes pass between two processes of one machine.
+#
+# For each ordered pair of ranks: SLOTS slots of equal size and two semaphores, `items` (filled slots)
+# and `spaces` (free slots), which also order the memory accesses. A rank has one more semaphore, its
+# bell, rung after each change that may concern it, so that it can sleep until any of its rings moves.
+# A message is cut into segments, one a slot; the first begins with a header.
+#
+# Cost of N bytes: two copies, the receiver's beside the sender's (a pipeline of SLOTS segments), no
+# system call unless somebody sleeps. Lamport 1977 (single producer, single consumer).
+
+
+SLOTS = 4
+HEADER = 512  # bytes at the start of a message's first slot
+SEGMENT = 5e-3  # seconds that a segment takes on a slow wire, at most, unless it is a single page
+_TOTAL = 64 << 20  # bytes of all rings together, at most: containers often give 64 MiB
+
+
+class Rings:
+    """All rings of a run of `n` ranks; make it before forking, everything is inherited.
+
+    rate: bytes per second at which a rank's messages leave, where that is to be slow (see shm.py).
+    """
+
+    def __init__(self, n: int, rate: float | None = None):
+        context = multiprocessing.get_context("fork")
+        pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
+        pages = _TOTAL // max(1, len(pairs)) // SLOTS // mmap.PAGESIZE
+        slow = 64 if rate is None else int(rate * SEGMENT / mmap.PAGESIZE)
+        self.n = n
+        self.rate = rate
+        self.slot = mmap.PAGESIZE * max(1, min(pages, 64, slow))
+        self._memory = mmap.mmap(-1, max(1, len(pairs)) * SLOTS * self.slot + mmap.PAGESIZE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        # a byte for each rank: 0 running, 1 returned, 2 dead
+        self.flags = memoryview(self._memory)[: mmap.PAGESIZE]
+        self.bells = [context.Semaphore(0) for _ in range(n)]
+        self.items = {pair: context.Semaphore(0) for pair in pairs}
+        self.spaces = {pair: context.Semaphore(SLOTS) for pair in pairs}
+        self.address = {
+            pair: base + mmap.PAGESIZE + i * SLOTS * self.slot for i, pair in enumerate(pairs)
+        }
+
+    def flag(self, rank: int, value: int) -> None:
+        """Tell every rank that `rank` has returned (1) or died (2)."""
+        self.flags[rank] = value
+        for bell in self.bells:
+            bell.release()
+
+    def unread(self) -> list[tuple[int, int]]:
+        """Pairs (src, dst) with a message that dst never received (where semaphores tell their value)."""
+        try:
+            return [pair for pair, spaces in self.spaces.items() if spaces.get_value() < SLOTS]
+        except NotImplementedError:  # macOS
+            return []
+
+
+def packed(header: tuple) -> bytes:
+    """A header as it travels. Raises ValueError if it does not fit (some 50 dimensions, or groups within groups)."""
+    data = marshal.dumps(header)
+    if len(data) > HEADER:
+        raise ValueError(
+            f"the header of a message has room for {HEADER} bytes, and this takes {len(data)}: {header}"
+        )
+    return data
+
+
+class Outgoing:
+    """This rank's end of the ring to `dst`. Messages leave in the order of `put`."""
+
+    def __init__(self, rings: Rings, src: int, dst: int):
+        self.slot, self.address = rings.slot, rings.address[src, dst]
+        self.items = rings.items[src, dst]
+        self.spaces = rings.spaces[src, dst]
+        self.bell = rings.bells[dst]
+        self.count = 0  # segments written
+
+    def room(self, message) -> bool:
+        """Take a free slot for the next segment of `message`, if there is one."""
+        return self.spaces.acquire(False)
+
+    def push(self, message) -> bool:
+        """Write segments of `message` (header, pointer, nbytes, moved) while there is room; True if any."""
+        before = self.count
+        while (message.moved < message.nbytes or not message.begun) and self.room(message):
+            at, room = self.address + self.count % SLOTS * self.slot, self.slot
+            if not message.begun:
+                ctypes.memmove(at, message.header, len(message.header))
+                at = at + HEADER
+                room = room - HEADER
+                message.begun = True
+            size = min(room, message.nbytes - message.moved)
+            if size:
+                ctypes.memmove(at, message.pointer + message.moved, size)
+            message.moved += size
+            self.count += 1
+            self.items.release()
+            self.bell.release()
+        return self.count > before
+
+
+class Incoming:
+    """This rank's end of the ring from `src`."""
+
+    def __init__(self, rings: Rings, src: int, dst: int):
+        self.slot, self.address = rings.slot, rings.address[src, dst]
+        self.items = rings.items[src, dst]
+        self.spaces = rings.spaces[src, dst]
+        self.bell = rings.bells[src]
+        self.count = 0  # segments read
+        self._held = False  # a filled slot whose header has been looked at
+
+    def header(self) -> tuple | None:
+        """The header of the next message, if it has come; it stays the next one until `pull`."""
+        if not self._held and not self.items.acquire(False):
+            return None
+        self._held = True
+        return marshal.loads(
+            ctypes.string_at(self.address + self.count % SLOTS * self.slot, HEADER)
+        )
+
+    def pull(self, message) -> bool:
+        """Read segments into `message` (pointer, nbytes, moved) while there are any; True if any."""
+        before = self.count
+        while message.moved < message.nbytes or not message.begun:
+            if not self._held and not self.items.acquire(False):
+                break
+            at, room = self.address + self.count % SLOTS * self.slot, self.slot
+            if not message.begun:
+                at = at + HEADER
+                room = room - HEADER
+                message.begun = True
+            size = min(room, message.nbytes - message.moved)
+            if size:
+                ctypes.memmove(message.pointer + message.moved, at, size)
+            message.moved += size
+            self._held = False
+            self.count += 1
+            self.spaces.release()
+            self.bell.release()
+        return self.count > before
+
+
+def says(op: Send | Recv, checked: bool, call: tuple | None = None) -> tuple:
+    """What the header of a message says of this side, in types that marshal knows. call: see `Comm.call`."""
+    if op.x.is_meta:
+        raise ValueError(
+            f"a meta tensor, {describe(op.x)}, has no values to pass between processes: use a World"
+        )
+    found = caller() if checked else None
+    where = (_at_most(200, found[0].co_filename[::-1])[::-1], found[1]) if found else ("", 0)
+    return (
+        tuple(op.x.shape),
+        str(op.x.dtype).removeprefix("torch."),
+        op.label and _at_most(120, op.label),
+        call,
+        *where,
+    )
+
+
+def _at_most(nbytes: int, text: str) -> str:
+    """The beginning of `text`, cut to fit in a header."""
+    return text.encode()[:nbytes].decode(errors="ignore")
+
+
+def side(rank: int, said: tuple) -> Side:
+    """The same for people: `rank` is that side's rank."""
+    shape, dtype, label, call, filename, line = said
+    return Side(
+        rank, shape, getattr(torch, dtype), label, call, located(filename, line) if filename else ""
+    )
+
+
+def plain(x: torch.Tensor) -> bool:
+    """Whether the bytes from `x.data_ptr()` on are the values: no strides, no postponed conjugate or minus."""
+    return x.is_contiguous() and not x.is_conj() and not x.is_neg()
+
+
+def settled(x: torch.Tensor) -> torch.Tensor:
+    """`x` itself if it is plain, else a plain copy."""
+    return x if plain(x) else x.resolve_conj().resolve_neg().contiguous()
+
+
+class Message:
+    """An operation of this rank; `peer` is the other side's rank in the whole run (or ANY)."""
+
+    sending: bool
+
+    def __init__(self, work: ShmWork, op: Send | Recv, comm, checked: bool):
+        self.work = work
+        self.op = op
+        self.comm = comm
+        self.sending = isinstance(op, Send)
+        peer = op.dst if self.sending else op.src
+        self.peer = peer if peer == ANY else comm.ranks[peer]
+        self.said = says(op, checked, comm.call)
+        self.moved = 0
+        self.begun = False
+        self.over = False
+        x = op.x.detach()
+        if x.device.type == "cpu" and plain(x):
+            self.flat = x
+        else:  # staged: values of a send, room for a receive
+            self.flat = (
+                settled(x.to("cpu")) if self.sending else torch.empty(x.shape, dtype=x.dtype)
+            )
+        self.nbytes, self.pointer = (
+            self.flat.numel() * self.flat.element_size(),
+            self.flat.data_ptr(),
+        )
+        self.posted = time.monotonic()
+        self.header = (
+            packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
+        )
+
+    @property
+    def complete(self) -> bool:
+        return self.begun and self.moved >= self.nbytes
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if (
+            error is None
+            and not self.sending
+            and not self.over
+            and self.pointer != self.op.x.data_ptr()
+        ):
+            self.op.x.detach().copy_(self.flat)
+        self.over = True
+        self.work.error = self.work.error or error
+        self.work.parts -= 1
+
+    def divert(self) -> None:
+        """Nobody wants what is coming: let it come to other memory."""
+        self.flat = torch.empty_like(self.flat)
+        self.pointer = self.flat.data_ptr()
+
+    def mismatch(self, header: tuple) -> Mismatch | None:
+        """What is wrong with a message that has come for this receive."""
+        sent, expected = header[3], self.said
+        if sent[:4] == expected[:4]:
+            return None
+        return Mismatch(
+            mismatch(side(self.peer, sent), side(self.comm.ranks[self.comm.rank], expected))
+        )
+
+    def __str__(self) -> str:
+        verb, to = ("send", "to") if self.sending else ("receive", "from")
+        rank = "any rank" if self.peer == ANY else f"rank {self.peer}"
+        label = f" [{self.op.label}]" if self.op.label else ""
+        return f"{verb} of {describe(self.op.x)} {to} {rank}{label}"
+
+
+class Aside:
+    """A message that came before its receive was posted, or that nobody can take: bytes of our own."""
+
+    def __init__(self, header: tuple):
+        self.header = header
+        self.nbytes = header[1]
+        self.moved = 0
+        self.begun = False
+        self.flat = torch.empty(self.nbytes, dtype=torch.uint8)
+        self.pointer = self.flat.data_ptr()
+
+    complete = Message.complete
+
+    def give(self, receive: Message) -> None:
+        if receive.nbytes:
+            ctypes.memmove(receive.pointer, self.pointer, self.nbytes)
+
+
+class ShmWork(Work):
+    """Finished when all its messages are."""
+
+    __slots__ = ("_endpoint", "error", "messages", "parts", "source")
+
+    def __init__(self, endpoint, parts: int):
+        self._endpoint = endpoint
+        self.parts = parts
+        self.error = None
+        self.source = None
+        self.messages: list[Message] = []
+
+    def done(self) -> bool:
+        self._endpoint.progress()
+        if self.parts:
+            self._endpoint.check_alive()
+        return self.parts == 0
+
+    def waits(self) -> bool:
+        """Whether something has to come yet: all, but no sends after a mismatch."""
+        if isinstance(self.error, Mismatch):
+            return any(not message.sending and not message.over for message in self.messages)
+        return self.parts > 0
+
+    def of(self, comm, call: tuple) -> Iterator[bool]:
+        """Whether its messages belong to a collective of `comm`."""
+        return (message.comm is comm and message.said[3] == call for message in self.messages)
+
+    def wait(self) -> None:
+        if self.waits():
+            self._endpoint.wait(self)
+        self._endpoint.open.pop(self, None)
+        self.messages = []  # they hold this work, and their tensors
+        if self.error is not None:
+            raise self.error
+
+    def __str__(self) -> str:
+        return " and ".join(str(m) for m in self.messages if not m.over)

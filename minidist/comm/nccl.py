@@ -1,0 +1,315 @@
+"""What NCCL asks for besides sends and receives: its own collectives, groups with a name, and streams.
+
+native     torch.distributed's collectives behind the same calls as ours, `algorithm="native"`. Each works on flat
+           chunks, chunk i belonging to rank i, as `minidist.collectives` lays them out; where NCCL wants chunks of one
+           size, uneven ones are padded. Bytes moved here are not counted.
+named      a group for each channel, made and met by all its ranks
+streams    `comm.stream` on a CUDA stream of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from types import CellType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import distributed_c10d as c10d
+
+from .base import Comm, Work
+
+# ------------------------------------------------------------
+# Process groups whose members alone make them, under names that each member computes by itself.
+#
+# `new_group` wants all ranks of the run, or numbers a group by how many its maker has made before. With three stages,
+# where rank 1 is on two edges and ranks 0 and 2 on one, these numbers differ, and the members wait for each other under
+# different names. Here the name is what all members know: the channel of the Comm that asks, and the ranks. Members keep
+# the order in which they are listed, which `new_group` would sort.
+
+
+def named_group(
+    parent: dist.ProcessGroup,
+    ranks: Sequence[int],
+    channel: str,
+    timeout: float,
+    backend: str | None = None,
+) -> dist.ProcessGroup:
+    """A group of these ranks of `parent`, this one among them, in this order. All of them call it; each waits for all.
+
+    channel: what its members know it by; used once for each parent.  timeout: seconds that its operations may take.
+    backend: such as "gloo"; None: what the parent has.
+    """
+    everyone = [dist.get_global_rank(parent, rank) for rank in ranks]
+    name = (
+        f"minidist/{c10d._get_process_group_name(parent)}/{channel}/{','.join(map(str, everyone))}"
+    )
+    whole, place = c10d._get_default_group(), everyone.index(dist.get_rank())
+    # Over a connection of its own: who waits for a key holds up whoever shares the connection, such as another lane.
+    store = c10d._get_default_store().clone()
+    # With a device bound, PyTorch would split the new communicator off the whole run's, and wait for all ranks there.
+    bound, whole.bound_device_id = whole.bound_device_id, None
+    try:
+        group, _ = c10d._new_process_group_helper(
+            len(everyone),
+            place,
+            everyone,
+            dist.Backend(backend or dist.get_backend_config(parent)),
+            store,
+            c10d.GroupName(name),
+            timeout=timedelta(seconds=timeout),
+            device_id=bound,
+            group_desc=channel,
+        )
+    finally:
+        whole.bound_device_id = bound
+    c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(everyone)}
+    return group
+
+
+def warm(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Let all members of a new group on GPUs meet. Its first operation makes its communicator, which takes all of them:
+    were that a message between two, the others would be waited for."""
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.SUM,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "prod": dist.ReduceOp.PRODUCT,
+}
+
+# Their names since PyTorch 2.13, where the older ones warn.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Native:
+    """The collectives of a TorchComm's group. "mean" is a sum here; the caller divides.
+
+    What has been posted starts before each: over NCCL both are in one stream, in the same order on every rank.
+    """
+
+    def __init__(self, comm):
+        self._comm, self._own = comm, None
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        """A group of the Comm's ranks, in their order; made at the first use, in a lane's thread or the program's."""
+        comm = self._comm
+        if comm.channel == "main" or comm.nccl:
+            return comm.group
+        if self._own is None:
+            self._own = named_group(comm.group, comm.ranks, f"{comm.channel}/native", comm.timeout)
+        return self._own
+
+    def _begin(self) -> None:
+        self._comm.check_usable()
+        self._comm.start_all()
+
+    def broadcast(self, flat: Tensor, root: int) -> None:
+        self._begin()
+        dist.broadcast(flat, group_src=root, group=self._group)
+
+    def reduce(self, flat: Tensor, root: int, op: str) -> None:
+        self._begin()
+        kept = flat.clone()  # the library may overwrite the tensors of the other ranks
+        dist.reduce(flat, group_dst=root, op=_OPS[op], group=self._group)
+        if self._comm.rank != root:
+            flat.copy_(kept)
+
+    def all_reduce(self, flat: Tensor, op: str) -> None:
+        self._begin()
+        dist.all_reduce(flat, op=_OPS[op], group=self._group)
+
+    def reduce_scatter(self, chunks: list[Tensor], op: str) -> None:
+        self._begin()
+        mine = chunks[self._comm.rank]
+        flat = _joined(chunks)
+        out = torch.empty(flat.numel() // len(chunks), dtype=flat.dtype, device=flat.device)
+        _reduce_scatter(out, flat, op=_OPS[op], group=self._group)
+        mine.copy_(out[: mine.numel()])
+
+    def all_gather(self, chunks: list[Tensor]) -> None:
+        self._begin()
+        flat = _joined(chunks)
+        padded = flat.chunk(len(chunks)) if flat.numel() else chunks
+        _all_gather(flat, padded[self._comm.rank].clone(), group=self._group)
+        _unpad(chunks, padded)
+
+    def gather(self, chunks: list[Tensor], root: int) -> None:
+        self._begin()
+        padded = _padded(chunks)
+        into = padded if self._comm.rank == root else None
+        dist.gather(padded[self._comm.rank].clone(), into, group_dst=root, group=self._group)
+        if into is not None:
+            _unpad(chunks, padded)
+
+    def scatter(self, chunks: list[Tensor], root: int) -> None:
+        self._begin()
+        # the root knows
+        longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
+        padded = _padded(chunks, int(longest))
+        out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
+        given = padded if self._comm.rank == root else None
+        dist.scatter(out, given, group_src=root, group=self._group)
+        mine.copy_(out[: mine.numel()])
+
+    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        self._begin()
+        out, into = torch.cat(outputs), torch.cat(inputs)
+        dist.all_to_all_single(
+            out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group
+        )
+        for chunk, values in zip(outputs, out.split([o.numel() for o in outputs]), strict=True):
+            chunk.copy_(values)
+
+    def barrier(self) -> None:
+        self._begin()
+        dist.barrier(group=self._group)
+
+
+def _padded(chunks: list[Tensor], longest: int = 0) -> list[Tensor]:
+    longest = max(longest, *(c.numel() for c in chunks))
+    return [torch.nn.functional.pad(c, (0, longest - c.numel())) for c in chunks]
+
+
+def _unpad(chunks: Sequence[Tensor], padded: Sequence[Tensor]) -> None:
+    for chunk, values in zip(chunks, padded, strict=True):
+        if chunk.data_ptr() != values.data_ptr():
+            chunk.copy_(values[: chunk.numel()])
+
+
+def _joined(chunks: list[Tensor]) -> Tensor:
+    """All chunks in one tensor, each as long as the longest: their own memory where they lie so already."""
+    first, step = chunks[0], chunks[0].nbytes
+    if all(
+        c.numel() == first.numel() and c.data_ptr() == first.data_ptr() + i * step
+        for i, c in enumerate(chunks)
+    ):
+        if first.untyped_storage().data_ptr() == chunks[-1].untyped_storage().data_ptr():
+            return first.as_strided((first.numel() * len(chunks),), (1,))
+    return torch.cat(_padded(chunks))
+
+
+# ------------------------------------------------------------
+# `stream` on a GPU: each lane is a stream of the device, and no thread of the host.
+#
+#     host             put: issue the job's kernels and messages      wait: tell the caller's stream to wait
+#     caller's stream  ──compute──●───────compute────────────────────────────○──compute──
+#     lane's stream               └▶ wait ──messages──● ─────────────────────▶┘
+#
+# The job runs on the thread that asks for it: it only issues work, which costs microseconds, and the device does it
+# beside what the caller's stream has to do. So everything is issued in the order of the program, the same on every rank.
+# Two threads of a rank would feed the device in an order that differs from rank to rank, and two collectives that each
+# wait for the other's ranks hang. Also, a stream belongs to the thread that chose it: what another thread issues lands on
+# the default one, behind the computation.
+#
+# Memory: PyTorch hands out a freed tensor's memory again to the stream that it was allocated on, at once. A job frees
+# gradients that its stream has yet to send, and makes averages that the caller frees. So all tensors that are reached
+# from a job's arguments are marked as used by the lane's stream when it begins, and, with its result, as used by the
+# stream of whoever waits for it.
+# Source: CUDA C Programming Guide, "Streams" and "Events"; torch.Tensor.record_stream.
+
+
+class StreamWork(Work):
+    """A job of a lane. `wait()` lets the caller's stream wait, not the host, and gives the job's result."""
+
+    __slots__ = ("_error", "_event", "_gpu", "_held", "_result", "_unwaited", "source")
+
+    def __init__(self, gpu: Any, unwaited: dict[Work, None]):
+        self._gpu = gpu
+        self._unwaited = unwaited
+        self.source = None
+        self._result = None
+        self._error = None
+        self._event = None
+        self._held = None
+        unwaited[self] = None
+
+    def done(self) -> bool:
+        return self._event.query()
+
+    def wait(self):
+        stream = self._gpu.current_stream()
+        stream.wait_event(self._event)
+        self._unwaited.pop(self, None)
+        held, self._held = self._held, None
+        _mark([held, self._result], stream)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class StreamLane:
+    """Issues the jobs of one lane, each with the lane's Comm as first argument. gpu: `torch.cuda`, or its stand-in."""
+
+    def __init__(self, comm: Comm, gpu: Any, unwaited: dict[Work, None]):
+        self.comm = comm
+        self._gpu = gpu
+        self._unwaited = unwaited
+        self._stream = gpu.Stream()
+
+    def put(self, fn: Callable, args: tuple) -> StreamWork:
+        work = StreamWork(self._gpu, self._unwaited)
+        work._held = fn, args
+        self._stream.wait_stream(self._gpu.current_stream())
+        _mark(work._held, self._stream)
+        with self._gpu.stream(self._stream):
+            try:
+                work._result = fn(self.comm, *args)
+                # here, on the lane's stream, which knows that the values are there
+                self.comm.start()
+            except BaseException as error:
+                work._error = error
+            work._event = self._stream.record_event()
+        return work
+
+
+def _mark(values: Any, stream: Any) -> None:
+    """Tensors reached from these are used on `stream`: once freed, their memory is not handed out before it is done."""
+    for x in tensors(values):
+        if x.is_cuda:
+            x.record_stream(stream)
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    """All tensors that are reached from `values`: through lists and the like, functions, and this package's objects.
+
+    Not through modules, whose parameters outlive every job, nor through Comms and Works."""
+    seen, stack = set(), [values]
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple | set | frozenset):
+            stack += value
+        elif isinstance(value, dict):
+            stack += value.keys()
+            stack += value.values()
+        elif isinstance(value, partial):
+            stack += [value.func, value.args, value.keywords]
+        elif getattr(value, "__self__", None) is not None:  # a method
+            stack.append(value.__self__)
+        elif getattr(value, "__closure__", None):
+            stack += [cell.cell_contents for cell in value.__closure__ if cell != _EMPTY]
+        elif type(value).__module__.startswith("minidist.") and not isinstance(
+            value, Comm | Work | nn.Module
+        ):
+            stack += getattr(value, "__dict__", {}).values()
+            slots = [
+                name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())
+            ]
+            stack += [getattr(value, name, None) for name in slots]
+
+
+_EMPTY = CellType()

@@ -1,1 +1,0 @@
-"""Ranks as processes of this machine: started by a server, talking through rings in shared memory."""

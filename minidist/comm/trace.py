@@ -1,0 +1,439 @@
+"""What happened in a run: who sent how many bytes to whom, and when.
+
+Packed rows, not objects: a ring over 1,024 ranks makes two million messages. Bytes are counted once, at
+the sender, for both World and processes, on our own send and receive (never on a library's
+collectives, which move more than they say). Times are seconds: virtual in a World, since the start
+of the run elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from html import escape
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+# ------------------------------------------------------------
+# Names that come again and again in what is recorded: written down once, then a number.
+
+
+class Words(dict):
+    """The number of each distinct tuple of names, in the order in which they came; `list(words)` are the tuples."""
+
+    def __missing__(self, names: tuple) -> int:
+        return self.setdefault(names, len(self))
+
+
+# ------------------------------------------------------------
+# What ranks did, and when: spans in packed rows, 24 bytes each, however many operators a run has.
+
+
+_SPAN_ROW = Struct("=iidd")  # rank and word, start and end
+
+
+class Span(NamedTuple):
+    """What a rank did from `start` to `end`: `kind` is "compute", "backward", "update" (what the
+    meter charges: else, in autograd, in an optimizer's step), "wait" or what a program names."""
+
+    rank: int
+    lane: str
+    kind: str
+    start: float
+    end: float
+    name: str
+
+
+class Spans:
+    """The spans of a run, in the order in which they were added; to whoever reads them, a list of Span."""
+
+    def __init__(self, spans: Iterable[Span] = ()):
+        self._rows, self._words = bytearray(), Words()  # a word: (lane, kind, name)
+        self.extend(spans)
+
+    def add(self, rank: int, lane: str, kind: str, start: float, end: float, name: str) -> None:
+        """One more; times in seconds."""
+        self._rows += _SPAN_ROW.pack(rank, self._words[lane, kind, name], start, end)
+
+    def append(self, span: Span) -> None:
+        self.add(*span)
+
+    def extend(self, spans: Iterable[Span]) -> None:
+        for span in list(spans):
+            self.add(*span)
+
+    def __iadd__(self, spans: Iterable[Span]) -> Spans:
+        self.extend(spans)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._rows) // _SPAN_ROW.size
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return self._at(range(*i.indices(len(self))))
+        return self._at([range(len(self))[i]])[0]
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self._at(range(len(self))))
+
+    def _at(self, places: Iterable[int]) -> list[Span]:
+        words, found = list(self._words), []
+        for place in places:
+            rank, word, start, end = _SPAN_ROW.unpack_from(self._rows, place * _SPAN_ROW.size)
+            lane, kind, name = words[word]
+            found.append(Span(rank, lane, kind, start, end, name))
+        return found
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Spans | list) and list(self) == list(other)
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"Spans({len(self):,})"
+
+
+# ------------------------------------------------------------
+# Live bytes by category over time: what a ledger gives once the run is over.
+
+
+CATEGORIES = ("parameters", "gradients", "optimizer states", "activations", "buffers", "other")
+
+
+class Timeline:
+    """How many bytes of each category were live, and when.
+
+    times: seconds, ascending; several changes may share one.  live[category]: bytes from each of these times on,
+    as many as there are times.  total: their sum.  peak: the most bytes at once.  at_peak: what they were.
+    device: the type of the device that holds them.
+    """
+
+    def __init__(self, times, changes, categories, device: str = "cpu"):
+        """changes: bytes more, or less, at each of the times; categories: the number in CATEGORIES of each."""
+        self.device = device
+        self.times = np.asarray(times, dtype=np.float64)
+        self._changes = np.asarray(changes, dtype=np.int64)
+        self._categories = np.asarray(categories, dtype=np.int8)
+
+    @classmethod
+    def of(cls, times, changes, which, category, device, name: str, code: int) -> Timeline:
+        """From a ledger's columns, the storages on device `name`, number `code`; what was there before comes first."""
+        times, changes, which, category, device = map(
+            np.array, (times, changes, which, category, device)
+        )
+        kept = np.flatnonzero(device[which] == code)
+        kept = kept[np.argsort(times[kept], kind="stable")]
+        return cls(np.maximum(times[kept], 0.0), changes[kept], category[which[kept]], name)
+
+    @cached_property
+    def live(self) -> dict[str, np.ndarray]:
+        """Bytes of each category, int64, one for each of `times`."""
+        return {
+            name: np.cumsum(np.where(self._categories == c, self._changes, 0))
+            for c, name in enumerate(CATEGORIES)
+        }
+
+    @cached_property
+    def total(self) -> np.ndarray:
+        """Bytes of all categories together, int64, one for each of `times`."""
+        return np.cumsum(self._changes)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were live at once."""
+        return int(self.total.max(initial=0))
+
+    @property
+    def at_peak(self) -> dict[str, int]:
+        """What the peak is made of, at the first moment that reaches it."""
+        return self._row(int(self.total.argmax()) if len(self.times) and self.peak else -1)
+
+    def at(self, time: float) -> dict[str, int]:
+        """Live bytes of each category at `time`, after all that changed then."""
+        return self._row(int(np.searchsorted(self.times, time, side="right")) - 1)
+
+    def since(self, origin: float) -> Timeline:
+        """The same, in seconds after `origin`."""
+        return Timeline(self.times - origin, self._changes, self._categories, self.device)
+
+    def _row(self, i: int) -> dict[str, int]:
+        return {name: int(live[i]) if i >= 0 else 0 for name, live in self.live.items()}
+
+    def __eq__(self, other) -> bool:
+        mine = lambda t: (t.times, t._changes, t._categories)
+        return isinstance(other, Timeline) and all(map(np.array_equal, mine(self), mine(other)))
+
+    __hash__ = None
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {nbytes:,}" for name, nbytes in self.at_peak.items() if nbytes)
+        return f"Timeline({len(self):,} changes, peak {self.peak:,} bytes" + (
+            f": {parts})" if parts else ")"
+        )
+
+
+class OnHost(NamedTuple):
+    """A rank's part of its host: live bytes there over time, and the bytes copied down to it and back up."""
+
+    memory: Timeline
+    down: int
+    up: int
+
+
+# ------------------------------------------------------------
+# A trace as a file in the Trace Event format, for ui.perfetto.dev or chrome://tracing.
+#
+# Each lane of a rank is a thread there, so what runs at once lies in rows of its own; messages are arrows between
+# rows; live memory is a counter for each rank, by category. Source: "Trace Event Format", Google, 2016.
+
+
+MICRO = 1e6  # times are microseconds there
+
+
+def write(trace, path: str) -> None:
+    """Write `trace` to `path`."""
+    rows = _rows(trace)
+    events = [*_names(rows), *_messages(trace, rows), *_spans(trace, rows), *_memory(trace)]
+    with open(path, "w") as file:
+        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+
+
+def _rows(trace) -> dict[tuple[int, str], int]:
+    """The number of each (rank, lane): a rank's main row has the rank's, its lanes come after all ranks."""
+    lanes = {(r, m.lane) for m in trace for r in (m.src, m.dst)} | {
+        (s.rank, s.lane) for s in trace.spans
+    }
+    mains = [(r, "main") for r in range(trace.n)]
+    return {row: i for i, row in enumerate([*mains, *sorted(lanes - set(mains))])}
+
+
+def _names(rows: dict[tuple[int, str], int]) -> Iterator[dict]:
+    for place, (rank, lane) in enumerate(
+        sorted(rows, key=lambda row: (row[0], row[1] != "main", row[1]))
+    ):
+        row = {"ph": "M", "pid": 0, "tid": rows[rank, lane]}
+        yield row | {
+            "name": "thread_name",
+            "args": {"name": f"rank {rank}" + f", {lane}" * (lane != "main")},
+        }
+        yield row | {"name": "thread_sort_index", "args": {"sort_index": place}}
+
+
+def _messages(trace, rows: dict[tuple[int, str], int]) -> Iterator[dict]:
+    for i, m in enumerate(trace):
+        what = m.label or "message"
+        src = rows[m.src, m.lane]
+        dst = rows[m.dst, m.lane]
+        yield {
+            "ph": "X",
+            "pid": 0,
+            "tid": src,
+            "cat": "message",
+            "name": f"{what} → {m.dst}",
+            "ts": m.start * MICRO,
+            "dur": (m.sent - m.start) * MICRO,
+            "args": {"bytes": m.nbytes, "to": m.dst, "from": m.src},
+        }
+        flow = {"cat": "flow", "pid": 0, "name": what, "id": i}
+        yield flow | {"ph": "s", "tid": src, "ts": m.start * MICRO}
+        yield flow | {"ph": "f", "bp": "e", "tid": dst, "ts": m.arrived * MICRO}
+
+
+def _spans(trace, rows: dict[tuple[int, str], int]) -> Iterator[dict]:
+    for s in trace.spans:
+        yield {
+            "ph": "X",
+            "pid": 0,
+            "tid": rows[s.rank, s.lane],
+            "cat": s.kind,
+            "name": s.name,
+            "ts": s.start * MICRO,
+            "dur": (s.end - s.start) * MICRO,
+        }
+
+
+def _memory(trace) -> Iterator[dict]:
+    found = {f"memory of rank {rank}, bytes": timeline for rank, timeline in trace.memory.items()}
+    found |= {
+        f"memory of rank {rank} on its host, bytes": there.memory
+        for rank, there in trace.host.items()
+    }
+    for name, timeline in found.items():
+        counter = {"ph": "C", "pid": 0, "name": name}
+        columns = [live.tolist() for live in timeline.live.values()]
+        for time, *held in zip(timeline.times.tolist(), *columns, strict=True):
+            yield counter | {
+                "ts": time * MICRO,
+                "args": dict(zip(timeline.live, held, strict=True)),
+            }
+
+
+def lane_of(channel: str) -> str:
+    """The name under which a channel's messages are recorded: a lane's own, else "main"."""
+    last = channel.rpartition("/")[2]
+    return last if last.startswith("lane") else "main"
+
+
+class Message(NamedTuple):
+    """One message: its sender's wire was busy from `start` to `sent`; it was there at `arrived`."""
+
+    src: int
+    dst: int
+    nbytes: int
+    start: float
+    sent: float
+    arrived: float
+    label: str | None
+    lane: str
+
+
+_TYPES = "iiqiddd"  # of a packed row's numbers: struct and numpy use the same letters
+_MESSAGE_ROW = Struct(f"={_TYPES}")
+_COLUMNS = np.dtype(
+    list(zip(("src", "dst", "nbytes", "word", "start", "sent", "arrived"), _TYPES, strict=True))
+)
+
+
+class Trace:
+    """The messages, spans and memory of one run; iterate over it for the messages, in the order they started.
+
+    spans: what ranks did when, a list of Span.  memory: {rank: Timeline}, live bytes where they were followed.
+    host: {rank: OnHost}, what it had in the memory of its host, if anything, and the bytes copied.
+    """
+
+    def __init__(self, n: int):
+        self.n = n
+        self._rows, self._words = bytearray(), Words()  # a word: (label, lane)
+        self._sorted = True  # else they are to be put in order when they are looked at
+        self.spans = Spans()
+        self.memory = {}
+        self.host = {}
+
+    def add(self, src, dst, nbytes, start, sent, arrived, label=None, lane="main") -> None:
+        self._rows += _MESSAGE_ROW.pack(
+            src, dst, nbytes, self._words[label, lane], start, sent, arrived
+        )
+
+    def merge(self, other: Trace) -> None:
+        """Take over the records of another rank's trace."""
+        for m in other:
+            self.add(*m)
+        self.spans += other.spans
+        self.memory |= other.memory
+        self.host |= other.host
+
+    def sort(self) -> None:
+        """Put the messages into the order in which they started; of those that started together, by their ranks."""
+        self._sorted = False  # a second for two million, which nobody may look at
+
+    def _ordered(self) -> bytearray:
+        """The rows, in order if that was asked for."""
+        if not self._sorted:
+            self._sorted = True
+            rows = self._columns()
+            order = np.lexsort((rows["dst"], rows["src"], rows["start"]))
+            # as bytes, a tenth of the time
+            self._rows = bytearray(rows.view(f"V{_MESSAGE_ROW.size}")[order])
+        return self._rows
+
+    def since(self, origin: float) -> None:
+        """Count all times from `origin`, seconds, and put messages and spans into the order in which they started."""
+        rows = self._columns()
+        for column in ("start", "sent", "arrived"):
+            rows[column] -= origin
+        self._rows = bytearray(rows)
+        self.sort()
+        spans = [s._replace(start=s.start - origin, end=s.end - origin) for s in self.spans]
+        self.spans = Spans(sorted(spans, key=lambda s: (s.start, s.rank)))
+        self.memory = {rank: timeline.since(origin) for rank, timeline in self.memory.items()}
+        self.host = {
+            rank: there._replace(memory=there.memory.since(origin))
+            for rank, there in self.host.items()
+        }
+
+    def _columns(self) -> np.ndarray:
+        """The messages so far, a column for each number."""
+        # a copy: a bytearray that is looked at cannot grow
+        return np.frombuffer(bytearray(self._rows), _COLUMNS)
+
+    def __len__(self) -> int:
+        return len(self._rows) // _MESSAGE_ROW.size
+
+    def __iter__(self) -> Iterator[Message]:
+        rows, words = self._ordered(), list(self._words)
+        for at in range(0, len(rows), _MESSAGE_ROW.size):
+            src, dst, nbytes, word, start, sent, arrived = _MESSAGE_ROW.unpack_from(rows, at)
+            yield Message(src, dst, nbytes, start, sent, arrived, *words[word])
+
+    def __eq__(self, other) -> bool:
+        same = isinstance(other, Trace) and list(self) == list(other) and self.spans == other.spans
+        return same and self.memory == other.memory and self.host == other.host
+
+    def bytes_sent(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
+        """Bytes sent by `rank`, or over `link=(src, dst)`, or by all."""
+        return int(self._chosen(rank, link)["nbytes"].sum())
+
+    def messages(self, rank: int | None = None, link: tuple[int, int] | None = None) -> int:
+        """Messages sent by `rank`, or over `link=(src, dst)`, or by all."""
+        return len(self._chosen(rank, link))
+
+    def _chosen(self, rank, link) -> np.ndarray:
+        """The messages that count."""
+        for r in ([] if rank is None else [rank]) + list(link or []):
+            if not 0 <= r < self.n:
+                raise ValueError(
+                    f"rank {r} is not in this trace of {self.n} ranks, 0 to {self.n - 1}"
+                )
+        rows = self._columns()
+        if rank is not None:
+            rows = rows[rows["src"] == rank]
+        if link is not None:
+            rows = rows[(rows["src"] == link[0]) & (rows["dst"] == link[1])]
+        return rows
+
+    def to_chrome(self, path: str) -> None:
+        """Write the Trace Event format: open it at ui.perfetto.dev or chrome://tracing. µs there."""
+        write(self, path)
+
+    def table(self, most: int = 20) -> str:
+        """The first `most` messages, a line each."""
+        rows = [f"{'start µs':>10} {'arrived µs':>10}  {'from → to':<9} {'bytes':>10}  label"]
+        for m, _ in zip(self, range(most), strict=False):
+            link = f"{m.src} → {m.dst}"
+            row = f"{m.start * 1e6:>10.2f} {m.arrived * 1e6:>10.2f}  {link:<9} {m.nbytes:>10,}  {m.label or ''}"
+            rows.append(row.rstrip())
+        if len(self) > most:
+            rows.append(f"… and {len(self) - most:,} more")
+        return "\n".join(rows)
+
+    __str__ = table
+
+    def __repr__(self) -> str:
+        return f"Trace({self.n} ranks, {self.messages():,} messages, {self.bytes_sent():,} bytes)"
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{m.start * 1e6:.2f}</td><td>{m.arrived * 1e6:.2f}</td><td>{m.src} → {m.dst}</td>"
+            f"<td>{m.nbytes:,}</td><td>{escape(m.label or '')}</td></tr>"
+            for m, _ in zip(self, range(20), strict=False)
+        )
+        head = "".join(
+            f"<th>{name}</th>" for name in ("start µs", "arrived µs", "from → to", "bytes", "label")
+        )
+        more = f"<p>… and {len(self) - 20:,} more</p>" if len(self) > 20 else ""
+        return f"<table><tr>{head}</tr>{cells}</table>{more}"
+
+
+class Results(list):
+    """Each rank's result, in rank order; `.trace` and `.time` (seconds) of the run that made them."""
+
+    def __init__(self, values, trace: Trace, time: float):
+        super().__init__(values)
+        self.trace, self.time = trace, time

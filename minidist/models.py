@@ -1,0 +1,689 @@
+"""Models that know of no parallelism.
+
+    mlp                    linear layers with ReLU between them
+    gpt, TransformerLayer  a GPT-2, and one of its layers alone; by options what came later
+    rotated                queries and keys turned by their positions
+    resnet                 a convolutional network with batch norm
+    sequence               a GPT as nn.Sequential of its parts, to be cut into stages
+    seeded_, initial_      initial values that do not depend on how a model is split
+
+Every model is built on any device. On "meta" it has shapes and no numbers, so that GPT-3 costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from hashlib import sha256
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minidist import arguments
+from minidist.arguments import choice, flags, floating, number, whole
+
+# ------------------------------------------------------------
+# Initial values that do not depend on how a model is split.
+#
+# Seeds belong to names: the numbers of a parameter come from (seed, its name), never from how many were drawn
+# before. So a model that is cut into parts, on any number of ranks, starts equal to the whole.
+#
+# Whoever holds a part draws the whole, too: a generator gives its numbers one after the other. But it draws a block of
+# rows at a time into one buffer, and cuts the part out of that: 8 MiB beside the part, or 16 rows, whatever the size of
+# the whole. The blocks depend on the whole's shape alone.
+
+
+BLOCK = 1 << 20
+"""Numbers of one block, about; 16 rows at least."""
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """Random numbers that belong to `name`, on the CPU."""
+    digest = sha256(f"{seed} {name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
+
+
+def initial(seed: int, name: str, shape: Sequence[int]) -> Tensor:
+    """The initial value of a whole parameter, float64 on the CPU.
+
+    Matrices, and all with more dimensions: normal, deviation 1/√(inputs of one output) (LeCun et al. 1998,
+    section 4.6). Vectors: biases 0, the scales of norms 1.
+    """
+    return initial_(torch.empty(shape, dtype=torch.float64), seed, name)
+
+
+@torch.no_grad()
+def initial_(
+    part: Tensor, seed: int, name: str, dim: int = 0, first: int = 0, whole: int | None = None
+) -> Tensor:
+    """Give `part` its `initial` value, in place, on any device and rounded to its dtype. Returns `part`.
+
+    The part has the numbers from `first` on along `dim`, 0 or 1, of a parameter that has `whole` of them there; else
+    it is all of the parameter. On the device "meta" there is nothing to draw. ValueError for a part that the whole
+    does not have.
+    """
+    size = part.shape[dim] if part.dim() else 0
+    whole = size if whole is None else whole
+    if not 0 <= first <= first + size <= whole:
+        raise ValueError(
+            f"{size} from {first} on are no part of {whole} along dimension {dim} of {name}"
+        )
+    if part.is_meta:
+        return part
+    if part.dim() < 2:
+        return part.fill_(float(not name.endswith("bias")))
+    for at, rows in _rows(seed, name, (*part.shape[:dim], whole, *part.shape[dim + 1 :])):
+        if dim == 0:
+            begin, end = max(at, first), min(at + len(rows), first + size)
+            if begin < end:
+                part[begin - first : end - first] = rows[begin - at : end - at]
+        else:
+            part[at : at + len(rows)] = rows.narrow(dim, first, size)
+    return part
+
+
+def _rows(seed: int, name: str, shape: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """The whole parameter, float64, in blocks of rows, each with the number of its first row; all in one buffer."""
+    wide, drawn = math.prod(shape[1:]), generator(seed, name)
+    step = 16 * max(1, BLOCK // (16 * max(1, wide)))
+    ends = [*range(step, shape[0], step), shape[0]]
+    # torch draws 16 numbers at once: so blocks are as one
+    if len(ends) > 1 and (ends[-1] - ends[-2]) * wide < 16:
+        del ends[-2]
+    sizes = [end - first for first, end in zip([0, *ends], ends, strict=False)]
+    buffer = torch.empty((max(sizes), *shape[1:]), dtype=torch.float64)
+    for end, size in zip(ends, sizes, strict=True):
+        yield end - size, buffer[:size].normal_(generator=drawn).mul_(max(1, wide) ** -0.5)
+
+
+@torch.no_grad()
+def seeded_(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Give every parameter of `module` its `initial` value, in place. Returns `module`.
+
+    Drawn in float64 and rounded, so models of all dtypes start as near to each other as they can.
+    """
+    for name, p in module.named_parameters():
+        initial_(p, seed, name)
+    return module
+
+
+def made(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
+    """A module that was built on the device "meta", on `device` with its initial values."""
+    place, seed = arguments.device(device), arguments.whole(seed, "a seed is a whole number")
+    return module if place.type == "meta" else seeded_(module.to_empty(device=place), seed)
+
+
+# ------------------------------------------------------------
+# The parts of models, built without values where there is nothing to hold them.
+#
+# nn.Linear draws its initial values at once, also on the device "meta", where they are lost: a World charges the model's
+# builder for them. These draw them only where they are kept. `seeded_` gives the models of this package their own.
+
+
+class _Bare(nn.Module):
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
+class Linear(_Bare, nn.Linear):
+    """nn.Linear; on the device "meta" nothing is drawn."""
+
+
+class Embedding(_Bare, nn.Embedding):
+    """nn.Embedding; on the device "meta" nothing is drawn."""
+
+
+class LayerNorm(_Bare, nn.LayerNorm):
+    """nn.LayerNorm; on the device "meta" nothing is filled."""
+
+
+class Conv2d(_Bare, nn.Conv2d):
+    """nn.Conv2d; on the device "meta" nothing is drawn."""
+
+
+class BatchNorm2d(_Bare, nn.BatchNorm2d):
+    """nn.BatchNorm2d; on the device "meta" nothing is filled."""
+
+
+# ------------------------------------------------------------
+# Rotary positions: queries and keys are turned by an angle that grows with their position.
+#
+# Of a head of size D, numbers 2i and 2i+1 are a point of the plane. At position t it is turned by t·θᵢ with
+# θᵢ = base^(−2i/D):
+#
+#     (a, b) → (a·cos tθᵢ − b·sin tθᵢ, a·sin tθᵢ + b·cos tθᵢ)        as complex numbers: z → z·exp(i·tθᵢ)
+#
+# The product of a query at t and a key at s then depends on t − s alone, and there is no parameter. Source: Su et al.
+# 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.
+
+
+def rotated(x: Tensor, base: float = 10000.0) -> Tensor:
+    """Queries or keys (…, T, D), of positions 0 … T−1, each turned by its position; angles in float32 at least.
+
+    Raises ValueError for an odd D.
+    """
+    T, size = x.shape[-2:]
+    if size % 2:
+        raise ValueError(
+            f"rotary positions turn pairs of numbers: a head of size {size} is not a multiple of 2"
+        )
+    exact = torch.promote_types(x.dtype, torch.float32)
+    speeds = base ** (-torch.arange(0, size, 2, dtype=exact, device=x.device) / size)  # (D/2)
+    angles = torch.arange(T, dtype=exact, device=x.device)[:, None] * speeds  # (T, D/2)
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x.unflatten(-1, (size // 2, 2)).unbind(-1)  # each (…, T, D/2)
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).to(x.dtype)
+
+
+# ------------------------------------------------------------
+# A multi-layer perceptron: the smallest model that shows anything.
+
+
+def mlp(
+    sizes: Sequence[int], seed: int = 0, dtype: torch.dtype | None = None, device: str = "cpu"
+) -> nn.Sequential:
+    """Linear layers with ReLU between them: `mlp([64, 128, 10])` maps (B, 64) to (B, 10).
+
+    Raises ValueError for fewer than two sizes.
+    """
+    if len(sizes) < 2:
+        raise ValueError(
+            f"an MLP has at least 2 sizes, its inputs and its outputs, not {len(sizes)}: {list(sizes)}"
+        )
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
+    return made(nn.Sequential(*layers[:-1]), seed, device)
+
+
+# ------------------------------------------------------------
+# A GPT: token and position embeddings, layers of causal attention and an MLP, and a projection to the vocabulary.
+#
+#     x = tokens + positions                     (B, T, H)
+#     L times:  x = x + attention(norm(x))       norms before, as in GPT-2: the sum x runs through untouched
+#               x = x + mlp(norm(x))
+#     logits = norm(x) · tokensᵀ                 (B, T, V)
+#
+# Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3. Parameters:
+# L(12H² + 13H) + (V + T)H + 2H with the projection tied to the token embedding. What came later are options: fewer heads
+# of keys and values, rotary positions in place of added ones, an MLP with a gate.
+
+
+class Dropout(nn.Module):
+    """Sets a part p to zero. Keeps one byte an element for backward on every device; on a CPU nn.Dropout keeps more."""
+
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = number(p, "dropout is the share that becomes zero, from 0 to 1", 0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.native_dropout(x, self.p, True)[0] if self.training and self.p else x
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Attention(nn.Module):
+    """Causal attention with `heads` heads. attention: "sdpa", one fused operator, or "explicit", every step seen.
+
+    kv_heads: keys and values have fewer heads, each for heads/kv_heads queries (Ainslie et al. 2023, "GQA").
+    rotary: queries and keys are turned by their positions (see `rotated`).
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        attention: str,
+        kv_heads: int | None = None,
+        rotary: bool = False,
+        **like,
+    ):
+        super().__init__()
+        self.deal(hidden, heads, attention, kv_heads, rotary)
+        self.qkv = Linear(hidden, self.groups * self.rows, **like)
+        self.proj = Linear(hidden, hidden, **like)
+        self.weights_dropout, self.dropout = Dropout(dropout), Dropout(dropout)
+
+    def deal(
+        self, hidden: int, heads: int, attention: str, kv_heads: int | None, rotary: bool = False
+    ) -> None:
+        """Say how many heads there are, of what size, and how they attend. ValueError where that cannot be."""
+        hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
+        heads = whole(heads, "attention has at least 1 head", 1)
+        groups = (
+            heads
+            if kv_heads is None
+            else whole(kv_heads, "attention has at least 1 head of keys and values", 1)
+        )
+        flags(rotary=rotary)
+        if hidden % heads:
+            raise ValueError(f"{heads} heads do not split hidden = {hidden}: it is not a multiple")
+        if groups < 1 or heads % groups:
+            raise ValueError(
+                f"{groups} heads of keys and values do not serve {heads} heads alike: not a multiple"
+            )
+        if attention not in ("sdpa", "explicit"):
+            raise ValueError(f"attention is 'sdpa' or 'explicit', not {attention!r}")
+        if rotary and hidden // heads % 2:
+            raise ValueError(
+                f"rotary positions turn pairs: heads of size {hidden}/{heads} = {hidden // heads} are odd"
+            )
+        self.size = hidden // heads
+        self.queries = heads // groups
+        self.groups = groups
+        self.kind = attention
+        self.rotary = rotary
+
+    @property
+    def rows(self) -> int:
+        """Of qkv, for one group: its heads' queries, its key, its value."""
+        return (self.queries + 2) * self.size
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        # One group's q, k and v lie together, so a cut through the rows of qkv gives whole heads.
+        # (B, T, a, 3, H/a)
+        rows = self.qkv(x).unflatten(-1, (self.groups, self.queries + 2, self.size))
+        parts = rows.permute(0, 2, 3, 1, 4).split((self.queries, 1, 1), 2)
+        if self.rotary:
+            parts = rotated(parts[0]), rotated(parts[1]), parts[2]
+        # 3 × (B, a, T, H/a)
+        q, k, v = (part.expand(-1, -1, self.queries, -1, -1).flatten(1, 2) for part in parts)
+        return self.dropout(self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))  # (B, T, H)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, a, T, H/a)
+        return (self.explicit if self.kind == "explicit" else self.fused)(q, k, v)
+
+    def explicit(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        T, size = q.shape[-2:]
+        future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
+        # (B, a, T, T)
+        scores = (q @ k.transpose(-2, -1) * size**-0.5).masked_fill(future, -math.inf)
+        return self.weights_dropout(scores.softmax(-1)) @ v
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        p = self.weights_dropout.p if self.training else 0.0
+        # PyTorch's choice for meta tensors is the explicit one; a GPU would take this
+        if q.is_meta:
+            return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, True)[0]
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+
+
+class SwiGLU(nn.Module):
+    """silu(gate)·x: Shazeer 2020, "GLU Variants Improve Transformer". (…, 2F) to (…, F)."""
+
+    def forward(self, both: Tensor) -> Tensor:
+        # A feature's gate and value lie side by side, so a cut through the rows of fc gives whole features.
+        gate, x = both.unflatten(-1, (both.shape[-1] // 2, 2)).unbind(-1)
+        return F.silu(gate) * x
+
+
+class MLP(nn.Module):
+    """Two linear layers with F features between them and GELU ("none": exact, or "tanh"); gated: SwiGLU instead.
+
+    ffn: F, 4H if not given. With a gate 8H/3 makes as many parameters as 4H without.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        dropout: float,
+        gelu: str,
+        ffn: int | None = None,
+        gated: bool = False,
+        **like,
+    ):
+        super().__init__()
+        self.widen(hidden, gelu, ffn, gated)
+        self.fc, self.proj = (
+            Linear(hidden, self.rows * self.ffn, **like),
+            Linear(self.ffn, hidden, **like),
+        )
+        self.dropout = Dropout(dropout)
+
+    def widen(self, hidden: int, gelu: str, ffn: int | None, gated: bool) -> None:
+        """Say how many features there are, how many rows of fc each has, and what makes it of them."""
+        flags(gated=gated)
+        choice(gelu, "gelu", ("tanh", "none"))
+        self.ffn = 4 * hidden if ffn is None else whole(ffn, "an MLP has at least 1 feature", 1)
+        self.rows = 2 if gated else 1
+        self.act = SwiGLU() if gated else nn.GELU(gelu)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        return self.dropout(self.proj(self.act(self.fc(x))))  # fc: (B, T, F), gated (B, T, 2F)
+
+
+class TransformerLayer(nn.Module):
+    """One layer of a GPT, (B, T, H) to (B, T, H): 12H² + 13H parameters unless the last four arguments change it.
+
+    kv_heads, ffn, gated, rotary: as for `Attention` and `MLP`.
+    dtype, device: as for any module of torch, e.g. GPT-3's layer `TransformerLayer(12288, 96, device="meta")`.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        dropout: float = 0.0,
+        attention: str = "sdpa",
+        gelu: str = "tanh",
+        dtype: torch.dtype | None = None,
+        device: str | None = None,
+        kv_heads: int | None = None,
+        ffn: int | None = None,
+        gated: bool = False,
+        rotary: bool = False,
+    ):
+        super().__init__()
+        like = dict(dtype=dtype, device=device)
+        self.norm_1 = LayerNorm(hidden, **like)
+        self.attention = Attention(hidden, heads, dropout, attention, kv_heads, rotary, **like)
+        self.norm_2, self.mlp = (
+            LayerNorm(hidden, **like),
+            MLP(hidden, dropout, gelu, ffn, gated, **like),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, H)
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
+class GPT(nn.Module):
+    """Token numbers (B, T) to logits (B, T, V). `gpt` builds one with its initial values."""
+
+    def __init__(
+        self,
+        layers: int,
+        hidden: int,
+        heads: int,
+        vocab: int,
+        context: int,
+        dropout: float = 0.0,
+        tied: bool = True,
+        attention: str = "sdpa",
+        gelu: str = "tanh",
+        dtype: torch.dtype | None = None,
+        device: str | None = None,
+        kv_heads: int | None = None,
+        ffn: int | None = None,
+        gated: bool = False,
+        rotary: bool = False,
+    ):
+        super().__init__()
+        layers = whole(layers, "a GPT has at least 1 layer", 1)
+        hidden = whole(hidden, "a layer has at least 1 hidden feature", 1)
+        vocab = whole(vocab, "a vocabulary has at least 1 token", 1)
+        context = whole(context, "a context has room for at least 1 token", 1)
+        flags(tied=tied, rotary=rotary)
+        floating(
+            dtype,
+            "the parameters of a GPT are real numbers of 16 bits or more, such as torch.float32",
+        )
+        like, self.context = dict(dtype=dtype, device=device), context
+        more = like | dict(kv_heads=kv_heads, ffn=ffn, gated=gated, rotary=rotary)
+        self.tokens = Embedding(vocab, hidden, **like)
+        self.positions = None if rotary else Embedding(context, hidden, **like)
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(
+            TransformerLayer(hidden, heads, dropout, attention, gelu, **more) for _ in range(layers)
+        )
+        self.norm = LayerNorm(hidden, **like)
+        self.head = None if tied else Linear(hidden, vocab, bias=False, **like)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (B, T)
+        x = self.embed(tokens)  # (B, T, H)
+        for layer in self.layers:
+            x = layer(x)
+        return self.project(x)  # (B, T, V)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What goes into the first layer: (B, T) to (B, T, H)."""
+        T = tokens.shape[-1]
+        if self.context < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.context}")
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(T, device=tokens.device))
+        return self.dropout(x)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Logits of what comes out of the last layer: (B, T, H) to (B, T, V)."""
+        return F.linear(self.norm(x), (self.head or self.tokens).weight)
+
+
+def gpt(
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    context: int,
+    dropout: float = 0.0,
+    tied: bool = True,
+    attention: str = "sdpa",
+    gelu: str = "tanh",
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    kv_heads: int | None = None,
+    ffn: int | None = None,
+    gated: bool = False,
+    rotary: bool = False,
+) -> GPT:
+    """A GPT with its initial values: `gpt(layers=2, hidden=64, heads=4, vocab=256, context=32)`.
+
+    tied: the projection to the vocabulary is the token embedding. attention: "sdpa" or "explicit".
+    gelu: "tanh" or "none" (exact). kv_heads: heads of keys and values, if fewer. ffn: features of the MLP, 4H if not
+    given. gated: it is SwiGLU. rotary: positions turn queries and keys, and are not added to the embedding.
+    GPT-3 is `gpt(96, 12288, 96, 51200, 2048, device="meta")`.
+    Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
+    `context` tokens.
+    """
+    model = GPT(
+        layers,
+        hidden,
+        heads,
+        vocab,
+        context,
+        dropout,
+        tied,
+        attention,
+        gelu,
+        dtype,
+        "meta",
+        kv_heads,
+        ffn,
+        gated,
+        rotary,
+    )
+    return made(model, seed, device)
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of logits (B, T, V) against token numbers (B, T), in float32 at least."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return F.cross_entropy(logits.flatten(0, 1).to(exact), targets.flatten())
+
+
+# ------------------------------------------------------------
+# A GPT as a list of its parts, to be cut into stages: embedding, L layers, head.
+#
+#     parts = sequence(gpt(layers=6, …))       nn.Sequential of 8 parts, the model's own modules and parameters
+#     stage = parts[2:5]                       what one stage of a pipeline holds
+#
+# The head projects with the token embedding where the model is tied, so that parameter is in the first part and in the
+# last: whoever cuts between them has two copies, to be kept equal. No part needs another: a stage is made alone, with
+# the numbers that the whole model would have had.
+
+
+class SequenceEmbedding(nn.Module):
+    """The first part: token numbers (B, T) to (B, T, H). ValueError for more than `context` tokens."""
+
+    def __init__(self, model: GPT):
+        super().__init__()
+        self.tokens = model.tokens
+        self.positions = model.positions
+        self.dropout = model.dropout
+        self.context = model.context
+
+    forward = GPT.embed
+
+
+class Head(nn.Module):
+    """The last part: (B, T, H) to logits (B, T, V), with a head of its own or the tokens' embedding."""
+
+    def __init__(self, model: GPT):
+        super().__init__()
+        self.norm = model.norm
+        self.head = model.head
+        self.tokens = None if model.head else model.tokens
+
+    forward = GPT.project
+
+
+def sequence(model: GPT) -> nn.Sequential:
+    """The parts of `model`, which compute the same, (B, T) to (B, T, V), with its own modules and parameters."""
+    return nn.Sequential(SequenceEmbedding(model), *model.layers, Head(model))
+
+
+def names(model: GPT) -> dict[str, str]:
+    """{name in `sequence(model)`: name in `model`} of every parameter, the tied one once for each part that has it."""
+    own = {p: name for name, p in model.named_parameters()}
+    return {name: own[p] for name, p in sequence(model).named_parameters(remove_duplicate=False)}
+
+
+@torch.no_grad()
+def stage_of(model: GPT, first: int, end: int, seed: int = 0, device: str = "cpu") -> nn.Sequential:
+    """Parts `first` to `end` − 1 of a GPT on the meta device, on `device` with their initial values, and no others.
+
+    `stage_of(gpt(…, device="meta"), 2, 5)` has the numbers of `sequence(gpt(…))[2:5]`. The model stays as it is.
+    Raises ValueError for parts that there are not.
+    """
+    parts = sequence(model)
+    known = names(model)
+    made = {}
+    if not 0 <= first <= end <= len(parts):
+        raise ValueError(f"there are no parts {first} to {end} of a model of {len(parts)} parts")
+    stage = deepcopy(parts[first:end])
+    for name, p in list(stage.named_parameters(remove_duplicate=False)):
+        whole = known[name]  # a slice of nn.Sequential keeps the numbers of its parts
+        if whole not in made:
+            values = initial_(torch.empty_like(p, device=device), seed, whole)
+            made[whole] = nn.Parameter(values, p.requires_grad)
+        owner, _, last = name.rpartition(".")
+        setattr(stage.get_submodule(owner), last, made[whole])
+    return stage
+
+
+# ------------------------------------------------------------
+# A residual network: convolutions with batch norm, whose activations outweigh its parameters by far.
+#
+#     image (B, 3, 224, 224) → stem 7×7/2, pool → 4 groups of blocks, each half as high and twice as wide → classes
+#     block: x + conv(relu(conv(x))), and for depth 50 and more x + 1×1(relu(3×3(relu(1×1(x)))))
+#
+# He et al. 2016, "Deep Residual Learning for Image Recognition", Table 1; the stride of a deep block is in its
+# 3×3, as torchvision has it. ResNet-50 has 25,557,032 parameters.
+
+
+BLOCKS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+"""Blocks in each of the four groups, by depth."""
+
+DEEP = 50
+"""From this depth on a block narrows to a quarter and widens again."""
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution without bias, and batch norm."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int, **like):
+        super().__init__(
+            Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False, **like),
+            BatchNorm2d(outputs, **like),
+        )
+
+
+class Block(nn.Module):
+    """(B, inputs, h, w) to (B, outputs, h/stride, w/stride)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, deep: bool, **like):
+        super().__init__()
+        narrow = outputs // 4
+        shapes = (
+            [(inputs, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, outputs, 1, 1)]
+            if deep
+            else [(inputs, outputs, 3, stride), (outputs, outputs, 3, 1)]
+        )
+        self.convs = nn.ModuleList(ConvNorm(*shape, **like) for shape in shapes)
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else ConvNorm(inputs, outputs, 1, stride, **like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for conv in self.convs[:-1]:
+            y = F.relu(conv(y))
+        return F.relu(self.convs[-1](y) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values."""
+
+    def __init__(self, depth: int, classes: int, channels: int, width: int, small: bool, **like):
+        super().__init__()
+        self.small, deep = small, depth >= DEEP
+        self.stem = (
+            ConvNorm(channels, width, 3, 1, **like)
+            if small
+            else ConvNorm(channels, width, 7, 2, **like)
+        )
+        blocks, inputs = [], width
+        for group, blocks_of_group in enumerate(BLOCKS[depth]):
+            outputs = (4 if deep else 1) * width * 2**group
+            for i in range(blocks_of_group):
+                blocks.append(Block(inputs, outputs, 2 if group and i == 0 else 1, deep, **like))
+                inputs = outputs
+        self.blocks, self.fc = nn.Sequential(*blocks), Linear(inputs, classes, **like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        x = x if self.small else F.max_pool2d(x, 3, stride=2, padding=1)
+        return self.fc(self.blocks(x).mean((2, 3)))  # (B, classes)
+
+
+def resnet(
+    depth: int = 50,
+    classes: int = 1000,
+    channels: int = 3,
+    width: int = 64,
+    small: bool = False,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+) -> ResNet:
+    """A ResNet-18, -34, -50, -101 or -152 with its initial values.
+
+    width: channels of the first group. small: for images of a few pixels (3×3 stem, no pooling), as
+    `resnet(18, classes=10, channels=1, width=8, small=True)` for digits of 8 × 8.
+    Raises ValueError for another depth.
+    """
+    if depth not in BLOCKS:
+        raise ValueError(
+            f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
+        )
+    model = made(
+        ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta"), seed, device
+    )
+    for module in model.modules():
+        if isinstance(module, BatchNorm2d):
+            module.reset_parameters()  # its statistics; scale and shift are these values, too
+    return model

@@ -1,0 +1,180 @@
+"""Gradient accumulation, and what else changes with it.
+
+accumulate, accumulate_naive          a batch in micro-batches, weighted by what counts in them, or all alike
+momentum_for, adjust_momentum_        batch norm's running averages with k updates a step
+batch_norm_gap                        how far k micro-batches are from their batch, measured
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# ------------------------------------------------------------
+# Gradient accumulation: a batch in k micro-batches, one after the other, in the memory of one.
+#
+#     naive       backward of loss / k for each             right only where all micro-batches count equally many tokens
+#     weighted    backward of loss · tokens / all tokens    the gradient of the mean over all tokens, whatever their sizes
+#
+# A mean over W = Σ wᵢ tokens is Σ (wᵢ/W) · (mean over the wᵢ of micro-batch i). Sequences of different length, padding
+# that does not count, a last batch that is smaller: the naive form gives a token of a short micro-batch more weight than
+# one of a long micro-batch. Over ranks the same holds again, with the ranks' own W as weights.
+# Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 3, "subtleties and pitfalls".
+
+
+def accumulate_naive(loss: Callable[[Any], Tensor], micro_batches: Sequence) -> Tensor:
+    """Gradients of the mean of the micro-batches' mean losses, which it returns: every micro-batch counts alike."""
+    parts = []
+    for micro in micro_batches:
+        part = loss(micro) / len(micro_batches)
+        part.backward()
+        parts.append(part.detach())
+    return torch.stack(parts).sum()
+
+
+def accumulate(
+    loss: Callable[[Any], Tensor],
+    micro_batches: Sequence,
+    weights: Sequence[float],
+    model: nn.Module | None = None,
+) -> Tensor:
+    """Add to .grad the gradient of the mean loss over all that counts in the micro-batches; returns that mean.
+
+    loss(micro): the mean over what counts in one micro-batch, a scalar with a graph.  weights: how many tokens, or
+    samples, count in each, such as `(targets != padding).sum()`; one of 0 is left out, as its mean is 0/0.
+    model: a `DataParallel` (what has `no_sync`, `weight` and `average`): its ranks talk once, in the last backward, and
+    .grad becomes that of the mean over all ranks' tokens. All ranks must call it, each with as many micro-batches as it
+    has. The returned mean is this rank's: 0 where nothing counts.
+    Raises ValueError for another number of weights than micro-batches, for a weight that is negative, infinite or nan,
+    and, without a model, if nothing counts.
+    """
+    if len(weights) != len(micro_batches):
+        raise ValueError(f"{len(micro_batches)} micro-batches have {len(weights)} weights")
+    weights = [float(weight) for weight in weights]
+    total = sum(weights)
+    if not all(0 <= weight < math.inf for weight in weights) or (model is None and not total):
+        raise ValueError(
+            f"the weights {weights} of {len(weights)} micro-batches make no mean: they add up to {total}"
+        )
+    counted = [
+        (micro, weight / total)
+        for micro, weight in zip(micro_batches, weights, strict=True)
+        if weight
+    ]
+    if model is not None:
+        model.weight = total
+    mean = torch.zeros(())
+    for i, (micro, share) in enumerate(counted):
+        with nullcontext() if model is None or i == len(counted) - 1 else model.no_sync():
+            part = loss(micro) * share
+            part.backward()
+        mean = mean.to(part) + part.detach()
+    if not counted:
+        model.average()
+    return mean
+
+
+# ------------------------------------------------------------
+# Batch norm is the one layer for which k micro-batches are not their batch.
+#
+# It normalizes by the mean and the variance of what it is given: of B/k samples instead of B, so outputs and gradients
+# are those of another function, with k times the noise in the statistics. And its running averages, kept for evaluation,
+# are updated k times a step: of the old ones (1 − m)ᵏ is left instead of 1 − m, and the last micro-batch counts most. The
+# second can be mended by another momentum, m' = 1 − (1 − m)^(1/k). The first cannot: larger micro-batches, another norm,
+# or statistics over several devices (SyncBatchNorm) help.
+# Source: Ioffe and Szegedy 2015, "Batch Normalization", section 3.1; Goyal et al. 2017, sections 2.3 and 3.
+
+
+NORMS = nn.modules.batchnorm._BatchNorm
+
+
+def momentum_for(momentum: float, k: int) -> float:
+    """The momentum of running averages with which k updates forget as much as one did: 1 − (1 − momentum)^(1/k)."""
+    return 1 - (1 - momentum) ** (1 / k)
+
+
+def adjust_momentum_(module: nn.Module, k: int) -> nn.Module:
+    """Give every batch norm in `module` the momentum for k micro-batches a step, in place. Returns `module`.
+
+    One with momentum None averages all batches alike and stays as it is. Raises ValueError for k < 1.
+    """
+    if k < 1:
+        raise ValueError(f"a step has k >= 1 micro-batches, not {k}")
+    for m in module.modules():
+        if isinstance(m, NORMS) and m.momentum is not None:
+            m.momentum = momentum_for(m.momentum, k)
+    return module
+
+
+class Gap(NamedTuple):
+    """How far k micro-batches are from their batch, each as a part of the batch's own: root mean square of differences.
+
+    outputs, gradients: of the module in training.  mean, variance: of the running averages after the step.
+    forgotten: what is left of the running averages from before it, for the batch and for the micro-batches.
+    """
+
+    outputs: float
+    gradients: float
+    mean: float
+    variance: float
+    forgotten: tuple[float, float]
+
+
+def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False) -> Gap:
+    """Run a copy of `module` in training on x (B, …), and another one on its k micro-batches, and compare.
+
+    module: with one batch norm at least, which has a momentum; left as it is.  adjusted: with the momentum for k
+    micro-batches.  The loss is half the mean square of the outputs' distance from random targets, always the same ones.
+    Raises ValueError if k does not divide B, and if no batch norm has a momentum.
+    """
+    if k < 1 or len(x) % k:
+        raise ValueError(f"a batch of {len(x)} does not split into {k} equal micro-batches")
+    norms = [m for m in module.modules() if isinstance(m, NORMS)]
+    if all(m.momentum is None for m in norms):
+        raise ValueError(
+            f"of {len(norms)} batch norms in the module 0 have a momentum: there is nothing to compare"
+        )
+    whole, parts = copy.deepcopy(module).train(), copy.deepcopy(module).train()
+    if adjusted:
+        adjust_momentum_(parts, k)
+    pairs, targets = [], None
+    for net, micros in ((whole, [x]), (parts, x.chunk(k))):
+        net.zero_grad()
+        outputs = []
+        for i, micro in enumerate(micros):
+            y = net(micro)
+            if targets is None:
+                targets = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+            ((y - targets.chunk(len(micros))[i]).square().mean() / 2 / len(micros)).backward()
+            outputs.append(y.detach())
+        found = [("gradients", p.grad) for p in net.parameters() if p.grad is not None]
+        found += [
+            (name.rpartition("running_")[2], b)
+            for name, b in net.named_buffers()
+            if "running_" in name
+        ]
+        pairs.append([("outputs", torch.cat(outputs)), *found])
+    gaps = {kind: _apart(kind, *pairs) for kind in ("outputs", "gradients", "mean", "var")}
+    return Gap(*gaps.values(), (_left(whole), _left(parts) ** k))
+
+
+def _left(net: nn.Module) -> float:
+    """What an update leaves of the first batch norm's running averages."""
+    return 1 - next(
+        m.momentum for m in net.modules() if isinstance(m, NORMS) and m.momentum is not None
+    )
+
+
+def _apart(kind: str, whole: list, parts: list) -> float:
+    both = [(a, b) for (name, a), (_, b) in zip(whole, parts, strict=True) if name == kind]
+    off, size = (
+        sum(t.double().square().sum() for t in ts)
+        for ts in ([a - b for a, b in both], [a for a, _ in both])
+    )
+    return math.sqrt(off / size) if size else 0.0

@@ -1,0 +1,865 @@
+"""The parameter server: synchronous, asynchronous, bounded staleness.
+
+step              one server, synchronous, twenty lines
+ParameterServer   several servers, three modes; `train` on every rank gives a `Report` with every `Update`
+Partition         which server holds what
+sync_seconds, async_seconds, wire_bytes    what a round costs, as formulas
+most_stale        how stale a gradient can be under a bound
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..collectives import all_gather_, broadcast_
+from ..comm.base import ANY, Comm, PeerLost, Recv, Send, Work
+from ..split import bounds, uneven
+from .zero.layout import best_fit
+
+# ------------------------------------------------------------
+# The parameter server in twenty lines: rank 0 holds the parameters, all others compute gradients.
+#
+#     server     p ──► every worker      waits for worker 1, 2, … n: p.grad = (g1 + g2 + … + gn)/n, one step
+#     worker w          pull, forward, backward ── gw ──► server
+#
+# Every number passes the server's wire n times in each direction: 2nNβ for N bytes, and each of P parameters is waited
+# for on its own, (nP + 1)α. Source: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server".
+
+
+def step(comm: Comm, module: nn.Module, optimizer: Optimizer, backward: Callable[[], Any]) -> Any:
+    """One synchronous step. On rank 0 `module` holds the parameters, which `optimizer` steps; elsewhere it is unused.
+
+    backward(): leaves the gradients of this worker's part of the batch in `module`, one for each parameter; its result
+    is returned, on the server None.
+    """
+    params, workers = list(module.parameters()), range(1, comm.size)
+    if comm.rank > 0:
+        for p in params:
+            comm.recv(p, 0)
+        module.zero_grad()
+        result = backward()
+        for p in params:
+            comm.send(p.grad, 0)
+        return result
+    for p in params:
+        for worker in workers:
+            comm.send(p, worker)
+    for p in params:
+        p.grad = comm.recv(torch.empty_like(p), 1)
+        for worker in workers[1:]:
+            p.grad += comm.recv(torch.empty_like(p), worker)
+        p.grad /= len(workers)
+    optimizer.step()
+    return None
+
+
+# ------------------------------------------------------------
+# Who may go on: the clock of each worker, and the bound on how far they drift apart.
+#
+# A worker's clock is the number of its steps that a server has added. Stale synchronous parallel (SSP): a worker begins
+# another step only while its clock is at most `bound` ahead of the slowest one's.
+#
+#     bound 1    worker 1  ███ ███ ███ ·····wait····· ███        clock 3, slowest 1: 2 ahead, it waits
+#                worker 2  ██████████████ ██████████████         clock 2: now worker 1 is 1 ahead, and goes on
+#
+# bound 0 is lock-step, None asynchronous. A worker that has ended or died has no clock: nobody waits for it.
+#
+# Between a worker's pull and its push another one adds at most 2·bound + 1 gradients: it was `bound` behind at worst, and
+# ends up `bound` + 1 ahead, having begun its last step `bound` ahead. So a gradient misses at most (n−1)(2·bound + 1)
+# others. Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server",
+# sections 2 and 3.
+
+
+class Clocks:
+    """The clocks of `workers`, 0 at first. `steps[worker]`: of those that train.
+
+    Raises ValueError for a bound below 0.
+    """
+
+    def __init__(self, workers, bound: int | None = None):
+        if bound is not None and bound < 0:
+            raise ValueError(f"workers are at least 0 steps apart: the bound is not {bound}")
+        self.steps, self.bound = dict.fromkeys(workers, 0), bound
+
+    def tick(self, worker: int) -> int:
+        """One more step of `worker` was added. Returns how many."""
+        self.steps[worker] += 1
+        return self.steps[worker]
+
+    def stop(self, worker: int) -> None:
+        """`worker` has ended, or died: it holds nobody up."""
+        self.steps.pop(worker, None)
+
+    def ahead(self, worker: int) -> int:
+        """By how many steps `worker` is before the slowest."""
+        return self.steps[worker] - min(self.steps.values())
+
+    def may_go(self, worker: int) -> bool:
+        """Whether it may begin another step."""
+        return self.bound is None or self.ahead(worker) <= self.bound
+
+
+def most_stale(n: int, bound: int) -> int:
+    """Updates of others that a gradient of one of n workers misses at most, under a bound."""
+    return (n - 1) * (2 * bound + 1)
+
+
+# ------------------------------------------------------------
+# What a step costs with n workers and s servers, N bytes of parameters, on links of α seconds and β seconds a byte.
+#
+# A step takes every worker's gradients into the servers and as many parameters out: n·N/s bytes each way on a server's
+# wire, the bottleneck where there are fewer servers than workers. C: seconds of computing.
+#
+#     synchronous, a step alone           C + 2α + 2n·N/s·β
+#     one step of many                    C + 2α + min(2n, n + 2s − 1)·N/s·β       one server: (n + 1)Nβ
+#     asynchronous, one server            an update every 2α + Nβ, or (C + 3α + 2Nβ)/n where that is longer
+#     ring all-reduce                     C + 2(n−1)α + 2(n−1)/n·Nβ                collectives/ring.py: 2Nβ at most
+#
+# In a run the answers leave one after the other, so workers begin one after the other, and their pushes come in while
+# the last answers go out: wires carry both ways at once. Asynchronous: a server hears a header, then takes the gradients,
+# then hears the next. Exact on links all alike, where s divides n. Sources: Li et al. 2014, section 2.2; Hockney 1994 for
+# links; Patarasuk and Yuan 2009 for the ring.
+
+
+ANSWER_HEADER = 16  # bytes: two numbers
+
+
+def push_header(pieces: int) -> int:
+    """Bytes: two numbers, and one for each piece that the server holds."""
+    return 8 * (2 + pieces)
+
+
+def sync_seconds(
+    n: int,
+    s: int,
+    nbytes: float,
+    alpha: float,
+    beta: float,
+    compute: float = 0.0,
+    pieces: int = 0,
+    alone: bool = False,
+) -> float:
+    """From one synchronous step to the next, in a long run; alone: of a step that all workers begin together.
+
+    pieces: of each server, for the bytes of headers; 0 counts none.
+    Raises ValueError unless 1 ≤ s ≤ n.
+    """
+    _check_ranks(n, s)
+    into, out = _bytes(nbytes / s, pieces)
+    both = n * (into + out) if alone else min(n * (into + out), n * into + (2 * s - 1) * out)
+    return compute + 2 * alpha + both * beta
+
+
+def async_seconds(
+    n: int, nbytes: float, alpha: float, beta: float, compute: float = 0.0, pieces: int = 0
+) -> float:
+    """Between two updates by n like workers, once they take turns at one server. Its own step takes no time here.
+
+    Arguments and errors: as above.
+    """
+    _check_ranks(n, 1)
+    into, out = _bytes(nbytes, pieces)
+    turn = 2 * alpha + into * beta
+    return max(turn, (turn + compute + alpha + out * beta) / n)
+
+
+def wire_bytes(
+    n: int, s: int, nbytes: float, steps: int = 1, pieces: int = 0
+) -> tuple[float, float]:
+    """What passes the wire of each server in `steps` steps of n workers: (bytes in, bytes out). Errors: as above."""
+    _check_ranks(n, s)
+    into, out = _bytes(nbytes / s, pieces)
+    return steps * n * into, steps * n * out
+
+
+def _bytes(part: float, pieces: int) -> tuple[float, float]:
+    """Of a push to one server, and of its answer."""
+    return (part + push_header(pieces), part + ANSWER_HEADER) if pieces else (part, part)
+
+
+def _check_ranks(n: int, s: int) -> None:
+    if not 1 <= s <= n:
+        raise ValueError(
+            f"the formulas are for 1 server or more, and as many workers at least: not {n} for {s}"
+        )
+
+
+# ------------------------------------------------------------
+# Which server holds what: the parameters one after the other, cut evenly, also through the midst of one.
+#
+#     parameters    w1 w1 w1 w1 w1 w1 w1 b1 w2 w2 w2 b2       a flat buffer of N bytes for each dtype
+#     servers       0        │ 1       │ 2        │ 3         N/s each, to one number; a server's parts are its pieces
+#
+# A server's wire carries as many bytes as it holds, for every worker. Whole parameters would be out of balance: one
+# matrix of a small network, or the embedding of a large one, is more than a server's share. An optimizer that treats each
+# number by itself (SGD, Adam and nearly all of torch.optim) does the same to a piece as to the whole. One that looks at
+# rows or norms needs whole=True: whole parameters, balanced by bytes as well as they can be (see zero/layout.py).
+#
+# Source: Li et al. 2014, section 4.3 (ranges of keys). Invariant: all ranks find the same partition.
+
+
+class Piece(NamedTuple):
+    """Elements `first` … `end` − 1 of parameter number `param`, which lie from element `start` on in chunk `chunk`."""
+
+    param: int
+    first: int
+    end: int
+    chunk: int
+    start: int
+
+
+class _Kind(NamedTuple):
+    """The parameters of one dtype, in the order of their buffer: their numbers, (first, end) there of each, and of each
+    server's chunk."""
+
+    params: list[int]
+    places: list[tuple[int, int]]
+    chunks: list[tuple[int, int]]
+
+
+class Partition:
+    """`params` over `servers`. Their values are not kept here. whole: do not cut.
+
+    Raises ValueError for less than one server.
+    """
+
+    def __init__(self, params: Sequence[Tensor], servers: int, whole: bool = False):
+        if servers < 1:
+            raise ValueError(f"parameters are held by at least 1 server, not {servers}")
+        self.params, self.servers = list(params), servers
+        self._owners = best_fit([p.nbytes for p in self.params], [0] * servers) if whole else None
+        self._kinds = [self._kind(dtype) for dtype in dict.fromkeys(p.dtype for p in self.params)]
+        self.pieces = [self._pieces(server) for server in range(servers)]
+
+    def _kind(self, dtype: torch.dtype) -> _Kind:
+        numbers = [i for i, p in enumerate(self.params) if p.dtype == dtype]
+        size = lambda i: self.params[i].numel()
+        if self._owners is None:
+            lengths = uneven(sum(map(size, numbers)), self.servers)
+        else:
+            owners = self._owners
+            numbers.sort(key=lambda i: owners[i])
+            lengths = [
+                sum(size(i) for i in numbers if owners[i] == server)
+                for server in range(self.servers)
+            ]
+        return _Kind(numbers, bounds([size(i) for i in numbers]), bounds(lengths))
+
+    def _pieces(self, server: int) -> list[Piece]:
+        found = []
+        chunks = [kind for kind in self._kinds if len(range(*kind.chunks[server]))]
+        for chunk, kind in enumerate(chunks):
+            begin, stop = kind.chunks[server]
+            for param, (first, end) in zip(kind.params, kind.places, strict=True):
+                low, high = max(first, begin), min(end, stop)
+                if low < high:
+                    found.append(Piece(param, low - first, high - first, chunk, low - begin))
+        return found
+
+    @property
+    def nbytes(self) -> list[int]:
+        """Bytes that each server holds."""
+        sizes = [p.element_size() for p in self.params]
+        return [
+            sum((piece.end - piece.first) * sizes[piece.param] for piece in pieces)
+            for pieces in self.pieces
+        ]
+
+    def flatten(self, tensors: Sequence[Tensor | None]) -> list[Tensor]:
+        """One flat tensor for each dtype, of tensors shaped as the parameters; None: zeros."""
+        filled = [
+            torch.zeros_like(p) if t is None else t.detach()
+            for t, p in zip(tensors, self.params, strict=True)
+        ]
+        return [torch.cat([filled[i].reshape(-1) for i in kind.params]) for kind in self._kinds]
+
+    def spread(self, flats: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+        """The way back, into tensors shaped as the parameters."""
+        for kind, flat in zip(self._kinds, flats, strict=True):
+            for i, (first, end) in zip(kind.params, kind.places, strict=True):
+                tensors[i].detach().copy_(flat[first:end].view(tensors[i].shape))
+
+    def by_server(self, flats: Sequence[Tensor]) -> list[list[Tensor]]:
+        """For each flat tensor the servers' parts of it, as views; some may be empty."""
+        return [
+            [flat[first:end] for first, end in kind.chunks]
+            for kind, flat in zip(self._kinds, flats, strict=True)
+        ]
+
+    def chunks(self, flats: Sequence[Tensor], server: int) -> list[Tensor]:
+        """One server's parts: one for each dtype of which it has any."""
+        parts = [chunks[server] for chunks in self.by_server(flats)]
+        return [part for part in parts if part.numel()]
+
+
+# ------------------------------------------------------------
+# What one server holds: its chunks of the parameters, cut into pieces, and the optimizer that steps them.
+
+
+Factory = Callable[[list[nn.Parameter]], Optimizer]
+
+
+class Shard:
+    """Server number `server`'s part of `partition`, with the values that its parameters have now.
+
+    optimizer(pieces): any of torch.optim. A whole parameter's piece has its shape, others are flat.
+    buffers: a flat tensor for each dtype; they always hold the newest values.  version: number of steps taken.
+    """
+
+    def __init__(self, partition: Partition, server: int, optimizer: Factory):
+        self._places, self._shapes = partition.pieces[server], [p.shape for p in partition.params]
+        self.buffers = [
+            chunk.clone() for chunk in partition.chunks(partition.flatten(partition.params), server)
+        ]
+        self.pieces = [nn.Parameter(view) for view in self.views(self.buffers)]
+        self.optimizer = optimizer(self.pieces) if self.pieces else None
+        self.version = 0
+
+    def _view(self, flats: Sequence[Tensor], piece: Piece) -> Tensor:
+        size, shape = piece.end - piece.first, self._shapes[piece.param]
+        part = flats[piece.chunk][piece.start : piece.start + size]
+        return part.view(shape) if size == shape.numel() else part
+
+    def views(self, flats: Sequence[Tensor]) -> list[Tensor]:
+        """The pieces of tensors that lie as the buffers do."""
+        return [self._view(flats, piece) for piece in self._places]
+
+    def room(self) -> list[Tensor]:
+        """Buffers to receive gradients in."""
+        return [torch.empty_like(buffer) for buffer in self.buffers]
+
+    def step(self, gradients: Sequence[Tensor], there: Sequence[float]) -> None:
+        """One step of the optimizer. gradients: as the buffers.  there: 0 for a piece that has none."""
+        for piece, gradient, has in zip(self.pieces, self.views(gradients), there, strict=True):
+            piece.grad = gradient if has else None
+        if self.optimizer is not None:
+            self.optimizer.step()
+        for piece, view in zip(self.pieces, self.views(self.buffers), strict=True):
+            piece.grad = None
+            # an optimizer may move them to a buffer of its own
+            if piece.data_ptr() != view.data_ptr():
+                view.copy_(piece.detach())
+        self.version += 1
+
+
+# ------------------------------------------------------------
+# A worker's side: push gradients, pull parameters.
+#
+#     push    header, gradients ──►  each server its part                  header: whether it is the last, weight, and for
+#     pull    header, parameters ◄── from each, when it lets us go on      each piece, whether it has a gradient
+#
+# A push is answered by parameters; the room for them is there at once, and `pull` waits for them. The first server of
+# worker w is number w mod s, the next one follows: so workers in step do not queue for one server while others idle.
+# Gradients go to a server as soon as it has taken their header; a push returns when they have left.
+#
+# Two flat buffers of N bytes beside parameters and gradients. Source: Li et al. 2014, section 3.2.
+
+
+SERVER = 0  # its rank on its own channel; worker w is rank w + 1 there
+
+
+def header(comm: Comm, numbers) -> Tensor:
+    """float64 numbers that a program reads: on the CPU where the device has no values."""
+    return torch.tensor(
+        numbers, dtype=torch.float64, device="cpu" if comm.device.type == "meta" else comm.device
+    )
+
+
+def dead_server(server: int, servers: int, lost: PeerLost) -> PeerLost:
+    """What ends the run: a server is gone, whose rank in the whole Comm is its number."""
+    what = f"it was parameter server {server} of {servers}, and its part of the parameters went with it"
+    return PeerLost(server, f"{what} ({lost.why})")
+
+
+class Channel(NamedTuple):
+    """One server and all workers, twice: one Comm for each direction."""
+
+    pushes: Comm
+    answers: Comm
+
+    @staticmethod
+    def of(comm: Comm, server: int, servers: int) -> Channel | None:
+        """That of a server, made on all ranks at the same time; None on other servers. No message."""
+        ranks = (server, *range(servers, comm.size))
+        both = [comm.split([0 if r in ranks else None for r in range(comm.size)]) for _ in range(2)]
+        return None if None in both else Channel(*both)
+
+
+class _Answer(NamedTuple):
+    """What a server will say: its header (the number of a lost rank or −1, its updates so far), then parameters."""
+
+    header: Tensor
+    heard: Work
+    parameters: Work
+
+
+class Worker:
+    """Worker number `index`. channels[s]: those of server s.
+
+    versions[s]: number of updates in the parameters last pulled from server s.
+    """
+
+    def __init__(self, partition: Partition, channels: list[Channel], index: int):
+        self.partition = partition
+        self.channels = channels
+        self.index = index
+        self.versions = [0] * len(channels)
+        self._answers: dict[int, _Answer] = {}
+        self._room = partition.flatten(partition.params)
+
+    @property
+    def _order(self) -> list[int]:
+        """The servers, each worker beginning with another one."""
+        servers = len(self.channels)
+        return [(self.index + k) % servers for k in range(servers)]
+
+    @torch.no_grad()
+    def push(self, weight: float | None = None, last: bool = False) -> None:
+        """Send the gradients of the parameters; one that has none counts as zeros.
+
+        weight: number of samples behind them, where workers differ.  last: nothing comes after it, and its answer are
+        the final parameters.
+        Raises PeerLost naming a server that is dead, ValueError if the last push's answer has not been pulled.
+        """
+        if self._answers:
+            raise ValueError(
+                f"worker {self.index} pushes before it has pulled {len(self._answers)} servers' answers"
+            )
+        params = self.partition.params
+        flats = self.partition.flatten([p.grad for p in params])
+        for flat in flats if weight is not None else ():
+            if weight:
+                flat.mul_(weight)
+            else:
+                flat.zero_()  # the mean loss of no samples is nan
+        for server in self._order:
+            channel = self.channels[server]
+            there = [
+                params[piece.param].grad is not None for piece in self.partition.pieces[server]
+            ]
+            said = header(channel.pushes, [last, 1 if weight is None else weight, *there])
+            parts = self.partition.chunks(flats, server)
+            self._answers[server] = self._ask(channel.answers, server)
+            leaving = channel.pushes.batch(
+                [Send(said, SERVER, "push"), *(Send(g, SERVER, "gradients") for g in parts)]
+            )
+            try:
+                leaving.wait()
+            except PeerLost as lost:
+                raise dead_server(server, len(self.channels), lost) from lost
+
+    def _ask(self, answers: Comm, server: int) -> _Answer:
+        """Make room for a server's answer."""
+        said, room = header(answers, [0, 0]), self.partition.chunks(self._room, server)
+        return _Answer(
+            said,
+            answers.irecv(said, SERVER, "answer"),
+            answers.batch([Recv(part, SERVER, "parameters") for part in room]),
+        )
+
+    def pull(self) -> None:
+        """Wait for the answers to the last push, and put the parameters into the model. Without a push: nothing.
+
+        Raises PeerLost naming a server that is dead, or the worker whose death ends a synchronous run.
+        """
+        refused = None
+        for server in [server for server in self._order if server in self._answers]:
+            answer = self._answers[server]
+            try:
+                answer.heard.wait()
+                lost, version = map(int, answer.header.tolist())
+                if lost < 0:
+                    answer.parameters.wait()
+                    self.versions[server] = version
+                else:
+                    refused = PeerLost(
+                        lost, f"it is dead, and server {server} cannot go on without it"
+                    )
+            except PeerLost as lost:
+                raise dead_server(server, len(self.channels), lost) from lost
+        if refused is not None:
+            raise refused
+        if self._answers:
+            self.partition.spread(self._room, self.partition.params)
+        self._answers = {}
+
+
+# ------------------------------------------------------------
+# A server's side: hear pushes, step, answer. Two loops, synchronous and not; see `parameter_server` for the rules.
+#
+#     synchronous     a batch of named receives, one push of each worker     add in rank order, one step, answer all
+#     asynchronous    a wildcard receive, a push of whoever is first         one step, answer those who may go on
+#
+# A worker's last push is answered by `close`, when all have ended and the servers have exchanged their parts.
+#
+# Seconds: see `cost`. Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012, "Large Scale Distributed Deep
+# Networks", section 4.1; Ho et al. 2013 for the bound.
+
+
+class Update(NamedTuple):
+    """One push, added at `time` (seconds, of the Comm's clock): step number `step` of the worker of that rank.
+
+    staleness: updates of this server between the parameters that its gradient was computed with and those it was added
+    to.  ahead: by how many steps the worker was then before the slowest.
+    """
+
+    time: float
+    rank: int
+    step: int
+    staleness: int
+    ahead: int
+
+
+class _Push(NamedTuple):
+    last: bool
+    weight: float
+    there: list[float]
+    gradients: list[Tensor]
+
+
+class Server:
+    """Server number `number`, which holds `shard`. channel: its own.  first: rank of worker 0 in the
+    whole Comm.  clocks: of the workers that train.
+
+    updates: every push that was added.  lost: {rank: why} of dead workers.
+    """
+
+    def __init__(self, shard: Shard, channel: Channel, clocks: Clocks, first: int, number: int):
+        self.shard = shard
+        self.channel = channel
+        self.clocks = clocks
+        self.first = first
+        self.number = number
+        self.workers = channel.pushes.size - 1
+        self.updates: list[Update] = []
+        self.lost: dict[int, str] = {}
+        self._has = [0] * self.workers  # which version of the parameters
+        self._waiting: list[int] = []  # those who have pushed and want to go on
+        self._ended: list[int] = []
+        self._sending: dict[int, Work] = {}
+
+    def run(self, synchronous: bool) -> None:
+        """Until every worker has sent its last push, or died.
+
+        Raises PeerLost for a dead worker and ValueError for one that ends before another, where synchronous.
+        """
+        while self.clocks.steps:
+            if synchronous:
+                self._round()
+            else:
+                self._turn()
+
+    def _round(self) -> None:
+        """A synchronous step: the mean of all workers' gradients, added in rank order; all are answered."""
+        rooms = [(self._header(), self.shard.room()) for _ in range(self.workers)]
+        receives = [
+            op
+            for worker, (said, gradients) in enumerate(rooms)
+            for op in (Recv(said, worker + 1, "push"), *_into(gradients, worker))
+        ]
+        try:
+            self.channel.pushes.batch(receives).wait()
+        except PeerLost as lost:
+            raise self._broken(lost) from lost
+        self._settle()  # who pushes has the last answer
+        pushes, version = [_read(said, gradients) for said, gradients in rooms], self.shard.version
+        self.shard.step(
+            _mean(pushes),
+            [max(there) for there in zip(*(push.there for push in pushes), strict=True)],
+        )
+        for worker, push in enumerate(pushes):
+            self._note(worker, version, push.last)
+        if self._ended and self._waiting:
+            raise ValueError(
+                f"worker {self._ended[0]} ends after {self.shard.version} steps, worker "
+                f"{self._waiting[0]} goes on: synchronous workers take equally many"
+            )
+        # servers begin apart
+        for worker in sorted(self._waiting, key=lambda w: (w - self.number) % self.workers):
+            self._answer(worker, self.shard.buffers)
+
+    def _turn(self) -> None:
+        """An asynchronous step: one push, whoever's is first; then those who may go on are answered."""
+        said, gradients = self._header(), self.shard.room()
+        try:
+            heard = self.channel.pushes.irecv(said, ANY, "push")
+            heard.wait()
+            worker = heard.source - 1
+            self.channel.pushes.batch(_into(gradients, worker)).wait()
+        except PeerLost as lost:
+            self._forget(lost.rank - 1, lost.why)
+        else:
+            push, version = _read(said, gradients), self.shard.version
+            self.shard.step(push.gradients, push.there)
+            self._note(worker, version, push.last)
+        for worker in [worker for worker in self._waiting if self.clocks.may_go(worker)]:
+            # the next step waits for no answer
+            self._answer(worker, [buffer.clone() for buffer in self.shard.buffers])
+
+    def close(self) -> None:
+        """Answer the last pushes with what the buffers hold."""
+        for worker in list(self._ended):
+            self._answer(worker, self.shard.buffers)
+        self._settle()
+
+    def refuse(self, rank: int) -> None:
+        """Tell the workers that wait that it cannot go on without `rank`."""
+        answers = self.channel.answers
+        for worker in [*self._waiting, *self._ended]:
+            with suppress(PeerLost):
+                answers.send(header(answers, [rank, self.shard.version]), worker + 1, "answer")
+
+    def _header(self) -> Tensor:
+        return header(self.channel.pushes, [0] * (2 + len(self.shard.pieces)))
+
+    def _note(self, worker: int, version: int, last: bool) -> None:
+        """A push of `worker` has been added to that version."""
+        ahead = self.clocks.ahead(worker)
+        self.updates.append(
+            Update(
+                self.channel.pushes.now(),
+                self.first + worker,
+                self.clocks.tick(worker),
+                version - self._has[worker],
+                ahead,
+            )
+        )
+        (self._ended if last else self._waiting).append(worker)
+        if last:
+            self.clocks.stop(worker)
+
+    def _answer(self, worker: int, buffers: list[Tensor]) -> None:
+        """Send the parameters. They must stay as they are until it is done."""
+        self._settle(worker)
+        self._drop(worker)
+        self._has[worker] = self.shard.version
+        said = header(self.channel.answers, [-1, self.shard.version])
+        sends = [
+            Send(said, worker + 1, "answer"),
+            *(Send(x, worker + 1, "parameters") for x in buffers),
+        ]
+        self._sending[worker] = self.channel.answers.batch(sends)
+
+    def _drop(self, worker: int) -> None:
+        """It waits no longer."""
+        for waiting in (self._waiting, self._ended):
+            if worker in waiting:
+                waiting.remove(worker)
+
+    def _settle(self, *workers: int) -> None:
+        """Wait until the last answers to these (all) workers have left."""
+        for worker in workers or list(self._sending):
+            try:
+                if worker in self._sending:
+                    self._sending.pop(worker).wait()
+            except PeerLost as lost:
+                self._forget(worker, lost.why)
+
+    def _forget(self, worker: int, why: str) -> None:
+        """Go on without a dead worker: what it has pushed stays, its clock holds nobody up."""
+        self.lost.setdefault(self.first + worker, why)
+        self.clocks.stop(worker)
+        self._drop(worker)
+        self._settle(worker)
+
+    def _broken(self, lost: PeerLost) -> PeerLost:
+        """A synchronous step waits for all, and one is dead: the others, whose push has come, are told."""
+        worker = lost.rank - 1
+        self._waiting = [other for other in range(self.workers) if other != worker]
+        self.refuse(self.first + worker)
+        return PeerLost(
+            self.first + worker,
+            f"it was worker {worker} of {self.workers}, and a synchronous step waits "
+            f"for every worker ({lost.why})",
+        )
+
+
+def _into(gradients: list[Tensor], worker: int) -> list[Recv]:
+    return [Recv(gradient, worker + 1, "gradients") for gradient in gradients]
+
+
+def _read(said: Tensor, gradients: list[Tensor]) -> _Push:
+    last, weight, *there = said.tolist()
+    return _Push(bool(last), weight, there, gradients)
+
+
+def _mean(pushes: list[_Push]) -> list[Tensor]:
+    """(g1 + g2 + … + gn)/Σw of gradients that come multiplied with their weights w, in the memory of the first."""
+    total, weight = pushes[0].gradients, sum(push.weight for push in pushes)
+    if not weight > 0:
+        raise ValueError(
+            f"the weights of {len(pushes)} workers add up to {weight}: nobody has any samples"
+        )
+    for push in pushes[1:]:
+        for sum_, gradient in zip(total, push.gradients, strict=True):
+            sum_.add_(gradient)
+    return [sum_.div_(weight) for sum_ in total]
+
+
+# ------------------------------------------------------------
+# The parameter server: some ranks hold the parameters and step them, the others compute gradients.
+#
+#     ranks 0 … s−1      servers, N/s bytes of the parameters each, with their optimizer      see `partition`, `serving`
+#     ranks s … s+n−1    workers 0 … n−1: pull, forward, backward, push                       see `worker`
+#
+#     mode      a push is              a worker goes on                        gradients are
+#     "sync"    averaged with all n    when all n have pushed                  of the newest parameters
+#     "async"   a step of its own      at once                                 stale by any number of updates
+#     "ssp"     a step of its own      unless it is `bound` ahead of the last  stale by (n−1)(2·bound + 1) at most
+#
+# Synchronous: the same bits as one rank that adds the n gradients in rank order, and divides. A slow worker stops all in
+# "sync", nobody in "async", and in "ssp" those who run ahead of it. A worker may die (runners' on_failure="continue"):
+# that ends "sync", by PeerLost; the others go on, in "ssp" without its clock. A dead server ends any run, by PeerLost.
+# Sources: Li et al. 2014; Dean et al. 2012, section 4.1; Ho et al. 2013. Cost: see `cost`.
+
+
+class Report(NamedTuple):
+    """What a rank has of a run.
+
+    values: what `step` returned of each batch, on a worker.  updates: every push that was added, in order, on a server.
+    lost: {rank: why} of the workers that died, on a server.
+    """
+
+    values: list
+    updates: list[Update]
+    lost: dict[int, str]
+
+
+class ParameterServer:
+    """`module`'s trained parameters on `servers` servers, for the workers among the ranks of `comm`.
+
+        server = ParameterServer(model, comm, lambda p: torch.optim.SGD(p, lr=0.1), mode="ssp", bound=2)
+
+        def step(batch):                            # on a worker: leaves gradients in the model
+            x, y = batch
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            return comm.now(), loss.item()
+
+        report = server.train(batches, step)        # on all ranks; a server does not look at them
+
+    optimizer(pieces): any of torch.optim, over a list of nn.Parameter; on servers.  mode, bound: see above.
+    whole: do not cut parameters (an optimizer that looks at rows or norms); servers then hold what fits best.
+    worker: this rank's number among the `workers`, None on a server.  server: its number, None on a worker.
+    weight: where workers' batches differ in size `step` sets it, on all of them, for a weighted mean ("sync" only).
+    All ranks start with rank 0's parameters and buffers; buffers then are each worker's own.
+    Over gloo no rank is told of another's death: a server that waits for a dead worker ends by its timeout.
+    Raises ValueError if there is no server or no worker, over NCCL, for a bound that the mode lacks or does not have,
+    and for a module on another device than the Comm's.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: Comm,
+        optimizer: Factory,
+        servers: int = 1,
+        mode: str = "sync",
+        bound: int | None = None,
+        whole: bool = False,
+    ):
+        _check_servers(module, comm, servers, mode, bound)
+        self.module = module
+        self.comm = comm
+        self.servers = servers
+        self.workers = comm.size - servers
+        self.mode = mode
+        self.server = comm.rank if comm.rank < servers else None
+        self.worker = None if comm.rank < servers else comm.rank - servers
+        self.weight: float | None = None
+        broadcast_(comm, [*module.parameters(), *module.buffers()])
+        self.params = [p for p in module.parameters() if p.requires_grad]
+        self.partition = Partition(self.params, servers, whole)
+        channels = [Channel.of(comm, one, servers) for one in range(servers)]
+        self._among = comm.split([0 if r < servers else None for r in range(comm.size)])
+        if self.server is None:
+            self._worker = Worker(self.partition, channels, self.worker)
+        else:
+            self.shard = Shard(self.partition, self.server, optimizer)
+            clocks = Clocks(range(self.workers), bound)
+            self._server = Server(self.shard, channels[self.server], clocks, servers, self.server)
+
+    def train(self, batches: Iterable, step: Callable[[Any], Any]) -> Report:
+        """Serve, or work: `step(batch)` for each of this worker's `batches`, with a pull before and a push after it.
+
+        Returns when all workers have ended, with the final parameters in `module` on every rank. One call for each
+        ParameterServer; a batch is asked for before the step on the one before it.
+        Raises PeerLost and ValueError as above; ValueError for a worker without a batch, and for synchronous workers
+        with unequally many.
+        """
+        if self.server is not None:
+            self._serve()
+            return Report([], self._server.updates, self._server.lost)
+        values = []
+        for batch, last in with_last(batches):
+            self._worker.pull()
+            self.module.zero_grad()
+            values.append(step(batch))
+            if self.weight is not None and self.mode != "sync":
+                raise ValueError(
+                    f"a weight of {self.weight} has no meaning in mode {self.mode!r}: nothing is averaged"
+                )
+            self._worker.push(self.weight, last)
+        if not values:
+            raise ValueError(
+                f"worker {self.worker} of {self.workers} has 0 batches: it needs at least 1"
+            )
+        self._worker.pull()
+        return Report(values, [], {})
+
+    def _serve(self) -> None:
+        self._server.run(self.mode == "sync")
+        flats = self.partition.flatten(self.params)
+        for mine, buffer in zip(
+            self.partition.chunks(flats, self.server), self.shard.buffers, strict=True
+        ):
+            mine.copy_(buffer)
+        try:
+            for chunks in self.partition.by_server(flats):
+                all_gather_(self._among, chunks)
+        except PeerLost as lost:
+            self._server.refuse(lost.rank)
+            raise dead_server(lost.rank, self.servers, lost) from lost
+        self.partition.spread(flats, self.params)
+        self._server.close()
+
+
+def with_last(batches: Iterable) -> Iterator[tuple[Any, bool]]:
+    """Each batch, and whether it is the last one."""
+    rest = iter(batches)
+    for batch in rest:
+        for following in rest:
+            yield batch, False
+            batch = following
+        yield batch, True
+
+
+def _check_servers(
+    module: nn.Module, comm: Comm, servers: int, mode: str, bound: int | None
+) -> None:
+    if not 1 <= servers < comm.size:
+        raise ValueError(
+            f"{servers} servers among {comm.size} ranks: at least 1 is a server and 1 a worker"
+        )
+    if not comm.any_source:
+        raise ValueError(
+            "a server receives from whichever worker is first, which NCCL cannot: run it over gloo, with "
+            'from_env("gloo") and the module on the CPU, or --backend gloo'
+        )
+    if mode not in ("sync", "async", "ssp"):
+        raise ValueError(f'mode is "sync", "async" or "ssp", not {mode!r}')
+    if (bound is None) is (mode == "ssp"):
+        raise ValueError(
+            f'a bound belongs to mode="ssp", which needs one: mode is {mode!r} and bound {bound}'
+        )
+    for name, p in module.named_parameters():
+        if p.device.type != comm.device.type:
+            raise ValueError(
+                f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module"
+            )

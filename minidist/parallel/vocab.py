@@ -1,0 +1,293 @@
+"""A vocabulary split over ranks: the embedding, the projection tied to it, and the loss on split logits."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..collectives import all_gather
+from ..comm.base import Comm, describe
+from ..cut import Cut, join
+from ..split import bounds, uneven
+from .tensor import copy_to, gather_from, parameter, reduce_from
+
+# ------------------------------------------------------------
+# Token numbers that come from a caller: whole, and of the vocabulary.
+
+
+def check_tokens(tokens: Tensor, vocab: int, what: str, ignored: int | None = None) -> None:
+    """ValueError unless `tokens` are whole numbers 0 … vocab−1, or `ignored`. Without values (meta) nothing is read."""
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise ValueError(
+            f"a {what} is the number of a token, a whole one, and these are {describe(tokens)}"
+        )
+    if tokens.is_meta:
+        return
+    outside = (tokens < 0) | (tokens >= vocab)
+    if ignored is not None:
+        outside &= tokens != ignored
+    if outside.any():
+        raise ValueError(
+            f"{what} {tokens[outside][0].item()} is no token of a vocabulary of {vocab}: 0 to {vocab - 1}"
+        )
+
+
+# ------------------------------------------------------------
+# An embedding whose V rows lie on n ranks, and the projection to the vocabulary that is tied to it.
+#
+# A rank looks up the tokens whose rows it holds and gives zeros for the others: the sum over the ranks is the
+# embedding, exactly, since all but one term of it are zero.
+#
+#     forward    look up, mask, all-reduce (…, H)            2(n−1)/n·tokens·H numbers by a ring; backward: nothing
+#     project    x · own rowsᵀ → (…, V/n), no message        backward: all-reduce of dx, as many numbers
+#
+# So a rank holds V/n·H numbers, and as many gradients. The logits stay split: `vocab_cross_entropy` takes them so.
+# Source: Shoeybi et al. 2019, "Megatron-LM", section 3. Invariant: put together in rank order, the rows
+# are those of one rank, at the start and after every step.
+
+
+class VocabEmbedding(nn.Module):
+    """`nn.Embedding(vocab, hidden)` split by rows: token numbers (…) to (…, H), the same on every rank.
+
+    weight: this rank's rows, (V_r, H), V_r = `uneven(vocab, n)[rank]`, which n need not divide and which may be 0.
+    seed, name: of the initial value; as they stand, the rows are those of `models.gpt`'s token embedding. To begin
+    with, every rank draws all V rows, a block at a time, and keeps its own.
+    dtype, device: as for nn.Embedding; the Comm's device.
+
+    The gradient of an output that is the same on all ranks, and used alike by them, is the serial one.
+    Raises ValueError for fewer than 1 row or column, and in `forward` for what is no token.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        hidden: int,
+        comm: Comm,
+        seed: int = 0,
+        name: str = "tokens",
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+    ):
+        super().__init__()
+        if vocab < 1 or hidden < 1:
+            raise ValueError(
+                f"an embedding has at least 1 row and 1 column, not {vocab} and {hidden}"
+            )
+        self.vocab = vocab
+        self.hidden = hidden
+        self.comm = comm
+        cut = Cut(0, uneven(vocab, comm.size))
+        self.first, self.end = bounds(cut.sizes)[comm.rank]
+        self.weight = parameter(
+            (vocab, hidden), cut, comm, seed, join(name, "weight"), dtype, device
+        )
+        self.cuts = {"weight": cut}
+
+    def forward(self, tokens: Tensor) -> Tensor:  # (…) → (…, H)
+        check_tokens(tokens, self.vocab, "token")
+        return reduce_from(self._own(tokens), self.comm)
+
+    def _own(self, tokens: Tensor) -> Tensor:
+        """The rows that this rank holds, and zeros for the rest."""
+        if self.first == self.end:  # the sum of no rows: zeros with a gradient, of no rows
+            return self.weight.sum(0).expand(*tokens.shape, self.hidden)
+        elsewhere = (tokens < self.first) | (tokens >= self.end)
+        rows = F.embedding((tokens - self.first).masked_fill(elsewhere, 0), self.weight)
+        return rows.masked_fill(elsewhere[..., None], 0)  # not ·0, which keeps nan and inf of row 0
+
+    def project(self, x: Tensor) -> Tensor:
+        """This rank's part of the logits, x · weightᵀ: (…, H) → (…, V_r). `x` is the same on all ranks."""
+        return F.linear(copy_to(x, self.comm), self.weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.vocab}, {self.hidden}, {len(self.weight)} rows from {self.first} on rank {self.comm.rank}"
+
+
+# ------------------------------------------------------------
+# Cross-entropy of logits that lie split over the vocabulary, without ever putting them together.
+#
+# loss = log Σ exp(x_c) − x_t. Of a token, a rank's part of the logits x matters only through three numbers:
+# its largest logit m_i, s_i = Σ exp(x_c − m_i), and x_t, which is 0 where the target t is another rank's.
+#
+#     m = max m_i    s = Σ s_i·exp(m_i − m)    loss = log s − (x_t − m)
+#     dx_c = (exp(x_c − m)/s − [c = t])·dloss                 backward has all of it: no message
+#
+# Megatron-LM takes three all-reduces. Here the numbers travel together, in one all-gather, and every rank merges
+# them: (n−1)α + (n−1)·12·tokens·β by a ring in fp32; with label smoothing, which wants Σ x_c, 16 for 12. V does not
+# occur. Two all-reduces, of m, then of s and x_t: 4(n−1) messages, 24(n−1)/n bytes a token. All logits: 4V(n−1)/n.
+# Sources: Shoeybi et al. 2019, "Megatron-LM", section 3; merging: Milakov and Gimelshein 2018, "Online normalizer
+# calculation for softmax", section 3.1. Invariant: the loss is the same on all ranks, bit for bit.
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+CACHED, LARGE = 1 << 17, 1 << 23
+"""Logits that are worked on together, in float32 at least: on a CPU what fits in its cache, elsewhere few launches."""
+
+
+def vocab_cross_entropy(
+    logits_part: Tensor,
+    targets: Tensor,
+    comm: Comm,
+    vocab: int,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Tensor:
+    """`F.cross_entropy` of the whole logits, where each rank holds its part: the same loss on every rank.
+
+    logits_part: (…, V_r), V_r = `uneven(vocab, n)[rank]`; the vocabulary is the last dimension.
+    targets: (…), whole numbers 0 … vocab−1 or `ignore_index`, the same on every rank.
+    reduction: "mean" over the tokens that are not ignored (nan if all are), "sum", or "none": (…).
+    label_smoothing: as in `F.cross_entropy`, between 0 and 1.
+
+    Logits of any floating type; sums and the loss are in float32 at least. Backward sends nothing and gives
+    d loss/d logits_part in the logits' type. It keeps the logits, and two numbers a token.
+    Raises ValueError for parts of another size, other shapes, targets that are no token, other options.
+    """
+    _check(logits_part, targets, comm, vocab, reduction, label_smoothing, ignore_index)
+    part = logits_part.reshape(targets.numel(), logits_part.shape[-1])
+    flat = targets.reshape(-1).long()
+    counted = flat != ignore_index
+    losses = _Split.apply(part, flat, counted, comm, uneven(vocab, comm.size), label_smoothing)
+    return _reduced(losses.view(targets.shape), counted, reduction)
+
+
+def gathered_cross_entropy(
+    logits_part: Tensor,
+    targets: Tensor,
+    comm: Comm,
+    vocab: int,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Tensor:
+    """The naive way, same arguments: every rank gathers all logits, (tokens, V) of them, and computes the same loss.
+
+    A ring sends (V − V_next)·bytes of a logit for a token from every rank, about (n−1)/n·V. Backward sends nothing.
+    """
+    _check(logits_part, targets, comm, vocab, reduction, label_smoothing, ignore_index)
+    whole = gather_from(logits_part, comm, -1, uneven(vocab, comm.size)).reshape(-1, vocab)
+    exact = whole.to(torch.promote_types(whole.dtype, torch.float32))
+    loss = F.cross_entropy(
+        exact,
+        targets.reshape(-1).long(),
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
+    )
+    return loss.view(targets.shape) if reduction == "none" else loss
+
+
+def _check(
+    part: Tensor,
+    targets: Tensor,
+    comm: Comm,
+    vocab: int,
+    reduction: str,
+    smoothing: float,
+    ignore_index: int,
+) -> None:
+    own = uneven(vocab, comm.size)[comm.rank]
+    if part.dim() < 1 or part.shape[-1] != own:
+        raise ValueError(
+            f"rank {comm.rank} of {comm.size} holds {own} of {vocab} logits a token, "
+            f"and its part is {describe(part)}"
+        )
+    if part.shape[:-1] != targets.shape or not part.is_floating_point():
+        raise ValueError(
+            f"logits (…, V/n) belong to targets (…): these are {describe(part)} and {describe(targets)}"
+        )
+    if reduction not in REDUCTIONS:
+        raise ValueError(
+            f"reduction is one of {', '.join(map(repr, REDUCTIONS))}, not {reduction!r}"
+        )
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"label_smoothing is between 0 and 1, not {smoothing}")
+    check_tokens(targets, vocab, "target", ignore_index)
+
+
+def _reduced(losses: Tensor, counted: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    return losses.sum() / counted.sum() if reduction == "mean" else losses.sum()
+
+
+class _Split(torch.autograd.Function):
+    """Losses (tokens,) of parts (tokens, V_r); all that crosses ranks is one all-gather in forward."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        part: Tensor,
+        targets: Tensor,
+        counted: Tensor,
+        comm: Comm,
+        sizes: list[int],
+        smoothing: float,
+    ):
+        first, end = bounds(sizes)[comm.rank]
+        here = (targets >= first) & (targets < end)
+        place = (targets - first).where(here, 0)[:, None]
+        # (n, 3 or 4, tokens)
+        every = all_gather(comm, _numbers(part, place, here, smoothing > 0)[None])
+        hits, peaks, totals, *sums = every.unbind(1)  # each (n, tokens)
+        peak = peaks.amax(0)
+        total = (totals * (peaks - peak).exp()).sum(0)
+        losses = total.log() - (hits.sum(0) - peak)
+        if smoothing:
+            rows = peak.new_tensor(sizes)[:, None]
+            mean = (sums[0] + rows * (peaks - peak)).sum(0) / sum(sizes)  # of x_c − m
+            losses = (1 - smoothing) * losses + smoothing * (total.log() - mean)
+        ctx.save_for_backward(part, place, here, counted, peak, total)
+        ctx.smoothing, ctx.vocab = smoothing, sum(sizes)
+        return losses.masked_fill_(~counted, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dloss: Tensor):
+        part, place, here, counted, peak, total = ctx.saved_tensors
+        dloss = dloss.masked_fill(~counted, 0)
+        less = dloss * (ctx.smoothing / ctx.vocab)  # of every logit's gradient
+        hit = dloss.masked_fill(~here, 0) * (ctx.smoothing - 1)  # what the target's has more
+        grad = torch.empty_like(part)
+        for out, x, at, *columns in _blocks(grad, part, place, peak, dloss / total, less, hit):
+            m, scale, even, more = (column[:, None] for column in columns)
+            own = torch.sub(x, m, out=out if out.dtype == m.dtype else None).exp_().mul_(scale)
+            if ctx.smoothing:
+                own -= even
+            if part.shape[1]:
+                own.scatter_add_(1, at, more)
+            out.copy_(own)  # into itself where the logits are as exact as the sums
+        return grad, None, None, None, None, None
+
+
+def _blocks(*tensors: Tensor):
+    """The tensors, cut alike into blocks of tokens: no copy of all logits in float32 is ever made."""
+    part = tensors[0]
+    tokens = max(1, (CACHED if part.device.type == "cpu" else LARGE) // max(1, part.shape[1]))
+    return zip(*(x.split(tokens) for x in tensors), strict=True)
+
+
+def _numbers(part: Tensor, place: Tensor, here: Tensor, spread: bool) -> Tensor:
+    """What the others need of this part: its x_t, m_i, s_i, and Σ (x_c − m_i) if `spread`. (3 or 4, tokens).
+
+    No logits, or none but −inf, have a peak that is finite, so that exp(−inf − peak) is 0 and not nan.
+    """
+    exact = torch.promote_types(part.dtype, torch.float32)
+    tokens, width = part.shape
+    lowest = torch.finfo(exact).min
+    if not width:
+        return part.new_tensor([0, lowest, *[0] * (1 + spread)], dtype=exact)[:, None].expand(
+            -1, tokens
+        )
+    found = []
+    for (x,) in _blocks(part):
+        peak = x.amax(1).to(exact).clamp_min(lowest)
+        shifted = x - peak[:, None]
+        sums = [shifted.sum(1)] if spread else []
+        found.append(torch.stack([peak, shifted.exp_().sum(1), *sums]))
+    hit = part.gather(1, place)[:, 0].to(exact).masked_fill(~here, 0)
+    return torch.cat([hit[None], torch.cat(found, 1)])

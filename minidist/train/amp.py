@@ -1,0 +1,834 @@
+"""Mixed precision: half the bytes, twice the FLOP/s and more, and the same loss.
+
+LossScaler            gradients that fp16 can hold, and steps that are skipped where it could not
+Masters               parameters in half, stepped in fp32
+autocast              each operator in the dtype that its list says: WHITE, BLACK, GRAY
+prepare               the four levels O0 to O3 in one call
+exponents, lost       what fp16 does to gradients and to updates, counted
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterable
+from functools import cache as remember
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from ..collectives import all_reduce_
+from ..comm.base import Comm
+from ..decide import decide
+
+# ------------------------------------------------------------
+# Which operators run in half precision: white, black and gray lists, as apex named them.
+#
+#     white   products of matrices, convolutions, attention: nearly all FLOPs are here, hardware has them in half and
+#             sums them up in fp32, and their results stay near their inputs in size. Inputs are cast to half.
+#     black   what leaves the range (exp, pow, 1/x), what adds up many terms (sums, norms, softmax, losses), and what
+#             cancels (log near 1). Inputs are cast to fp32, and so is the result.
+#     gray    takes several tensors and is as exact as its inputs: all are cast to the widest dtype among them.
+#
+# Any other operator runs in whatever its inputs are: ReLU, dropout, a reshape do as well in half as in fp32, and
+# a + b of fp16 and fp32 is fp32 by PyTorch's own rule. Batch norm is among these: its kernels take half and add up in
+# fp32. Left out on purpose: in-place operators and `out=`, whose result has its dtype already; float64, and integers.
+#
+# An operator is listed by its name, so that x @ y, x.matmul(y), torch.matmul(x, y) and torch.ops.aten.matmul are one.
+# Source: Micikevicius et al. 2018, section 3.3; PyTorch, "Automatic Mixed Precision package", its lists for CUDA, with
+# square, mean, var, std, logsumexp and binary_cross_entropy (there an error) added to the black ones.
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+WHITE = _words("""
+    matmul mm bmm mv addmm addmv addr addbmm baddbmm chain_matmul multi_dot einsum linear prelu
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+    lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+""")
+
+BLACK = _words("""
+    exp expm1 log log10 log2 log1p pow rpow square reciprocal rdiv rsqrt acos asin cosh sinh tan erfinv softplus
+    sum mean var std prod cumsum cumprod logsumexp norm vector_norm matrix_norm dist cdist pdist renorm normalize
+    softmax softmin log_softmax layer_norm group_norm rms_norm cosine_similarity
+    cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss
+    huber_loss kl_div poisson_nll_loss gaussian_nll_loss cosine_embedding_loss hinge_embedding_loss
+    margin_ranking_loss multilabel_margin_loss multi_margin_loss soft_margin_loss multilabel_soft_margin_loss
+    triplet_margin_loss ctc_loss
+""")
+
+GRAY = _words("""
+    cat concat stack dot vdot cross tensordot bilinear addcdiv addcmul atan2 grid_sample index_put scatter_add
+""")
+
+FAMILIES = ("linalg_", "special_")  # torch.linalg.norm calls itself linalg_norm
+
+
+def name_of(function: str | Callable) -> str:
+    """The name by which a function of torch, a method, an operator or a custom operator is listed.
+
+    `x ** y`: "pow", `torch.linalg.norm`: "norm", `torch.ops.mine.scan.default`: "scan"; in-place ones keep their
+    underscore, "add_". A string is its own name.
+    """
+    name = (function if isinstance(function, str) else getattr(function, "__name__", "")).partition(
+        "."
+    )[0]
+    if name.startswith("__") and name.endswith("__"):
+        name = name[2:-2]
+    for family in FAMILIES:
+        name = name.removeprefix(family)
+    return name
+
+
+def names(functions: Iterable[str | Callable]) -> frozenset[str]:
+    """The names of a list that may hold functions and names."""
+    return frozenset(map(name_of, functions))
+
+
+# ------------------------------------------------------------
+# Mixed precision without a change of the model: each operator's inputs are cast, as its list says.
+#
+#     with autocast(torch.float16):
+#         loss = F.cross_entropy(model(x), y)      # linear: fp16.  cross_entropy: fp32
+#     scaler.scale(loss).backward()                # every gradient in the dtype of what it is the gradient of
+#
+# A mode of torch *functions*, so the casts come before autograd: it records them, saves the halves, and casts each
+# gradient back. A dispatch mode would cast below autograd, which then saves fp32 and gets gradients of another dtype.
+#
+#     x ──cast──> half ──matmul──> half        recorded: ToCopyBackward, MmBackward with its inputs in half
+#
+# Weights are cast once for each entry, however often they are used (the cast cache). Cost: 2 bytes for each weight
+# used, and less for each activation saved. Source: Micikevicius et al. 2018, section 3.3; torch.autocast.
+
+
+CAST = (torch.float32, torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class autocast(TorchFunctionMode):
+    """Run the functions of `white` in `dtype`, those of `black` in fp32, those of `gray` in their widest input's.
+
+    dtype: torch.float16 or torch.bfloat16.  white, black, gray: names, or functions of torch; to add one,
+    `autocast(black=BLACK | {"gelu"})`; to move one, take it from the other.  cache: cast an fp32 leaf that requires
+    grad once while this context is entered; a leaf that was changed since is cast again, and under no_grad all are.
+    enabled: False switches an enclosing autocast off.
+
+    Only the innermost counts. One instance may be entered again, also within itself. float64 is left alone.
+    Errors: ValueError for another dtype, or a function on two lists.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float16,
+        white: Iterable[str | Callable] = WHITE,
+        black: Iterable[str | Callable] = BLACK,
+        gray: Iterable[str | Callable] = GRAY,
+        cache: bool = True,
+        enabled: bool = True,
+    ):
+        super().__init__()
+        if dtype not in HALVES:
+            raise ValueError(f"autocast is to one of {HALVES}, not to {dtype}")
+        self.dtype = dtype
+        self.cache = cache
+        self.enabled = enabled
+        self.white = names(white)
+        self.black = names(black)
+        self.gray = names(gray)
+        twice = sorted(self.white & self.black | self.white & self.gray | self.black & self.gray)
+        if twice:
+            raise ValueError(f"on two lists at once: {', '.join(twice)}")
+        self._kept: dict[Tensor, tuple[int, Tensor]] = {}
+        # how often it was entered; how many within it do a call in its place
+        self._entered = self._silenced = 0
+
+    def __enter__(self) -> autocast:
+        self._entered += 1
+        return super().__enter__()
+
+    def __exit__(self, *exception) -> None:
+        super().__exit__(*exception)
+        self._entered -= 1
+        if not self._entered:
+            self._kept.clear()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, outer = (
+            kwargs or {},
+            [] if self._silenced else [mode for mode in _autocasts() if mode is not self],
+        )
+        for mode in outer:
+            mode._silenced += 1  # this is the innermost: they get the call next
+        try:
+            return self._call(func, args, kwargs)
+        finally:
+            for mode in outer:
+                mode._silenced -= 1
+
+    def _call(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        if not self.enabled or self._silenced or kwargs.get("out") is not None:
+            return func(*args, **kwargs)
+        name = name_of(func)
+        if name in self.white:
+            args, kwargs = cast((args, kwargs), self._low)
+        elif name in self.black:
+            args, kwargs = cast((args, kwargs), _single)
+        elif name in self.gray:
+            args, kwargs = cast((args, kwargs), _to(widest((args, kwargs))))
+        elif (inner := opened(func)) is not None:
+            return self._within(inner, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _low(self, x: Tensor) -> Tensor:
+        if not (self.cache and x.is_leaf and x.requires_grad and torch.is_grad_enabled()):
+            return x.to(self.dtype)
+        version, kept = self._kept.get(x, (None, None))
+        if version != x._version:
+            version, kept = self._kept[x] = x._version, x.to(self.dtype)
+        return kept
+
+    def _within(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+        """Call a function written in Python with this mode in force, so that what it calls is cast."""
+        super().__enter__()
+        try:
+            return func(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)
+
+
+def _autocasts() -> list[autocast]:
+    """Those in this thread's stack of modes, the innermost last."""
+    return [mode for mode in _get_current_function_mode_stack() if isinstance(mode, autocast)]
+
+
+def active() -> autocast | None:
+    """The autocast in force in this thread: whoever runs a part of the program again later enters it then."""
+    return next(reversed(_autocasts()), None)
+
+
+def cast(value, to: Callable[[Tensor], Tensor]):
+    """`value` with `to` applied to each fp32, fp16 and bf16 tensor in it, also in lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        return to(value) if value.dtype in CAST else value
+    if type(value) in (list, tuple):
+        return type(value)(cast(v, to) for v in value)
+    return {k: cast(v, to) for k, v in value.items()} if type(value) is dict else value
+
+
+def widest(value) -> torch.dtype:
+    """The dtype that holds what all these tensors hold: fp32, unless all are of one half."""
+    found: set[torch.dtype] = set()
+    cast(value, lambda x: found.add(x.dtype))
+    return found.pop() if len(found) == 1 else torch.float32
+
+
+def _to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.to(dtype)
+
+
+_single = _to(torch.float32)
+
+
+@remember
+def opened(func: Callable) -> Callable | None:
+    """A function of torch.nn.functional that is written in Python, without the line that hands it to modes whole.
+
+    multi_head_attention_forward is on no list, but the products in it are. None for all other functions.
+    """
+    asks = [
+        n
+        for n in getattr(getattr(func, "__code__", None), "co_names", ())
+        if n.startswith("has_torch_function")
+    ]
+    if not asks or func.__module__ not in ("torch.nn.functional", "torch.functional"):
+        return None
+    inside = func.__globals__ | dict.fromkeys(asks, lambda *tensors: False)
+    made = FunctionType(func.__code__, inside, func.__name__, func.__defaults__, func.__closure__)
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
+
+
+# ------------------------------------------------------------
+# Master weights: parameters in fp16 or bf16 that compute, and copies of them in fp32 that the optimizer steps.
+#
+# An update is often a thousandth of its weight. fp16 has 11 bits: w + u with |u| < 2⁻¹²·|w| is w again, and the update
+# is lost, every time. So the sum is formed, and kept, in fp32, and only its rounding computes:
+#
+#     fp16 weight ──forward, backward──> fp16 gradient ──> fp32 gradient ──optimizer──> fp32 master ──> fp16 weight
+#
+# Cost: 4 bytes a parameter beside the 2 + 2 of parameter and gradient in fp16; with AdamW's two states 16 in all. At the
+# step the gradients are there in fp32 too, each freed in fp16 as it is converted (unless it lies in a bucket).
+# Invariant: after a step every parameter is its master, rounded. Source: Micikevicius et al. 2018, section 3.1.
+
+
+class Masters(Optimizer):
+    """Any optimizer, stepping copies of the parameters in `dtype`.
+
+        model.half()
+        optimizer = Masters(model.parameters(), torch.optim.AdamW, lr=1e-3)
+
+    params: as for any optimizer: parameters, or groups. Those that are in `dtype`, or wider, are stepped as they are.
+    optimizer_class: a class, or a function of groups, called with the masters and `kwargs`. inner: what it made.
+    param_groups: of the parameters, with the inner optimizer's options; a scheduler may change them. state: of the
+    masters.  `masters()`: the masters, in order.
+
+    `gradients()`, or `LossScaler.unscale_`, puts gradients in `dtype` into `p.grad`: from then until the step they
+    can be clipped and looked at as usual. Parameters that others change (load_state_dict, broadcast) are followed:
+    where a parameter is no longer its rounded master, the master becomes the parameter.
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        optimizer_class: Callable[..., Optimizer],
+        dtype: torch.dtype = torch.float32,
+        **kwargs,
+    ):
+        self.inner: Optimizer | None = None
+        self.dtype = dtype
+        self._make = optimizer_class
+        self._kwargs = kwargs
+        self._versions = {}
+        super().__init__(params, {})
+        self.defaults, self.state = self.inner.defaults, self.inner.state
+
+    def __getstate__(self) -> dict[str, Any]:
+        # torch's knows of none, so a copy would lack them
+        own = ("inner", "dtype", "_make", "_kwargs", "_versions")
+        return super().__getstate__() | {name: getattr(self, name) for name in own}
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Parameters to step from now on; their masters are made here."""
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        masters = [self._master(p) for p in group["params"]]
+        self._versions |= {p: p._version for p in group["params"]}
+        if self.inner is None:
+            self.inner = self._make([{**group, "params": masters}], **self._kwargs)
+        else:
+            self.inner.add_param_group({**group, "params": masters})
+        group |= {**self.inner.param_groups[-1], "params": group["params"]}
+
+    def _master(self, p: Tensor) -> Tensor:
+        return p if p.dtype.itemsize >= self.dtype.itemsize else p.detach().to(self.dtype)
+
+    def masters(self) -> list[Tensor]:
+        """What the inner optimizer steps, in the order of the groups; a wide parameter is its own master."""
+        return [m for group in self.inner.param_groups for m in group["params"]]
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """(parameter, master) of those that have one."""
+        params = [p for group in self.param_groups for p in group["params"]]
+        return [(p, m) for p, m in zip(params, self.masters(), strict=True) if p is not m]
+
+    @torch.no_grad()
+    def gradients(self) -> list[Tensor]:
+        """The gradients in the dtype of the masters, which are in `p.grad` from now on."""
+        for p, m in self._pairs():
+            if p.grad is not None and p.grad.dtype != m.dtype:
+                p.grad_dtype = None  # else torch insists on the parameter's dtype
+                p.grad = p.grad.to(m.dtype)
+        return [
+            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Step the masters with the gradients, and round them into the parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.gradients()
+        self._follow()
+        for p, m in self._pairs():
+            m.grad = p.grad
+        _options(self.param_groups, self.inner.param_groups)
+        self.inner.step()
+        _options(self.inner.param_groups, self.param_groups)
+        for _, m in self._pairs():
+            m.grad = None
+        self._round()
+        return loss
+
+    def _follow(self) -> None:
+        """Take over what others have written into the parameters; masters of all else keep their bits."""
+        for p, m in self._pairs():
+            if p._version != self._versions[p]:
+                m.copy_(torch.where(m.to(p.dtype) == p, m, p.to(m.dtype)))
+
+    def _round(self) -> None:
+        pairs = self._pairs()
+        if pairs:
+            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+        self._versions = {p: p._version for group in self.param_groups for p in group["params"]}
+
+    @torch.no_grad()
+    def load_masters(self, values: Iterable[Tensor]) -> None:
+        """Masters from `values`, in order, rounded into the parameters. ValueError for another number of them."""
+        values, masters = list(values), self.masters()
+        if len(values) != len(masters):
+            raise ValueError(f"{len(values)} values were given for {len(masters)} masters")
+        for m, value in zip(masters, values, strict=True):
+            m.copy_(value)
+        self._round()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, which can load it, and "masters". (A copy of what the parameters cannot hold.)"""
+        return self.inner.state_dict() | {"masters": [m.detach() for m in self.masters()]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Also from the inner class's own state_dict, without masters: these stay as they are."""
+        self.inner.load_state_dict(state_dict)
+        self.state = self.inner.state
+        _options(self.inner.param_groups, self.param_groups)
+        if "masters" in state_dict:
+            self.load_masters(state_dict["masters"])
+
+
+def _options(source: list[dict], to: list[dict]) -> None:
+    """Learning rates and all other options of the groups, but not their parameters."""
+    for a, b in zip(source, to, strict=True):
+        b.update({key: value for key, value in a.items() if key != "params"})
+
+
+# ------------------------------------------------------------
+# Loss scaling: multiply the loss by S, so that small gradients do not become zero in fp16; divide by S in fp32.
+#
+# Backward is linear in the gradient of the loss, so every gradient comes out S times as large. fp16 holds nothing
+# below 2⁻²⁵ and nothing above 65,504, so S is chosen as large as can be without overflow:
+#
+#     scale(loss).backward()     gradients are S times as large, in fp16
+#     unscale_(optimizer)        times 1/S in fp32; is any of them inf or nan?     (once a step; then clip, if you clip)
+#     step(optimizer)            the optimizer's step, or none if one was found: on all ranks or on none
+#     update()                   one found: S ← S·backoff; `growth_interval` steps without one: S ← S·growth
+#
+# Cost: one reading of each gradient, one all-reduce of 4 bytes. Invariant: a skipped step changes no parameter and no
+# state of the optimizer. Source: Micikevicius et al. 2018, "Mixed Precision Training", sections 3.2 and 4 (dynamic);
+# the numbers are those of torch.amp.GradScaler.
+
+
+UNSCALED, STEPPED = "unscaled", "stepped"
+
+
+class LossScaler:
+    """Scales a loss, and steps optimizers with gradients that are finite on every rank.
+
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)                     # only if the gradients are clipped, or looked at
+        scaler.step(optimizer)
+        scaler.update()
+
+    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval in steps.  enabled: False does nothing
+    but step.  dynamic: False keeps S; a step with an inf is skipped all the same.  comm: ranks that step together
+    agree whether one of them has found an inf, with one all-reduce for each optimizer; None: this rank alone decides,
+    which is right only where all ranks see the same gradients.
+
+    Several optimizers: `step` for each, one `update`. An optimizer that keeps its gradients elsewhere has a method
+    `gradients()`, which brings them there and returns them (see Masters). On meta tensors no step is skipped.
+    skipped: how many steps were. Errors: ValueError for factors that neither grow nor back off, for a gradient in
+    fp16 (it would lose, divided in fp16, what scaling saved: use Masters), and where there is no gradient at all;
+    RuntimeError where the calls come in another order.
+    """
+
+    def __init__(
+        self,
+        init: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        comm: Comm | None = None,
+        dynamic: bool = True,
+    ):
+        if not (
+            growth_factor > 1
+            and 0 < backoff_factor < 1
+            and growth_interval >= 1
+            and 0 < init < math.inf
+        ):
+            raise ValueError(
+                f"S must start finite and above 0, grow by a factor above 1 after 1 step or more and back off by one "
+                f"below 1, not start at {init}, grow by {growth_factor} after {growth_interval}, back off by "
+                f"{backoff_factor}"
+            )
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+        self.growth_interval = growth_interval
+        self.enabled = enabled
+        self.comm = comm
+        self.dynamic = dynamic
+        self.skipped = 0
+        self._scale, self._good = float32(init), 0
+        # of each optimizer since the last update: what was done, any inf
+        self._found: dict[int, tuple[str, bool]] = {}
+
+    def get_scale(self) -> float:
+        """S; 1 if scaling is off."""
+        return self._scale if self.enabled else 1.0
+
+    def scale(self, outputs: Tensor | Iterable):
+        """`outputs` times S: a tensor, or tensors in lists and tuples."""
+        if not self.enabled:
+            return outputs
+        if isinstance(outputs, Tensor):
+            return outputs * self._scale
+        if not isinstance(outputs, list | tuple):
+            raise ValueError(
+                f"what is scaled is a tensor, or a list or tuple of them, not {type(outputs).__name__}"
+            )
+        return type(outputs)(map(self.scale, outputs))
+
+    @torch.no_grad()
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of `optimizer` by S, in place, and see whether all are finite. Once a step."""
+        if not self.enabled:
+            return
+        if id(optimizer) in self._found:
+            stage, _ = self._found[id(optimizer)]
+            raise RuntimeError(
+                f"this optimizer is {stage} since the last update(): unscale_ comes once, before step"
+            )
+        grads = gradients(optimizer)
+        if not grads and self.comm is None:
+            raise ValueError(
+                "none of the optimizer's parameters has a gradient: was scale(loss).backward() called?"
+            )
+        if grads:
+            torch._foreach_mul_(grads, float32(1 / self._scale))
+        self._found[id(optimizer)] = UNSCALED, self._agree(grads)
+
+    def _agree(self, grads: list[Tensor]) -> bool:
+        """Whether a gradient of any rank is inf or nan."""
+        grads = [g for g in grads if g.numel()]
+        device = (
+            grads[0].device if self.comm is None and grads else getattr(self.comm, "device", None)
+        )
+        flag = torch.zeros((), dtype=torch.float32, device=device)
+        if grads:
+            largest = torch._foreach_norm(grads, math.inf)  # of a gradient with a nan: nan
+            flag = (
+                torch.stack([x.isfinite().to(device) for x in largest])
+                .all()
+                .logical_not()
+                .to(flag.dtype)
+            )
+        if self.comm is not None:
+            all_reduce_(self.comm, flag, "max")
+        return bool(decide(flag, on_meta=False))
+
+    def step(self, optimizer: Optimizer, *args, **kwargs) -> Any:
+        """`optimizer.step(…)` and its result, with gradients divided by S; None and no step if one is inf or nan."""
+        if not self.enabled:
+            return optimizer.step(*args, **kwargs)
+        if args or "closure" in kwargs:
+            raise RuntimeError(
+                "a closure computes gradients within step(), where they cannot be checked before it"
+            )
+        if id(optimizer) not in self._found:
+            self.unscale_(optimizer)
+        stage, found = self._found[id(optimizer)]
+        if stage == STEPPED:
+            raise RuntimeError("this optimizer is stepped since the last update(): step comes once")
+        self._found[id(optimizer)] = STEPPED, found
+        self.skipped += found
+        return None if found else optimizer.step(**kwargs)
+
+    def update(self, new_scale: float | None = None) -> None:
+        """Choose the next S, by what the steps since the last update have found; or take `new_scale`."""
+        if not self.enabled:
+            return
+        if new_scale is not None:
+            self._scale = float32(new_scale)
+        elif not self._found:
+            raise RuntimeError("no optimizer was unscaled or stepped since the last update()")
+        elif self.dynamic:
+            self._adapt(any(found for _, found in self._found.values()))
+        self._found.clear()
+
+    def _adapt(self, found: bool) -> None:
+        self._good = 0 if found else self._good + 1
+        if found:
+            smaller = float32(self._scale * self.backoff_factor)
+            if smaller == 0:
+                raise RuntimeError(
+                    f"S = {self._scale} was not small enough: gradients are inf or nan whatever S is"
+                )
+            self._scale = smaller
+        elif self._good == self.growth_interval:
+            grown = float32(self._scale * self.growth_factor)
+            self._scale, self._good = grown if math.isfinite(grown) else self._scale, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save, under the names of torch's GradScaler, which can load it; empty if scaling is off."""
+        if not self.enabled:
+            return {}
+        return {
+            "scale": self._scale,
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": self._good,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was called, here or by torch's GradScaler."""
+        if not self.enabled:
+            return
+        if not state:
+            raise ValueError("the state has 0 of its 5 entries: it was saved while scaling was off")
+        self._scale, self._good = float32(state["scale"]), state["_growth_tracker"]
+        self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
+        self.growth_interval = state["growth_interval"]
+
+
+def gradients(optimizer: Optimizer) -> list[Tensor]:
+    """The gradients that `optimizer.step()` will apply; of sparse ones the values. ValueError for one in fp16."""
+    if hasattr(optimizer, "gradients"):
+        found = optimizer.gradients()
+    else:
+        found = [
+            p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
+    found = [g._values() if g.is_sparse else g for g in found]
+    low = sum(g.dtype == torch.float16 for g in found)
+    if low:
+        raise ValueError(
+            f"{low} of {len(found)} gradients are in fp16, and lose what scaling saved if divided there: "
+            "step fp32 copies of the parameters, Masters(params, optimizer_class, …)"
+        )
+    return found
+
+
+def float32(x: float) -> float:
+    """`x` rounded to fp32, as the scale of torch's GradScaler is, which lies in a tensor; inf above its range."""
+    return ctypes.c_float(x).value
+
+
+# ------------------------------------------------------------
+# Four ways to mix precision, from all fp32 to all half, chosen in one call. The names are apex's.
+#
+#     level   parameters              forward              the optimizer steps       loss scaling (fp16)
+#     O0      fp32                    fp32                 the parameters            none
+#     O1      fp32                    by lists (autocast)  the parameters            dynamic
+#     O2      half, batch norm fp32   half                 fp32 masters              dynamic
+#     O3      half                    half                 the halves themselves     none
+#
+# O1 is the safe one, O2 saves more memory and casts less, O3 is the speed to compare the others with: it trains only
+# where neither gradients nor updates are too small. bf16 has the range of fp32, so no level scales its loss.
+#
+#     amp = prepare(model, lambda params: torch.optim.SGD(params, lr=0.1), level="O2")
+#     with amp.autocast:
+#         loss = F.cross_entropy(amp.model(x), y)
+#     amp.step(loss)
+#
+# Source: NVIDIA apex, `apex.amp`, "opt_levels".
+
+
+class Level(NamedTuple):
+    """What a level does."""
+
+    lists: bool  # autocast in forward
+    half: bool  # parameters and inputs
+    wide_norms: bool  # except those of batch norm
+    masters: bool
+    scaled: bool
+
+
+LEVELS = {
+    "O0": Level(lists=False, half=False, wide_norms=False, masters=False, scaled=False),
+    "O1": Level(lists=True, half=False, wide_norms=False, masters=False, scaled=True),
+    "O2": Level(lists=False, half=True, wide_norms=True, masters=True, scaled=True),
+    "O3": Level(lists=False, half=True, wide_norms=False, masters=False, scaled=False),
+}
+
+
+class Prepared(NamedTuple):
+    """A model, its optimizer, its scaler, and the context for forward and loss; `step(loss)` does the rest."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    scaler: LossScaler
+    autocast: autocast
+
+    def step(self, loss: Tensor, max_norm: float | None = None) -> None:
+        """Backward, clip the global norm of the gradients to `max_norm`, step or skip, choose the scale, zero them."""
+        self.scaler.scale(loss).backward()
+        if max_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            self._clip(max_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def _clip(self, max_norm: float) -> None:
+        """By whoever has the gradients: a sharded optimizer or model knows the norm over all ranks."""
+        for owner in (self.optimizer, self.model):
+            if hasattr(owner, "clip_grad_norm_"):
+                owner.clip_grad_norm_(max_norm)
+                return
+        params = [p for group in self.optimizer.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(params, max_norm)
+
+
+def prepare(
+    model: nn.Module,
+    optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    level: str = "O1",
+    dtype: torch.dtype = torch.float16,
+    comm: Comm | None = None,
+    masters: bool | None = None,
+    scaler: LossScaler | None = None,
+    **lists,
+) -> Prepared:
+    """`model`, in fp32, made ready for a level, in place; see the table above.
+
+    optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together (see
+    LossScaler).  masters: False at O2 for an optimizer that has its own.  scaler: instead of the level's own.
+    lists: white, black, gray, cache for autocast.
+    In half, a forward casts its inputs to half and its results to fp32, for the loss.
+    Errors: ValueError for an unknown level or dtype, or a model that is not in fp32.
+    """
+    if level not in LEVELS or dtype not in HALVES:
+        raise ValueError(
+            f"the levels are {', '.join(LEVELS)} in one of {HALVES}, not {level!r} in {dtype}"
+        )
+    other = {p.dtype for p in model.parameters()} - {torch.float32}
+    if other:
+        raise ValueError(
+            f"a model is prepared from fp32; this one has parameters in {sorted(map(str, other))}"
+        )
+    chosen = LEVELS[level]
+    params = [p for p in model.parameters() if p.requires_grad]
+    if chosen.half:
+        halve_(model, dtype, chosen.wide_norms)
+        model.register_forward_pre_hook(_inputs(dtype), with_kwargs=True)
+        model.register_forward_hook(lambda module, args, out: cast(out, lambda x: x.float()))
+    if chosen.masters and masters is not False:
+        # from the halves: ranks that get theirs by broadcast have the same
+        stepping = Masters(params, optimizer)
+    else:
+        stepping = optimizer(params)
+    own = LossScaler(enabled=chosen.scaled and dtype == torch.float16, comm=comm)
+    return Prepared(model, stepping, scaler or own, autocast(dtype, **lists, enabled=chosen.lists))
+
+
+def _inputs(dtype: torch.dtype) -> Callable[..., Any]:
+    return lambda module, args, kwargs: cast((args, kwargs), lambda x: x.to(dtype))
+
+
+@torch.no_grad()
+def halve_(
+    model: nn.Module, dtype: torch.dtype = torch.float16, wide_norms: bool = True
+) -> nn.Module:
+    """Parameters and buffers of `model` in `dtype`, in place; wide_norms: all but those of batch norm.
+
+    Parameters stay the same objects, so tied ones stay tied. Batch norm keeps running means, to which each batch
+    adds a little, and so loses in half what updates lose.
+    """
+    for module in model.modules():
+        if wide_norms and isinstance(module, _BatchNorm):
+            continue
+        for p in module.parameters(recurse=False):
+            p.data, p.grad = p.data.to(dtype), None
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = cast(buffer, lambda x: x.to(dtype))
+    return model
+
+
+# ------------------------------------------------------------
+# What half precision does to numbers, counted: gradients that it cannot hold, updates that it loses.
+#
+#     fp16    sign, 5 bits of exponent, 10 of fraction: 2⁻¹⁴ (normal), 2⁻²⁴ (smallest) … 65,504, relative steps of 2⁻¹⁰
+#     bf16    sign, 8 bits of exponent,  7 of fraction: 2⁻¹²⁶ … 3.4·10³⁸, relative steps of 2⁻⁷
+#
+# Half the smallest number, and less, becomes zero: gradients underflow. Half a step of a weight, and less, added to it
+# gives the same weight: the update is lost. Source: Micikevicius et al. 2018, sections 3.1 and 3.2, figures 2b and 3.
+
+
+class Exponents(NamedTuple):
+    """Numbers by their exponent, and what becomes of them in `dtype`. All are counts.
+
+    counts: {e: how many |x| from 2^e to below 2^(e+1)}, in order of e, as they are before rounding.
+    zeros: 0 already.  bad: inf or nan already.
+    Of those in `counts`: normal, subnormal (kept with fewer bits), underflow (become 0), overflow (become inf).
+    """
+
+    dtype: torch.dtype
+    counts: dict[int, int]
+    zeros: int
+    bad: int
+    normal: int
+    subnormal: int
+    underflow: int
+    overflow: int
+
+    @property
+    def total(self) -> int:
+        return self.zeros + self.bad + sum(self.counts.values())
+
+    def shifted(self, powers: int) -> dict[int, int]:
+        """`counts` of the numbers times 2^powers: what a loss scale does."""
+        return {e + powers: count for e, count in self.counts.items()}
+
+
+def exponents(
+    tensors: Tensor | Iterable[Tensor], dtype: torch.dtype = torch.float16, scale: float = 1.0
+) -> Exponents:
+    """Count the elements of `tensors` (gradients, say; None among them is passed over) times `scale` by exponent.
+
+    Give gradients of fp32, of which `dtype` has lost nothing yet. Errors: ValueError for meta tensors.
+    """
+    x = _flat(tensors) * scale
+    finite = x[x.isfinite() & (x != 0)].abs()
+    _, powers = torch.frexp(finite)  # |x| = m·2^p with m from 1/2 to below 1
+    found, counts = torch.unique(powers - 1, return_counts=True)
+    rounded, tiny = finite.to(dtype).double(), torch.finfo(dtype).tiny
+    under, over = int((rounded == 0).sum()), int(rounded.isinf().sum())
+    sub = int((rounded < tiny).sum()) - under
+    by_power = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    zeros, bad = int((x == 0).sum()), int(x.isfinite().logical_not().sum())
+    return Exponents(
+        dtype, by_power, zeros, bad, len(finite) - under - over - sub, sub, under, over
+    )
+
+
+def lost(
+    updates: Tensor | Iterable[Tensor],
+    weights: Tensor | Iterable[Tensor],
+    dtype: torch.dtype = torch.float16,
+) -> float:
+    """The share, 0 to 1, of the updates that are not 0 which leave their weight in `dtype` as it is.
+
+    updates: what is added to the weights, of the same sizes. Errors: ValueError for other sizes, meta tensors.
+    """
+    u, w = _flat(updates), _flat(weights)
+    if u.shape != w.shape:
+        raise ValueError(f"{u.numel()} updates do not fit {w.numel()} weights")
+    w = w.to(dtype)
+    moves = u != 0
+    stays = moves & ((w.double() + u).to(dtype) == w)
+    return stays.sum().item() / max(1, moves.sum().item())
+
+
+def _flat(tensors: Tensor | Iterable[Tensor]) -> Tensor:
+    """All elements in one row, in float64."""
+    rows = [tensors] if isinstance(tensors, Tensor) else [x for x in tensors if x is not None]
+    if any(x.is_meta for x in rows):
+        raise ValueError(
+            f"{sum(x.is_meta for x in rows)} of {len(rows)} tensors are on the meta device: no values"
+        )
+    return torch.cat(
+        [torch.empty(0, dtype=torch.float64), *(x.detach().cpu().double().flatten() for x in rows)]
+    )

@@ -1,0 +1,511 @@
+"""Optimizers for large batches, and how large a batch is worth it.
+
+SGD, LARS, AdamW, LAMB              two steps, each with and without a trust ratio; also of sharded layers
+groups, bias_or_norm                what is stepped plainly, and what is cut over ranks
+NoiseScale, noise_terms, square_of  the critical batch size, from gradients of two sizes of batch
+steps_ratio, samples_ratio, best_rate    what follows from it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..collectives import all_reduce_
+from ..comm.base import Comm
+from ..cut import cuts
+from ..decide import decide
+from .norm import squares, summed_
+
+# ------------------------------------------------------------
+# Options of optimizers, checked: those that cannot be, and those of torch.optim's classes that are not done here.
+
+
+UNKNOWN = ("amsgrad", "maximize", "differentiable")
+"""A state dict of torch.optim's classes may ask for them."""
+
+
+def refuse(group: Mapping[str, Any], why: str) -> None:
+    """ValueError, which says `why`, for an option that is not done here."""
+    for option in UNKNOWN:
+        if group.get(option):
+            raise ValueError(f"{option}=True is not done {why}: take torch.optim's class")
+
+
+def not_negative(**values: float) -> None:
+    """ValueError that names the first of these that is below zero."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} is not negative: it is {value}")
+
+
+def fractions(betas: tuple[float, float]) -> None:
+    """ValueError unless moving averages with these betas exist."""
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas are at least 0 and below 1, not {betas}")
+
+
+def nesterov_has(momentum: float, dampening: float) -> None:
+    """ValueError unless Nesterov's momentum is there, and undamped."""
+    if not momentum > 0 or dampening:
+        raise ValueError(
+            f"Nesterov's momentum has no dampening: momentum {momentum}, dampening {dampening}"
+        )
+
+
+# ------------------------------------------------------------
+# The frame of an optimizer whose step of a layer has a length of its own.
+#
+#     for every parameter     advance: moments, from the gradient
+#     for all together        norms of weights and updates, over the ranks that share a parameter (see norm.py)
+#     for every parameter     apply: its step, times its trust ratio
+#
+# A group with trust=0 has no ratio: its parameters are stepped as by the plain optimizer, SGD or AdamW, and its norms
+# are neither computed nor sent. Between the first loop and the last nothing is kept but two numbers a parameter, so an
+# update that the norm needs is formed twice, and Ψ more elements of memory are not.
+
+
+NONE: Mapping = MappingProxyType({})
+
+
+class Layerwise(torch.optim.Optimizer):
+    """What SGD, LARS, AdamW and LAMB have in common.
+
+    across: {way: Comm} of the ranks that share parameters; a group's option `split` names the ways in which its own
+    are cut, () for none. All ranks of a Comm have the same groups, and step together.
+    ratios: {parameter: trust ratio of the last step, a 0-d tensor}, to be looked at; plain parameters are not in it.
+    """
+
+    across = ratios = NONE
+
+    def __init__(self, params, defaults: dict[str, Any], across: Mapping[str, Comm] | None):
+        super().__init__(params, defaults)
+        if across:
+            self.across = dict(across)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Also torch.optim's: options that a group there lacks, as it knows of no trust, stay as they are here, and so
+        does `split`, which belongs to this run."""
+        saved = state_dict["param_groups"]
+        if len(saved) == len(self.param_groups):  # else torch says what is wrong
+            ours = [
+                {key: value for key, value in group.items() if key not in ("params", "param_names")}
+                for group in self.param_groups
+            ]
+            saved = [
+                own | group | {"split": own["split"]}
+                for own, group in zip(ours, saved, strict=True)
+            ]
+        super().load_state_dict(state_dict | {"param_groups": saved})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None):
+        """One step of every parameter that has a gradient. Returns the closure's loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        every = [(group, p) for group in self.param_groups for p in group["params"]]
+        for group in self.param_groups:
+            refuse(group, "here")
+        for group, p in every:
+            if p.grad is not None:
+                if p.grad.layout is not torch.strided:
+                    raise ValueError(
+                        f"the gradient of {tuple(p.shape)} is {p.grad.layout}: steps are of dense ones"
+                    )
+                self._advance(group, p)
+        self.ratios = self._ratios([(group, p) for group, p in every if group["trust"]])
+        for group, p in every:
+            if p.grad is not None:
+                self._apply(group, p, self.ratios.get(p))
+        return loss
+
+    def _ratios(self, trusted: list[tuple[dict, Tensor]]) -> dict[Tensor, Tensor]:
+        """Also of parameters that have no gradient here: other ranks may have one for their parts."""
+        if not trusted:
+            return {}
+        # (P, 2)
+        rows = torch.stack([squares([p, self._measured(group, p)]) for group, p in trusted])
+        norms = summed_(rows, [group["split"] for group, _ in trusted], self.across).sqrt()
+        return {p: self._ratio(group, *row) for (group, p), row in zip(trusted, norms, strict=True)}
+
+    def _advance(self, group: dict[str, Any], p: Tensor) -> None:
+        """Take the gradient of `p` into its states."""
+
+    def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
+        """What the ratio compares the weights with; None where there is no gradient."""
+        raise NotImplementedError
+
+    def _ratio(self, group: dict[str, Any], weights: Tensor, other: Tensor) -> Tensor:
+        """The trust ratio, from two norms, 0-d tensors."""
+        raise NotImplementedError
+
+    def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
+        """Step `p`."""
+        raise NotImplementedError
+
+
+# ------------------------------------------------------------
+# SGD with momentum, and LARS: the same step, each layer's times a trust ratio.
+#
+# With a large batch and a large rate λ, ‖λg‖ is more than ‖w‖ in some layers, and little in others: one rate does not fit
+# all. LARS makes the length of each layer's step a fixed part of its weights' length, whatever the gradient's:
+#
+#     SGD      d = g + βw                                v = m·v + d      w −= λ·v
+#     LARS     r = η‖w‖ / (‖g‖ + β‖w‖)   d = λ·r·(g + βw)   v = m·v + d      w −= v
+#
+# The rate is within v in LARS, as its paper has it; both agree as long as it is constant. Where a norm is 0, r is 1.
+# Sources: You, Gitman and Ginsburg 2017, "Large Batch Training of Convolutional Networks", algorithm 1; Sutskever et al.
+# 2013, "On the importance of initialization and momentum". The one rule for both is that of tinygrad's nn/optim.py.
+
+
+class LARS(Layerwise):
+    """Layer-wise adaptive rate scaling.
+
+    trust: η, the part of a layer's weights that a step of rate 1 is long. 0, for a group: it is stepped as by SGD,
+    with the rate outside of the momentum; so `groups` has it for biases and norms. A trusted layer sees the product
+    η·lr alone, these see lr alone: take an lr that suits SGD, and η to fit, or give them an lr of their own.
+    weight_decay: β, a part of the gradient, as for SGD.  nesterov: look ahead, w −= d + m·v.
+    split, across: see `Layerwise`.  States are those of torch.optim.SGD: `momentum_buffer`.
+    Raises ValueError for negative values, and for Nesterov without momentum.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+        nesterov: bool = False,
+        dampening: float = 0.0,
+        split: Sequence[str] = (),
+        across: Mapping[str, Comm] | None = None,
+    ):
+        not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
+        if nesterov:
+            nesterov_has(momentum, dampening)
+        super().__init__(
+            params,
+            dict(
+                lr=lr,
+                momentum=momentum,
+                dampening=dampening,
+                weight_decay=weight_decay,
+                nesterov=nesterov,
+                trust=trust,
+                split=tuple(split),
+            ),
+            across,
+        )
+
+    def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
+        return p.grad
+
+    def _ratio(self, group: dict[str, Any], weights: Tensor, gradient: Tensor) -> Tensor:
+        ratio = group["trust"] * weights / (gradient + group["weight_decay"] * weights)
+        return torch.where((weights > 0) & (gradient > 0), ratio, 1.0)
+
+    def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
+        lr = group["lr"]
+        momentum = group["momentum"]
+        state = self.state[p]
+        d = p.grad.add(p, alpha=group["weight_decay"])
+        if ratio is not None:
+            d, lr = d.mul_(ratio * lr), 1.0
+        if momentum:
+            v = state.get("momentum_buffer")
+            v = d.clone() if v is None else v.mul_(momentum).add_(d, alpha=1 - group["dampening"])
+            state["momentum_buffer"] = v
+            d = d.add_(v, alpha=momentum) if group["nesterov"] else v
+        p.sub_(d, alpha=lr)
+
+
+class SGD(LARS):
+    """Stochastic gradient descent: LARS without a trust ratio. Arguments, steps and states as of `torch.optim.SGD`."""
+
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ):
+        super().__init__(params, lr, momentum, weight_decay, 0.0, nesterov, dampening)
+
+
+# ------------------------------------------------------------
+# AdamW, and LAMB: the same step, each layer's times a trust ratio.
+#
+#     both     m = β₁m + (1 − β₁)g     v = β₂v + (1 − β₂)g²     m̂ = m/(1 − β₁ᵗ)     v̂ = v/(1 − β₂ᵗ)
+#              u = m̂/(√v̂ + ε) + λw
+#     AdamW    w −= η·u
+#     LAMB     w −= η·φ(‖w‖)/‖u‖·u            a layer's step is η times as long as its weights
+#
+# Public LAMBs disagree. This one is the paper's algorithm 2: the moments are corrected for their start at zero, which
+# some leave out; φ(z) = z, which some clamp to 10, as `clamp=(0, 10)` does; and nothing is divided by the norm of all
+# gradients first, as in NVIDIA's. Where ‖u‖ or φ is 0, of which the paper does not speak, the ratio is 1.
+# Sources: You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2;
+# Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
+
+
+class LAMB(Layerwise):
+    """Layer-wise adaptive moments for batches.
+
+    trust: 1.0 as in the paper, times which each ratio goes. 0, for a group: it is stepped as by AdamW; so `groups` has
+    it for biases and norms.  clamp: φ(z) = min(max(z, clamp[0]), clamp[1]); None: φ(z) = z.
+    split, across: see `Layerwise`.  States are those of torch.optim.AdamW: `step`, `exp_avg`, `exp_avg_sq`; `step` is a
+    number here and a tensor there, and each loads the other's.
+    Raises ValueError for negative values, betas outside 0 … 1, and a clamp whose ends are in no order.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        trust: float = 1.0,
+        clamp: tuple[float, float] | None = None,
+        split: Sequence[str] = (),
+        across: Mapping[str, Comm] | None = None,
+    ):
+        not_negative(lr=lr, eps=eps, weight_decay=weight_decay, trust=trust)
+        fractions(betas)
+        if clamp is not None and not 0 <= clamp[0] <= clamp[1]:
+            raise ValueError(
+                f"a norm is clamped between two numbers, 0 or more and in order, not {clamp}"
+            )
+        super().__init__(
+            params,
+            dict(
+                lr=lr,
+                betas=betas,
+                eps=eps,
+                weight_decay=weight_decay,
+                trust=trust,
+                clamp=clamp,
+                split=tuple(split),
+            ),
+            across,
+        )
+
+    def _advance(self, group: dict[str, Any], p: Tensor) -> None:
+        state, (beta1, beta2) = self.state[p], group["betas"]
+        if not state:
+            state |= {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        state["step"] = int(state["step"]) + 1
+        state["exp_avg"].lerp_(p.grad, 1 - beta1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+
+    def _update(self, group: dict[str, Any], p: Tensor) -> Tensor:
+        """u, from the states."""
+        state, (beta1, beta2) = self.state[p], group["betas"]
+        root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+        return (
+            (state["exp_avg"] / (1 - beta1 ** state["step"]))
+            .div_(root)
+            .add_(p, alpha=group["weight_decay"])
+        )
+
+    def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:
+        return None if p.grad is None else self._update(group, p)
+
+    def _ratio(self, group: dict[str, Any], weights: Tensor, update: Tensor) -> Tensor:
+        length = weights if group["clamp"] is None else weights.clamp(*group["clamp"])
+        return torch.where((length > 0) & (update > 0), group["trust"] * length / update, 1.0)
+
+    def _apply(self, group: dict[str, Any], p: Tensor, ratio: Tensor | None) -> None:
+        update = self._update(group, p)
+        p.sub_(update if ratio is None else update.mul_(ratio), alpha=group["lr"])
+
+
+class AdamW(LAMB):
+    """Adam with decoupled weight decay: LAMB without a trust ratio. Steps and states as of `torch.optim.AdamW`."""
+
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, 0.0)
+
+
+# ------------------------------------------------------------
+# Parameter groups: which parameters are stepped plainly, and which are cut over ranks.
+#
+# Biases and the scales and shifts of norms are excluded from weight decay and from trust ratios: they are few, start at
+# 0 or 1, and their length says nothing of how far they may move. (You et al. 2017 have one rate for each layer's weights;
+# to leave these out became the custom with LARS on ResNet-50 and with BERT.)
+#
+#     optimizer = LAMB(groups(model), lr=…)                                          whole parameters, ZeRO 1 and 2
+#     optimizer = LAMB(groups(model), lr=…, across={"data": comm})                   model: a FullySharded over comm
+#     optimizer = LAMB(groups(model), lr=…, across={"tensor": comm})                 tensor-parallel layers
+#     optimizer = LAMB(groups(model), lr=…, across={"data": rows, "tensor": columns})      both
+
+
+def bias_or_norm(name: str, shape: Sequence[int]) -> bool:
+    """Whether a parameter with this name and whole shape is a bias, or of a norm: fewer than 2 dimensions."""
+    return len(shape) < 2 or name.rpartition(".")[2] == "bias"
+
+
+def groups(
+    module: nn.Module, plain: Callable[[str, Sequence[int]], bool] = bias_or_norm
+) -> list[dict[str, Any]]:
+    """Groups of the module's parameters, with their names, for any optimizer: on all ranks of the module the same.
+
+    plain(name, shape): whether this one is stepped without weight decay and trust ratio (weight_decay=0, trust=0).
+    The shape is the unsharded one. Each group has `split`, the ways in which its parameters are cut: "data" those that
+    a `FullySharded` names in its `whole_shapes`, "tensor" those that a split module names in its `cuts`.
+    Pieces keep the order of `named_parameters`; those without elements are there, too.
+    """
+    how, shapes = cuts(module), {}
+    for part in module.modules():
+        shapes |= getattr(part, "whole_shapes", {})
+    found: dict[tuple, dict[str, Any]] = {}
+    for name, p in module.named_parameters():
+        split = ("data",) * (p in shapes) + ("tensor",) * (name in how)
+        free = plain(name, shapes.get(p, p.shape))
+        group = found.setdefault((free, split), {"params": [], "split": split})
+        group["params"].append((name, p))
+        if free:
+            group |= {"weight_decay": 0.0, "trust": 0.0}
+    return list(found.values())
+
+
+# ------------------------------------------------------------
+# How large a batch is worth it: the gradient noise scale, from gradients that data parallelism has anyway.
+#
+# A batch of B samples has the gradient G plus noise of variance tr(Σ)/B. Up to B ≈ B_noise = tr(Σ)/|G|² twice the batch
+# is nearly twice the progress of a step; beyond it the noise is gone, and more samples add nothing. Two sizes of batch
+# are two equations for the two unknowns, without bias:
+#
+#     E|G_B|² = |G|² + tr(Σ)/B        rank: B/n samples, before the average         all: B, after it
+#     |G|²  = (B·|G_B|² − b·|G_b|²)/(B − b)            tr(Σ) = (|G_b|² − |G_B|²)/(1/b − 1/B)
+#
+# Both are noisy, |G|² may even come out negative: average each over steps, then divide. Cost: 8 bytes a rank and step.
+# To a target loss: steps/fewest = 1 + B_noise/B, samples/fewest = 1 + B/B_noise; best rate/highest = 1/(1 + B_noise/B).
+# Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", section 2 and appendix A.1.
+
+
+class Terms(NamedTuple):
+    """|G|² and tr(Σ), estimated."""
+
+    square: float
+    trace: float
+
+    @property
+    def scale(self) -> float:
+        """B_noise, in samples; nan where |G|² came out below 0, which more steps mend."""
+        return self.trace / self.square if self.square > 0 else math.nan
+
+
+def noise_terms(small_square: float, big_square: float, small: float, big: float) -> Terms:
+    """From the mean |G_b|² of gradients of `small` samples, and |G_B|² of their mean, over `big` samples.
+
+    Raises ValueError unless 0 < small < big.
+    """
+    if not 0 < small < big:
+        raise ValueError(
+            f"the noise shows between a small batch and a larger one, not between {small} and {big}"
+        )
+    return Terms(
+        (big * big_square - small * small_square) / (big - small),
+        (small_square - big_square) / (1 / small - 1 / big),
+    )
+
+
+def square_of(grads: Iterable[Tensor | None]) -> Tensor:
+    """The sum of squares of all these gradients, |G|², a float64 number. None counts as zeros."""
+    return squares([*grads]).sum()
+
+
+class NoiseScale:
+    """The noise scale of a training over ranks, averaged over its steps.
+
+        noise = NoiseScale(model.parameters(), comm)           # model: a DataParallel, or any whose ranks average
+        loss.backward(); noise.update(samples=len(x))          # x: this rank's part; every rank has as many
+        noise.scale                                            # B_noise, in samples
+
+    Hooks see each rank's gradient as autograd makes it, before it is averaged; `update` reads `.grad`, the average.
+    One backward a step: with accumulation, `update` after each would see sums.  decay: of the averages over steps,
+    corrected for their start.  terms, scale: nan before the first step. All ranks find the same.
+    Raises ValueError for a Comm of one rank, which has one size of batch: give `noise_terms` its micro-batches.
+    """
+
+    def __init__(self, params: Iterable[Tensor], comm: Comm, decay: float = 0.9):
+        if comm.size < 2 or not 0 <= decay < 1:
+            raise ValueError(
+                f"noise shows between at least 2 ranks, averaged with a decay of 0 to 1, not between "
+                f"{comm.size} with {decay}"
+            )
+        self.comm, self.decay = comm, decay
+        self._params = [p for p in params if p.requires_grad]
+        self._own = 0.0
+        self._sums = [0.0, 0.0]
+        self._weight = 0.0
+        self._hooks = [p.register_hook(self._seen) for p in self._params]
+
+    def _seen(self, grad: Tensor) -> None:
+        self._own = self._own + square_of([grad])
+
+    def update(self, samples: int) -> Terms:
+        """After a backward of `samples` on this rank: what this step alone says."""
+        own, self._own = self._own, 0.0
+        small = all_reduce_(
+            self.comm, torch.as_tensor(own, dtype=torch.float64, device=self.comm.device), "mean"
+        )
+        means = [decide(x, math.nan) for x in (small, square_of(p.grad for p in self._params))]
+        found = noise_terms(*means, samples, self.comm.size * samples)
+        self._sums = [
+            self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, found, strict=True)
+        ]
+        self._weight = self.decay * self._weight + 1 - self.decay
+        return found
+
+    @property
+    def terms(self) -> Terms:
+        """|G|² and tr(Σ), averaged over the steps so far."""
+        return Terms(*(s / self._weight if self._weight else math.nan for s in self._sums))
+
+    @property
+    def scale(self) -> float:
+        return self.terms.scale
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": list(self._sums), "weight": self._weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums, self._weight = list(state["sums"]), state["weight"]
+
+
+def steps_ratio(batch: float, noise: float) -> float:
+    """Steps to a loss, over the fewest possible with any batch: 1 + B_noise/B."""
+    return 1 + noise / batch
+
+
+def samples_ratio(batch: float, noise: float) -> float:
+    """Samples to a loss, over the fewest possible: 1 + B/B_noise."""
+    return 1 + batch / noise
+
+
+def best_rate(highest: float, batch: float, noise: float) -> float:
+    """The rate of SGD that gains most in a step: highest/(1 + B_noise/B), linear in B while B is far below B_noise."""
+    return highest / steps_ratio(batch, noise)

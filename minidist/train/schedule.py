@@ -1,0 +1,196 @@
+"""Schedules: plain functions from a step, 0, 1, 2, …, to what the learning rate is multiplied by.
+
+    schedule = warm_up(2_000, then=cosine(100_000, floor=0.1))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)      # step() after optimizer.step(), as ever
+
+A function of the step has no state: to resume is to know the step, which LambdaLR's state_dict does. In units of tokens
+instead of steps, which a batch that grows needs: `group["lr"] = group["initial_lr"] * schedule(tokens)`.
+
+    warm_up        linear to 1, then another      Goyal et al. 2017, section 2.2: "gradual warmup"
+    cosine         half a wave to a floor         Loshchilov and Hutter 2017, "SGDR", equation 5, without restarts
+    polynomial     (1 − t/T)^power to a floor     You et al. 2017, algorithm 1, with power 2
+    inverse_root   linear, then 1/√t              Vaswani et al. 2017, "Attention is all you need", equation 3
+
+After their end all but the last stay at the floor. GPT-3: 375 M tokens of warm-up, a cosine over 260 B, floor 0.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+Schedule = Callable[[float], float]
+
+
+def constant(step: float) -> float:
+    """1, always."""
+    return 1.0
+
+
+def warm_up(steps: float, then: Schedule = constant, start: float = 0.0) -> Schedule:
+    """Linear from `start` to 1 in so many steps, then `then`, which begins with its own step 0.
+
+    Step t of them has start + (1 − start)·(t + 1)/steps: the first one is not lost, the last has 1. 0: no warm-up.
+    Raises ValueError for fewer than 0 steps, or a start outside 0 … 1.
+    """
+    if steps < 0 or not 0 <= start <= 1:
+        raise ValueError(
+            f"a warm-up has at least 0 steps and starts between 0 and 1, not {steps} and {start}"
+        )
+
+    def factor(step: float) -> float:
+        return (
+            start + (1 - start) * min(1.0, (step + 1) / steps)
+            if step < steps
+            else then(step - steps)
+        )
+
+    return factor
+
+
+def warm_up_steps(total: int, share: float = 0.002) -> int:
+    """The steps of a warm-up that scales with the training: a share of all its steps, and at least one.
+
+    GPTs take 0.001 to 0.005. Raises ValueError for a share outside 0 … 1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"a warm-up is a part of {total} steps, from 0 to 1, not {share}")
+    return max(1, round(share * total))
+
+
+def warm_up_share(share: float, k: float) -> float:
+    """The share of training that a batch k times as large warms up: k times as large, so that as many steps remain.
+
+    "Linear-epoch warm-up": with LAMB on BERT 1/320 at a batch of 512 becomes 1/5 at 32,768, k = 64. Of what it would
+    be above 1, 1 is left. You et al. 2020, untuned LAMB. Raises ValueError for k ≤ 0.
+    """
+    if k <= 0:
+        raise ValueError(f"a batch is k > 0 times as large, not k = {k}")
+    return min(1.0, share * k)
+
+
+def cosine(steps: float, floor: float = 0.1) -> Schedule:
+    """From 1 to `floor` in so many steps: floor + (1 − floor)·(1 + cos(π·t/steps))/2, then the floor."""
+    _decays(steps, floor)
+    return lambda step: floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
+
+
+def polynomial(steps: float, power: float = 2.0, floor: float = 0.0) -> Schedule:
+    """From 1 to `floor` in so many steps: floor + (1 − floor)·(1 − t/steps)^power, then the floor. 1: a line."""
+    _decays(steps, floor)
+    return lambda step: floor + (1 - floor) * (1 - min(1.0, step / steps)) ** power
+
+
+def inverse_root(warm: float) -> Schedule:
+    """Rises by steps to 1 at step `warm`, then falls with 1/√t: √warm · min(t^(−1/2), t·warm^(−3/2)), t from 1."""
+    _decays(warm, 0.0)
+    return lambda step: math.sqrt(warm) * min((step + 1) ** -0.5, (step + 1) * warm**-1.5)
+
+
+def _decays(steps: float, floor: float) -> None:
+    if steps <= 0 or not 0 <= floor <= 1:
+        raise ValueError(
+            f"a schedule has more than 0 steps and a floor between 0 and 1, not {steps} and {floor}"
+        )
+
+
+# ------------------------------------------------------------
+# A batch that grows: small while its gradient is good enough, large when it no longer is.
+#
+# Early in training the gradients of few samples agree (see `NoiseScale`), so a small batch learns more from each token; and
+# it takes the steps that a later, larger one could not afford. GPT-3 grew from 32 K to 3.2 M tokens, linearly in the
+# tokens seen, over the first 4 to 12 billion of them.
+#
+#     batch(t) = first + (last − first)·t/over        of t tokens seen; after `over`, last
+#     steps of the ramp: dt/dstep = batch(t), so about over/(last − first)·ln(last/first)
+#
+# Source: Brown et al. 2020, "Language Models are Few-Shot Learners", appendix B. A function of the tokens seen has no
+# state: to resume is to know how many there were.
+
+
+def batch_ramp(
+    first: int = 32_000, last: int = 3_200_000, over: float = 4e9, multiple: int = 1
+) -> Callable[[float], int]:
+    """The batch, in tokens, as a function of the tokens seen so far.
+
+    multiple: what a batch is a multiple of, rounded down but at least one: ranks · sequences of a micro-batch · T.
+    Raises ValueError unless 0 < multiple ≤ first ≤ last, and for a ramp over fewer than 0 tokens.
+    """
+    if not 0 < multiple <= first <= last or over < 0:
+        raise ValueError(
+            f"a batch of {first} does not grow to {last} over {over} tokens in multiples of {multiple}"
+        )
+
+    def batch(seen: float) -> int:
+        share = min(1.0, seen / over) if over else 1.0
+        return int(first + (last - first) * share) // multiple * multiple
+
+    return batch
+
+
+def batches(
+    batch: Callable[[float], int], total: float, seen: int = 0
+) -> Iterator[tuple[int, int]]:
+    """(tokens seen before it, its tokens) of each step until `total` tokens are seen; `seen` of them already.
+
+    The last one may go beyond `total`.
+    """
+    while seen < total:
+        size = batch(seen)
+        yield seen, size
+        seen += size
+
+
+def ramp_steps(first: float, last: float, over: float) -> float:
+    """Steps of a linear ramp, about: over/(last − first)·ln(last/first), as if the batch grew within a step, too."""
+    return over / last if first == last else over / (last - first) * math.log(last / first)
+
+
+# ------------------------------------------------------------
+# The learning rate for a batch k times as large, which k micro-batches make.
+#
+# An epoch then has a k-th of the steps, and the gradient a k-th of the variance. How much longer a step may be follows
+# from what shall stay as it was: the way that k small steps would go, or the noise of a step.
+# Sources: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1; Krizhevsky 2014, "One weird trick", section 5;
+# Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", definition 5.2.
+
+
+class Scaled(NamedTuple):
+    """What a batch k times as large is trained with."""
+
+    lr: float
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+
+
+def scaled(
+    lr: float,
+    k: float,
+    rule: str,
+    betas: tuple[float, float] | None = None,
+    eps: float | None = None,
+) -> Scaled:
+    """The learning rate for a batch k times as large, k > 0, by a rule; up to which k it holds is found by trying.
+
+    "linear": k·lr. k small steps in nearly one direction are one step k times as long (Goyal et al.): SGD, after a
+    warm-up, as at the start the direction changes from step to step.
+    "root": √k·lr. The noise of a step keeps its variance (Krizhevsky): SGD, Adam, LAMB.
+    "adam": √k·lr, 1 − β is k times as large, ε is divided by √k (Malladi et al.): Adam and AdamW follow the same
+    stochastic differential equation. It needs betas and eps, which the other rules keep.
+    Raises ValueError for another rule, for k ≤ 0, and where "adam" lacks values or k(1 − β) exceeds 1.
+    """
+    if k <= 0:
+        raise ValueError(f"a batch is k > 0 times as large, not k = {k}")
+    if rule == "linear":
+        return Scaled(k * lr, betas, eps)
+    if rule == "root":
+        return Scaled(math.sqrt(k) * lr, betas, eps)
+    if rule != "adam" or betas is None or eps is None:
+        raise ValueError(
+            f"the rule is linear, root, or adam with betas and eps: not {rule!r} with {betas} and {eps}"
+        )
+    larger = tuple(1 - k * (1 - beta) for beta in betas)
+    if min(larger) < 0:
+        raise ValueError(f"k = {k} is too large for betas = {betas}: they would be {larger}")
+    return Scaled(math.sqrt(k) * lr, larger, eps / math.sqrt(k))
