@@ -1,7 +1,8 @@
 """Any torch.distributed group as a `Comm`: what runs under torchrun, on one machine or many.
 
-A Comm is sends and receives, and all else is built on them. When checked, each message is two: a header of 512 bytes (shape, dtype, label, line of the program) and the values. Without
-it gloo returns a silently wrong result when shapes differ.
+A Comm is sends and receives, and all else is built on them. When checked, each message is two: a header of 512
+bytes (shape, dtype, label, line of the program) and the values. Without it gloo returns a silently wrong result
+when shapes differ.
 
                    over gloo                             over NCCL
     values         of the CPU, by threads                of GPUs, on their streams
