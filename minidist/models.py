@@ -120,7 +120,7 @@ def made(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
 # The parts of models, built without values where there is nothing to hold them.
 #
 # nn.Linear draws its initial values at once, also on the device "meta", where they are lost: a World charges the model's
-# builder for them. These draw them only where they are kept. `seeded_` gives the models of this package their own.
+# builder for them. These draw them only where they are kept. `seeded_` gives the models of this file their own.
 
 
 class _Bare(nn.Module):

@@ -455,6 +455,10 @@ class Engine:
         load(saved, self.module, self.optimizer, self.rename)
 
 
+# ------------------------------------------------------------
+# The roof: every technique in its turn.
+
+
 def parallelize(
     model: GPT,
     mesh: Mesh,

@@ -38,7 +38,7 @@ from .links import Net, slowest
 #     "pipelined"         latency is hidden      ×      ×       ×       ×       ×
 #     "hierarchical"      nodes of fast links    ×      ×       ×       ×       ×
 #
-# For the last one, see hierarchical.py: it puts two of the others together, and is not in `FLAT`.
+# The last one, `Hierarchical` below, puts two of the others together, and is not in `FLAT`.
 
 
 FLAT = {
@@ -143,6 +143,10 @@ def _alike(link: Link, other: Link) -> bool:
         and isclose(link.beta, factor * other.beta)
         and (factor == 1.0 or other.alpha > 0)
     )
+
+
+# ------------------------------------------------------------
+# The hierarchy itself: one algorithm within the nodes, one between them.
 
 
 class _Groups(NamedTuple):

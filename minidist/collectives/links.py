@@ -1,4 +1,4 @@
-"""What cost formulas know of a network: which links lie between which ranks.
+"""Which links lie between which ranks, as cost formulas see a network; and the steps of a pipeline over them.
 
 A formula asks for the links that its messages take at one time (all edges of the ring, one level of the
 tree) and reckons with the slowest. On a uniform network they are all alike. Links are looked at one by one:
@@ -141,7 +141,7 @@ def _finish(_, work, then) -> None:
 
 
 def seconds(steps: int, link: Link, nbytes: float, gamma: float = 0.0) -> float:
-    """The time that the docstring gives, for messages of `nbytes` that are combined at γ seconds a byte."""
+    """The time that the comment above gives, for messages of `nbytes` that are combined at γ seconds a byte."""
     if not steps:
         return 0.0
     wire, combine = nbytes * link.beta, nbytes * gamma

@@ -6,7 +6,7 @@ longer on the wire than α, where the ring takes 2(n−1)α more. For the price 
 
 A chain, root → next → … → last, carries k pieces: the root sends piece i while piece i−1 is a link further.
 (n−2)(α + Nβ/k) for the first piece to come, then the rest: about Nβ for a long message, whatever n. Reduce is the
-same backwards. The best k: `steps.pieces`; the times: `steps`. N is the whole, n the ranks. Chan et al. 2007
+same backwards. The best k: `links.pieces`; the times: `links.seconds`. N is the whole, n the ranks. Chan et al. 2007
 (ring: "bucket" algorithms); Träff, Ripke, Siebert et al. 2008 (pipelined all-gather).
 """
 
@@ -132,7 +132,7 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
 
 
 class Cost:
-    """Seconds of each verb; rank 0 is the root. What S steps take is in steps.py; a ring's half has S = 2(n−1)."""
+    """Seconds of each verb; rank 0 is the root. What S steps take is in links.py; a ring's half has S = 2(n−1)."""
 
     @staticmethod
     def _half(net: Net, nbytes: float) -> tuple[int, Link, float]:

@@ -194,7 +194,7 @@ def native(comm: Comm, algorithm: str | None):
 def chosen(comm: Comm, verb: str, algorithm, nbytes: int) -> Callable:
     """Our function for `verb`; a Comm's default that does not know the verb means the naive one.
 
-    "auto": what `cost.fastest` predicts to be fastest for `nbytes` over the Comm's links, the same on every rank.
+    "auto": what `fastest` predicts to be fastest for `nbytes` over the Comm's links, the same on every rank.
     """
     have = {name: getattr(one, verb) for name, one in ALGORITHMS.items() if hasattr(one, verb)}
     name = algorithm or (comm.algorithm if comm.algorithm in [*have, "auto"] else "naive")
@@ -342,6 +342,10 @@ def others(comm: Comm, outs: list[Tensor], sizes: list[int] | None, mine: Tensor
     row = mine.numel() // own if own else sum(out.shape[1:].numel() for out in outs)
     chunks = [scratch(mine, 1).expand(count * row) for count in counts]
     return [*chunks[: comm.rank], mine, *chunks[comm.rank + 1 :]]
+
+
+# ------------------------------------------------------------
+# The verbs: each checks and lays out its tensors, and hands flat chunks to an algorithm.
 
 
 def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=None):

@@ -49,6 +49,10 @@ class Host(AbstractContextManager):
         pass
 
 
+# ------------------------------------------------------------
+# What all worlds have in common: their errors, operations, Works, and the Comm itself.
+
+
 ANY = -1
 # the label of messages that carry a header only, and are not counted
 AGREE = "(what the collective is)"

@@ -24,7 +24,7 @@ from .cluster import Device
 from .costs import BUFFERS, PARAMETERS, Cost, Ledger, Operator, called, operator, stored
 
 # ------------------------------------------------------------
-# Time and memory of computation, without a call in the program.
+# How operators are seen and charged: the roofline of each, added to the time of the fiber that runs it.
 #
 # A `Charge` is a dispatch mode: it sees each aten operator that its thread runs, forward, backward (which autograd
 # runs in the rank's own thread) and the optimizer's step, on real and on meta tensors. It adds to the time of the

@@ -102,6 +102,10 @@ def _fresh(devices: list, seed: int):
     return states[0] if len(states) == 1 else tuple(states)
 
 
+# ------------------------------------------------------------
+# The clock itself: its fibers, what is to come, and who has the baton.
+
+
 class Ended(BaseException):
     """Unwinds a fiber of a run that is over. Not an Exception: a program must not catch it by accident."""
 

@@ -30,7 +30,7 @@ from .base import Link
 # ------------------------------------------------------------
 # What a cluster is made of: a `Device` computes, a `Level` says how messages travel at one distance.
 #
-# Both are numbers only; `Cluster` puts them together, `presets` holds those of real machines.
+# Both are numbers only; `Cluster` puts them together, and `Presets` has those of real machines.
 
 
 # From near to far; each with the name that tables show.
@@ -386,6 +386,10 @@ def _dgx(
         rack=NODES_PER_RACK,
         links=links,
     )
+
+
+# ------------------------------------------------------------
+# The cluster itself: where each rank sits, and what a message between two of them takes.
 
 
 @dataclass(frozen=True)

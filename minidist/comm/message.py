@@ -162,6 +162,10 @@ class Incoming:
         return self.count > before
 
 
+# ------------------------------------------------------------
+# A message: what its header says, where its bytes lie, and the Work that waits for it.
+
+
 def says(op: Send | Recv, checked: bool, call: tuple | None = None) -> tuple:
     """What the header of a message says of this side, in types that marshal knows. call: see `Comm.call`."""
     if op.x.is_meta:

@@ -1,10 +1,10 @@
 """What NCCL asks for besides sends and receives: its own collectives, groups with a name, and streams.
 
-native     torch.distributed's collectives behind the same calls as ours, `algorithm="native"`. Each works on flat
-           chunks, chunk i belonging to rank i, as `minidist.collectives` lays them out; where NCCL wants chunks of one
-           size, uneven ones are padded. Bytes moved here are not counted.
-named      a group for each channel, made and met by all its ranks
-streams    `comm.stream` on a CUDA stream of its own
+Native         torch.distributed's collectives behind the same calls as ours, `algorithm="native"`. Each works on flat
+               chunks, chunk i belonging to rank i, as `minidist.collectives` lays them out; where NCCL wants chunks of
+               one size, uneven ones are padded. Bytes moved here are not counted.
+named_group    a group for each channel, made and met by all its ranks
+StreamLane     `comm.stream` on a CUDA stream of its own
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ def warm(group: dist.ProcessGroup, device: torch.device) -> None:
     """Let all members of a new group on GPUs meet. Its first operation makes its communicator, which takes all of them:
     were that a message between two, the others would be waited for."""
     dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+# ------------------------------------------------------------
+# The library's own collectives, behind the same calls as ours.
 
 
 _OPS = {

@@ -103,6 +103,10 @@ def begin(comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool) 
     return GroupWork(told, comm.stream(beside), result)
 
 
+# ------------------------------------------------------------
+# The process group itself.
+
+
 VERBS = (
     "all_gather_",
     "all_reduce_",

@@ -177,6 +177,10 @@ def _failure(error: BaseException, trace: Trace) -> dict:
     }
 
 
+# ------------------------------------------------------------
+# The supervisor itself.
+
+
 class _Rank:
     """A forked rank: its process, its pipes, and the file its stack is dumped into."""
 

@@ -785,6 +785,10 @@ def lost(error: Mismatch) -> CommError:
     )
 
 
+# ------------------------------------------------------------
+# The Comm itself.
+
+
 class TorchComm(Comm):
     """`group`: any process group (default: the world's).
 

@@ -275,6 +275,10 @@ def _memory(trace) -> Iterator[dict]:
             }
 
 
+# ------------------------------------------------------------
+# The trace itself: messages in packed rows, with the spans and the memory of the run.
+
+
 def lane_of(channel: str) -> str:
     """The name under which a channel's messages are recorded: a lane's own, else "main"."""
     last = channel.rpartition("/")[2]

@@ -403,6 +403,10 @@ class _Pairs(dict):
         return self.setdefault(peer, self._channel.pair(*ends))
 
 
+# ------------------------------------------------------------
+# The wires themselves: what matches, and when it starts.
+
+
 class Wires:
     """All messages of a run. Ranks here are ranks of the World."""
 

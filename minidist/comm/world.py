@@ -61,6 +61,10 @@ def aside(n: int) -> Iterator[None]:
             gc.unfreeze()
 
 
+# ------------------------------------------------------------
+# The World, and one run of it.
+
+
 class World:
     """`n` ranks on a virtual clock.
 

@@ -1,4 +1,4 @@
-"""The ways to spread one model, or its batch, over many ranks. A file has one technique, and its naive version.
+"""The ways to spread one model, or its batch, over many ranks.
 
 DataParallel           replicas whose gradients are averaged in buckets while backward runs (data)
 Sampler                every rank's samples of an epoch, as many on each (data)

@@ -150,6 +150,10 @@ def _tensors(module: nn.Module):
         yield "buffer", name, x
 
 
+# ------------------------------------------------------------
+# Data parallelism itself: the parts of a batch, the naive average, and the wrapper.
+
+
 class Sampler:
     """This rank's part of every batch: iterate over it for 1-D int64 tensors of indices into the data.
 

@@ -363,9 +363,9 @@ class LocalSGD(Optimizer):
         optimizer.step()
 
     H: steps of a period, or an `AdaComm`, which wants `step(loss=…)`.  states: "keep", "reset" or "average", what
-    becomes of momentum at an average (states.py); before the switch it is never reset.  slow_momentum, slow_rate: β
-    and α of `SlowMomentum`, after the switch.  buffers: averaged with the parameters, in floating point (running statistics);
-    those that are not given stay each rank's own.
+    becomes of momentum at an average (see above); before the switch it is never reset.  slow_momentum, slow_rate: β
+    and α of `SlowMomentum`, after the switch.  buffers: averaged with the parameters, in floating point (running
+    statistics); those that are not given stay each rank's own.
     weight: set it before `step()`, on all ranks, to the number of samples behind this step's gradients, where ranks
     differ: an average weighs each rank by its sum since the last one, and a rank with 0 takes no step.
     bucket_bytes, algorithm: of the all-reduces.

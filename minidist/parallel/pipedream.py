@@ -2,7 +2,7 @@
 
 PipeDream      one update a micro-batch; weight stashing, vertical sync
 PipeDream2BW   one update for m micro-batches, two versions of the weights
-formulas       most_versions, most_stale, version_bytes
+most_versions, most_stale, version_bytes    versions, staleness and memory, as formulas
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _row(rule: str, stage: int, S: int) -> tuple[int, int]:
 #     vertical sync   all stages use version i − (S − 1): w(t+1) = w(t) − lr·∇f(w(t − S + 1))
 #     2BW             m micro-batches together, two versions: w(t+1) = w(t) − lr·∇f(w(t − 1))
 #
-# The bubble is that of the start and the end, for all of the run; the price is memory (`formulas`) and staleness.
+# The bubble is that of the start and the end, for all of the run; the price is memory (`version_bytes`) and staleness.
 # Sources: Narayanan et al. 2019, "PipeDream", section 3.3; Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel
 # DNN Training", section 3.1.
 

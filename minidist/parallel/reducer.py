@@ -131,6 +131,10 @@ class Bucket:
                 self.params[i].grad = self._views[self.params[i]]
 
 
+# ------------------------------------------------------------
+# The reducer: averages the buckets of one backward after the other, in one order on all ranks.
+
+
 def share(comm: Comm, weight: float | None) -> Tensor | float:
     """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
     if weight is None:

@@ -491,15 +491,15 @@ class Worker:
 
 
 # ------------------------------------------------------------
-# A server's side: hear pushes, step, answer. Two loops, synchronous and not; see `parameter_server` for the rules.
+# A server's side: hear pushes, step, answer. Two loops, synchronous and not; see `ParameterServer` for the rules.
 #
 #     synchronous     a batch of named receives, one push of each worker     add in rank order, one step, answer all
 #     asynchronous    a wildcard receive, a push of whoever is first         one step, answer those who may go on
 #
 # A worker's last push is answered by `close`, when all have ended and the servers have exchanged their parts.
 #
-# Seconds: see `cost`. Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012, "Large Scale Distributed Deep
-# Networks", section 4.1; Ho et al. 2013 for the bound.
+# Seconds: see `sync_seconds` and `async_seconds`. Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012,
+# "Large Scale Distributed Deep Networks", section 4.1; Ho et al. 2013 for the bound.
 
 
 class Update(NamedTuple):
@@ -705,8 +705,8 @@ def _mean(pushes: list[_Push]) -> list[Tensor]:
 # ------------------------------------------------------------
 # The parameter server: some ranks hold the parameters and step them, the others compute gradients.
 #
-#     ranks 0 … s−1      servers, N/s bytes of the parameters each, with their optimizer      see `partition`, `serving`
-#     ranks s … s+n−1    workers 0 … n−1: pull, forward, backward, push                       see `worker`
+#     ranks 0 … s−1      servers, N/s bytes of the parameters each, with their optimizer      see `Partition`, `Server`
+#     ranks s … s+n−1    workers 0 … n−1: pull, forward, backward, push                       see `Worker`
 #
 #     mode      a push is              a worker goes on                        gradients are
 #     "sync"    averaged with all n    when all n have pushed                  of the newest parameters
@@ -716,7 +716,7 @@ def _mean(pushes: list[_Push]) -> list[Tensor]:
 # Synchronous: the same bits as one rank that adds the n gradients in rank order, and divides. A slow worker stops all in
 # "sync", nobody in "async", and in "ssp" those who run ahead of it. A worker may die (runners' on_failure="continue"):
 # that ends "sync", by PeerLost; the others go on, in "ssp" without its clock. A dead server ends any run, by PeerLost.
-# Sources: Li et al. 2014; Dean et al. 2012, section 4.1; Ho et al. 2013. Cost: see `cost`.
+# Sources: Li et al. 2014; Dean et al. 2012, section 4.1; Ho et al. 2013. Cost: see `sync_seconds` and `async_seconds`.
 
 
 class Report(NamedTuple):

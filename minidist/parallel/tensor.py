@@ -4,8 +4,9 @@ copy_to, reduce_from, scatter_to, gather_from         between whole and split da
 gather_sequence, reduce_scatter_sequence              the same where the sequence is split
 ColumnLinear, RowLinear                               a linear layer by its outputs, by its inputs
 TensorMLP, TensorAttention, TensorLayer               the parts of models.gpt; RowFirstMLP for comparison
-shard, unshard, cuts, Cut, parameter                  weights taken apart, and put together
-seed_group_, split_random, TensorDropout, SequenceNorm
+shard, unshard, parameter                             weights taken apart, and put together
+seed_group_, split_random                             random numbers: alike on all ranks, or each rank's own
+TensorDropout, SequenceNorm                           dropout and layer norm around the split layers
 block_bytes, row_first_bytes, layer_bytes             what they send, as formulas
 """
 
@@ -270,7 +271,7 @@ def unshard(module: nn.Module, comm: Comm) -> dict[str, Tensor]:
 #
 # The numbers within are seeded by (a number drawn outside, the rank): a stream of their own, made anew each time. So
 # PyTorch's default generator is all the state there is. What is computed again from a saved state of it draws the same
-# numbers again, whatever was drawn in between: checkpointing needs to know nothing of this file. Megatron-LM keeps a
+# numbers again, whatever was drawn in between: checkpointing needs to know nothing of it. Megatron-LM keeps a
 # second generator for split data, whose state every checkpoint function must save, too (`megatron/core/tensor_parallel/
 # random.py`).
 
@@ -545,7 +546,7 @@ class SequenceNorm(LayerNorm):
 #
 # A block has one all-reduce forward and one backward, a layer two and two. sequence=True keeps what is whole above as
 # parts of the sequence, (B, T/n, H): f becomes an all-gather and g a reduce-scatter, the same bytes, and what the norms
-# and dropouts keep is divided by n. The formulas stand in cost.py. Sources: Shoeybi et al. 2019, "Megatron-LM",
+# and dropouts keep is divided by n. Formulas: see `layer_bytes`. Sources: Shoeybi et al. 2019, "Megatron-LM",
 # section 3; Korthikanti et al. 2022, section 4.2.2.
 
 

@@ -4,9 +4,9 @@
     profile.flops, profile.peak         # integers; print the profile for tables
 
 No call in the function is needed, and no World: its operators are seen below autograd, on CPU, GPU or meta tensors
-(which hold no data, so that a model of any size can be measured here). What counts is said in `comm.flops` (FLOPs and
-bytes) and `comm.ledger` (memory). The time is that of the modelled device, one operator after the other, whatever
-machine runs the function; it is not the time that the function took here.
+(which hold no data, so that a model of any size can be measured here). What counts is said in `comm.costs`: FLOPs,
+bytes and memory. The time is that of the modelled device, one operator after the other, whatever machine runs the
+function; it is not the time that the function took here.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ step, 11.8 where they were reduced at the end)."""
 #     rows    a row that is not a multiple of 16 bytes cannot be loaded for the tensor cores: it runs at fp32's peak
 #
 # Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
-# quantization, tensor core requirements. η of the A100 was chosen on the published runs (`runs`), one figure for all.
+# quantization, tensor core requirements. η of the A100 was chosen on the published runs (`TABLES`), one figure for all.
 
 
 TILES = (128, 256), (256, 128)
@@ -808,7 +808,7 @@ def _divisors(n: int) -> list[int]:
 # ------------------------------------------------------------
 # `plan`: the fastest grid that fits, what it costs, and why the others lose.
 #
-# Every grid (`search`) gets its memory and its seconds; the fastest that fits wins. For each value that one decision
+# Every grid (`grids`) gets its memory and its seconds; the fastest that fits wins. For each value that one decision
 # could have had (tensor 1, 2, 4…) the best grid with that value is its rival, and loses for a reason: too large by so
 # many bytes, or slower by so many seconds, most of them in one part of the step.
 
@@ -979,9 +979,9 @@ def short(seconds: float) -> str:
 #     recompute   8 to 2240 A100, with sequence parallel and selective recomputation, and with full recomputation and
 #                 neither (Korthikanti et al. 2022, Table 5)
 #
-# Nothing is fitted to a row: the only constant is η of the A100 (`machine`). What a table leaves open is said once for
-# all of its rows: BLOOM's heads are 64 and its words 250,880 (chronicles); Table 1's micro-batch and chunks a stage are
-# those that the planner finds fastest, as its authors chose theirs.
+# Nothing is fitted to a row: the only constant is η of the A100 (`ACCELERATORS`). What a table leaves open is said once
+# for all of its rows: BLOOM's heads are 64 and its words 250,880 (chronicles); Table 1's micro-batch and chunks a stage
+# are those that the planner finds fastest, as its authors chose theirs.
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def peak(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def published(name: str) -> Device | None:
-    """The device of `presets` whose name stands in `name`, as in "NVIDIA H100 80GB HBM3"; None where none does."""
+    """The device of `comm.cluster` whose name stands in `name`, as in "NVIDIA H100 80GB HBM3"; None where none does."""
     devices = [value for value in vars(cluster).values() if isinstance(value, Device)]
     words = name.replace("-", " ").split()
     return next(

@@ -1,4 +1,4 @@
-"""What one rank does for itself beyond the plain step. A file has one technique.
+"""What one rank does for itself beyond the plain step.
 
 autocast, Masters, LossScaler, prepare    mixed precision: lists of operators, fp32 copies, a scaled loss, O0 to O3 (amp)
 checkpoint, checkpoint_sequential, selective    activations computed again instead of kept (remat)

@@ -200,7 +200,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         """Scale all ranks' gradients so that their norm is at most `max_norm`; returns what it was, before `step()`.
 
         comm: where the model itself lies on several ranks, these and the optimizer's own together.  counted: then, the
-        parameters that this rank counts, as from `train.optim.counted`.
+        parameters that this rank counts, as from `train.norm.counted`.
         """
         grads = self.gradients()
         if counted is None:
