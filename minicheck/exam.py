@@ -59,6 +59,10 @@ class Wrong(AssertionError):
         return [f"Wrong: {self}"]
 
 
+# ------------------------------------------------------------
+# What is asked and what came of it; an answer, packed so that nobody opens it here.
+
+
 class Case(NamedTuple):
     """One run of an answer on `n` ranks. `what`: its name in messages ("n = 3, 7 numbers"). `given`: for `draw`."""
 

@@ -92,7 +92,7 @@ class Pipe:
 
 
 def explain(name: str, what: str, error: dict) -> str:
-    """The message for an error that an examinee reported, or that its guard saw (see `_failure`, `report`)."""
+    """The message for an error that an examinee reported, or that its guard saw (`_failure`; the guard's `Examinee.report`)."""
     kind = error["kind"]
     if kind == "unwritten":
         return f"{name} is not written yet."
@@ -144,6 +144,10 @@ def _hint(text: str) -> str:
             "(comm.isend), or start both together: comm.sendrecv."
         )
     return "The ranks wait for each other in a circle: does every send meet its receive, in the same order?"
+
+
+# ------------------------------------------------------------
+# The nursery, and what it forks: a process with a World, or one rank of several.
 
 
 # Of the process: seconds of computing, bytes of memory, bytes of a core dump.

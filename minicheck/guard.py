@@ -42,7 +42,7 @@ def examine(
     seed: int | None = None,
 ) -> list[str | None]:
     """What is wrong with each answer, given as (packed, sources); None if it is right. The program of a `launch` of
-    one rank. seed: see `ask.examinations`."""
+    one rank. seed: see `examinations`."""
     exam = pickle.loads(exam)
     with Nursery(exam) as nursery:
         return [
@@ -245,7 +245,7 @@ def ask(exam: Exam, *answers) -> None:
 def examinations(
     exam: bytes, answers: list[tuple[list[bytes], dict[str, list[str]]]], seed: int | None = None
 ) -> list[str | None]:
-    """What is wrong with each of several answers (see `guard.examine`), none of which hears of the others.
+    """What is wrong with each of several answers (see `examine`), none of which hears of the others.
 
     seed: from which `draw` draws, the same for each answer; None: a secret one for each case.
     """

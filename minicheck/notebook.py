@@ -98,6 +98,10 @@ def _packed(name: str, names: dict) -> dict | None:
     return {"data": base64.b64encode(packed.data).decode(), "sources": packed.sources}
 
 
+# ------------------------------------------------------------
+# The marks: what the solved notebook asks, of the answers that the cells' process has packed.
+
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -1,4 +1,4 @@
-"""The GPT: causal, the same with both kinds of attention, equal to a plain computation, and able to learn."""
+"""The models: a GPT, whole and in parts, an MLP and a residual network; rotary positions; initial values by name."""
 
 import math
 

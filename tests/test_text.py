@@ -1,4 +1,4 @@
-"""Where texts come from, and what cannot be one."""
+"""Texts, their pieces and their tokens: where they come from, what comes back, and what is refused."""
 
 import sys
 

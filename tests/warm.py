@@ -2,7 +2,7 @@
 
 A notebook needs torch twice, in its kernel and in the server of `launch`: half of the time of testing the notebooks.
 A `Warm` forks both. What runs is the same command, with its own environment, folder and files, and nothing of
-minidist has been imported. Forking is safe here, since this process has never used a thread (as in server.py).
+minidist has been imported. Forking is safe here, since this process has never used a thread (as in comm/server.py).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 # Five exercises, 15 points. After each, run the check. It says what is wrong. Try as often as you like. What your
 # function prints is not shown there; to see it, call it in a cell of your own.
 #
-# `minidist.train`, `minidist.collectives` and `minidist.parallel` are refused. Files are, too: you save on a `Disk` in
-# memory, whose power can be cut.
+# `minidist.checkpoint`, `minidist.train`, `minidist.collectives` and `minidist.parallel` are refused. Files are, too:
+# you save on a `Disk` in memory, whose power can be cut.
 
 # %% nbgrader={"grade_id": "setup"}
 import json

@@ -264,7 +264,7 @@ study.table(
 #
 # ## Any algorithm, any cluster
 #
-# `minidist.comm.torchdist.CommGroup` is our `Three` with all methods, and what does the work is handed in. So PyTorch's
+# `minidist.comm.processgroup.CommGroup` is our `Three` with all methods, and what does the work is handed in. So PyTorch's
 # DDP runs on two modelled nodes of 8 GPUs, with the algorithms of lesson 03. **Predict** which is fastest for 19 kB.
 
 

@@ -1,6 +1,6 @@
 """Graders of lesson 06: gradients in buckets, beside backward, and batch norm over all ranks.
 
-`work` holds the networks whose backward takes time, and the reference that says how long a step may take.
+The networks, whose backward takes time, come first; how long a step may take, the oracle runs on the clock of a World.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def looks_of(got: Tensor, rank: int, own: list[Tensor]) -> str:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 06 about buckets alone: which gradients share one, and a flat all-reduce of each.
+# Buckets alone: which gradients share one, and a flat all-reduce of each.
 
 
 RETURN = "Is there a `return`?"
@@ -392,7 +392,7 @@ def bucketed(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 06 about overlap: hooks that start buckets beside backward, also with micro-batches.
+# Overlap: hooks that start buckets beside backward, also with micro-batches.
 #
 # Numbers are held against the mean of all ranks' own gradients; time against a reference on the same clock.
 
@@ -754,7 +754,7 @@ def accumulate_overlapped(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 06 about time: when the last bucket is averaged, and what buckets save.
+# Time: when the last bucket is averaged, and what buckets save.
 
 
 class StepSeconds(Exam):
@@ -966,7 +966,7 @@ def predict_overlap(saved, bucket, afterwards, beside, slow, smallest, variance)
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 06 about batch norm on a batch whose parts lie on many ranks: statistics, and backward.
+# Batch norm on a batch whose parts lie on many ranks: statistics, and backward.
 
 
 PARTS = (

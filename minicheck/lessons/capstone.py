@@ -114,7 +114,7 @@ def _ready(comm: Comm, future):
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 28 that PyTorch's DDP itself examines: the ring below it, and the hook in place of it.
+# What PyTorch's DDP itself examines: the ring below it, and the hook in place of it.
 
 
 ORACLE = "minicheck.oracles.capstone"
@@ -368,7 +368,7 @@ def mean_hook(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 28 about time: a call that returns at once, and a future that is ready when the job is.
+# Time: a call that returns at once, and a future that is ready when the job is.
 
 
 POLLS = 60
@@ -536,7 +536,7 @@ def later(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 28 about flat shards: what FSDP2 asks of a group, parameters together and gradients apart.
+# Flat shards: what FSDP2 asks of a group, parameters together and gradients apart.
 
 
 LENGTHS = ((3, 4), (3, 1), (3, 0), (2, 5), (4, 3), (1, 6), (5, 2))
@@ -703,7 +703,7 @@ def reduce_single(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 28 in which numbers are foretold: what a step of DDP and of FSDP2 sends over a ring.
+# Numbers foretold: what a step of DDP and of FSDP2 sends over a ring.
 
 
 class PredictCapstone(Prediction):

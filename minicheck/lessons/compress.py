@@ -13,7 +13,7 @@ from ..oracles import compress as oracle
 from .predictions import ALL, HALF, NUMBERS, Prediction
 
 # ------------------------------------------------------------
-# The exercises of lesson 23 about sparse gradients: what a rank sends and keeps, and the mean of what all have sent.
+# Sparse gradients: what a rank sends and keeps, and the mean of what all have sent.
 #
 # Looked at: what is sent and kept over several steps, arguments, bytes on the wire.
 
@@ -260,7 +260,7 @@ def sparse_mean(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 23 about local steps: when ranks meet, and how often they should.
+# Local steps: when ranks meet, and how often they should.
 #
 # Looked at: the parameters before each step, the end, which must be equal bit for bit, messages and bytes.
 
@@ -466,7 +466,7 @@ def next_period(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 23 in which numbers are foretold: bytes of each way to talk less, and when it pays.
+# Numbers foretold: bytes of each way to talk less, and when it pays.
 
 
 class PredictCompress(Prediction):
@@ -548,7 +548,7 @@ def predict_compress(dense, sparse, half, local, thin, seconds, crossing) -> Non
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 23 with a bug: signs, scaled, with error feedback; what must each rank keep?
+# A bug to find: signs, scaled, with error feedback; what must each rank keep?
 #
 # Looked at: averages and errors over several steps, bytes.
 

@@ -1,6 +1,6 @@
 """Graders of lesson 05: n copies that train like one.
 
-`replicas` holds the models on which it goes wrong, `averages` what a wrong gradient looks like.
+What a wrong gradient looks like, and the models on which it goes wrong, come before the exercises.
 """
 
 from __future__ import annotations
@@ -347,10 +347,10 @@ def trainable(model: Model) -> list[Tensor]:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 05, Data parallel, about averages.
+# Averages.
 #
 # The collectives may be called here: lesson 02 built them. The library's data parallelism, and PyTorch's, may not.
-# Each answer is held against the serial program (`serial_gradients`), on 1 to 5 ranks, in Worlds and in real processes.
+# Each answer is held against the serial program (`gradient`), on 1 to 5 ranks, in Worlds and in real processes.
 
 
 RANKS = (3, 2, 4, 1, 5)
@@ -591,7 +591,7 @@ def average_hooks(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 05, Data parallel, about batches: every rank's part of them, and micro-batches.
+# Batches: every rank's part of them, and micro-batches.
 
 
 class MyBatches(Exam):
@@ -907,7 +907,7 @@ def accumulate(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 05, Data parallel, about the start: all replicas become rank 0's.
+# The start: all replicas become rank 0's.
 
 
 class StartEqual(ReplicaExam):
@@ -997,7 +997,7 @@ def start_equal(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 05, Data parallel, about numbers: what a step costs, and what slips do to it.
+# Numbers: what a step costs, and what slips do to it.
 
 
 class PredictStep(Prediction):

@@ -18,7 +18,7 @@ from ..oracles import hybrid as oracle
 from .predictions import NUMBERS, Prediction
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 about places: the groups of every axis of a grid.
+# Places: the groups of every axis of a grid.
 
 
 PLACES_FORBIDDEN = ("minidist.comm.mesh", *oracle.FORBIDDEN)
@@ -133,7 +133,7 @@ def groups(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 about traffic: bytes of each axis in a step, against messages that are really sent.
+# Traffic: bytes of each axis in a step, against messages that are really sent.
 
 
 TRAFFIC_FORBIDDEN = ("minidist.comm.mesh", "minidist.collectives", *oracle.FORBIDDEN)
@@ -260,7 +260,7 @@ def step_bytes(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 about gradients: each kind over its own axis, once, after the last micro-batch.
+# Gradients: each kind over its own axis, once, after the last micro-batch.
 #
 # Looked at: every gradient, copies equal bit for bit, all micro-batches run, bytes along each axis, messages along data.
 
@@ -461,7 +461,7 @@ def synchronize(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 with a bug: one norm over a grid, on which gradients are parts, copies, ends and replicas.
+# A bug to find: one norm over a grid, on which gradients are parts, copies, ends and replicas.
 #
 # Looked at: the norm that is returned, every gradient, both the same on all ranks, bytes along data and in all.
 
@@ -682,7 +682,7 @@ def clip_grid(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 about choosing: the fastest grid of a cluster that fits into memory.
+# Choosing: the fastest grid of a cluster that fits into memory.
 
 
 CHOOSE_FORBIDDEN = ("minidist.comm.mesh", *oracle.FORBIDDEN)
@@ -865,7 +865,7 @@ def best_grid(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 19 in which numbers are foretold: bytes by axis, and what the worst place costs.
+# Numbers foretold: bytes by axis, and what the worst place costs.
 
 
 class PredictHybrid(Prediction):

@@ -16,7 +16,7 @@ from ..oracles import large_batches as oracle
 from .predictions import Prediction
 
 # ------------------------------------------------------------
-# The exercise of lesson 25 about a schedule: warm-up, then a cosine to a floor, a function of the step.
+# A schedule: warm-up, then a cosine to a floor, a function of the step.
 
 
 class LearningRate(Exam):
@@ -103,7 +103,7 @@ def learning_rate(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 25 about LARS: each matrix' step has a length of its own.
+# LARS: each matrix' step has a length of its own.
 #
 # Several steps with a rate that changes, so that what the momentum holds shows; weights and gradients of length 0, too.
 
@@ -214,7 +214,7 @@ def lars_step(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 25 about LAMB where each rank has a piece of every parameter: norms are those of the whole.
+# LAMB where each rank has a piece of every parameter: norms are those of the whole.
 #
 # Looked at: weights and moments after every step, and what is sent: two numbers a parameter, in one all-reduce.
 
@@ -363,7 +363,7 @@ def lamb_step(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 25 about the noise scale: two unknowns from gradients of two sizes of batch.
+# The noise scale: two unknowns from gradients of two sizes of batch.
 #
 # Looked at: both estimates, the average that is left in place, the same on all ranks, and bytes sent.
 
@@ -498,7 +498,7 @@ def noise_scale(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 25 in which numbers are foretold: rates, steps, samples, a ramp, a schedule, a message.
+# Numbers foretold: rates, steps, samples, a ramp, a schedule, a message.
 
 
 class PredictLargeBatches(Prediction):
@@ -620,7 +620,7 @@ def predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, nby
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 25 with a bug: one norm over tensor-parallel ranks, on which some gradients are copies.
+# A bug to find: one norm over tensor-parallel ranks, on which some gradients are copies.
 #
 # Looked at: the norm that is returned, the gradients, copies that stay equal, bytes sent.
 

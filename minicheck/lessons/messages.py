@@ -12,7 +12,7 @@ from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, same, unchanged,
 from ..guard import ask
 
 # ------------------------------------------------------------
-# The first exercises of lesson 02, Messages: shift and broadcast.
+# Shift and broadcast.
 #
 # Each is examined in Worlds of 1 to 5 ranks, with lengths that n does not divide, shorter than n and 0, and
 # two lengths that nobody knows beforehand; then in real processes.
@@ -203,7 +203,7 @@ def broadcast(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 02 about the ring: its two halves, all-reduce, and a ring sum with a bug.
+# The ring: its two halves, all-reduce, and a ring sum with a bug.
 #
 # Costs are those of Patarasuk and Yuan 2009: n−1 messages a rank for each half, each of one chunk.
 

@@ -1,6 +1,6 @@
 """Graders of lesson 12: operators and graphs.
 
-`oracle` has the right numbers, and those of mistakes; `seen` counts what an answer makes, keeps and multiplies.
+`Seen` counts what an answer makes, keeps and multiplies; the oracle has the right numbers, and those of mistakes.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 12 about numbers of operators: their time on a device, and what fusion saves.
+# Numbers of operators: their time on a device, and what fusion saves.
 
 
 WALLS = ("launch", "memory", "compute")
@@ -441,7 +441,7 @@ def fused(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 12 about a backward of one's own: bias and GELU, nothing kept but what was given.
+# A backward of one's own: bias and GELU, nothing kept but what was given.
 
 
 GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
@@ -517,7 +517,7 @@ def bias_gelu(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 12 about softmax in parts: its two numbers, and attention in tiles.
+# Softmax in parts: its two numbers, and attention in tiles.
 
 
 SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
@@ -701,7 +701,7 @@ def attention(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 12 about a flat buffer: parameters and gradients as views, a step as one operator.
+# A flat buffer: parameters and gradients as views, a step as one operator.
 
 
 RATE = 0.1
@@ -892,7 +892,7 @@ def flatten(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 12 about numbers: launches, bytes and memory, foretold.
+# Numbers: launches, bytes and memory, foretold.
 
 
 class PredictOperators(Prediction):

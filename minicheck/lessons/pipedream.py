@@ -1,6 +1,6 @@
 """Graders of lesson 18: lists without a flush, versions of the weights, a stage that keeps them, and two versions.
 
-`words` of lesson 16 reads lists; the oracle of late gradients knows neither lists nor stages.
+Lists are read as in lesson 16 (`Lists`); the oracle of late gradients knows neither lists nor stages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
 from .predictions import Prediction
 
 # ------------------------------------------------------------
-# The exercises of lesson 18 about lists: PipeDream's, and what can be read from any list with updates.
+# Lists: PipeDream's, and what can be read from any list with updates.
 #
 # Source: Narayanan et al. 2019, "PipeDream", sections 3.2 and 3.3.
 
@@ -226,7 +226,7 @@ def needed(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 about a store of versions: what it hands out, and how many versions it keeps alive.
+# A store of versions: what it hands out, and how many versions it keeps alive.
 #
 # Versions are counted by the memory of tensors of the weights' shape, whoever holds them.
 
@@ -428,7 +428,7 @@ def store(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 in which a stage trains without a flush. Lesson 16's, with updates and versions.
+# A stage trains without a flush. Lesson 16's, with updates and versions.
 #
 # Looked at: the last weights, the order of the work, messages, and how many graphs and versions are alive.
 
@@ -575,7 +575,7 @@ def run_pipedream(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 in which numbers are foretold: versions, bytes, staleness, updates.
+# Numbers foretold: versions, bytes, staleness, updates.
 
 
 class PredictPipeDream(Prediction):
@@ -652,7 +652,7 @@ def predict_pipedream(versions, stale, stash_bytes, vertical_bytes, two_bytes, u
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 18 with a bug: PipeDream-2BW's two versions, on one rank.
+# A bug to find: PipeDream-2BW's two versions, on one rank.
 #
 # Looked at: at which weights each gradient is asked for, and what comes out.
 # Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1.

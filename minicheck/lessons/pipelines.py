@@ -1,6 +1,6 @@
 """Graders of lesson 16: schedules as lists, a stage that runs one, and what a pipeline costs.
 
-`words` reads an answer's lists; the library's simulator and validator judge them, outside of the answer's process.
+`actions` reads an answer's lists; the library's simulator and validator judge them, outside of the answer's process.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def in_order(stage: int, actions: list[Action], kind: str, noun: str) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 16 about time: how long lists take, and numbers foretold.
+# Time: how long lists take, and numbers foretold.
 
 
 KINDS = {
@@ -331,7 +331,7 @@ def predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle) -> N
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 16 about lists: 1F1B written, and a zero-bubble schedule with a bug.
+# Lists: 1F1B written, and a zero-bubble schedule with a bug.
 #
 # Any list that is a schedule, takes no longer than the formula's time, and keeps no more than its bound is right.
 # Sources: Narayanan et al. 2021, section 2.2.1; Qi et al. 2023, section 2.3.
@@ -424,7 +424,7 @@ def zero_bubble(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 16 in which a stage runs its list: receive, compute, send, forward and backward.
+# A stage runs its list: receive, compute, send, forward and backward.
 #
 # Looked at: gradients, the order of the work, messages and bytes of each edge, and how many micro-batches' graphs are
 # alive, counted by what autograd has saved.
@@ -648,7 +648,7 @@ def run_stage(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 16 about stages: which layers each gets. Any cut whose largest part is smallest is right.
+# Stages: which layers each gets. Any cut whose largest part is smallest is right.
 #
 # Source: Narayanan et al. 2019, "PipeDream", section 3.1.
 
@@ -758,7 +758,7 @@ def cut(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 16 about a backward in two: the input's gradient first, those of the weights later.
+# A backward in two: the input's gradient first, those of the weights later.
 #
 # Products are counted by their FLOPs, in each half: both together do the work of a whole backward, and no more.
 

@@ -1,6 +1,6 @@
 """Graders of lesson 09: half precision, rounded by hand; masters, scales, lists, and ranks that agree.
 
-`oracle` has the right answers, and what the usual mistakes would give.
+The oracle has the right answers, and what the usual mistakes would give.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NoKernels(TorchDispatchMode):
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about rounding: a number in a format of so many bits of exponent and fraction.
+# Rounding: a number in a format of so many bits of exponent and fraction.
 #
 # The formats are drawn, so that no dtype of any library is the answer.
 
@@ -157,7 +157,7 @@ def round_to(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about numbers: what fp16 holds, what a model's states take, how long a scale takes.
+# Numbers: what fp16 holds, what a model's states take, how long a scale takes.
 
 
 class PredictPrecision(Prediction):
@@ -234,7 +234,7 @@ def predict_precision(kept, lost, stuck, states, all_half, faster, recovered) ->
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about a dynamic scale: it grows, backs off, and goes on where it was saved.
+# A dynamic scale: it grows, backs off, and goes on where it was saved.
 
 
 class Scaler(Exam):
@@ -449,7 +449,7 @@ def scaler(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about lists of functions: a function mode that casts what they are given.
+# Lists of functions: a function mode that casts what they are given.
 #
 # The functions are probes, which keep what reaches them; then a small network, with its gradients.
 
@@ -663,7 +663,7 @@ def autocast(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about master weights: unscale, look, skip or step, round.
+# Master weights: unscale, look, skip or step, round.
 #
 # Sequences of steps, so that what an update loses, or a skipped step changes, adds up and shows.
 
@@ -835,7 +835,7 @@ def master_step(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 09 about ranks: all step, or none, though each sees only its own gradients.
+# Ranks: all step, or none, though each sees only its own gradients.
 
 
 FLAG = 8  # bytes of a flag, at most

@@ -22,7 +22,7 @@ from ..oracles.remat import FORBIDDEN, alive, fewest, least, peak_of, rerun
 from .predictions import Prediction
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 about accumulation by tokens.
+# Accumulation by tokens.
 #
 # Looked at: the gradient and the mean, and what is alive of earlier graphs when the next forward begins.
 # Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 3.
@@ -204,7 +204,7 @@ def accumulate_tokens(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 about a checkpoint as an autograd function.
+# A checkpoint as an autograd function.
 #
 # Looked at: gradients; what of the blocks' tensors is alive between forward and backward, and in backward; how often a
 # block runs. In one case blocks are others when they run again, and that run counts: nothing of the first can be left.
@@ -438,7 +438,7 @@ def recompute(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 with a bug: a function that is run again with the random numbers of its first run.
+# A bug to find: a function that is run again with the random numbers of its first run.
 #
 # Looked at: what comes out, how often fn runs, and the state of the random generator before and after.
 
@@ -576,7 +576,7 @@ def twice(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 11 about a chain of layers: segments within a budget, and the plan that repeats the least.
+# A chain of layers: segments within a budget, and the plan that repeats the least.
 #
 # Source: Chen et al. 2016, sections 3 and 4.
 
@@ -777,7 +777,7 @@ def best_plan(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 about a reversible block: its inputs and their gradients from its outputs.
+# A reversible block: its inputs and their gradients from its outputs.
 #
 # Looked at: inputs, gradients, and the work: how often f and g run, and how many products of matrices are computed.
 # Source: Gomez et al. 2017, "The Reversible Residual Network", Algorithm 1.
@@ -968,7 +968,7 @@ def reversible_backward(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 11 in which numbers are foretold: bytes, segments, work, a share, a momentum, a rate.
+# Numbers foretold: bytes, segments, work, a share, a momentum, a rate.
 
 
 class PredictRemat(Prediction):

@@ -1,6 +1,6 @@
 """Graders of lesson 08: parameters on servers, synchronous, asynchronous, and with bounded staleness.
 
-`work` holds the gradients, which take time on the clock of a World, and `replay` what may follow from what.
+`Gradient` takes time on the clock of a World; `replayed` says what may follow from what.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _allowed(
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 08 about the partition: which server holds which numbers.
+# The partition: which server holds which numbers.
 
 
 class Pieces(Exam):
@@ -341,7 +341,7 @@ def pieces(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 08 about the synchronous server: several of them, in step, both ways at once.
+# The synchronous server: several of them, in step, both ways at once.
 
 
 ROUNDS_BETA = (
@@ -525,9 +525,9 @@ def synchronous(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 08 in which a push is a step of its own: asynchronous, bounded, and with workers that leave.
+# A push is a step of its own: asynchronous, bounded, and with workers that leave.
 #
-# The order of the updates is the answer's to say; what follows from it is replayed, see `replay`.
+# The order of the updates is the answer's to say; what follows from it is replayed, see `replayed`.
 
 
 ARRIVALS_BETA, SIZE = 1e-8, 9
@@ -711,7 +711,7 @@ def leavers(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 08 about its figures: a server's wire, several servers, staleness and what it costs.
+# Figures: a server's wire, several servers, staleness and what it costs.
 
 
 MILLI = "In seconds."

@@ -261,7 +261,7 @@ def said(log: list, calls: int) -> str:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 26 about time: how often to save, and what failures then cost.
+# Time: how often to save, and what failures then cost.
 
 
 ORACLE = "minicheck.oracles.survive"
@@ -349,7 +349,7 @@ def save_every(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 26 about saving: every rank its part, the manifest last, and a power cut behind every call.
+# Saving: every rank its part, the manifest last, and a power cut behind every call.
 #
 # What the ranks did to the disk is written down, call by call; here it is done again, up to each call, then the power is
 # cut: of what was not synced all, a half, or nothing is left. Whatever is found then must be the checkpoint that was
@@ -567,7 +567,7 @@ def save_parts(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 26 about finding: the newest checkpoint that is whole, and why the others are not used.
+# Finding: the newest checkpoint that is whole, and why the others are not used.
 
 
 class Newest(Exam):
@@ -705,7 +705,7 @@ def newest(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 26 about resharding: a part of a matrix, put together from the parts that were saved.
+# Resharding: a part of a matrix, put together from the parts that were saved.
 
 
 Box = tuple[tuple[int, int], tuple[int, int]]  # rows, columns
@@ -897,7 +897,7 @@ def load_box(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 26 in which numbers are foretold: the checkpoint, the failures and the cost of a real run.
+# Numbers foretold: the checkpoint, the failures and the cost of a real run.
 
 
 class PredictSurvive(Prediction):

@@ -158,7 +158,7 @@ def first(got: Tensor, looks: dict[str, Tensor], rule: str) -> str:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 14 about f and g, the two conjugate operators.
+# f and g, the two conjugate operators.
 
 
 OPERATORS_RANKS = (2, 3, 1, 4)
@@ -251,7 +251,7 @@ def reduce_from(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 14 about split layers: a linear layer by rows, and an MLP with one all-reduce each way.
+# Split layers: a linear layer by rows, and an MLP with one all-reduce each way.
 
 
 LAYERS_RANKS = (2, 3, 4, 1)
@@ -441,7 +441,7 @@ def mlp(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 14 about taking a fused qkv weight apart by heads.
+# Taking a fused qkv weight apart by heads.
 
 
 class MyHeads(Exam):
@@ -564,7 +564,7 @@ def my_heads(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 14 about a split sequence: the two halves of an all-reduce as operators, and a norm.
+# A split sequence: the two halves of an all-reduce as operators, and a norm.
 
 
 class SequencePair(Through):
@@ -740,7 +740,7 @@ def sequence_norm(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 14 about numbers: what a tensor-parallel layer sends and holds.
+# Numbers: what a tensor-parallel layer sends and holds.
 
 
 class PredictTensor(Prediction):

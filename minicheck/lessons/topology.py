@@ -20,9 +20,9 @@ from .messages import DTYPES, numbers, rounded, words
 from .predictions import ALL, HALF, Prediction, close
 
 # ------------------------------------------------------------
-# The exercises of lesson 03, Topology and cost, about the shape of a broadcast: a tree, and a pipeline with a bug.
+# The shape of a broadcast: a tree, and a pipeline with a bug.
 #
-# Their World has α = 0 and β = 1 s a byte, so its clock counts: a message of N bytes takes N seconds, a rank sends
+# The World has α = 0 and β = 1 s a byte, so its clock counts: a message of N bytes takes N seconds, a rank sends
 # one at a time and receives one at a time. A broadcast in k rounds of whole tensors takes k·N seconds, however it is
 # written: Thakur, Rabenseifner and Gropp 2005, on broadcast.
 
@@ -235,7 +235,7 @@ def pipeline(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 03 about recursive halving and doubling: few messages and few bytes at once.
+# Recursive halving and doubling: few messages and few bytes at once.
 #
 # 2·log2 n messages and 2(n−1)/n·N bytes a rank: Thakur, Rabenseifner and Gropp 2005, on all-reduce.
 
@@ -345,7 +345,7 @@ def halving_doubling(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 03 about numbers: what all-reduces cost, as formulas and predicted, and as bandwidth.
+# Numbers: what all-reduces cost, as formulas and predicted, and as bandwidth.
 #
 # A formula is compared with the clock of a World, which knows none: it only moves messages.
 
@@ -607,7 +607,7 @@ def predict_cost(ring, tree, crossover, across, late) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 03 about two kinds of links: fast ones in a node, slow ones between nodes.
+# Two kinds of links: fast ones in a node, slow ones between nodes.
 #
 # With m nodes of g ranks a rank need send no more than 2(m−1)/m·N/g bytes to other nodes: Cho, Finkler, Serrano, Kung and
 # Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", 2019.
@@ -738,7 +738,7 @@ def hierarchical(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 03 about the one rank that all others wait for: find it in the trace of a run.
+# The one rank that all others wait for: find it in the trace of a run.
 #
 # The runs are made here, in Worlds of a cluster with one slow rank and some noise; the answer sees their messages only.
 

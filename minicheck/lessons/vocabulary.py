@@ -1,6 +1,6 @@
 """Graders of lesson 15: a vocabulary that is split over ranks.
 
-`oracle` computes on one rank what the answers compute on several, and what mistakes would give.
+The oracle computes on one rank what the answers compute on several, and what mistakes would give.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..oracles.vocabulary import (
 from .predictions import ALL, HALF, NUMBERS, Prediction
 
 # ------------------------------------------------------------
-# The exercises of lesson 15, Vocabulary parallel, about rows: the look-up, its gradient, the projection's backward.
+# Rows: the look-up, its gradient, the projection's backward.
 #
 # Numbers are whole, of both signs, with so many digits that every sum is exact, but not in a shorter dtype. The last
 # tokens, the first and the repeated ones are always there.
@@ -312,7 +312,7 @@ def project_backward(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 15, Vocabulary parallel, about the loss: in three reductions, backward, and in one message.
+# The loss: in three reductions, backward, and in one message.
 #
 # Logits are drawn near 0, then shifted by up to 10,000 where exp without care fails, in float64, float32 and float16.
 
@@ -559,7 +559,7 @@ def merged_loss(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 15, Vocabulary parallel, about numbers: what a split saves, and what it sends.
+# Numbers: what a split saves, and what it sends.
 
 
 class PredictVocabulary(Prediction):

@@ -1,4 +1,4 @@
-"""Graders of lesson 01: memory and FLOPs of a training step. `figures` says what a wrong number looks like."""
+"""Graders of lesson 01: memory and FLOPs of a training step, and which usual slip gives a wrong number."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def shown(x: float) -> str:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 01, The walls, about allocations and frees: the peak, when it is, and what stays.
+# Allocations and frees: the peak, when it is, and what stays.
 
 
 Event = tuple[str, int]
@@ -326,7 +326,7 @@ def peak(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 01, The walls, about model states: parameters, gradients, optimizer states, byte by byte.
+# Model states: parameters, gradients, optimizer states, byte by byte.
 #
 # The counts are those of Rajbhandari et al. 2020 (ZeRO), section 3.1: Adam in mixed precision has 2 + 2 + 12 bytes a
 # parameter, of which 12 are the fp32 copy, the momentum and the variance.
@@ -456,7 +456,7 @@ def model_states(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 01, The walls, about activations: what an MLP's forward keeps for its backward.
+# Activations: what an MLP's forward keeps for its backward.
 #
 # The right number is not calculated here: autograd is asked, on tensors without data, what it saves.
 
@@ -537,10 +537,11 @@ def activation_bytes(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercises of lesson 01, The walls, about numbers: sums from the literature with errors, and a step foretold.
+# Numbers: sums from the literature with errors, and a step foretold.
 #
-# The claims stand in the assignment. Each is recalculated here from what it says of itself; published in Rajbhandari et
-# al. 2020 (ZeRO), sections 3 and 6.1, and in write-ups that `minidist/study/figures/claims_checked.csv` lists.
+# The claims stand in the assignment; `oracle.claims` calculates each again from what it says of itself. Published in
+# Rajbhandari et al. 2020 (ZeRO), sections 3 and 6.1, and in write-ups that
+# `minidist/study/figures/claims_checked.csv` lists.
 
 
 # as published
@@ -632,7 +633,7 @@ def predict_memory(stays, kept, forward, equal) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 01, The walls, about the memory wall: how large a model fits on a card.
+# The memory wall: how large a model fits on a card.
 #
 # Parameters and activations of a transformer layer: 12h² + 13h, and sbh(34 + 5as/h) bytes (Korthikanti et al. 2022,
 # section 4.1).
@@ -737,7 +738,7 @@ def largest_model(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 01, The walls, about the compute wall: what a run costs.
+# The compute wall: what a run costs.
 #
 # FLOPs of a run: 6ΨT, or 8ΨT with full recomputation (Narayanan et al. 2021, section 5.1, without attention); MFU and
 # HFU as Chowdhery et al. 2022, appendix B.
@@ -845,10 +846,10 @@ def run_cost(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 01, The walls, about a loop that eats memory: the same numbers, at the peak of one batch.
+# A loop that eats memory: the same numbers, at the peak of one batch.
 #
-# Peak and FLOPs are measured, in the answer's process, by the ledger and the dispatch mode of comm (meter.py); its own
-# loop, which holds nothing that it does not need, says what is enough.
+# Peak and FLOPs are measured, in the answer's process, by the ledger (costs.py) and the dispatch mode (charge.py) of
+# comm; the oracle's own loop, which holds nothing that it does not need, says what is enough.
 
 
 OPTIMIZERS = {

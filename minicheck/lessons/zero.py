@@ -107,7 +107,7 @@ def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 13 about owners: whole parameters, spread over ranks by bytes.
+# Owners: whole parameters, spread over ranks by bytes.
 #
 # Looked at: the fullest rank, against largest first, each to the emptiest (Graham 1969: at most 4/3 of the best).
 
@@ -214,7 +214,7 @@ def owners(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 13 about stage 1: a step in which each rank keeps the optimizer's states of its part.
+# Stage 1: a step in which each rank keeps the optimizer's states of its part.
 #
 # Looked at: all weights on all ranks, bytes of optimizer states and of all else (by the meter of the World), bytes sent.
 # Each rank's optimizer has a rate of its own. So the owner's step alone is right: whoever steps all parameters on every
@@ -388,7 +388,7 @@ def sharded(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 13 about stage 2: gradients go to their owners during backward, and are freed elsewhere.
+# Stage 2: gradients go to their owners during backward, and are freed elsewhere.
 #
 # Looked at: who has which gradient afterwards, live bytes of gradients and of all else during backward, bytes sent.
 
@@ -507,7 +507,7 @@ def to_owners(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 13 about stage 3: a layer whose weight is in shards, gathered, used and freed, twice.
+# Stage 3: a layer whose weight is in shards, gathered, used and freed, twice.
 #
 # Looked at: outputs and gradients, live bytes between forward and backward and at the peak, bytes sent.
 
@@ -683,7 +683,7 @@ def sharded_linear(yours) -> None:
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 13 in which numbers are foretold: bytes by stage, bytes sent, GPUs, offload.
+# Numbers foretold: bytes by stage, bytes sent, GPUs, offload.
 
 
 class PredictZero(Prediction):
@@ -793,7 +793,7 @@ def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, ove
 
 
 # ------------------------------------------------------------
-# The exercise of lesson 13 with a bug: clipping by the norm of all gradients, of which each rank holds some.
+# A bug to find: clipping by the norm of all gradients, of which each rank holds some.
 #
 # Looked at: the norm that is returned, the gradients, the same factor on all ranks, bytes sent.
 

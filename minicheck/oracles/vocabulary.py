@@ -1,6 +1,6 @@
-"""A vocabulary on one rank: what the answers must give, and what the usual mistakes would.
+"""A vocabulary on one rank: what the answers must give, what the usual mistakes would, and how answers are judged by it.
 
-All of it from whole rows and whole logits, in float64, with PyTorch alone.
+The numbers come from whole rows and whole logits, in float64, by PyTorch alone.
 """
 
 from __future__ import annotations

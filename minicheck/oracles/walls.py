@@ -1,4 +1,4 @@
-"""The right numbers of lesson 01's exercises. Emptied in the process of an answer (`Sheet.forbidden`): no way to ask.
+"""The right numbers of lesson 01's exercises. Emptied in the process of an answer: no way to ask.
 
 Model states as Rajbhandari et al. 2020 (ZeRO), section 3.1; a transformer layer's parameters and activations as
 Korthikanti et al. 2022, section 4.1; FLOPs of a run, MFU and HFU as Chowdhery et al. 2022, appendix B.

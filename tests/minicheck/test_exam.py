@@ -1,4 +1,4 @@
-"""What a wrong tensor looks like."""
+"""What a wrong tensor looks like; and plain values survive the way to another process."""
 
 from collections import Counter, defaultdict, deque
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""The interface: states that are saved, gradients that are accumulated, what no compression may change."""
+"""Compressed gradients: what holds for every compression, then each one against its paper or PyTorch's hook."""
 
 import copy
 

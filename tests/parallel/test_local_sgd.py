@@ -687,7 +687,7 @@ def test_it_learns_and_wrong_variants_do_not():
 
 
 # ------------------------------------------------------------
-# The formulas beside each other, and beside small sums by hand; the traces are compared in test_optimizer.
+# The formulas beside each other, and beside sums by hand; `test_bytes_are_the_formulas` compares them with traces.
 
 
 def test_by_hand():

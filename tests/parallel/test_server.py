@@ -1,4 +1,4 @@
-"""Roles, the serial program, and the ends."""
+"""The parameter server against the serial program; then its clocks, costs, partition, updates, shards and workers."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""The cross-entropy of parts is that of the whole: `F.cross_entropy`, value and gradient, and few bytes."""
+"""A vocabulary on n ranks: its loss is `F.cross_entropy`, its rows are nn.Embedding's; what is no token is refused."""
 
 import math
 

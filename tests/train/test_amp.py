@@ -1,4 +1,4 @@
-"""autocast beside torch.autocast on the CPU, operator by operator; what it saves; its cache, nesting, and edges."""
+"""Mixed precision: autocast and LossScaler beside PyTorch's, the levels, masters beside fp32, and sharded states."""
 
 import copy
 import math

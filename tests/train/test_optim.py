@@ -1,4 +1,4 @@
-"""SGD, LARS, AdamW and LAMB, step by step: against torch.optim and against the papers' algorithms on lists."""
+"""SGD, LARS, AdamW and LAMB against torch.optim and their papers, alone and sharded; groups; the noise scale."""
 
 import copy
 import math
@@ -301,7 +301,7 @@ def test_what_is_refused_at_a_step():
 
 
 # ------------------------------------------------------------
-# Which parameters are stepped plainly: by default biases and norms. How they are cut: see test_sharded.py.
+# Which parameters are stepped plainly: by default biases and norms. How they are cut is below, with the sharded steps.
 
 
 def test_groups_leave_biases_and_norms_out():
