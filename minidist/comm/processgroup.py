@@ -104,7 +104,7 @@ def begin(comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool) 
 
 
 # ------------------------------------------------------------
-# The process group itself.
+# The process group: the methods that DDP, FSDP2 and DTensor call, each handed on to a collective.
 
 
 VERBS = (

@@ -178,7 +178,7 @@ def _failure(error: BaseException, trace: Trace) -> dict:
 
 
 # ------------------------------------------------------------
-# The supervisor itself.
+# The supervisor: it forks the ranks, hears them, and ends them.
 
 
 class _Rank:

@@ -786,7 +786,7 @@ def lost(error: Mismatch) -> CommError:
 
 
 # ------------------------------------------------------------
-# The Comm itself.
+# A group as a Comm: what is posted, split and asked of it, over gloo and over NCCL.
 
 
 class TorchComm(Comm):

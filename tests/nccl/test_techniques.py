@@ -35,14 +35,6 @@ from tests.parallel import (
     test_tensor,
     test_vocab,
 )
-from tests.parallel import test_data as test_compressed
-from tests.parallel import test_data as test_data_parallel
-from tests.parallel import test_local_sgd as test_adaptive
-from tests.parallel import test_local_sgd as test_post_local
-from tests.parallel import test_local_sgd as test_slow
-from tests.parallel import test_local_sgd as test_states
-from tests.parallel import test_pipedream as test_stashing
-from tests.parallel import test_tensor as test_tensor_random
 from tests.parallel.pipeline import test_executor, test_forward, test_ties
 from tests.parallel.zero import test_masters, test_offload, test_offload_sharded, test_optimizer
 from tests.parallel.zero import test_state as test_zero_state
@@ -60,10 +52,6 @@ from tests.parallel.zero.fully import test_unit as test_units
 from tests.size import FULL
 from tests.train import optim_cases as large_batches
 from tests.train import test_amp, test_norm, test_optim
-from tests.train import test_amp as test_amp_masters
-from tests.train import test_amp as test_amp_sharded
-from tests.train import test_norm as test_clip
-from tests.train import test_optim as test_noise
 from tests.train.remat import test_checkpoint as test_remat
 
 ALL = (2, 3, 4)
@@ -139,30 +127,26 @@ DATA = {
         ALL, at(test_data.test_the_serial_step, where=["world"])
     ),
     "DataParallel, accumulation": Row(
-        ALL, lambda n, _: each(test_data_parallel.test_accumulation, *product([n], (1, 2, 4)))
+        ALL, lambda n, _: each(test_data.test_accumulation, *product([n], (1, 2, 4)))
     ),
     "DataParallel, backward in other ways": Row(
         ALL,
         lambda n, _: each(
-            test_data_parallel.test_backward_in_other_ways, *((*case, n) for case in BACKWARDS)
+            test_data.test_backward_in_other_ways, *((*case, n) for case in BACKWARDS)
         ),
     ),
     "DataParallel, unused parameters": Row(
         ALL,
-        lambda n, _: each(
-            test_data_parallel.test_unused_on_some_ranks_and_on_all, *product([n], BOTH)
-        ),
+        lambda n, _: each(test_data.test_unused_on_some_ranks_and_on_all, *product([n], BOTH)),
     ),
-    "DataParallel, no work": Row(
-        PAIR, fixed(test_data_parallel.test_a_rank_without_work_calls_average)
-    ),
-    "DataParallel, start": Row(ALL, at(test_data_parallel.test_all_start_as_rank_0)),
-    "DataParallel, buffers": Row(THREE, fixed(test_data_parallel.test_buffers_follow_rank_0)),
+    "DataParallel, no work": Row(PAIR, fixed(test_data.test_a_rank_without_work_calls_average)),
+    "DataParallel, start": Row(ALL, at(test_data.test_all_start_as_rank_0)),
+    "DataParallel, buffers": Row(THREE, fixed(test_data.test_buffers_follow_rank_0)),
     "DataParallel, dtypes": Row(
         THREE,
         fixed(
             *each(
-                test_data_parallel.test_dtypes,
+                test_data.test_dtypes,
                 (torch.float32, 1e-6),
                 (torch.bfloat16, 2e-2),
                 (torch.float16, 2e-3),
@@ -171,7 +155,7 @@ DATA = {
     ),
     "compressed buckets": Row(
         THREE,
-        fixed(*each(test_compressed.test_shares_in_sums_out, *product(COMPRESSED, BOTH, BOTH))),
+        fixed(*each(test_data.test_shares_in_sums_out, *product(COMPRESSED, BOTH, BOTH))),
     ),
     "half": Row(
         ALL,
@@ -473,11 +457,11 @@ def of_large_batches(n):
 
 
 ADAPTIVE = {
-    2: [test_adaptive.test_it_steers_local_sgd],
+    2: [test_local_sgd.test_it_steers_local_sgd],
     4: [],
-    3: [test_adaptive.test_the_parameters, test_adaptive.test_adaptive_in_both_worlds],
+    3: [test_local_sgd.test_the_parameters, test_local_sgd.test_adaptive_in_both_worlds],
 }
-CLIPPED = {n: [grid for grid in test_clip.GRIDS if math.prod(grid) == n] for n in ALL}
+CLIPPED = {n: [grid for grid in test_norm.GRIDS if math.prod(grid) == n] for n in ALL}
 STEPS = {
     "LocalSGD": Row(
         ALL,
@@ -491,20 +475,22 @@ STEPS = {
         THREE,
         fixed(
             *each(
-                test_states.test_states_the_oracle,
-                *product(("momentum", "adamw"), test_states.STATES),
+                test_local_sgd.test_states_the_oracle,
+                *product(("momentum", "adamw"), test_local_sgd.STATES),
             )
         ),
     ),
-    "LocalSGD, masters": Row((2, 3), at(test_post_local.test_masters_are_averaged)),
-    "LocalSGD, buffers": Row(THREE, fixed(test_post_local.test_buffers)),
+    "LocalSGD, masters": Row((2, 3), at(test_local_sgd.test_masters_are_averaged)),
+    "LocalSGD, buffers": Row(THREE, fixed(test_local_sgd.test_buffers)),
     "post-local SGD": Row(
         ALL, lambda n, _: each(test_local_sgd.test_post_local, (n, "momentum"), (n, "adamw"))
     ),
     "slow momentum": Row(
-        THREE, fixed(*each(test_slow.test_algorithm_1, ("sgd", 0.5, 1.0), ("adamw", 0.7, 0.5)))
+        THREE, fixed(*each(test_local_sgd.test_algorithm_1, ("sgd", 0.5, 1.0), ("adamw", 0.7, 0.5)))
     ),
-    "AdaComm": Row(ALL, lambda n, _: [call(test_adaptive.test_the_rule, n, 20, 0.5), *ADAPTIVE[n]]),
+    "AdaComm": Row(
+        ALL, lambda n, _: [call(test_local_sgd.test_the_rule, n, 20, 0.5), *ADAPTIVE[n]]
+    ),
     "large batches, ZeRO 1, 2 and 3": Row(ALL, at(of_large_batches)),
     "large batches, tensor ranks": Row(
         ALL,
@@ -519,19 +505,19 @@ STEPS = {
             *each(test_optim.test_replicas, *test_optim.TENSOR),
         ),
     ),
-    "the noise scale": Row(ALL, at(test_noise.test_over_ranks, where=["world"])),
+    "the noise scale": Row(ALL, at(test_optim.test_over_ranks, where=["world"])),
     "the norm on a grid": Row(
-        ALL, lambda n, _: each(test_clip.test_data_pipeline_and_tensor, *CLIPPED[n])
+        ALL, lambda n, _: each(test_norm.test_data_pipeline_and_tensor, *CLIPPED[n])
     ),
-    "the norm, a tied embedding": Row(THREE, fixed(test_clip.test_a_tied_embedding_counts_once)),
+    "the norm, a tied embedding": Row(THREE, fixed(test_norm.test_a_tied_embedding_counts_once)),
     "loss scaling": Row((2, 3), at(test_amp.test_all_ranks_skip_the_same_step_and_no_other)),
     "loss scaling, masters": Row(
-        PAIR, fixed(*each(test_amp_masters.test_with_data_parallel, ("masters",), ("parallel",)))
+        PAIR, fixed(*each(test_amp.test_with_data_parallel, ("masters",), ("parallel",)))
     ),
     "loss scaling, ZeRO": Row(
         (2, 3),
         lambda n, _: each(
-            test_amp_sharded.test_a_sharded_optimizer_skips_on_all_ranks,
+            test_amp.test_a_sharded_optimizer_skips_on_all_ranks,
             *product([n], STAGES, (None, 0.1)),
         ),
     ),
@@ -549,8 +535,8 @@ AROUND = {
     4: [],
 }
 RANDOM = {
-    3: call(test_tensor_random.test_same_and_different, "world"),
-    4: test_tensor_random.test_groups,
+    3: call(test_tensor.test_same_and_different, "world"),
+    4: test_tensor.test_groups,
 }
 TENSOR = {
     "operators": Row(ALL, at(test_tensor.test_the_backward_is_the_transpose, where=["world"])),
@@ -656,11 +642,11 @@ PIPELINES = {
         FOUR,
         fixed(
             *each(
-                test_stashing.test_the_gradient_at_the_weights_of_the_forward,
+                test_pipedream.test_the_gradient_at_the_weights_of_the_forward,
                 (over(4), "stash"),
                 (over(4), "vertical"),
             ),
-            test_stashing.test_of_a_group,
+            test_pipedream.test_of_a_group,
         ),
     ),
 }

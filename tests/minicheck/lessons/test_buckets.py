@@ -237,10 +237,7 @@ def test_cuts():
 
 
 # ------------------------------------------------------------
-# Lesson 06, numbers: times on the clock, batch norm of a batch in parts. Right ones pass, others do not.
-
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
+# Times on the clock, and batch norm of a batch in parts: right ones pass, others do not.
 
 
 @pytest.mark.parametrize("case", StepSeconds.cases)
