@@ -31,7 +31,7 @@ from minidist.parallel.pipeline import by_parameters, partition
 from minidist.parallel.schedules.flow import Shape
 from minidist.parallelize import parallelize, refuse, schedule_of
 from minidist.split import bounds, uneven
-from minidist.study.memory import flops_per_token, utilization
+from minidist.study.predict import flops_per_token, utilization
 from minidist.study.speed import peak, peak_memory
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
 from minidist.train.optim import AdamW

@@ -140,9 +140,9 @@ def together(*parts: tuple[str, bool]) -> tuple[str, bool]:
 def figures() -> tuple[str, bool]:
     """Item 3: published figures, reproduced by the calculators."""
     return together(
-        run_tests("tests/study/memory/test_states.py"),
-        run_tests("tests/study/memory/test_transformer.py"),
-        run_tests("tests/study/memory/test_claims.py"),
+        run_tests("tests/study/predict/test_states.py"),
+        run_tests("tests/study/predict/test_transformer.py"),
+        run_tests("tests/study/predict/test_claims.py"),
     )
 
 
@@ -186,7 +186,7 @@ def meter() -> tuple[str, bool]:
             f"peak of a step, {net.__name__}: allocator {peak:,}, meter {found[0]:,}, on meta {found[1]:,} B"
         )
     names = ("comm/test_meter",)
-    tests = [run_tests(f"tests/{name}.py") for name in (*names, "study/memory/test_saved")]
+    tests = [run_tests(f"tests/{name}.py") for name in (*names, "study/predict/test_saved")]
     return together(("\n".join(rows), held), *tests)
 
 

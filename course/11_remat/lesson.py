@@ -334,7 +334,7 @@ assert equal(gradients(checkpointed, 0.5, data=True), gradients(plain, 0.5, data
 from functools import cache, partial, reduce
 from itertools import pairwise
 
-from minidist.study import measure, memory
+from minidist.study import allocator, measure, predict
 
 ROWS, W = 8192, 1024
 EDGE = ROWS * W * 4  # bytes of an activation
@@ -526,13 +526,13 @@ paper = {
     if "MT" in str(row["model"])
 }
 (held, flops), (kept, more) = layers["all kept"], layers["selective"]
-shape = memory.Transformer(105, 20480, 128, vocab=51200, context=2048)
+shape = predict.Transformer(105, 20480, 128, vocab=51200, context=2048)
 assert (
     round(held) == 34 + 5 * 128 * 2048 // 20480 == 98
     and round(kept) == 34
     and round(layers["full"][0]) == 2
 )
-assert paper["selective_saves_activation"] == 65 == round(100 * memory.selective_saving(shape))
+assert paper["selective_saves_activation"] == 65 == round(100 * predict.selective_saving(shape))
 assert round(100 * (1 - kept / held)) == 65
 assert more / flops - 1 < paper["selective_flops_overhead"] / 100
 study.table(
@@ -634,29 +634,29 @@ study.curves(
 # recorded step of 1.2 billion parameters, every layer checkpointed, on a GPU of 8 GiB (lesson 01 has its picture).
 
 # %%
-from minidist.study.memory import MiB
+from minidist.study.predict import MiB
 
-card = memory.Allocator(60 * MiB)
+card = allocator.Allocator(60 * MiB)
 pairs = [(card.malloc(8 * MiB, "activation"), card.malloc(2 * MiB, "gradient")) for _ in range(6)]
 for activation, _ in pairs:
     card.free(activation)
 try:
     card.malloc(12 * MiB)
-except memory.OutOfMemory as why:
+except allocator.OutOfMemory as why:
     print(why)
-memory.blocks(card, title="48 of 60 MiB are free, and 12 find no place", lines=3)
+allocator.blocks(card, title="48 of 60 MiB are free, and 12 find no place", lines=3)
 
 
 # %%
 def outcome(recording, **words):
     try:
-        memory.replay(recording, memory.Allocator(memory.CARD, **words))
+        allocator.replay(recording, allocator.Allocator(allocator.CARD, **words))
         return "fits"
-    except memory.OutOfMemory as why:
+    except allocator.OutOfMemory as why:
         return f"out of memory, {why.free / why.capacity:.0%} free"
 
 
-recorded, first = memory.backward_in_pieces(), memory.backward_in_pieces(first=True)
+recorded, first = allocator.backward_in_pieces(), allocator.backward_in_pieces(first=True)
 tried = {
     "as it is": outcome(recorded),
     "sizes rounded, so that holes fit": outcome(recorded, divisions=4),
@@ -676,15 +676,15 @@ study.table(list(tried.items()), ["what is done", ""])
 # h = 1,600), trained with Adam in fp16: how much is saved of *all*, with one sequence of 1,024, and with sixteen?
 
 # %%
-gpt2 = memory.Transformer(48, 1600, 25, vocab=50257, context=1024)
-states = memory.states(memory.parameters(gpt2)).total
+gpt2 = predict.Transformer(48, 1600, 25, vocab=50257, context=1024)
+states = predict.states(predict.parameters(gpt2)).total
 alive = {
-    (B, how): 48 * memory.activations(gpt2, B, recompute=how)
+    (B, how): 48 * predict.activations(gpt2, B, recompute=how)
     for B in (1, 16)
     for how in ("none", "selective")
 }
 alive |= {
-    (B, "√L"): 6 * memory.activations(gpt2, B, recompute="full") + 7 * memory.activations(gpt2, B)
+    (B, "√L"): 6 * predict.activations(gpt2, B, recompute="full") + 7 * predict.activations(gpt2, B)
     for B in (1, 16)
 }  # 7 segments of at most 7 layers
 share = {

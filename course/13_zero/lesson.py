@@ -14,7 +14,7 @@ from minidist import study
 
 names = ("data parallel", "stage 1", "stage 2", "stage 3")
 held = {
-    name: study.memory.states(7_500_000_000, "adam", "fp16", zero=z, data=64)
+    name: study.predict.states(7_500_000_000, "adam", "fp16", zero=z, data=64)
     for z, name in enumerate(names)
 }
 assert [round(s.total / 10**9, 1) for s in held.values()] == [120, 31.4, 16.6, 1.9]
@@ -547,7 +547,7 @@ PSI = 6 * 1536 * 1536
 bars = {}
 notes = {}
 formulas = [
-    study.memory.states(PSI).bytes,
+    study.predict.states(PSI).bytes,
     kept(PSI, PSI // 3, 1),
     kept(PSI, PSI // 3, 2),
     kept_3(PSI, 3),
@@ -585,7 +585,7 @@ ns = [2**k for k in range(9)]
 few = (1, 2, 4)
 B = 2**28
 lines = {
-    f"stage {z}": (ns, [study.memory.states(B, zero=z, data=n).total / B for n in ns])
+    f"stage {z}": (ns, [study.predict.states(B, zero=z, data=n).total / B for n in ns])
     for z in (1, 2, 3)
 }
 points = {f"stage {z}": (few, [per_parameter(z, n) for n in few]) for z in (1, 2, 3)}

@@ -332,7 +332,7 @@ for place, order in PLACES.items():
         ran[place, b] = max(end for _, end in spans) - spans[0][0], sent
 
 # %%
-from minidist.study.memory import Transformer, parameters
+from minidist.study.predict import Transformer, parameters
 from minidist.study.plan import EAGER, IDEAL, Machine, Planner, plan
 from minidist.study.plan import Network
 
@@ -404,7 +404,7 @@ class Placed(Network):
 
 
 # %%
-from minidist.study.memory import Grid as Sizes
+from minidist.study.predict import Grid as Sizes
 
 
 def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):

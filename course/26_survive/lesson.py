@@ -832,7 +832,7 @@ study.stacked(
 # counts also what is computed again. BLOOM says 149 TFLOP/s, recomputation counted:
 
 # %%
-from minidist.study.memory import implied_mfu
+from minidist.study.predict import implied_mfu
 
 [achieved] = [
     row["value"]

@@ -8,7 +8,8 @@
     tree       one or two trees of ranks                 published  figures of the literature
     mesh       a mesh of ranks on its cluster            axis_bytes what each of its axes sends over which links
     boxes      who holds which part of a matrix
-    memory     calculators: where the memory goes        measure    FLOPs, bytes and memory of a function
+    predict    what a run takes: memory, FLOPs, cost      measure    FLOPs, bytes and memory of a function
+    allocator  a simulated caching allocator
     memory_timeline   live memory by category, over time     schedule   a pipeline's actions, stage by stage
     exponents  what half precision holds of numbers
     stages     when a pipeline's stages worked, from a run     stacked    bars made of parts
@@ -19,7 +20,7 @@ starts the server of `launch` in the background: what takes seconds is over when
 """
 
 from minidist.comm.launch import prepare
-from minidist.study import line, memory
+from minidist.study import allocator, line, predict
 from minidist.study.arrows import messages
 from minidist.study.boxes import boxes
 from minidist.study.chunks import holdings
@@ -55,7 +56,8 @@ __all__ = [
     "holdings",
     "line",
     "measure",
-    "memory",
+    "allocator",
+    "predict",
     "memory_timeline",
     "mesh",
     "messages",

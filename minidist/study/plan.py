@@ -26,13 +26,21 @@ from minidist.collectives.verbs import predict
 from minidist.comm.base import Link
 from minidist.comm.cluster import Cluster, Device, nic
 from minidist.split import uneven
-from minidist.study.memory.activations import in_flight
-from minidist.study.memory.cost import mfu
-from minidist.study.memory.grid import Grid, PerRank, per_rank, rank_parameters, stage_layers
-from minidist.study.memory.items import GB
-from minidist.study.memory.states import PRECISIONS, known
-from minidist.study.memory.transformer import Transformer
 from minidist.study.picture import Picture
+from minidist.study.predict import (
+    GB,
+    PRECISIONS,
+    Grid,
+    PerRank,
+    Transformer,
+    flops,
+    in_flight,
+    known,
+    per_rank,
+    rank_parameters,
+    stage_layers,
+    utilization,
+)
 from minidist.study.published import published
 from minidist.study.stacked import stacked
 from minidist.study.tables import Table, table
@@ -863,7 +871,8 @@ class Plan:
 
     @property
     def mfu(self) -> float:
-        return mfu(self.model, self.batch, self.seconds, self.gpus, self.machine.peak)
+        done = flops(self.model, self.batch)
+        return utilization(done, self.seconds, self.gpus, self.machine.peak)
 
     @property
     def tokens_per_second(self) -> float:
@@ -916,7 +925,7 @@ def plan(
     """The fastest grid for a step of `batch` sequences: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
     model, cluster: as they are, or by name (`MODELS`, `cluster_of`).  kernels: the program that trains.  accelerator:
-    what the device reaches of its data sheet.  precision: as for `memory.states`.  algorithm: of collectives.
+    what the device reaches of its data sheet.  precision: as for `predict.states`.  algorithm: of collectives.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, and where nothing fits: it says by
     how much the leanest grid is too large.
     """

@@ -181,7 +181,7 @@ FAULTS = {
             "models.py",
             "[(inputs, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, outputs, 1, 1)]",
             "[(inputs, narrow, 1, stride), (narrow, narrow, 3, 1), (narrow, outputs, 1, 1)]",
-            "study/memory/test_convnet.py",
+            "study/predict/test_convnet.py",
         ),
         Fault(
             "running means start with what was in memory",

@@ -40,7 +40,7 @@ from minidist.parallel.tensor import (
     unshard,
 )
 from minidist.split import uneven
-from minidist.study import memory
+from minidist.study import predict
 from tests.largest import largest
 from tests.parallel.tensor_cases import (
     EVERYWHERE,
@@ -53,6 +53,7 @@ from tests.parallel.tensor_cases import (
     found,
     serial,
 )
+from tests.study.predict.saved import saved_layer
 
 # 12 heads over 2, 3 and 4 ranks; over 5, and 5 heads over any, uneven; 1 group leaves ranks without heads
 LAYERS = {
@@ -614,12 +615,10 @@ def test_what_is_kept_between_blocks_is_divided(n):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_as_the_calculator_of_memory_says(n):
-    """study.memory knows nothing of these layers; its sequence parallelism is the paper's, which gathers again."""
-    model = memory.Transformer(layers=1, hidden=96, heads=12, vocab=1, context=240)
+    """The calculator knows nothing of these layers; its sequence parallelism is the paper's, which gathers again."""
+    model = predict.Transformer(layers=1, hidden=96, heads=12, vocab=1, context=240)
     for split in (False, True):
-        said = memory.saved_layer(
-            model, 8, dtype=torch.float32, device="meta", tensor=n, sequence=split
-        )
+        said = saved_layer(model, 8, dtype=torch.float32, device="meta", tensor=n, sequence=split)
         assert kept(n, split, split) == said.total
 
 

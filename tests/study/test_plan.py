@@ -8,7 +8,6 @@ import pytest
 from minidist.comm import World
 from minidist.comm.cluster import Cluster
 from minidist.parallel.schedules import interleaved, one_f_one_b, simulate
-from minidist.study.memory import Grid, Transformer, flops
 from minidist.study.plan import (
     ACCELERATORS,
     EAGER,
@@ -31,6 +30,7 @@ from minidist.study.plan import (
     rivals_table,
     text,
 )
+from minidist.study.predict import Grid, Transformer, flops
 from tests.largest import largest
 from tests.study.plan_case import program
 

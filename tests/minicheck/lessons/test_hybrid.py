@@ -20,8 +20,8 @@ from minidist.comm import World
 from minidist.comm.mesh import AXES, Grid, Mesh
 from minidist.models import gpt
 from minidist.parallelize import parallelize
-from minidist.study.memory import Grid as Sizes
-from minidist.study.memory import Transformer, per_rank
+from minidist.study.predict import Grid as Sizes
+from minidist.study.predict import Transformer, per_rank
 from tests.bank.bank import solved
 from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong

@@ -285,10 +285,10 @@ def test_the_loop_to_repair_is_a_planted_one():
 
 # ------------------------------------------------------------------------------------------------------ no asking
 def test_the_library_is_refused_even_if_the_notebook_has_loaded_it():
-    from minidist.study import memory
+    from minidist.study import predict
 
     def model_states(trained, frozen, optimizer, precision):
-        return memory.states(trained, optimizer, precision).bytes
+        return predict.states(trained, optimizer, precision).bytes
 
     with pytest.raises(Wrong, match="the library's"):
         check.model_states(model_states)

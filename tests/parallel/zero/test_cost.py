@@ -7,7 +7,7 @@ from minidist.comm import World
 from minidist.comm.cluster import H100, Cluster
 from minidist.models import mlp
 from minidist.parallel.zero import ShardedOptimizer, kept
-from minidist.study.memory.states import states
+from minidist.study.predict import states
 
 HALF, FULL = (2, 4), (4, 4)
 

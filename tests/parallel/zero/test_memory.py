@@ -14,7 +14,7 @@ from minidist.comm.cluster import H100, Cluster
 from minidist.models import mlp
 from minidist.parallel.data import average_gradients
 from minidist.parallel.zero import ShardedOptimizer, step_bytes
-from minidist.study.memory.states import states
+from minidist.study.predict import states
 from tests.parallel.cases import difference
 from tests.parallel.zero.cases import serial, train
 

@@ -7,7 +7,7 @@ from torch import nn
 from minidist.comm import Cluster, Device, Level, World
 from minidist.parallel.zero.offload import OffloadedOptimizer
 from minidist.parallel.zero.offload_cost import memory, step_time, traffic, update_seconds
-from minidist.study.memory.states import states
+from minidist.study.predict import states
 from minidist.study.published import published
 
 WIDTH = 64

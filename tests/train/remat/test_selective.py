@@ -13,8 +13,9 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from minidist.comm import World
 from minidist.models import TransformerLayer, seeded_
 from minidist.study import measure
-from minidist.study.memory import Transformer, saved_layer
+from minidist.study.predict import Transformer
 from minidist.train.remat import ATTENTION, checkpoint, checkpoint_sequential, selective
+from tests.study.predict.saved import saved_layer
 
 aten = torch.ops.aten
 HIDDEN = 24

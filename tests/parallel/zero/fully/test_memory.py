@@ -12,7 +12,7 @@ from minidist.comm import World
 from minidist.comm.cluster import Cluster, Device
 from minidist.parallel.zero.fully import FullySharded, kept, peak, traffic
 from minidist.parallel.zero.fully import flat as flats
-from minidist.study.memory.states import states
+from minidist.study.predict import states
 from tests.parallel.zero.fully.cases import LAYER, WIDTHS, large
 
 PARAMS = 10 * LAYER

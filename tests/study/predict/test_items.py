@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from minidist.study.memory.items import GB, GiB, Item, Items, Totals, divided, listing
+from minidist.study.predict import GB, GiB, Totals, divided, listing
+from tests.study.predict.saved import Item, Items
 
 
 @dataclass(frozen=True)

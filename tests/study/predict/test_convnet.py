@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from minidist.models import mlp, resnet
-from minidist.study.memory import saved_mlp, saved_resnet
-from tests.study.memory.kept import kept
+from tests.study.predict.kept import kept
+from tests.study.predict.saved import saved_mlp, saved_resnet
 
 
 @pytest.mark.parametrize("sizes", [[10, 5], [10, 20, 5], [7, 3, 9, 4, 2]])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.study.memory import CARD, Allocator, MiB, OutOfMemory, backward_in_pieces, replay
+from minidist.study.allocator import CARD, Allocator, MiB, OutOfMemory, backward_in_pieces, replay
 from tests.largest import largest
 
 
@@ -36,9 +36,8 @@ def test_programs_that_help(step, words):
 
 
 def test_gradients_made_first_leave_no_holes():
-    """One layer: the flat buffer is one block, and holds all gradients to the end."""
-    step = backward_in_pieces(1, 64, 4, 2, 32, first=True)
-    blocks = replay(step, Allocator(2**30))
-    size = 2 * (12 * 64 * 64 + 13 * 64)
+    """The flat buffer is one block, and holds all gradients to the end."""
+    blocks = replay(backward_in_pieces(first=True), Allocator(CARD))
+    size = 24 * 2 * (12 * 2048 * 2048 + 13 * 2048)
     # and the one to send
     assert sorted(b.asked for b in blocks.values() if b.label == "long-lived") == [size, size]

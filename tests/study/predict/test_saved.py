@@ -6,8 +6,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist.models import TransformerLayer, gpt, next_token_loss
-from minidist.study.memory import Transformer, activations, output_activations, saved, saved_layer
-from tests.study.memory.kept import kept
+from minidist.study.predict import Transformer, activations, output_activations
+from tests.study.predict.kept import kept
+from tests.study.predict.saved import saved, saved_layer
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 VOCAB = 50
@@ -123,7 +124,7 @@ def test_the_papers_column_is_the_papers_formula(t, sequence, recompute, attenti
         assert layer.paper == activations(model, 4, **words)
     if attention == "explicit" and sequence:
         every = saved(model, 4, device="meta", attention="explicit", **words)
-        ends = 4 * 32 * 64 // t + output_activations(model, 4, t)
+        ends = 4 * 32 * 64 // t + output_activations(model, 4, t, t)
         assert every.paper == 3 * activations(model, 4, **words) + ends
 
 

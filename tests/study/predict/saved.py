@@ -11,12 +11,85 @@ Korthikanti et al. 2022, section 4.1, has the paper's count item by item. `why` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from minidist.study.memory.items import Item, Items, divided
-from minidist.study.memory.transformer import RECOMPUTE, Transformer
+from minidist.models import BLOCKS, DEEP
+from minidist.study.predict import (
+    RECOMPUTE,
+    Totals,
+    Transformer,
+    divided,
+    listing,
+    parameters,
+    states,
+)
+from minidist.study.tables import Table, table
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that is kept: bytes `ours` counts and bytes of the `paper`'s formula, and why they differ.
+
+    part: what tensor-parallel ranks do with it: "split"; "scores", split and given up by selective recomputation;
+    "tokens", split where the sequence is; "mask", never split and given up with the scores; "whole", neither.
+    """
+
+    name: str
+    ours: int
+    paper: int = 0
+    why: str = ""
+    part: str = "whole"
+
+    def times(self, n: int) -> Item:
+        return replace(self, ours=n * self.ours, paper=n * self.paper)
+
+    def over(self, n: int) -> Item:
+        """One rank's part; ValueError where `n` does not divide it."""
+        return replace(
+            self, ours=divided(self.ours, n, self.name), paper=divided(self.paper, n, self.name)
+        )
+
+
+class Items:
+    """Items in order, as a table; `total` sums ours, `paper` the paper's, which is 0 where there is no formula."""
+
+    def __init__(self, items: Iterable[Item], title: str = ""):
+        self.items, self.title = tuple(items), title
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items)
+
+    @property
+    def total(self) -> int:
+        return sum(i.ours for i in self.items)
+
+    @property
+    def paper(self) -> int:
+        return sum(i.paper for i in self.items)
+
+    def table(self) -> Table:
+        if not self.paper:
+            return listing({i.name: i.ours for i in self.items}, self.title)
+        rows = [
+            [i.name, i.ours, i.paper, i.ours - i.paper, i.why * (i.ours != i.paper)]
+            for i in self.items
+        ]
+        rows.append(["total", self.total, self.paper, self.total - self.paper, ""])
+        return table(
+            rows,
+            ["kept for backward", "ours, bytes", "paper, bytes", "difference", "why"],
+            title=self.title,
+        )
+
+    def __repr__(self) -> str:
+        return self.table().text
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
 
 INDEX = 8  # bytes of a token's number
 SMALL = "left out as small"
@@ -244,3 +317,145 @@ def _output(step: Step) -> list[Item]:
         Item("numbers of targets", INDEX * step.rows, 0, SMALL),
         Item("sum of the loss's weights", step.wide, 0, SMALL),
     ]
+
+
+# ------------------------------------------------------------
+# The peak of a training step of `models.gpt`: at its turning point, when the loss sends its gradient back.
+#
+#     forward   activations pile up, to the last logits
+#     turn      all of them, and the gradient of the logits twice: of the loss, and of the softmax before it
+#     backward  activations go, gradients of parameters come
+#
+# The turn is the peak where a layer's activations outweigh its gradients, B·T·H·34 against 12H² elements: nearly always.
+# It is what `study.meter` finds; in between only the words differ, gradients of activations are "other" there.
+
+
+def parameter_tensors(model: Transformer) -> int:
+    """How many tensors the parameters are in `models.gpt`: 12 a layer. Of each Adam keeps a count of steps, 4 bytes."""
+    return 12 * model.layers + model.positions + 1 + 2 + (not model.tied)
+
+
+@dataclass(frozen=True)
+class Peak(Totals):
+    """Bytes that are live when the loss sends its gradient back."""
+
+    parameters: int
+    optimizer_states: int
+    activations: int
+    gradients_of_logits: int
+
+
+def peak(
+    model: Transformer,
+    batch: int,
+    tokens: int | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    dropout: float = 0.0,
+    attention: str = "sdpa",
+    device: str = "cpu",
+    optimizer: str | None = "adam",
+) -> Peak:
+    """Bytes at the peak of a step of `models.gpt` with `next_token_loss`, all in `dtype`, one process.
+
+    Gradients of parameters were set to None before. optimizer: one of torch's that has made a step already, or
+    None. The other words are those of `saved`. Raises ValueError for a dtype of other than 2 or 4 bytes.
+    """
+    precision = {2: "all 16 bits", 4: "fp32"}.get(dtype.itemsize)
+    if precision is None:
+        raise ValueError(f"a parameter has 2 or 4 bytes here, not the {dtype.itemsize} of {dtype}")
+    tensors = parameter_tensors(model) if device == "cpu" else 0
+    kept = states(parameters(model), optimizer or "sgd", precision)
+    rows = batch * (model.context if tokens is None else tokens)
+    return Peak(
+        kept.parameters,
+        kept.optimizer_states + 4 * tensors * (optimizer == "adam"),
+        saved(
+            model, batch, tokens, dtype=dtype, dropout=dropout, attention=attention, device=device
+        ).total,
+        2 * 4 * rows * model.vocab + 4,  # in fp32, and of the loss itself
+    )
+
+
+# ------------------------------------------------------------
+# What autograd keeps of `models.mlp` and `models.resnet`, byte by byte.
+#
+# A linear layer or a convolution keeps its input, ReLU its output, which is the next one's input: counted once. Batch
+# norm keeps its input too, the convolution's output: so a convolutional network holds every image twice at every depth,
+# and its activations outgrow its parameters with the second image or so (ResNet-50: 102 MB of parameters in fp32, and
+# 86 MB for one image of 224 × 224). Max pooling keeps where each maximum was, 8 bytes. The loss is not counted.
+
+
+def saved_mlp(sizes: Sequence[int], batch: int, dtype: torch.dtype = torch.float32) -> Items:
+    """What `mlp(sizes)(x)` keeps for backward, x of (batch, sizes[0]) included."""
+    inputs, *hidden, _ = [batch * size * dtype.itemsize for size in sizes]
+    return Items(
+        [Item("the batch", inputs), *(Item(f"ReLU {i}", b) for i, b in enumerate(hidden, 1))],
+        f"an MLP, batch {batch}",
+    )
+
+
+def saved_resnet(
+    depth: int,
+    batch: int,
+    size: int = 224,
+    *,
+    classes: int = 1000,
+    channels: int = 3,
+    width: int = 64,
+    small: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Items:
+    """What `resnet(depth, ...)(x)` keeps for backward, images x of (batch, channels, size, size) included.
+
+    The words are those of `models.resnet`. On a CPU norms keep statistics in `dtype`, elsewhere in fp32 at least.
+    Raises ValueError for another depth.
+    """
+    if depth not in BLOCKS:
+        raise ValueError(
+            f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
+        )
+    each, deep = dtype.itemsize, depth >= DEEP
+    items = [Item("the batch", batch * channels * size**2 * each)]
+    side = size if small else -(-size // 2)
+    items.append(Item("stem", 2 * batch * width * side**2 * each))
+    norms = width  # channels of all batch norms
+    if not small:
+        side = -(-side // 2)
+        items.append(Item("pooling", batch * width * side**2 * (INDEX + each)))
+    inputs = width
+    for group, blocks in enumerate(BLOCKS[depth]):
+        outputs, kept = (4 if deep else 1) * width * 2**group, 0
+        for i in range(blocks):
+            stride = 2 if group and i == 0 else 1
+            elements, normed = _block(inputs, outputs, side, stride, deep)
+            kept = kept + batch * elements * each
+            norms = norms + normed
+            inputs = outputs
+            side = -(-side // stride)
+        items.append(Item(f"group {group + 1}, {blocks} blocks, {side} × {side}", kept))
+    items.append(
+        Item(
+            "means and deviations of batch norms",
+            2 * norms * (each if device == "cpu" else max(each, 4)),
+        )
+    )
+    items.append(Item("input of the classes", batch * inputs * each))
+    return Items(items, f"ResNet-{depth}, {batch} × {size} × {size}")
+
+
+def _block(inputs: int, outputs: int, side: int, stride: int, deep: bool) -> tuple[int, int]:
+    """Elements that a block keeps of one image, and channels of its batch norms."""
+    before, after = side**2, (-(-side // stride)) ** 2
+    # Channels × pixels of each convolution's output, the last one's behind the sum.
+    convs = (
+        [(outputs // 4, before), (outputs // 4, after), (outputs, after)]
+        if deep
+        else [(outputs, after)] * 2
+    )
+    shortcut = [(outputs, after)] * (inputs != outputs or stride > 1)
+    elements = sum(2 * c * pixels for c, pixels in convs) + sum(
+        c * pixels for c, pixels in shortcut
+    )
+    return elements, sum(c for c, _ in convs + shortcut)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minidist.models import mlp
-from minidist.study.memory import Allocator, GiB, OutOfMemory, record, replay
+from minidist.study.allocator import Allocator, GiB, OutOfMemory, record, replay
 from minidist.study.meter import measure
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from minidist.study.memory import Allocator, MiB, blocks
-from minidist.study.memory.blocks import HOLE, LINES, REST, _parts, _pieces
+from minidist.study.allocator import HOLE, LINES, REST, Allocator, MiB, _parts, _pieces, blocks
 
 
 def small():

@@ -1,12 +1,14 @@
 """The paper's activations: Table 2 in all its variants, percentages, pipelines."""
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from minidist.study import memory, published
-from minidist.study.memory import GB, Transformer, flops, published_hardware_flops
+from minidist.study import predict, published
+from minidist.study.predict import GB, Transformer, flops
+from tests.study.predict.kept import published_hardware_flops
 
 MT_NLG = Transformer(105, 20480, 128, 51200, 2048)
 GPT3 = Transformer(96, 12288, 96, 51200, 2048)
@@ -39,13 +41,13 @@ def test_table_2_of_activation_recomputation(model, t, b):
     for method, grid in words.items():
         formula = said(table_or_figure="Table 2", method=method)
         products = re.sub(r"(?<=[\w)])(?=[a-z(])", "*", formula)  # sbh(34) is s*b*h*(34)
-        ours = memory.activations(model, b, **grid)
+        ours = predict.activations(model, b, **grid)
         assert isinstance(ours, int) and ours == eval(products, {}, letters), (method, products)
 
 
 def test_claims_about_mt_nlg():
     """65 % less kept for 1.6 % more FLOPs; five times less with sequence parallelism."""
-    saved = 100 * memory.selective_saving(MT_NLG)
+    saved = 100 * predict.selective_saving(MT_NLG)
     assert saved == pytest.approx(65.3, abs=0.05) and int(saved) == said(
         quantity="selective_saves_activation"
     )
@@ -55,7 +57,7 @@ def test_claims_about_mt_nlg():
     # as the formula of that paper counts, not as one forward
     assert exact == pytest.approx(more / 3, rel=1e-9)
     parallel, both = (
-        memory.activations(MT_NLG, 1, tensor=8, **grid)
+        predict.activations(MT_NLG, 1, tensor=8, **grid)
         for grid in (dict(), dict(sequence=True, recompute="selective"))
     )
     assert parallel / both == pytest.approx(said(quantity="activation_memory_reduction"), abs=0.5)
@@ -63,7 +65,7 @@ def test_claims_about_mt_nlg():
 
 def test_full_recomputation_split_over_tensor_parallel_ranks():
     assert (
-        memory.activations(GPT3, 1, tensor=8, sequence=True, recompute="full")
+        predict.activations(GPT3, 1, tensor=8, sequence=True, recompute="full")
         == 2 * 2048 * 12288 // 8
     )
 
@@ -74,33 +76,36 @@ def test_ends():
     V = 51200
     t = 8
     p = 35
-    assert memory.embedding_activations(MT_NLG, 3, tensor=t, micro_batches=p) == s * 3 * h * p // t
-    assert memory.output_activations(MT_NLG, 3, tensor=t) == 4 * s * 3 * h * (h + V) // h // t
-    assert memory.logits(1000, 50, tensor=5) == 40_000 and memory.logits(10, 3, bytes_each=2) == 60
-    assert memory.logits(1, 64000 * 5120) == 1_310_720_000
+    assert predict.embedding_activations(MT_NLG, 3, tensor=t, micro_batches=p) == s * 3 * h * p // t
+    assert (
+        predict.output_activations(MT_NLG, 3, tensor=t, along=t)
+        == 4 * s * 3 * h * (h + V) // h // t
+    )
+    assert predict.logits(1000, 50, tensor=5) == 40_000
+    assert predict.logits(1, 64000 * 5120) == 1_310_720_000
     # the first part has 17 of the vocabulary, the others less
-    assert memory.logits(10, 50, tensor=3) == 10 * 17 * 4
+    assert predict.logits(10, 50, tensor=3) == 10 * 17 * 4
 
 
 def test_activations_of_zero():
     """GPT-2 1.5B, batch 32, 1,024 tokens: about 60 GB; recomputed, and of 100 B parameters. 33 GB are elements."""
     text = {r["quantity"]: r["value"] for r in published("zero") if r["table_or_figure"] == "text"}
-    assert memory.rough(GPT2, 32) / GB == pytest.approx(
+    assert predict.rough(GPT2, 32) / GB == pytest.approx(
         text["gpt2_1.5B_activation_s1024_b32"], rel=0.01
     )
     large = Transformer(125, 8192, 64, 50257, 1024)
-    inputs = large.layers * memory.activations(large, 32, recompute="full")
+    inputs = large.layers * predict.activations(large, 32, recompute="full")
     assert inputs == 67_108_864_000
     assert inputs / GB == pytest.approx(text["100B_activation_with_checkpointing_b32"], rel=0.12)
     elements = inputs // 2
     assert elements / GB == pytest.approx(text["100B_b32_s1024_MP16_checkpoint_per_gpu"], rel=0.02)
     assert elements // 16 / GB == pytest.approx(text["100B_b32_s1024_MP16_checkpoint_Pa"], rel=0.05)
     # "about 8 GB" is between the layers' inputs alone and these with one whole layer of the later paper.
-    alone = GPT2.layers * memory.activations(GPT2, 32, recompute="full")
+    alone = GPT2.layers * predict.activations(GPT2, 32, recompute="full")
     assert (
         alone / GB
         < text["gpt2_1.5B_activation_with_checkpointing"]
-        < (alone + memory.activations(GPT2, 32)) / GB
+        < (alone + predict.activations(GPT2, 32)) / GB
     )
 
 
@@ -111,10 +116,11 @@ def test_llama():
     )
     x = 1024 * 5120
     assert (
-        memory.activations(llama, 1, 1024, dropout=False) == Fraction("37.6") * x + 2 * 40 * 1024**2
+        predict.activations(replace(llama, context=1024), 1, dropout=False)
+        == Fraction("37.6") * x + 2 * 40 * 1024**2
     )
     narrow = Transformer(80, 8192, 64, 32000, 4096, ffn=28672, gated=True, kv_heads=8)
-    kept = memory.activations(narrow, 1, dropout=False, recompute="selective")
+    kept = predict.activations(narrow, 1, dropout=False, recompute="selective")
     assert kept == 4096 * (8192 * 12 + 4 * 1024 + 8 * 28672)
 
 
@@ -123,7 +129,7 @@ def test_llama():
 def test_first_stage_of_a_pipeline(stages, v):
     """1F1B: L layers' worth. Interleaved: L(1 + (p − 1)/(p m))."""
     L, M = stages * v * 2, 4 * stages
-    chunks = memory.in_flight(stages, M, interleave=v)
+    chunks = predict.in_flight(stages, M, interleave=v)
     worth = chunks * Fraction(L, stages * v)
     assert worth == (L if v == 1 else L * (1 + Fraction(stages - 1, stages * v)))
 
@@ -164,31 +170,31 @@ def test_in_flight_as_a_schedule_has_it(S, M, v):
         for change, chunk in run(stage, S, M, v):
             alive, first = alive + change, first + change * (chunk == 0)
             most, most_first = max(most, alive), max(most_first, first)
-        assert most == memory.in_flight(S, M, stage, interleave=v)
+        assert most == predict.in_flight(S, M, stage, interleave=v)
         if stage == 0 and v > 1:
             assert most_first == min(M, 2 * S)
 
 
 def test_other_schedules():
     assert (
-        memory.in_flight(4, 9, schedule="gpipe") == 9
-        and memory.in_flight(4, 9, schedule="naive") == 1
+        predict.in_flight(4, 9, schedule="gpipe") == 9
+        and predict.in_flight(4, 9, schedule="naive") == 1
     )
-    assert [memory.in_flight(4, 9, s) for s in range(4)] == [4, 3, 2, 1]
+    assert [predict.in_flight(4, 9, s) for s in range(4)] == [4, 3, 2, 1]
 
 
 def test_bad_input():
     for wrong, words in (
         (dict(recompute="some"), "none, selective, full, not 'some'"),
         (dict(tensor=3), "8 heads do not split over 3"),
-        (dict(tensor=8, sequence=True, tokens=12), "12 tokens do not split over 8"),
+        (dict(tensor=8, sequence=True), "12 tokens do not split over 8"),
     ):
         with pytest.raises(ValueError, match=words):
-            memory.activations(Transformer(2, 64, 8, 100, 32), 1, **wrong)
+            predict.activations(Transformer(2, 64, 8, 100, 12), 1, **wrong)
     for args, words in (
         ((4, 8, 4), "no stage 4 among 4"),
         ((4, 8, 0, "zigzag"), "not 'zigzag'"),
         ((4, 8, 0, "gpipe", 2), "not gpipe with 2"),
     ):
         with pytest.raises(ValueError, match=words):
-            memory.in_flight(*args)
+            predict.in_flight(*args)

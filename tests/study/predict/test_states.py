@@ -1,4 +1,4 @@
-"""Model states: ZeRO's published figures, shards that add up, and division by tensor and pipeline size."""
+"""Model states: ZeRO's published figures, and shards that add up."""
 
 from fractions import Fraction
 
@@ -6,16 +6,17 @@ import pytest
 
 from minidist.split import uneven
 from minidist.study import published
-from minidist.study.memory.items import GB, TB, GiB
-from minidist.study.memory.states import (
+from minidist.study.predict import (
+    GB,
     PRECISIONS,
-    States,
+    TB,
+    GiB,
     fused_gradients,
     largest,
     per_parameter,
     states,
 )
-from tests.study.memory.kept import shown
+from tests.study.predict.kept import shown
 
 STAGES = {"baseline": 0, "Pos": 1, "Pos+g": 2, "Pos+g+p": 3}
 TABLE_2 = "max_theoretical_model_size"
@@ -56,7 +57,7 @@ def test_table_2_of_zero():
     for row in cells:
         zero, tensor = STAGES[row["stage"]], row["MP"]
         first = round(largest(32 * GB, zero=zero, data=row["Nd"]) / GB, 1)
-        ours = largest(32 * GB, zero=zero, data=row["Nd"], tensor=tensor) / GB
+        ours = tensor * largest(32 * GB, zero=zero, data=row["Nd"]) / GB
         if row["stage"] == "Pos+g+p" and tensor >= 4:
             assert row["value"] == {4: 500, 8: 1000, 16: 2000}[tensor]  # printed as 0.5 T, 1 T, 2 T
             assert (
@@ -136,25 +137,13 @@ def test_shards_of_all_ranks_add_up_to_the_whole(n, params, zero):
         assert max(r.total for r in ranks) == ranks[0].total
 
 
-def test_tensor_and_pipeline_divide_everything_first():
-    made = states(16 * 10**9, tensor=8, pipeline=4, zero=1, data=10)
-    assert made == States(10**9, 10**9, 6 * 10**9 // 10)
-    # of 501, 500 and then of 167, 167, 167
-    assert states(1001, tensor=2, pipeline=3).parameters == 2 * 167
-
-
-def test_step_counts():
-    assert states(100, precision="fp32", tensors=7).optimizer_states == 800 + 28
-    assert states(100, "momentum", "fp32", tensors=7).optimizer_states == 400
-
-
 def test_largest():
     assert largest(32 * GB) == 2 * 10**9 and largest(32 * GiB) == 2**31
     assert largest(15) == 0 and largest(16) == 1 and largest(0) == 0
     for grid in (
         {},
         dict(zero=3, data=7),
-        dict(tensor=3, pipeline=2, zero=1, data=4, optimizer="momentum"),
+        dict(zero=1, data=4, optimizer="momentum"),
     ):
         most = largest(10**6 + 3, **grid)
         assert states(most, **grid).total <= 10**6 + 3 < states(most + 1, **grid).total
@@ -166,7 +155,6 @@ def test_bad_input():
         (dict(precision="fp8"), "precision 'fp8'"),
         (dict(zero=4), "0 .none. to 3, not 4"),
         (dict(data=4, rank=4), "no rank 4 among 4"),
-        (dict(tensor=0), "10 rows do not split over 0"),
     ):
         with pytest.raises(ValueError, match=words):
             states(10, **wrong)

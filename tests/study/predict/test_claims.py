@@ -1,7 +1,9 @@
 """Sums from the literature, each one done again by the calculators: which hold, and in which unit."""
 
+from dataclasses import replace
+
 from minidist.study import published
-from minidist.study.memory import (
+from minidist.study.predict import (
     GB,
     MB,
     GiB,
@@ -57,7 +59,7 @@ def test_every_sum():
     assert claims["claimed total"] == model / GB + round(kept / GiB, 1)  # GB and GiB added up
     assert round(model / GiB, 3) == 193.715 and round((exact + kept) / GiB, 2) == 208.40
     assert parameters(LLAMA) == 13_015_864_320
-    assert round(40 * activations(LLAMA, 1, 1024, dropout=False) / GiB, 1) == 10.5
+    assert round(40 * activations(replace(LLAMA, context=1024), 1, dropout=False) / GiB, 1) == 10.5
     assert round(largest(32 * GiB) / GB, 3) == 2.147
     assert round(states(100 * 10**6, "momentum", "fp32").total / GiB, 3) == 1.118
     assert states(100 * 10**6, "sgd", "fp32").total == 0.8 * GB

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from minidist.study.memory import Allocator, GiB, MiB, OutOfMemory
-from minidist.study.memory.allocator import rounded, segment_size
+from minidist.study.allocator import Allocator, GiB, MiB, OutOfMemory, rounded, segment_size
 
 
 def layout(memory):

@@ -1,0 +1,613 @@
+"""What a run takes, predicted: the memory of every rank, FLOPs, hours, money. No code is shared with what is predicted.
+
+    Transformer         the shape of a model; its `parameters`, and the `flops` of a step
+    states              bytes of parameters, gradients and optimizer states; ZeRO divides them
+    activations         bytes that one layer keeps for backward, after the formula of the literature
+    Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item
+    mfu, run_cost…      how well a machine is used, and what a run costs
+
+Letters: B batch, T tokens, H hidden, V vocabulary, L layers, Ψ parameters; the papers' b, s, h, v, l. `tensor` is their
+t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹, GiB = 2³⁰.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from minidist.split import even, uneven
+from minidist.study.tables import Table, table
+
+MB = 10**6
+GB = 10**9
+TB = 10**12
+MiB = 2**20
+GiB = 2**30
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+def divided(total: int, by: int, what: str) -> int:
+    """`total / by`, which must come out even: ValueError with both numbers if not."""
+    if by < 1 or total % by:
+        raise ValueError(
+            f"{total} {what} do not split over {by} ranks: {total} is not a multiple of {by}"
+        )
+    return total // by
+
+
+def known(name: str, choices: Mapping, what: str):
+    """The choice of that name. ValueError, which lists the names, where there is none."""
+    if name not in choices:
+        raise ValueError(f"{what} {name!r} is none of {', '.join(map(repr, choices))}")
+    return choices[name]
+
+
+def listing(items: Mapping[str, int], title: str = "") -> Table:
+    """A table of items with their bytes, in GB and in GiB, so that nobody adds one to the other; the sum comes last."""
+    items = {**items, "total": sum(items.values())}
+    rows = [[name, nbytes, nbytes / GB, nbytes / GiB] for name, nbytes in items.items()]
+    return table(rows, ["", "bytes", "GB", "GiB"], title=title)
+
+
+class Totals:
+    """For a dataclass whose integer fields are bytes: their sum, and a table of them."""
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The fields, in order, with their names as one reads them."""
+        return {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
+
+    def table(self) -> Table:
+        return listing(self.bytes)
+
+    def __str__(self) -> str:
+        return self.table().text
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+# ------------------------------------------------------------
+# A transformer: its parameters and floating-point operations, counted exactly.
+#
+# A layer multiplies T tokens by 12H² weights, 2 FLOPs each: 24·B·T·H² forward; scores and their use take 4·B·T²·H
+# more; the vocabulary 2·B·T·H·V. Backward is twice forward (one product for the input, one for the weight), and
+# what is recomputed is forward once more. In the letters of the papers (s = T, b or B = B, h = H, l = L):
+#
+#     parameters  12lh²(1 + 13/12h + (V + s)/12lh)         Narayanan et al., SC21, equation 2
+#     FLOPs       96Bslh²(1 + s/6h + V/16lh)               equation 3: with every layer recomputed
+#                 72Bslh²(1 + s/6h + V/12lh)               without (Korthikanti et al. 2022, section 5)
+#
+# Only matrix products count, as in all those papers. Everything is an integer.
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """The shape of a transformer. The first five, and `tied`, are also what `models.gpt` takes.
+
+    ffn: width of the MLP, 4H if not given. gated: it has a third matrix (SwiGLU). bias: linear layers have
+    biases and norms too; False with RMSNorm. positions: learned, T·H parameters. kv_heads: heads of keys and
+    values where they are fewer. Raises ValueError for less than 1 of anything, and where `heads` does not divide
+    `hidden`, or `kv_heads` not `heads`.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    context: int
+    tied: bool = True
+    ffn: int | None = None
+    gated: bool = False
+    bias: bool = True
+    positions: bool = True
+    kv_heads: int | None = None
+
+    def __post_init__(self):
+        for name in ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(
+                    f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}"
+                )
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"{self.heads} heads do not split hidden = {self.hidden}: it is not a multiple"
+            )
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(
+                f"{self.kv_heads} heads of keys and values do not serve {self.heads} heads alike"
+            )
+
+    @property
+    def width(self) -> int:
+        """Of the MLP."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
+
+    @property
+    def kv(self) -> int:
+        """Columns of keys, or of values."""
+        return self.hidden // self.heads * (self.kv_heads or self.heads)
+
+    @property
+    def columns(self) -> int:
+        """Of a layer's matrices that tensor parallelism splits by columns: queries, keys, values, into the MLP."""
+        return self.hidden + 2 * self.kv + self.width * (1 + self.gated)
+
+    @property
+    def rows(self) -> int:
+        """Of those that it splits by rows: attention's projection, and out of the MLP."""
+        return self.hidden + self.width
+
+
+def layer_matrices(model: Transformer) -> int:
+    """Weights of one layer that tokens are multiplied by: 12H² in a GPT."""
+    return model.hidden * (model.columns + model.rows)
+
+
+def layer_parameters(model: Transformer, tensor: int = 1) -> int:
+    """All parameters of one layer on one of `tensor` ranks: 12H² + 13H in a GPT on one.
+
+    Norms, and biases that are added after a sum, are not split.
+    """
+    split = layer_matrices(model) + model.bias * model.columns
+    return split // tensor + 2 * model.hidden * (1 + 2 * model.bias)
+
+
+def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0) -> int:
+    """Parameters of a rank on `stage` of a pipeline. The first tensor-parallel rank, with the most, is meant.
+
+    Layers are split by `stage_layers`. The first stage has the embeddings, the last the norm and the projection
+    to the vocabulary; a projection that is the token embedding is held once more there if they are two stages.
+    Raises ValueError where `tensor` does not divide heads or MLP, or there are more stages than layers.
+    """
+    divided(model.heads, tensor, "heads")
+    divided(model.kv_heads or model.heads, tensor, "heads of keys")
+    divided(model.width, tensor, "columns of the MLP")
+    if not 1 <= stages <= model.layers:
+        raise ValueError(f"{model.layers} layers do not make {stages} stages")
+    if not 0 <= stage < stages:
+        raise ValueError(f"there is no stage {stage} among {stages}")
+    vocab = uneven(model.vocab, tensor)[0] * model.hidden
+    count = stage_layers(model.layers, stages)[stage] * layer_parameters(model, tensor)
+    if stage == 0:
+        count += vocab + model.positions * model.context * model.hidden
+    if stage == stages - 1:
+        count += model.hidden * (1 + model.bias) + vocab * (not model.tied or stages > 1)
+    return count
+
+
+def parameters(model: Transformer) -> int:
+    """All parameters."""
+    return rank_parameters(model)
+
+
+def stage_layers(layers: int, stages: int) -> list[int]:
+    """Layers of each stage; where they do not come out even the ends, which have the vocabulary too, get the fewer."""
+    each, rest = divmod(layers, stages)
+    more = set([*range(1, stages - 1), 0][:rest])
+    return [each + (s in more) for s in range(stages)]
+
+
+def attention_flops(model: Transformer, batch: int) -> int:
+    """One layer's products of queries with keys, and of weights with values, forward: 4·B·T²·H."""
+    return 4 * batch * model.context**2 * model.hidden
+
+
+def layer_flops(model: Transformer, batch: int) -> int:
+    """One layer's FLOPs forward: 24·B·T·H² + 4·B·T²·H in a GPT."""
+    return 2 * batch * model.context * layer_matrices(model) + attention_flops(model, batch)
+
+
+def forward_flops(model: Transformer, batch: int) -> int:
+    """FLOPs of a forward pass over `batch` sequences."""
+    vocabulary = 2 * batch * model.context * model.hidden * model.vocab
+    return model.layers * layer_flops(model, batch) + vocabulary
+
+
+def flops(model: Transformer, batch: int, recompute: str = "none") -> int:
+    """FLOPs of one step over `batch` sequences, forward and backward.
+
+    recompute: "none" gives the model's FLOPs, which MFU counts; "full" repeats every layer's forward (SC21's
+    equation 3), "selective" its two products of attention. Raises ValueError for another word.
+    """
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    again = 0
+    if recompute == "selective":
+        again = attention_flops(model, batch)
+    if recompute == "full":
+        again = layer_flops(model, batch)
+    return 3 * forward_flops(model, batch) + model.layers * again
+
+
+# ------------------------------------------------------------
+# Model states: parameters, gradients and optimizer states, which stay from step to step.
+#
+# Bytes a parameter, Adam in fp16: 2 + 2 + 12, the last being a copy of the parameter, the momentum and the
+# variance in fp32. ZeRO divides by the n data-parallel ranks what each of them would otherwise hold whole:
+#
+#     stage 0: 16Ψ    1: 4Ψ + 12Ψ/n    2: 2Ψ + 14Ψ/n    3: 16Ψ/n
+#
+# Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 3.1 and
+# Figure 1. Ψ is what is left of the model after tensor and pipeline parallelism: those divide gradients and
+# optimizer states too, which public calculators forget. Invariant: shards of all ranks add up to the whole.
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes a parameter: of it and its gradient, of the optimizer's own copies of both, and of each moment."""
+
+    parameter: int
+    gradient: int
+    master: int = 0
+    master_gradient: int = 0
+    moment: int = 4
+
+
+PRECISIONS = {
+    "fp32": Precision(4, 4),
+    "fp16": Precision(2, 2, master=4),
+    "bf16": Precision(2, 2, master=4),
+    "bf16, fp32 gradients": Precision(2, 4, master=4),
+    "fp16, fp32 gradients in the optimizer": Precision(2, 2, master=4, master_gradient=4),
+    "all 16 bits": Precision(2, 2, moment=2),
+}
+"""Fourth and fifth are Megatron-LM's for bf16 and fp16 (its documentation of the distributed optimizer); the last is
+what `model.to(torch.bfloat16)` and any optimizer give."""
+
+MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, "adam 8-bit": 2}
+"""How many numbers an optimizer remembers for a parameter."""
+
+
+@dataclass(frozen=True)
+class States(Totals):
+    """Bytes of model states on one rank."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+
+
+def states(
+    params: int,
+    optimizer: str = "adam",
+    precision: str = "fp16",
+    zero: int = 0,
+    data: int = 1,
+    rank: int = 0,
+) -> States:
+    """Bytes of model states on one rank that holds `params` parameters.
+
+    zero: the stage of ZeRO, 0 (none) to 3, over `data` ranks. `rank` is the data-parallel rank: where a division
+    leaves a rest, the first have one parameter more (`split.uneven`), so rank 0 holds the most.
+    Raises ValueError for an unknown optimizer, precision or stage of ZeRO, or a rank beyond `data`.
+    """
+    per = known(precision, PRECISIONS, "precision")
+    moments = known(optimizer, MOMENTS, "optimizer")
+    moments *= 1 if optimizer == "adam 8-bit" else per.moment
+    if zero not in range(4):
+        raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {zero}")
+    if not 0 <= rank < data:
+        raise ValueError(f"there is no rank {rank} among {data} data-parallel ranks")
+    part = uneven(params, data)[rank]
+    return States(
+        parameters=per.parameter * (part if zero >= 3 else params),
+        gradients=per.gradient * (part if zero >= 2 else params),
+        optimizer_states=(per.master + per.master_gradient + moments)
+        * (part if zero >= 1 else params),
+    )
+
+
+def per_parameter(optimizer: str = "adam", precision: str = "fp16") -> dict[str, int]:
+    """Bytes a parameter by kind: `{"parameters": 2, "gradients": 2, "optimizer states": 12}`."""
+    return states(1, optimizer, precision).bytes
+
+
+def largest(capacity: int, **words) -> int:
+    """The most parameters whose model states fit into `capacity` bytes on every rank: then nothing else does.
+
+    words: optimizer, precision, zero, data, as for `states`. A card of 32 GB holds `largest(32 * GB)`, 2 billion.
+    """
+    if capacity < 0:
+        raise ValueError(f"a memory has at least 0 bytes, not {capacity}")
+    low = 0
+    high = 1
+    while states(high, **words).total <= capacity:
+        high *= 2
+    while high - low > 1:  # states(low) fits, states(high) does not
+        middle = (low + high) // 2
+        if states(middle, **words).total <= capacity:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def fused_gradients(params: int) -> int:
+    """The flat fp32 buffer that gradients are copied into to be sent, or their norm taken, in one piece.
+
+    1.5 B parameters: 6 GB (ZeRO, section 3.2, "temporary buffers").
+    """
+    return 4 * params
+
+
+# ------------------------------------------------------------
+# What a transformer's forward keeps for backward, after the formulas of the literature: fp16, explicit attention.
+#
+# In the papers' letters, s = T tokens, b = B sequences, h = H, a heads, t tensor-parallel ranks, p stages of a
+# pipeline; bytes of one layer, Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+# Models", Table 2:
+#
+#     nothing parallel     sbh(34 + 5as/h)       selective recomputation    without the 5as/h
+#     tensor parallel      sbh(10 + 24/t + 5as/ht)
+#     with sequence parallel      sbh(34/t + 5as/ht)       full recomputation      2sbh
+#
+# 34 = 10 that every tensor-parallel rank holds whole (inputs of both norms, of attention and of the MLP, two dropout
+# masks) + 24 that they split (queries, keys, values, the MLP's inside). 5: softmax 2, its dropout's mask 1 and output 2.
+
+
+def activations(
+    model: Transformer,
+    batch: int,
+    tensor: int = 1,
+    sequence: bool = False,
+    recompute: str = "none",
+    dropout: bool = True,
+) -> int:
+    """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
+
+    sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False and a gated model
+    extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b.
+    Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`.
+    """
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    divided(model.heads, tensor, "heads")
+    along = tensor if sequence else 1
+    divided(model.context, along, "tokens")
+    rows = batch * model.context
+    if recompute == "full":
+        return 2 * rows * model.hidden // along
+    whole = (8 + 2 * dropout) * rows * model.hidden
+    split = 4 * rows * (model.hidden + model.kv) + (8 if model.gated else 4) * rows * model.width
+    if recompute == "none":
+        split += scores(model, batch, dropout)
+    return divided(whole, along, "bytes") + divided(split, tensor, "bytes")
+
+
+def scores(model: Transformer, batch: int, dropout: bool = True) -> int:
+    """The part of a layer's activations that grows with the square of the tokens: 5as²b, or 2as²b without dropout.
+
+    Selective recomputation gives it up.
+    """
+    return (5 if dropout else 2) * model.heads * model.context**2 * batch
+
+
+def selective_saving(model: Transformer) -> float:
+    """The part of a layer's activations that selective recomputation saves: 65 % for MT-NLG 530B."""
+    return 1 - activations(model, 1, recompute="selective") / activations(model, 1)
+
+
+def rough(model: Transformer, batch: int) -> int:
+    """All layers after ZeRO's footnote 3: about 12·hidden·batch·tokens·layers elements in fp16."""
+    return 2 * 12 * model.hidden * batch * model.context * model.layers
+
+
+def embedding_activations(
+    model: Transformer, batch: int, tensor: int = 1, micro_batches: int = 1
+) -> int:
+    """The mask of the embedding's dropout, of all micro-batches in flight, sequence parallel: s·b·h·p/t."""
+    return divided(batch * model.context * model.hidden * micro_batches, tensor, "bytes")
+
+
+def output_activations(model: Transformer, batch: int, tensor: int = 1, along: int = 1) -> int:
+    """Inputs of the last norm and of the projection, split over the tokens, and logits in fp32: 4sbh(1 + V/h)/t."""
+    inputs = divided(4 * batch * model.context * model.hidden, along, "bytes")
+    return inputs + logits(batch * model.context, model.vocab, tensor)
+
+
+def logits(tokens: int, vocab: int, tensor: int = 1) -> int:
+    """Logits of `tokens` tokens in fp32, split over the vocabulary: 4·V·tokens/t. Their gradient takes as much.
+
+    Where `tensor` does not divide the vocabulary the first part is meant, which is the largest.
+    """
+    return 4 * tokens * uneven(vocab, tensor)[0]
+
+
+def in_flight(
+    stages: int, micro_batches: int, stage: int = 0, schedule: str = "1f1b", interleave: int = 1
+) -> int:
+    """How many micro-batches' activations a stage of a pipeline keeps at once, at most.
+
+    "naive" 1, "gpipe" M, "1f1b" the stages from here to the last, at most M. interleave: the stage has that many
+    chunks of layers, and this counts chunks: 2(S − stage − 1) + (interleave − 1)S + 1, at most M·interleave. So
+    the first stage keeps L(1 + (S − 1)/(S·interleave)) layers' worth, and L without (section 4.2.3).
+    Raises ValueError for a stage that does not exist, another schedule, or interleaving without 1F1B.
+    """
+    if not 0 <= stage < stages:
+        raise ValueError(f"there is no stage {stage} among {stages}")
+    if schedule not in ("naive", "gpipe", "1f1b"):
+        raise ValueError(f"a schedule is naive, gpipe or 1f1b, not {schedule!r}")
+    if interleave > 1 and schedule != "1f1b":
+        raise ValueError(
+            f"only 1f1b is interleaved here, not {schedule} with {interleave} chunks a stage"
+        )
+    if schedule == "naive":
+        return 1
+    if schedule == "gpipe":
+        return micro_batches
+    ahead = stages - stage
+    if interleave > 1:
+        ahead = 2 * (stages - stage - 1) + (interleave - 1) * stages + 1
+    return min(ahead, micro_batches * interleave)
+
+
+# ------------------------------------------------------------
+# The memory of one rank in a grid of data × tensor × pipeline ranks, item by item.
+#
+# What divides what (Narayanan et al. 2021, section 2; Korthikanti et al. 2022, sections 4.2 and 5; ZeRO, section 5):
+#
+#     pipeline   layers, so parameters, gradients, optimizer states; in 1F1B not the first stage's activations
+#     tensor     matrices, embeddings, the inside of a layer; norms and some biases stay whole on every rank
+#     ZeRO       optimizer states (1), gradients (2), parameters (3), over the data-parallel ranks
+#
+# Parameters are counted stage by stage and tensor by tensor, not by dividing a total. Activations are the paper's
+# formula. Invariant: on one rank this is `states` and L layers of `activations`, with embedding and output.
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a step is spread over data × tensor × pipeline ranks.
+
+    zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
+    sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". schedule, interleave: as
+    for `in_flight`. fused: gradients are copied into a flat fp32 buffer. optimizer, precision: as for `states`.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    zero: int = 0
+    micro_batch: int = 1
+    micro_batches: int = 1
+    sequence: bool = False
+    recompute: str = "none"
+    schedule: str = "1f1b"
+    interleave: int = 1
+    dropout: bool = True
+    fused: bool = False
+    optimizer: str = "adam"
+    precision: str = "bf16"
+
+    @property
+    def ranks(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def along(self) -> int:
+        """Over how many ranks the tokens are split."""
+        return self.tensor if self.sequence else 1
+
+
+@dataclass(frozen=True)
+class PerRank(Totals):
+    """Bytes on one rank at the peak of a step."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    activations_of_layers: int
+    layer_being_recomputed: int
+    mask_after_embedding: int
+    output_and_logits: int
+    buffers: int
+
+
+def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRank:
+    """Bytes on one rank of the grid, at the peak: `per_rank(model, Grid(data=8, tensor=4, pipeline=12, zero=1))`.
+
+    stage: of the pipeline; the fullest if not given. Of tensor- and data-parallel ranks the first, with the most.
+    Raises ValueError where the grid does not divide the model; uneven layers are allowed without interleaving.
+    """
+    if stage is None:
+        ranks = [per_rank(model, grid, s) for s in range(grid.pipeline)]
+        return max(ranks, key=lambda rank: rank.total)
+    params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
+    kept = states(params, grid.optimizer, grid.precision, grid.zero, grid.data)
+    layer = activations(
+        model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
+    )
+    buffers = fused_gradients(params) if grid.fused else 0
+    if (
+        grid.zero == 3
+    ):  # a layer's parameters are brought together when needed, the next layer's meanwhile
+        gathered = layer_parameters(model, grid.tensor)
+        buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
+    return PerRank(
+        kept.parameters,
+        kept.gradients,
+        kept.optimizer_states,
+        activations_of_layers=_layers_held(model, grid, stage) * layer,
+        layer_being_recomputed=_recomputed(model, grid),
+        mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
+        output_and_logits=_output(model, grid) if stage == grid.pipeline - 1 else 0,
+        buffers=buffers,
+    )
+
+
+def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
+    """Layers' worth of activations on a stage, over all micro-batches in flight."""
+    chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.schedule, grid.interleave)
+    if grid.interleave == 1:
+        return chunks * stage_layers(model.layers, grid.pipeline)[stage]
+    return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
+
+
+def _recomputed(model: Transformer, grid: Grid) -> int:
+    """What exists again while one layer is computed again."""
+    if grid.recompute == "full":
+        return activations(
+            model, grid.micro_batch, grid.tensor, grid.sequence, dropout=grid.dropout
+        )
+    if grid.recompute == "selective":
+        return divided(scores(model, grid.micro_batch, grid.dropout), grid.tensor, "bytes")
+    return 0
+
+
+def _mask(model: Transformer, grid: Grid) -> int:
+    """Of all micro-batches in flight; an interleaved first stage runs up to two rounds ahead."""
+    batches = in_flight(grid.pipeline, grid.micro_batches, 0, grid.schedule)
+    if grid.interleave > 1:
+        batches = min(grid.micro_batches, 2 * grid.pipeline)
+    return embedding_activations(model, grid.micro_batch, grid.along, batches)
+
+
+def _output(model: Transformer, grid: Grid) -> int:
+    """The last norm's and the projection's inputs follow the tokens, the logits are split by vocabulary."""
+    batches = in_flight(grid.pipeline, grid.micro_batches, grid.pipeline - 1, grid.schedule)
+    return batches * output_activations(model, grid.micro_batch, grid.tensor, grid.along)
+
+
+# ------------------------------------------------------------
+# What a run costs: FLOPs, GPU hours, energy, and how well the machine is used.
+#
+#     FLOPs = 6·Ψ·tokens          2 forward, 4 backward for each parameter and token (Kaplan et al. 2020, section 2.1)
+#     GPU hours = FLOPs / (3600 · peak · MFU)
+#
+# MFU, model FLOPs utilization, counts what the model needs; HFU, hardware FLOPs utilization, also what was
+# computed again to save memory (Chowdhery et al. 2022, "PaLM", section 4.1 and appendix B). HFU is never the
+# smaller. PaLM counts attention too: 6Ψ + 12·L·H·T FLOPs a token.
+
+A100_PEAK = 312e12  # FLOP/s of matrix products in 16 bits
+
+
+def training_flops(params: int, tokens: int) -> int:
+    """6·Ψ·tokens."""
+    return 6 * params * tokens
+
+
+def flops_per_token(params: int, layers: int, width: int, tokens: int) -> int:
+    """6Ψ + 12·L·width·T: with attention, whose T keys a token are no parameters. width: of all heads together."""
+    return 6 * params + 12 * layers * width * tokens
+
+
+def utilization(flops: int, seconds: float, gpus: int, peak: float) -> float:
+    """The part of `gpus` GPUs' `peak` FLOP/s that `flops` in `seconds` make use of.
+
+    With the `flops` of the model this is the MFU, with what was recomputed the HFU.
+    """
+    if seconds <= 0 or peak <= 0 or gpus < 1:
+        raise ValueError(
+            f"a run takes time, on GPUs with a speed: not {seconds} s on {gpus} at {peak} FLOP/s"
+        )
+    return flops / (seconds * gpus * peak)
+
+
+def implied_mfu(params: int, tokens: int, gpu_hours: float, peak: float = A100_PEAK) -> float:
+    """The MFU over a whole run, stops included, that its GPU hours tell of."""
+    return utilization(training_flops(params, tokens), 3600 * gpu_hours, 1, peak)
