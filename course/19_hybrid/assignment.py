@@ -340,7 +340,7 @@ def on_h100s(gigabytes):
     from minidist.study.plan import FUSED, MODELS, Machine, Planner
 
     cluster, model = Cluster.dgx_h100(nodes=64), MODELS["gpt3-175b"]
-    planner = Planner(model, cluster, FUSED, Machine.of(cluster.device))
+    planner = Planner(model, cluster, FUSED, Machine(cluster.device))
 
     def estimate(dp, pp, tp):
         return planner.estimate(

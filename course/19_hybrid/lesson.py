@@ -333,7 +333,7 @@ for place, order in PLACES.items():
 
 # %%
 from minidist.study.predict import Transformer, parameters
-from minidist.study.plan import EAGER, IDEAL, Machine, Planner, plan
+from minidist.study.plan import EAGER, Machine, Planner, plan
 from minidist.study.plan import Network
 
 
@@ -416,9 +416,7 @@ def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
 
 def small(order, b):
     sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, precision="all 16 bits")
-    return predicted(
-        Transformer(**GPT), NODES, EAGER, Machine.of(NODES.device, IDEAL), sizes, order
-    )
+    return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device.ideal), sizes, order)
 
 
 bars = {
@@ -510,7 +508,7 @@ nbytes = {
     # gradients there and back, parameters back
     "data": 7 / 8 * (2 * 4 + 2) * parameters(BLOOM.model) / 48,
 }
-machine = Machine.of(BLOOM.cluster.device, None, torch.float16, BLOOM.kernels.launch)
+machine = Machine(BLOOM.cluster.device, torch.float16, BLOOM.kernels.launch)
 said = {
     place: predicted(
         BLOOM.model, BLOOM.cluster, BLOOM.kernels, machine, BLOOM.grids[0], order, "hierarchical"
