@@ -54,7 +54,8 @@ from .split import uneven
 from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
 from .train.norm import clip_grad_norm_, counted
 from .train.optim import bias_or_norm
-from .train.remat import ATTENTION, checkpoint, selective
+from .train.remat import checkpoint
+from .train.selective import ATTENTION, selective
 
 # ------------------------------------------------------------
 # The steps of `parallelize` that are more than one call: what is asked for, what is kept, and who averages.

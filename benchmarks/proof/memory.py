@@ -11,12 +11,12 @@ from benchmarks import fuse as bench_fuse
 from benchmarks import remat as bench_remat
 from benchmarks import zero as bench_zero
 from minidist.parallel.zero.fully import kept, peak
+from minidist.study.predict import segments_bytes
 from minidist.train.remat import checkpoint_sequential
-from minidist.train.remat.formulas import segments_bytes
 from tests.parallel.zero import test_memory as sharded
 from tests.parallel.zero.fully import test_memory as fully
+from tests.train import test_remat as segments
 from tests.train.fuse import test_flash as tiles
-from tests.train.remat import test_sequential as segments
 
 from .world import lessons_of, run_tests, together
 
@@ -96,8 +96,10 @@ def checkpoints() -> tuple[str, bool]:
     rows, held = [], True
     for layers in (4, 9, 16, 25, 36, 49, 64):
         widths, root = [segments.WIDTH] * (layers + 1), round(layers**0.5)
-        whole = segments.metered(widths, lambda chain, x: chain(x))
-        ours = segments.metered(widths, lambda chain, x, k=root: checkpoint_sequential(chain, k, x))
+        whole = segments.chain_metered(widths, lambda chain, x: chain(x))
+        ours = segments.chain_metered(
+            widths, lambda chain, x, k=root: checkpoint_sequential(chain, k, x)
+        )
         said, share = (
             segments_bytes(layers, root, 2 * segments.EDGE, segments.EDGE),
             ours.flops / whole.flops,
@@ -108,7 +110,13 @@ def checkpoints() -> tuple[str, bool]:
             f"segments, predicted {said:,}; FLOPs {share:.3f} times"
         )
     return together(
-        ("\n".join(rows), held), run_tests("tests/train/remat", "tests/parallel/test_accumulate.py")
+        ("\n".join(rows), held),
+        run_tests(
+            "tests/train/test_remat.py",
+            "tests/train/test_selective.py",
+            "tests/train/test_reversible.py",
+            "tests/parallel/test_accumulate.py",
+        ),
     )
 
 

@@ -12,6 +12,7 @@ t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -611,3 +612,33 @@ def utilization(flops: int, seconds: float, gpus: int, peak: float) -> float:
 def implied_mfu(params: int, tokens: int, gpu_hours: float, peak: float = A100_PEAK) -> float:
     """The MFU over a whole run, stops included, that its GPU hours tell of."""
     return utilization(training_flops(params, tokens), 3600 * gpu_hours, 1, peak)
+
+
+# ------------------------------------------------------------
+# Activation checkpointing of a chain of L equal layers, with x bytes between two layers (the input of one), and a bytes
+# that one layer saves for backward, its input included. Source: Chen et al. 2016, sections 4.1, 4.3 and 4.4.
+
+
+def segments_bytes(layers: int, segments: int, a: float, x: float) -> float:
+    """The most bytes alive at once: the inputs of the segments before one, and all that it saves itself when repeated.
+
+    The first L mod k of k segments have one layer more, so it is the last of these, or the last of all.
+    """
+    small, longer = divmod(layers, segments)
+    last = (segments - 1) * x + small * a
+    return max(last, (longer - 1) * x + (small + 1) * a) if longer else last
+
+
+def segments_forwards(layers: int, segments: int) -> float:
+    """Layers whose forward runs once more: all but those of the last segment, which is the smallest."""
+    return layers - layers // segments
+
+
+def halves_bytes(layers: int, a: float, x: float) -> float:
+    """By halves: an input for each of the log₂ L halvings, and what one layer saves. (Not a power of two: at most.)"""
+    return math.ceil(math.log2(layers)) * x + a
+
+
+def halves_forwards(layers: int) -> float:
+    """By halves, L a power of two: L/2 layers once more for each of log₂ L halvings."""
+    return layers / 2 * math.log2(layers)

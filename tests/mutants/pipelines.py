@@ -91,7 +91,7 @@ FAULTS = {
         Fault(
             "recomputation counts running averages again",
             "parallel/pipeline/kept.py",
-            "with self._surroundings.again(), aside(self._part.buffers()):",
+            "with self._surroundings.again(), restoring():",
             "with self._surroundings.again():",
             "parallel/pipeline/test_kept.py::test_recomputation_repeats_the_forward[gpipe]",
         ),

@@ -51,8 +51,7 @@ from tests.parallel.zero.fully import test_state as test_fully_state
 from tests.parallel.zero.fully import test_unit as test_units
 from tests.size import FULL
 from tests.train import optim_cases as large_batches
-from tests.train import test_amp, test_norm, test_optim
-from tests.train.remat import test_checkpoint as test_remat
+from tests.train import test_amp, test_norm, test_optim, test_remat
 
 ALL = (2, 3, 4)
 PAIR = (2,)

@@ -63,15 +63,13 @@ from minidist.train.amp import LossScaler, autocast, prepare
 from minidist.train.norm import clip_grad_norm_
 from minidist.train.optim import LAMB, LARS, NoiseScale
 from minidist.train.remat import (
-    ATTENTION,
-    ReversibleBlock,
-    ReversibleSequence,
     checkpoint,
     checkpoint_recursive,
     checkpoint_reentrant,
     checkpoint_sequential,
-    selective,
 )
+from minidist.train.reversible import ReversibleBlock, ReversibleSequence
+from minidist.train.selective import ATTENTION, selective
 from tests.parallel.cases import CLASSES, FEATURES, Hard, mse
 
 DOUBLE = dict(dtype=torch.float64)

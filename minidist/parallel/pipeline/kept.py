@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from ...train.remat.aside import aside
-from ...train.remat.replay import Replay
+from ...train.remat import Replay, restoring
 from .halves import Halves
 
 Run = Callable[..., tuple[Tensor, ...]]
@@ -90,6 +89,6 @@ class Recomputed(Kept):
         self.wanted = [may and y.is_floating_point() for y in self.outputs]  # all that might
 
     def _matched(self, grads: Sequence[Tensor]) -> tuple[list, list[Tensor]]:
-        with self._surroundings.again(), aside(self._part.buffers()):
+        with self._surroundings.again(), restoring():
             self._ends(self._run(*self.inputs))
         return super()._matched(grads)

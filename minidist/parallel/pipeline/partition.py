@@ -20,8 +20,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from ...train.remat.aside import aside
-from ...train.remat.replay import Replay
+from ...train.remat import Replay, restoring
 from .batches import several
 
 
@@ -67,7 +66,7 @@ def by_time(model: nn.Sequential, x: Tensor | tuple[Tensor, ...], repeats: int =
     """
     surroundings, rows = Replay(several(x)), []
     for _ in range(repeats + 1):
-        with surroundings.again(), aside(model.buffers()):
+        with surroundings.again(), restoring():
             rows.append(_times(model, several(x)))
     return [statistics.median(column) for column in zip(*rows[1:], strict=True)]
 
