@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .arguments import choice, flags, whole
-from .checkpoint.piece import Piece
-from .checkpoint.saved import Saved
-from .checkpoint.training import load, pieces
+from .checkpoint.checkpoint import load, pieces
+from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh

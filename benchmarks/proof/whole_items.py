@@ -13,7 +13,7 @@ from benchmarks import two_hosts as pair
 from benchmarks.hosts import left_over, missing, remove
 from benchmarks.prose import prose
 from benchmarks.trainer import by_torchrun, flags, killed, trained
-from minidist.checkpoint import manifest
+from minidist.checkpoint import files
 from minidist.comm import launch
 from minidist.study.plan import TABLES, errors
 from tests.largest import largest
@@ -169,7 +169,7 @@ def regrid() -> tuple[str, bool]:
             flags(*want, "--folder", first, "--dp", 2, "--pp", 2, "--tp", 2, "--zero", 1),
             timeout=120,
         )
-        shutil.rmtree(manifest.finished(first)[-1])  # that of step 20
+        shutil.rmtree(files.finished(first)[-1])  # that of step 20
         for dp, pp, tp in ((1, 1, 1), (4, 1, 2), (1, 4, 1)):
             here = Path(shutil.copytree(first, Path(folder, f"{dp}{pp}{tp}")))
             args = flags(

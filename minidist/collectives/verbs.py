@@ -452,6 +452,16 @@ def _all_gather(comm: Comm, xs: list[Tensor], sizes, algorithm) -> list[Tensor]:
     return out.tensors()
 
 
+def all_gather_json(comm: Comm, value) -> list:
+    """Gather one JSON value from every rank; returns them in rank order. It travels between the hosts."""
+    comm = comm.on_host()
+    device = "cpu" if comm.device.type == "meta" else comm.device  # a meta tensor could not be read
+    text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=device)
+    sizes = all_gather(comm, torch.tensor([len(text)], device=device)).tolist()
+    texts = all_gather(comm, text, sizes).split(sizes)
+    return [json.loads(bytes(text.tolist())) for text in texts]
+
+
 def _parts(xs: list[Tensor], sizes) -> list[tuple]:
     """What ranks must say of the tensors that they give: their shapes; without the rows, where those may differ."""
     return [tuple(x.shape) if sizes is None else ("rows", *x.shape[1:]) for x in xs]

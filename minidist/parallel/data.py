@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import flags
-from ..collectives import all_reduce_, broadcast_
+from ..collectives import all_gather_json, all_reduce_, broadcast_
 from ..collectives.verbs import ALGORITHMS
 from ..comm.base import Comm, describe
 from ..split import bounds, even, uneven
 from .claims import Claim, same_group
 from .pipeline.mail import host
-from .pipeline.ties import told
 from .reducer import Backwards, Bucket, Reducer, share
 from .zero.averages import Averages
 
@@ -128,7 +127,7 @@ def check_alike(comm: Comm, module: nn.Module) -> None:
     ).tolist()
     if largest == -least:
         return
-    everyone = told(comm, lines)
+    everyone = all_gather_json(comm, lines)
     rank = next(rank for rank, theirs in enumerate(everyone) if theirs != everyone[0])
     ours, theirs = everyone[0], everyone[rank]
     only = [f"rank 0 alone has {line}" for line in ours if line not in theirs]

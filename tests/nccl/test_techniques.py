@@ -17,7 +17,7 @@ from minidist.comm import World
 from minidist.parallel.schedules import gpipe, interleaved, one_f_one_b, zb_h1
 from tests import parallelized, test_parallelize
 from tests import test_parallelize as test_trainer
-from tests.checkpoint import test_checkpoints, test_resume
+from tests.checkpoint import test_checkpoint, test_resume
 from tests.collectives import test_algorithms, test_verbs
 from tests.comm import test_nccl
 from tests.examples import gpts, scripts
@@ -671,7 +671,7 @@ def saved(n, folder, how):
 
 
 def last_k(n, folder, wait):
-    test_checkpoints.test_the_last_k(inside(folder, f"wait {wait}"), "world", n, wait)
+    test_checkpoint.test_the_last_k(inside(folder, f"wait {wait}"), "world", n, wait)
 
 
 def other_masters(folder, before, after):

@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "models",
         "train",
     ),
-    "checkpoint": ("arguments", "comm.base", "split", "parallel"),
+    "checkpoint": ("comm.base", "split", "collectives", "parallel"),
     "parallelize": (
         "arguments",
         "comm.base",
@@ -220,7 +220,7 @@ def test_direction():
         ("minidist.models", "import minidist"),
         ("minidist.parallelize", "from .comm import World"),
         ("minidist.train.optim", "from ..parallel.tensor import cuts"),
-        ("minidist.parallel.zero.bucket", "from ...checkpoint import piece"),
+        ("minidist.parallel.zero.bucket", "from ...checkpoint import Piece"),
         ("minidist.parallelize", "from minidist.study import plan"),
         ("minidist.unknown", ""),
         ("minidist.__init__", "from minicheck import all_reduce"),

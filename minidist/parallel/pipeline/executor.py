@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ...arguments import whole
+from ...collectives import all_gather_json
 from ...comm.base import Comm, describe
 from ..schedules import Action, one_f_one_b, validate
 from ..schedules.action import Schedule, lists
@@ -30,7 +31,7 @@ from .batches import Batch, micro_batches, several, shares
 from .kept import Kept, Recomputed
 from .plan import Plan, plan
 from .post import Post
-from .ties import Ties, looks, told
+from .ties import Ties, looks
 
 METHODS = {"F": "forward", "B": "backward", "I": "input", "W": "weight", "U": "update"}
 
@@ -69,7 +70,7 @@ class Pipeline:
         self.recompute = recompute
         self.stage, self.v, self.place, self.peak = comm.rank, len(self.chunks), place, 0
         self.spans: list[tuple[Action, float, float]] = []
-        everyone = told(comm, [self.v, looks(tied or {})])
+        everyone = all_gather_json(comm, [self.v, looks(tied or {})])
         for rank, (v, _) in enumerate(everyone):
             if v != everyone[0][0]:
                 raise ValueError(

@@ -10,24 +10,13 @@ Invariant: what a gradient held before the step is not summed again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from ...collectives import all_gather, all_reduce_, broadcast_
+from ...collectives import all_reduce_, broadcast_
 from ...comm.base import Comm, describe
-from .mail import host
-
-
-def told(comm: Comm, mine) -> list:
-    """What every rank says, in rank order: anything that JSON knows."""
-    comm = comm.on_host()
-    text = torch.tensor(list(json.dumps(mine).encode()), dtype=torch.uint8, device=host(comm))
-    sizes = all_gather(comm, torch.tensor([len(text)], device=host(comm))).tolist()
-    every = all_gather(comm, text, sizes=sizes).split(sizes)
-    return [json.loads(bytes(one.tolist())) for one in every]
 
 
 def looks(tied: Mapping[str, Tensor]) -> dict[str, str]:

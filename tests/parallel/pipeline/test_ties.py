@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from minidist.collectives import all_gather_json
 from minidist.comm import World, launch
 from minidist.models import gpt, next_token_loss, sequence
 from minidist.parallel.pipeline import Pipeline, partition
-from minidist.parallel.pipeline.ties import Ties, looks, told
+from minidist.parallel.pipeline.ties import Ties, looks
 from minidist.parallel.schedules import gpipe, interleaved, one_f_one_b, zb_h1
 from tests.parallel.pipeline.test_executor import TRANSPORTS
 
@@ -91,7 +92,7 @@ def sums(comm, holders, grads, before=None, frozen=False):
     """What a rank's gradient is after Ties have begun and ended."""
     p = torch.nn.Parameter(torch.full((2,), float(comm.rank)), requires_grad=not frozen)
     tied = {"p": p} if comm.rank in holders else {}
-    ties = Ties(comm, tied, told(comm, looks(tied)))
+    ties = Ties(comm, tied, all_gather_json(comm, looks(tied)))
     if before is not None:
         p.grad = torch.full((2,), before)
     ties.begin()
@@ -125,7 +126,7 @@ def test_some_hold_it_and_some_have_no_gradient():
 def test_two_names_are_two_sums():
     def program(comm):
         tied = {name: torch.nn.Parameter(torch.zeros(3)) for name in ("aé", "b")[: comm.rank + 1]}
-        ties = Ties(comm, tied, told(comm, looks(tied)))
+        ties = Ties(comm, tied, all_gather_json(comm, looks(tied)))
         ties.begin()
         for name, p in tied.items():
             p.grad = torch.full((3,), 1.0 if name == "b" else 10.0)
@@ -138,7 +139,7 @@ def test_two_names_are_two_sums():
 def test_shapes_that_do_not_match():
     def program(comm):
         tied = {"p": torch.zeros(2 + comm.rank)}
-        Ties(comm, tied, told(comm, looks(tied)))
+        Ties(comm, tied, all_gather_json(comm, looks(tied)))
 
     with pytest.raises(
         ValueError, match=r"p is tied, but \(2,\) float32 on rank 0 and \(3,\) float32 on rank 1"

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from minidist.checkpoint.checkpoints import Checkpoints
-from minidist.checkpoint.training import load, pieces
+from minidist.checkpoint import Checkpoints, load, pieces
 from minidist.comm import Mesh, World, launch
 from minidist.parallel.data import Sampler
 from minidist.parallel.zero.fully import FullySharded, traffic
