@@ -10,11 +10,10 @@ from benchmarks import amp as bench_amp
 from benchmarks import fuse as bench_fuse
 from benchmarks import remat as bench_remat
 from benchmarks import zero as bench_zero
-from minidist.parallel.zero.fully import kept, peak
-from minidist.study.predict import segments_bytes
+from minidist.study.predict import segments_bytes, zero_kept, zero_peak
 from minidist.train.remat import checkpoint_sequential
-from tests.parallel.zero import test_memory as sharded
-from tests.parallel.zero.fully import test_memory as fully
+from tests.parallel import test_fully_sharded as fully
+from tests.parallel import test_zero as sharded
 from tests.train import test_remat as segments
 from tests.train.fuse import test_flash as tiles
 
@@ -37,9 +36,12 @@ def stages() -> tuple[str, bool]:
             held &= sharded.unlike(n, stage, sharded.FP16, "fp16") == []
         timeline, (_, end) = fully.metered(n, 2)
         rows.append(_bytes(f"n={n}, stage 3", timeline.at(end)))
-        own = {name: 10 * nbytes for name, nbytes in kept(fully.LAYER, n).items()}
+        own = {
+            name: 10 * nbytes
+            for name, nbytes in zero_kept(3, fully.LAYER, -(-fully.LAYER // n), 4).items()
+        }
         held &= own.items() <= timeline.at(end).items()
-    return together(("\n".join(rows), held), run_tests("tests/parallel/zero"))
+    return together(("\n".join(rows), held), run_tests("tests/parallel/test_zero.py"))
 
 
 def _bytes(name: str, live: dict[str, int]) -> str:
@@ -57,12 +59,11 @@ def stage_3() -> tuple[str, bool]:
             timeline, span = fully.metered(n, 2, 1, prefetch)
             activations = fully.most(timeline, *span, "activations")
             found = fully.most(timeline, *span)
-            bound = peak(
-                10 * sum(kept(fully.LAYER, n).values()), block, block, activations, prefetch
-            )
+            kept = zero_kept(3, fully.LAYER, -(-fully.LAYER // n), 4)
+            bound = zero_peak(10 * sum(kept.values()), block, block, activations, prefetch)
             held &= found <= bound and fully.violated(n, prefetch) == []
             rows.append(f"n={n}, {prefetch} blocks ahead: peak {found:,} B, bound {bound:,}")
-    return together(("\n".join(rows), held), run_tests("tests/parallel/zero/fully/test_memory.py"))
+    return together(("\n".join(rows), held), run_tests("tests/parallel/test_fully_sharded.py"))
 
 
 def precision() -> tuple[str, bool]:

@@ -7,13 +7,13 @@ from fractions import Fraction
 import torch
 
 from minidist.comm import World, launch
-from minidist.parallel.zero.fully import traffic
+from minidist.study.predict import zero_traffic
 from tests.largest import largest
 from tests.parallel import test_compositions as compositions
+from tests.parallel import test_fully_sharded as hybrid
 from tests.parallel import test_wrapped_twice as twice
 from tests.parallel.cases import difference
-from tests.parallel.zero.fully import test_replicas as hybrid
-from tests.parallel.zero.fully.cases import far, serial
+from tests.parallel.fully_sharded_cases import far, serial
 
 
 def _run(where: str, program, n: int, *args):
@@ -93,7 +93,7 @@ def pairs() -> tuple[str, bool]:
         held &= len(found) == 64 and set(counts) == {"right", "refused"}
         oracle = serial("hard", "adamw", hybrid.STEPS, False)
         for s, r in hybrid.GRIDS:
-            results = _run(where, hybrid.train, s * r, s, "hard", "adamw", False, {})
+            results = _run(where, hybrid.train_hybrid, s * r, s, "hard", "adamw", False, {})
             off = largest(far(state, oracle) for state, _, _ in results)
             rows.append(
                 f"{where}: FullySharded over {s} × {r} ranks, 5 AdamW steps, weighted parts: "
@@ -104,7 +104,7 @@ def pairs() -> tuple[str, bool]:
         r = 3
         count = hybrid.WIDTH**2
         sent = [_run(where, hybrid.traced, s * r, s, steps).trace.bytes_sent() for steps in (1, 2)]
-        said = 4 * traffic(count, s, replicas=r)
+        said = 4 * zero_traffic(3, count, s, replicas=r)
         rows.append(
             f"{where}: {s} shards × {r} replicas of {4 * count} bytes: {Fraction(sent[1] - sent[0], s * r)} "
             f"bytes a rank and step, formula {said}"

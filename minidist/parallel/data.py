@@ -27,17 +27,13 @@ from ..comm.base import Comm, describe
 from ..split import bounds, even, uneven
 from .claims import Claim, same_group
 from .pipeline.mail import host
-from .reducer import Backwards, Bucket, Reducer, share
-from .zero.averages import Averages
+from .reducer import Averages, Backwards, Bucket, Reducer, share
 
 # ------------------------------------------------------------
 # A bucket whose average a compression makes: what it is handed, and what keeps lossy averages from mixing.
 #
-# An all-reduce may take an average for a gradient: equal gradients are their own average. A lossy one may not: it would
-# send a second time what it has sent, and add a second time what it holds back. So what was averaged is set aside
-# before the next increment comes, and added after (see zero/averages.py).
-#
-#     p.grad   avg 1 ── set aside ──▶ None ── backward ──▶ g2 ── compressed, averaged ──▶ avg 2 ──▶ avg 1 + avg 2
+# A lossy average may not be taken for a gradient: it would send a second time what it has sent, and add a second time what
+# it holds back. So what was averaged is set aside before the next increment comes, and added after (`Averages`).
 #
 # A gradient that no rank has is not compressed at all: what is held back of it waits until there is one.
 

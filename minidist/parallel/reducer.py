@@ -15,6 +15,7 @@ wire is slower (see overlap.py). Source: Li et al. 2020, "PyTorch Distributed", 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -129,6 +130,92 @@ class Bucket:
         for i in self._absent:
             if ranks[i]:
                 self.params[i].grad = self._views[self.params[i]]
+
+
+# ------------------------------------------------------------
+# Which gradients are averages already. An all-reduce may take an average for a gradient: equal gradients are their own
+# average. A gradient that is averaged at its owner alone, or by a lossy compression, must be told from one that is not: if
+# the next backward added its increment there, the next average would take the old one for one rank's part of n. So it is set
+# aside before the increment comes, and added after:
+#
+#     p.grad   avg 1 ── set aside ──▶ None ── backward ──▶ g2 ── averaged ──▶ avg 2 ──▶ avg 1 + avg 2
+#     held              avg 1                                                  ──────────┘
+
+
+class Averages:
+    """The averaged gradients of parameters, and those of them that were set aside."""
+
+    def __init__(self):
+        # Weak: a gradient that the user drops is gone. While it is somebody's .grad its Python object lives, too.
+        self._made: weakref.WeakValueDictionary[Tensor, Tensor] = weakref.WeakValueDictionary()
+        self._held: dict[Tensor, Tensor] = {}
+
+    def set_aside(self, p: Tensor) -> None:
+        """Leave in `p.grad` only what is not averaged yet."""
+        if p.grad is None:
+            self._held.pop(p, None)  # it was dropped in between, as `module.zero_grad()` does
+        elif p.grad is self._made.get(p):
+            self._held[p], p.grad = p.grad, None
+
+    def give(self, p: Tensor, average: Tensor | None) -> None:
+        """Add `average` (None: there is none) to what was set aside, as the gradient of `p`."""
+        held = self._held.pop(p, None)
+        if held is not None:
+            average = held if average is None else held.add_(average)
+        p.grad = average
+        if average is not None:
+            self._made[p] = average
+
+    def note(self, p: Tensor) -> None:
+        """The gradient of `p` is an average, in whatever dtype it is now."""
+        self._made[p] = p.grad
+
+    def forget(self) -> None:
+        """Drop what is set aside."""
+        self._held.clear()
+
+
+# ------------------------------------------------------------
+# What several techniques do beside the computation, or say to each other.
+
+
+class Done(Work):
+    """A work that was done at once."""
+
+    def __init__(self, result=None):
+        self._result = result
+        self.source = None
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self):
+        return self._result
+
+
+class Lane:
+    """Jobs over `comm` one after the other: on a lane, beside the computation, or here and now. last: the latest one."""
+
+    def __init__(self, comm: Comm, beside: bool):
+        self.comm = comm
+        self.beside = beside
+        self.last: Work = Done()
+
+    def run(self, job: Callable, *args, after: Work | None = None) -> Work:
+        """`job(comm, *args)`, once `after` is done. Not if an earlier one went wrong: then ranks are no longer in step."""
+        if not self.beside:
+            return Done(job(self.comm, *args))
+        self.last = self.comm.stream(_in_turn, [self.last, after or self.last, job, *args])
+        return self.last
+
+
+def _in_turn(comm: Comm, todo: list):
+    """A lane keeps its arguments until its next job, so the list is emptied: they may be a block's gradients."""
+    last, after, job, *args = todo
+    todo.clear()
+    last.wait()
+    after.wait()
+    return job(comm, *args)
 
 
 # ------------------------------------------------------------
@@ -252,10 +339,10 @@ class Reducer:
     def _start(self) -> None:
         bucket = self.buckets[self._started]
         self._started += 1
-        bucket.seal()
         if self._in_flight is not None and len(self._works) >= self._in_flight:
             with suppress(Exception):  # `finish` raises it
                 self._works[-self._in_flight].wait()
+        bucket.seal()
         self._run(_reduce, bucket, self._share, self.algorithm)
 
     def finish(self) -> None:

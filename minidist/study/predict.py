@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 
 from minidist.split import even, uneven
 from minidist.study.tables import Table, table
@@ -642,3 +643,124 @@ def halves_bytes(layers: int, a: float, x: float) -> float:
 def halves_forwards(layers: int) -> float:
     """By halves, L a power of two: L/2 layers once more for each of log₂ L halvings."""
     return layers / 2 * math.log2(layers)
+
+
+# ------------------------------------------------------------
+# ZeRO and offload. Ψ parameters on n ranks, of which a rank owns Ψ/n; with Adam, 16-bit parameters and gradients, and fp32
+# masters:
+#
+#     stage    a rank keeps, bytes                     a rank sends in a step, numbers
+#     0        2Ψ   + 2Ψ   + 12Ψ     = 16Ψ             all-reduce 2Ψ(n−1)/n
+#     1        2Ψ   + 2Ψ   + 12Ψ/n   = 4Ψ + 12Ψ/n      reduce-scatter Ψ(n−1)/n, all-gather Ψ(n−1)/n: the same
+#     2        2Ψ   + 2Ψ/n + 12Ψ/n   = 2Ψ + 14Ψ/n      the same
+#     3        2Ψ/n + 2Ψ/n + 12Ψ/n   = 16Ψ/n           one all-gather more, as parameters are gathered twice: 3Ψ(n−1)/n
+#
+# FullySharded keeps fp32 shards and casts a block as it is gathered: 4 + 4 + 8 for 2 + 2 + 12, which is the same in sum.
+# Without masters, all in fp32: 16Ψ, 8Ψ + 8Ψ/n, 4Ψ + 12Ψ/n, 16Ψ/n. With offload the device keeps 2Ψ + 2Ψ, the host 12Ψ, and
+# 4Ψ bytes go over the link in a step.
+#
+# With F, B, H seconds of forward, backward and the host's update, D down and U up (P tensors of N bytes in all: Pα + Nβ each
+# way) an offloaded step takes F + B + D + H + U; delayed, max(F + B, H) + D + U. Where gradients go down within backward,
+# they have arrived after F + A, A = max(B + D/P, B/P + D): the longer of the two, and one layer of the other. Then a step
+# takes F + A + H + U; delayed, max(max(F + B, H) + U, F + A), as the link serves both ways at once; B is at least A − 2D/P,
+# as backward waits while two gradients are on their way.
+#
+# Sources: Rajbhandari et al. 2020, "ZeRO", sections 3.1, 5 and 7; Zhao et al. 2023, "PyTorch FSDP", section 3.2.2 (replicas);
+# Ren et al. 2021, "ZeRO-Offload", sections 3.3 (bytes), 4.1, 4.2 (what overlaps what) and 5.2 (delayed).
+
+
+def zero_kept(
+    stage: int, params: int, owned: int, low: int = 2, wide: int = 4, moments: int = 2
+) -> dict[str, int]:
+    """Bytes by category, when backward has ended, on a rank that owns `owned` of `params` parameters.
+
+    low: bytes of a parameter and of its gradient.  wide: of its master, if that is another dtype, and of each moment.
+    moments: numbers a parameter that the optimizer remembers.  ValueError for a stage that is not 1, 2 or 3.
+    """
+    if stage not in (1, 2, 3):
+        raise ValueError(f"the stages of ZeRO are 1, 2 and 3, not {stage}")
+    return {
+        "parameters": low * (owned if stage == 3 else params),
+        "gradients": low * (params if stage == 1 else owned),
+        "optimizer states": wide * (moments + (wide != low)) * owned,
+    }
+
+
+def zero_traffic(stage: int, params: int, n: int, frozen: int = 0, replicas: int = 1) -> Fraction:
+    """Numbers that a rank sends in a step, the mean over ranks.
+
+    `params` that train. At stage 3 also: frozen: those that are gathered, twice, and not reduced.  replicas: r of each of
+    the n shards, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
+    Every backward that is reduced, at stages 2 and 3, costs the gradients' part again.
+    """
+    if stage < 3:
+        return Fraction(2 * params * (n - 1), n)
+    within = Fraction((3 * params + 2 * frozen) * (n - 1), n)
+    return within + Fraction(2 * params * (replicas - 1), n * replicas)
+
+
+def zero_peak(shards: int, block: int, gradients: int, activations: int, prefetch: int = 1) -> int:
+    """The most bytes that a step of stage 3 may take: shards, 1 + prefetch whole blocks, the whole gradients of one, or
+    with prefetch of two, and activations.
+
+    shards: of parameters, gradients and states.  block, gradients: of the largest block, in the compute dtype.
+    """
+    return shards + (1 + prefetch) * block + (2 if prefetch else 1) * gradients + activations
+
+
+def offload_kept(params: int, low: int = 2, wide: int = 4, moments: int = 2) -> dict[str, int]:
+    """Bytes that stay from step to step: "parameters" and "gradients" on the device, "host" for copies and moments.
+
+    low, wide: bytes of a number on the device and on the host.  moments: numbers a parameter that the optimizer keeps.
+    """
+    return {
+        "parameters": low * params,
+        "gradients": low * params,
+        "host": wide * (1 + moments) * params,
+    }
+
+
+def offload_update_seconds(
+    params: int, moved: float, bandwidth: float, low: int = 2, wide: int = 4
+) -> float:
+    """Seconds of the host's part: it is bound by its memory, of `bandwidth` bytes/s.
+
+    moved: bytes a parameter that the optimizer itself reads and writes (28 for Adam in one pass: four numbers read,
+    three written). To widen the gradient and to narrow the new parameter moves low + wide each.
+    """
+    return params * (moved + 2 * (low + wide)) / bandwidth
+
+
+def offload_step_seconds(
+    forward: float,
+    backward: float,
+    update: float,
+    nbytes: int,
+    tensors: int,
+    alpha: float,
+    beta: float,
+    mode: str = "exact",
+    in_backward: bool = False,
+) -> float:
+    """Seconds of a step, one of many alike (of a delayed one: after the warm-up).
+
+    forward, backward: of the device.  update: of the host.  nbytes: of all gradients, in `tensors` of equal size, which
+    backward makes one after the other.  alpha, beta: of the host's link, one way.  mode, in_backward: as in
+    `OffloadedOptimizer`. ValueError for an unknown mode or no tensor.
+    """
+    if mode not in ("exact", "delayed") or tensors < 1:
+        raise ValueError(
+            f"the modes are 'exact' and 'delayed' and there is at least 1 tensor: {mode!r} and "
+            f"{tensors} were given"
+        )
+    up = down = tensors * alpha + nbytes * beta
+    computed = forward + backward
+    arrived = computed + down
+    if in_backward:
+        arrived = forward + max(backward + down / tensors, backward / tensors + down)
+        # backward waits while two gradients are on their way
+        computed = max(computed, arrived - 2 * down / tensors)
+    if mode == "exact":
+        return arrived + update + up
+    free = max(computed, update)  # the device and the host both
+    return max(free + up, arrived) if in_backward else free + up + down

@@ -292,6 +292,8 @@ class Masters(Optimizer):
         dtype: torch.dtype = torch.float32,
         **kwargs,
     ):
+        if not dtype.is_floating_point:
+            raise ValueError(f"masters have a floating-point dtype, not {dtype}")
         self.inner: Optimizer | None = None
         self.dtype = dtype
         self._make = optimizer_class
@@ -321,7 +323,14 @@ class Masters(Optimizer):
         return p if p.dtype.itemsize >= self.dtype.itemsize else p.detach().to(self.dtype)
 
     def masters(self) -> list[Tensor]:
-        """What the inner optimizer steps, in the order of the groups; a wide parameter is its own master."""
+        """What the inner optimizer steps, in the order of the groups; a wide parameter is its own master.
+
+        Parameters that were put at the end of a group by its owner get theirs here.
+        """
+        for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            for p in group["params"][len(inner["params"]) :]:
+                inner["params"].append(self._master(p))
+                self._versions[p] = p._version
         return [m for group in self.inner.param_groups for m in group["params"]]
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:

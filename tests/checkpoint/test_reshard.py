@@ -141,9 +141,8 @@ def test_a_serial_model():
 
 def test_names_do_not_say_that_a_module_is_wrapped():
     def program(comm):
-        inner = FullySharded(nn.Linear(3, 2), comm)
-        outer = named(FullySharded(nn.Sequential(inner, Hard()), comm))
-        alone = named(nn.Sequential(inner))
+        outer = named(FullySharded(nn.Sequential(nn.Linear(3, 2), Hard()), comm))
+        alone = named(nn.Sequential(FullySharded(nn.Linear(3, 2), comm)))
         return [{name: whole for name, (whole, _) in found.items()} for found in (outer, alone)]
 
     for outer, alone in World(2).run(program):

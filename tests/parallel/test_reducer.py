@@ -1,7 +1,9 @@
 """Buckets that travel during backward: in one order on every rank, counted, and never touched while they do."""
 
+import gc
 import itertools
 import random
+import weakref
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 from minidist.comm import Deadlock, PeerLost, World, launch
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
-from minidist.parallel.reducer import Bucket, Reducer, assign
+from minidist.parallel.reducer import Averages, Bucket, Reducer, assign
 from tests.largest import largest
 from tests.parallel.cases import difference, gradients, made, mse, replicas_equal
 
@@ -495,3 +497,53 @@ def test_gradients_with_a_graph_leave_it():
     p.grad = torch.autograd.grad((p**3).sum(), p, create_graph=True)[0]
     bucket.put(p, 0.5)
     assert p.grad.item() == 6 and not p.grad.requires_grad
+
+
+# ------------------------------------------------------------
+# What is an average, what was added to it, and what was dropped, told apart.
+
+
+def given():
+    p, averages = nn.Parameter(torch.zeros(2)), Averages()
+    averages.give(p, torch.tensor([1.0, 2.0]))
+    return p, averages
+
+
+def test_set_aside_and_added():
+    p, averages = given()
+    averages.set_aside(p)
+    assert p.grad is None
+    p.grad = torch.ones(2)
+    averages.set_aside(p)  # an increment is not an average
+    assert p.grad.tolist() == [1, 1]
+    averages.give(p, p.grad * 10)
+    assert p.grad.tolist() == [11, 12]
+    averages.set_aside(p)
+    averages.give(p, None)  # no rank has added anything
+    assert p.grad.tolist() == [11, 12]
+
+
+def test_dropped_in_between():
+    p, averages = given()
+    averages.set_aside(p)
+    p.grad = torch.ones(2)
+    p.grad = None
+    averages.set_aside(p)
+    averages.give(p, torch.ones(2))
+    assert p.grad.tolist() == [1, 1]
+    averages.set_aside(p)
+    averages.forget()
+    averages.give(p, None)
+    assert p.grad is None
+
+
+def test_no_memory_is_held():
+    """A gradient is known while it is somebody's, also when nothing in Python refers to it, and not longer."""
+    p, averages = given()
+    gc.collect()
+    alive = weakref.ref(p.grad)
+    averages.set_aside(p)
+    assert p.grad is None and alive() is not None
+    averages.give(p, None)
+    p.grad = None
+    assert alive() is None

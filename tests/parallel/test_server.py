@@ -31,7 +31,7 @@ from minidist.train.fuse import FlatAdamW
 from tests.largest import largest
 from tests.parallel.cases import data, difference, made, mse
 from tests.parallel.server_cases import STEPS, equal, serial, shards, train
-from tests.parallel.zero.cases import OPTIMIZERS
+from tests.parallel.zero_cases import OPTIMIZERS
 
 CASES = [
     ("mlp", "momentum", 1, 1),

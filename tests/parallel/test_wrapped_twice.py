@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from minidist.comm import World, launch
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallel.batchnorm import SyncBatchNorm
 from minidist.parallel.compress import Dense
 from minidist.parallel.data import DataParallel
 from minidist.parallel.local_sgd import LocalSGD
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from tests.largest import largest
 from tests.parallel.cases import data, difference, made, mse, replicas_equal
 

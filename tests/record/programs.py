@@ -29,6 +29,7 @@ from minidist.collectives import (
 )
 from minidist.comm.mesh import Mesh
 from minidist.models import gpt, initial, mlp, next_token_loss, resnet, seeded_
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallel.accumulate import accumulate
 from minidist.parallel.batchnorm import SyncBatchNorm
 from minidist.parallel.compress import DGC, Dense, Half, PowerSGD, Sign
@@ -56,7 +57,6 @@ from minidist.parallel.tensor import (
     seed_group_,
 )
 from minidist.parallel.vocab import VocabEmbedding, gathered_cross_entropy, vocab_cross_entropy
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallelize import parallelize
 from minidist.split import bounds, uneven
 from minidist.train.amp import LossScaler, autocast, prepare

@@ -220,7 +220,7 @@ def test_direction():
         ("minidist.models", "import minidist"),
         ("minidist.parallelize", "from .comm import World"),
         ("minidist.train.optim", "from ..parallel.tensor import cuts"),
-        ("minidist.parallel.zero.bucket", "from ...checkpoint import Piece"),
+        ("minidist.parallel.zero", "from ..checkpoint import piece"),
         ("minidist.parallelize", "from minidist.study import plan"),
         ("minidist.unknown", ""),
         ("minidist.__init__", "from minicheck import all_reduce"),

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist.models import mlp
 from minidist.parallel.data import Sampler
-from minidist.parallel.zero.fully import FullySharded
+from minidist.parallel.zero import FullySharded
 from minidist.train import remat
 from tests.largest import largest
 from tests.parallel.cases import SAMPLES, data, made, mse
