@@ -26,7 +26,7 @@ from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.models import gpt, sequence
 from minidist.parallel.pipeline import by_parameters, partition
-from minidist.parallel.schedules.flow import Shape
+from minidist.parallel.schedules import Shape
 from minidist.parallelize import parallelize, refuse, schedule_of
 from minidist.split import bounds, uneven
 from minidist.study.predict import flops_per_token, utilization

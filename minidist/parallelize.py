@@ -35,6 +35,8 @@ from .parallel.pipeline.batches import micro_batches, shares
 from .parallel.reducer import share
 from .parallel.schedules import (
     Action,
+    Schedule,
+    Shape,
     gpipe,
     interleaved,
     lists,
@@ -44,8 +46,6 @@ from .parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from .parallel.schedules.action import Schedule
-from .parallel.schedules.flow import Shape
 from .parallel.tensor import gather_from, seed_group_
 from .parallel.vocab import VocabEmbedding, vocab_cross_entropy
 from .parallel.zero import FullySharded, ShardedOptimizer

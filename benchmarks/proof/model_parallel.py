@@ -7,10 +7,12 @@ import torch
 from benchmarks import pipeline as bench_pipeline
 from benchmarks import tensor as bench_tensor
 from minidist.comm import World
-from minidist.parallel.schedules import bubble, in_flight, lists, most_kept, simulate
+from minidist.parallel.schedules import in_flight, lists
+from minidist.parallel.simulate import simulate
 from minidist.parallel.tensor import layer_bytes
 from minidist.parallel.vocab import vocab_cross_entropy
 from minidist.study.bubbles import bubble_table, published_bubbles
+from minidist.study.predict import bubble, most_kept
 from tests.largest import largest
 from tests.parallel import tensor_cases as tensors
 from tests.parallel import test_tensor as kept
@@ -105,7 +107,7 @@ def schedules() -> tuple[str, bool]:
             f"{name}: {runs} runs, {exact} equal to the serial gradient bit for bit, the others within "
             f"{worst:.0e}; bubble and peak are the formulas' in {formulas}"
         )
-    tests = run_tests("tests/parallel/pipeline"), run_tests("tests/parallel/schedules")
+    tests = run_tests("tests/parallel/pipeline"), run_tests("tests/parallel/test_schedules.py")
     return together(("\n".join(rows), held), *tests)
 
 

@@ -181,7 +181,8 @@ def step_time(lists, forward, backward):
         "calls the simulator",
         cheat=True,
         cell='''
-from minidist.parallel.schedules import parse, simulate
+from minidist.parallel.schedules import parse
+from minidist.parallel.simulate import simulate
 
 
 def step_time(lists, forward, backward):

@@ -53,7 +53,9 @@ study.holdings(
 
 # %%
 from minidist.parallel import schedules
-from minidist.parallel.schedules import ScheduleError, grid, in_flight, parse, simulate, validate
+from minidist.parallel.schedules import in_flight, parse
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import ScheduleError, validate
 
 print(grid([parse("F0 F1 F2")] * 3))
 

@@ -24,18 +24,9 @@ from torch.func import functional_call
 
 from minidist import study
 from minidist.comm import World
-from minidist.parallel.schedules import (
-    ScheduleError,
-    grid,
-    held,
-    lists,
-    one_f_one_b,
-    pipedream,
-    pipedream_2bw,
-    simulate,
-    staleness,
-    validate,
-)
+from minidist.parallel.schedules import lists, one_f_one_b, pipedream, pipedream_2bw
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import ScheduleError, held, staleness, validate
 
 print(grid(lists(pipedream, 3, 6)))
 
@@ -279,7 +270,7 @@ for rule in ({"most": 3}, {"stash": False}):
 # used, and all stages use that one.
 
 # %%
-from minidist.parallel.schedules import forward_versions
+from minidist.parallel.validate import forward_versions
 
 of_five = {
     rule: [row[5] for row in forward_versions(lists(pipedream, 4, 12), rule)]

@@ -14,15 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minidist.comm.base import Comm
 from minidist.parallel.pipeline import partition
-from minidist.parallel.schedules import (
-    Action,
-    ScheduleError,
-    grid,
-    in_flight,
-    parse,
-    simulate,
-    validate,
-)
+from minidist.parallel.schedules import Action, in_flight, parse
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import ScheduleError, validate
 
 from ..exam import Case, Exam, Other, Outcome, Wrong, alike, kind_of, near, ranks
 from ..guard import ask
@@ -33,7 +27,12 @@ from .predictions import Prediction
 # The lists of a learner: `["F0", "F1", "B0", "B1"]` for each stage, read and validated.
 
 
-FORBIDDEN = ("minidist.parallel", "torch.distributed.pipelining", "minicheck.oracles.pipelines")
+FORBIDDEN = (
+    "minidist.parallel",
+    "minidist.study",
+    "torch.distributed.pipelining",
+    "minicheck.oracles.pipelines",
+)
 # (S, M), clear ones first
 SIZES = ((4, 8), (3, 3), (2, 5), (1, 1), (1, 4), (4, 2), (3, 1), (8, 16), (5, 12))
 

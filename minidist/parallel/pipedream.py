@@ -18,17 +18,8 @@ from torch.optim import Optimizer
 
 from ..comm.base import Comm
 from .pipeline import Pipeline
-from .schedules import (
-    Action,
-    ScheduleError,
-    forward_versions,
-    lists,
-    pipedream,
-    pipedream_2bw,
-    validate,
-)
-from .schedules.action import Schedule
-from .schedules.flow import Shape
+from .schedules import Action, Schedule, Shape, lists, pipedream, pipedream_2bw
+from .validate import ScheduleError, forward_versions, validate
 
 # ------------------------------------------------------------
 # The weights of a stage in several versions: the newest, and every older one that a micro-batch still needs.

@@ -17,17 +17,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from minidist.parallel.schedules import (
-    Action,
-    interleaved,
-    lists,
-    one_f_one_b,
-    search,
-    simulate,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from minidist.parallel.schedules import Action, interleaved, lists, one_f_one_b, zb_h1, zb_h2, zb_v
+from minidist.parallel.simulate import search, simulate
 from minidist.study.published import published
 from minidist.study.tables import Table, table
 

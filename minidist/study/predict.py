@@ -764,3 +764,134 @@ def offload_step_seconds(
         return arrived + update + up
     free = max(computed, update)  # the device and the host both
     return max(free + up, arrived) if in_backward else free + up + down
+
+
+# ------------------------------------------------------------
+# Pipelines
+#
+# All stages alike, no time for messages. The time of a step without a bubble is M(T_F + T_I + T_W); a bubble is the
+# share of the time that a stage waits.
+#
+#     naive                   (S−1)/S                                 one micro-batch at a time
+#     GPipe, 1F1B             (S−1)/(M+S−1)                           M, and S − stage micro-batches are kept
+#     interleaved             (S−1)/(vM+S−1): (S−1)/M, over the time without a bubble, divided by v
+#     ZB-H1                   (S−1)(T_F + T_I − T_W) of idle time     S
+#     ZB-H2                   (S−1)(T_F + T_I − 2T_W)                 2S − 1
+#     ZB-V                    0 if T_F = T_I = T_W                    2S, of half a stage each
+#
+# Without a flush (PipeDream) weights are held in versions:
+#
+#                      versions of stage s     staleness             one version for all stages
+#     stashing         S − s                   S − 1 − s             no
+#     vertical sync    S                       S − 1                 yes
+#     2BW              2                       1                     yes
+#     no stashing      1                       S − 1 − s             not even for a stage: wrong
+#
+# Over equal stages these are S(S+1)/2 times the weights of a stage with stashing, S² with vertical sync, 2S with 2BW.
+#
+# Sources: Huang et al. 2019, "GPipe", section 2.3; Narayanan et al. 2021, "Efficient Large-Scale Language Model
+# Training on GPU Clusters", sections 2.2.1 and 2.2.2; Qi et al. 2023, "Zero Bubble Pipeline Parallelism", sections 2
+# and 6, table 1; Narayanan et al. 2019, "PipeDream", section 3.3; Narayanan et al. 2021, "Memory-Efficient
+# Pipeline-Parallel DNN Training", section 3.1.
+
+
+def bubble(
+    schedule: str,
+    S: int,
+    M: int,
+    v: int = 1,
+    forward: float = 1.0,
+    input: float = 1.0,
+    weight: float = 1.0,
+) -> float:
+    """The share of the time that a stage waits, by formula.
+
+    schedule: "naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2" or "zb_v"; of the last three,
+    `Simulation.cost` is the time. forward, input, weight: T_F, T_I, T_W of a stage.
+    Raises ValueError for another name, for M < S (ZB-H2, ZB-V: M < 2S − 1), and for zero bubble where T_W > T_F, so
+    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: unequal times).
+    """
+    _check_full(schedule, S, M)
+    if schedule == "naive":
+        return 1 - 1 / S
+    if schedule in ("gpipe", "one_f_one_b", "interleaved"):
+        return (S - 1) / (v * M + S - 1)
+    if schedule == "zb_v":
+        if not forward == input == weight:
+            raise ValueError(
+                f"the formula of zb_v is for T_F = T_I = T_W, not {forward:g}, {input:g}, {weight:g}"
+            )
+        return 0.0
+    held_back = 1 if schedule == "zb_h1" else 2
+    idle = forward + input - held_back * weight
+    if weight > forward or idle < 0:
+        raise ValueError(
+            f"the formula of {schedule} is for T_W up to T_F and {held_back}·T_W up to T_F + T_I, not for "
+            f"T_F = {forward:g}, T_I = {input:g}, T_W = {weight:g}"
+        )
+    return (S - 1) * idle / ((S - 1) * idle + M * (forward + input + weight))
+
+
+def most_kept(schedule: str, stage: int, S: int, M: int, v: int = 1) -> int:
+    """The most micro-batches (of one chunk) whose activations a stage keeps, by formula. Errors: as `bubble`."""
+    _check_full(schedule, S, M)
+    return {
+        "naive": 1,
+        "gpipe": M,
+        "one_f_one_b": S - stage,
+        "zb_h1": S,
+        "zb_h2": 2 * S - 1,
+        "zb_v": 2 * S,
+        "interleaved": min(v * M, 2 * (S - 1 - stage) + (v - 1) * S + 1),
+    }[schedule]
+
+
+def _check_full(schedule: str, S: int, M: int) -> None:
+    """ValueError unless M micro-batches fill the pipeline, as the formulas have it."""
+    fewest = {"naive": 1, "gpipe": S, "one_f_one_b": S, "interleaved": S, "zb_h1": S}
+    fewest |= {"zb_h2": 2 * S - 1, "zb_v": 2 * S - 1}
+    if schedule not in fewest:
+        raise ValueError(f"there is a formula for {', '.join(fewest)}, not for {schedule!r}")
+    if fewest[schedule] > M:
+        raise ValueError(
+            f"the formula of {schedule} with {S} stages is for at least {fewest[schedule]} micro-batches,"
+            f" not {M}"
+        )
+
+
+def most_versions(rule: str, stage: int, S: int) -> int:
+    """Versions of the weights that a stage holds at most, the newest among them, in a run that is long enough.
+
+    rule: "stash", "vertical", "2bw" or "no stash". Long enough: 2(S − stage − 1) micro-batches with stashing,
+    2(S − 1) with vertical sync, two groups with 2BW.
+    Raises ValueError for another name, and for a stage that is not there.
+    """
+    return _versions(rule, stage, S)[0]
+
+
+def most_stale(rule: str, stage: int, S: int) -> int:
+    """Updates between the weights that a micro-batch's forward used and those its gradient was added to, at most.
+
+    The first S − 1 micro-batches of a run (with 2BW: the first group) are less stale. Errors: as `most_versions`.
+    """
+    return _versions(rule, stage, S)[1]
+
+
+def version_bytes(rule: str, stage: int, S: int, nbytes: int) -> int:
+    """Memory of all versions of a stage whose weights take `nbytes`, the newest among them."""
+    return most_versions(rule, stage, S) * nbytes
+
+
+def _versions(rule: str, stage: int, S: int) -> tuple[int, int]:
+    """Versions held, and staleness."""
+    if not 0 <= stage < S:
+        raise ValueError(f"there is no stage {stage} in a pipeline of {S} stages, 0 to {S - 1}")
+    rows = {
+        "stash": (S - stage, S - 1 - stage),
+        "vertical": (S, S - 1),
+        "2bw": (2, 1),
+        "no stash": (1, S - 1 - stage),
+    }
+    if rule not in rows:
+        raise ValueError(f"there is a formula for {', '.join(rows)}, not for {rule!r}")
+    return rows[rule]

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.collections import PolyCollection
 
-from minidist.parallel.schedules import Action, Simulation, Span, in_flight, simulate
+from minidist.parallel.schedules import Action, in_flight
+from minidist.parallel.simulate import Simulation, Span, simulate
 from minidist.study import line
 from minidist.study.areas import swatches
 from minidist.study.picture import Picture, axes, inches, measure, sheet

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minidist.comm.trace import Trace
-from minidist.parallel.schedules import Action, Simulation
+from minidist.parallel.schedules import Action
+from minidist.parallel.simulate import Simulation
 from minidist.study.gantt import timeline
 from minidist.study.picture import Picture
 

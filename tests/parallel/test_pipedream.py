@@ -24,18 +24,9 @@ from minidist.parallel.pipedream import (
     most_versions,
     version_bytes,
 )
-from minidist.parallel.schedules import (
-    ScheduleError,
-    held,
-    lists,
-    one_f_one_b,
-    parse,
-    pipedream,
-    pipedream_2bw,
-)
-from minidist.parallel.schedules import (
-    staleness as predicted_staleness,
-)
+from minidist.parallel.schedules import lists, one_f_one_b, parse, pipedream, pipedream_2bw
+from minidist.parallel.validate import ScheduleError, held
+from minidist.parallel.validate import staleness as predicted_staleness
 from minidist.tasks import digits
 from tests.largest import largest, smallest
 from tests.one_thread import _one_thread  # noqa: F401

@@ -37,17 +37,9 @@ from minidist.parallel.data import DataParallel, Sampler, average_gradients
 from minidist.parallel.local_sgd import AdaComm, LocalSGD
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW
 from minidist.parallel.pipeline import Pipeline, forward
-from minidist.parallel.schedules import (
-    gpipe,
-    interleaved,
-    naive,
-    one_f_one_b,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2, zb_v
 from minidist.parallel.server import ParameterServer
+from minidist.parallel.simulate import zb_auto
 from minidist.parallel.tensor import (
     RowFirstMLP,
     SequenceNorm,

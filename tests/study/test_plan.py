@@ -7,7 +7,8 @@ import pytest
 
 from minidist.comm import World
 from minidist.comm.cluster import Cluster
-from minidist.parallel.schedules import interleaved, one_f_one_b, simulate
+from minidist.parallel.schedules import interleaved, one_f_one_b
+from minidist.parallel.simulate import simulate
 from minidist.study.plan import (
     EAGER,
     FUSED,

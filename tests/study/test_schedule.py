@@ -9,9 +9,9 @@ from minidist.parallel.schedules import (
     one_f_one_b,
     parse,
     pipedream,
-    simulate,
     zb_h2,
 )
+from minidist.parallel.simulate import simulate
 from minidist.study import line, schedule
 from minidist.study.schedule import KINDS, _face, _fitting
 

@@ -6,7 +6,8 @@ from torch import nn
 
 from minidist.comm import World
 from minidist.parallel.pipedream import PipeDream
-from minidist.parallel.schedules import lists, parse, pipedream, simulate, zb_h1
+from minidist.parallel.schedules import lists, parse, pipedream, zb_h1
+from minidist.parallel.simulate import simulate
 from minidist.study import stages, timeline
 from minidist.study.stages import KINDS, _trace
 from tests.study.traces import US

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from ...arguments import whole
 from ...collectives import all_gather_json
 from ...comm.base import Comm, describe
-from ..schedules import Action, one_f_one_b, validate
-from ..schedules.action import Schedule, lists
-from ..schedules.flow import Item, Shape
+from ..schedules import Action, Item, Schedule, Shape, lists, one_f_one_b
+from ..validate import validate
 from .batches import Batch, micro_batches, several, shares
 from .kept import Kept, Recomputed
 from .plan import Plan, plan
@@ -40,7 +39,7 @@ class Pipeline:
     """The stage of this rank; rank r of `comm` is stage r.
 
     chunks: its module, or the list of its v modules; part c·S + stage of the model is chunk c (place="V": down the
-    stages and up again, see `schedules.flow`). A module takes what the one before returns: a tensor, or several.
+    stages and up again, see `schedules`). A module takes what the one before returns: a tensor, or several.
     schedule(stage, S, M): its list of actions. Checked before it first runs, with the lists of all stages.
     loss_fn(output, target): the mean loss of a micro-batch; needed on the stage of the last part.
     recompute: keep only inputs, and run each forward again in backward.

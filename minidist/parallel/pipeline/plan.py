@@ -1,7 +1,7 @@
 """Which messages a stage sends and receives, read from the lists of all stages.
 
 Nobody writes down a message: an activation leaves a part of the model with its F and goes to the next part's F, a
-gradient leaves with B or I and goes to the part before (`schedules.flow`). Two things are found out here, once for
+gradient leaves with B or I and goes to the part before (`schedules`). Two things are found out here, once for
 each M:
 
     order   in which an edge's messages are sent. The receiver posts its receives so, in whatever order it uses them.
@@ -20,8 +20,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..schedules import Action
-from ..schedules.flow import Item, Shape
+from ..schedules import Action, Item, Shape
 
 
 class Edge(NamedTuple):

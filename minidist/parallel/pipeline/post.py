@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...comm.base import Comm
-from ..schedules.flow import Item, Shape
+from ..schedules import Item, Shape
 from .layout import Layout, layout
 from .mail import Inbox, Local, Outbox, host
 from .plan import Edge, Plan, edges, label

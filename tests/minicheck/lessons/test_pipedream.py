@@ -17,7 +17,8 @@ from minicheck.lessons.pipedream import PredictPipeDream, slope, version_slips
 from minicheck.oracles.pipedream import before, buffered, delayed, late_weights, updated
 from minidist.comm import World
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW, most_stale, most_versions
-from minidist.parallel.schedules import forward_versions, lists, parse, pipedream, staleness
+from minidist.parallel.schedules import lists, parse, pipedream
+from minidist.parallel.validate import forward_versions, staleness
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
 from tests.minicheck.predicted import judge, slips_are_wrong

@@ -14,7 +14,8 @@ import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons.pipelines import PredictPipeline, actions, in_order, part_of, pipeline_slips
 from minicheck.oracles.pipelines import mlp_gradients, time_of, whole_gradient, words
-from minidist.parallel.schedules import gpipe, lists, parse, simulate, zb_h1
+from minidist.parallel.schedules import gpipe, lists, parse, zb_h1
+from minidist.parallel.simulate import simulate
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
 from tests.minicheck.predicted import judge, slips_are_wrong

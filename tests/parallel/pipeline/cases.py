@@ -9,15 +9,8 @@ from torch import nn
 from minidist.comm import World
 from minidist.models import seeded_
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedules import (
-    gpipe,
-    interleaved,
-    naive,
-    one_f_one_b,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-)
+from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2
+from minidist.parallel.simulate import zb_auto
 from minidist.split import bounds, uneven
 from tests.largest import largest
 

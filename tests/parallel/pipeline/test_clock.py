@@ -7,7 +7,8 @@ from torch import nn
 from minidist.comm import World
 from minidist.comm.cluster import Cluster, Device
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedules import bubble, gpipe, interleaved, naive, one_f_one_b, zb_h1
+from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_h1
+from minidist.study.predict import bubble
 from tests.parallel.pipeline import cases
 
 WIDTH, ROWS = 64, 16  # a forward of a part is 2·ROWS·WIDTH² FLOPs: 2·ROWS seconds on this device

@@ -9,16 +9,8 @@ from torch import nn
 
 from minidist.comm import World, launch
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedules import (
-    Action,
-    ScheduleError,
-    gpipe,
-    in_flight,
-    lists,
-    one_f_one_b,
-    parse,
-)
-from minidist.parallel.schedules.flow import Shape
+from minidist.parallel.schedules import Action, Shape, gpipe, in_flight, lists, one_f_one_b, parse
+from minidist.parallel.validate import ScheduleError
 from tests.parallel.pipeline import cases
 from tests.parallel.pipeline.cases import (
     SCHEDULES,

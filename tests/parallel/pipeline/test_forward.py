@@ -7,8 +7,7 @@ from torch import nn
 from minidist.comm import World, launch
 from minidist.models import mlp
 from minidist.parallel.pipeline import Pipeline, forward
-from minidist.parallel.schedules import interleaved, one_f_one_b, zb_v
-from minidist.parallel.schedules.flow import Shape
+from minidist.parallel.schedules import Shape, interleaved, one_f_one_b, zb_v
 
 RUNS = {
     "world": lambda n, *args: World(n).run(*args),

@@ -3,8 +3,17 @@
 import pytest
 
 from minidist.parallel.pipeline.plan import edges, label, plan
-from minidist.parallel.schedules import gpipe, interleaved, lists, naive, one_f_one_b, parse, zb_h1
-from minidist.parallel.schedules.flow import Item, Shape
+from minidist.parallel.schedules import (
+    Item,
+    Shape,
+    gpipe,
+    interleaved,
+    lists,
+    naive,
+    one_f_one_b,
+    parse,
+    zb_h1,
+)
 
 
 def short(edge):

@@ -6,7 +6,7 @@ import torch
 from minidist.comm import World
 from minidist.parallel.pipeline.mail import Inbox, Local, Outbox
 from minidist.parallel.pipeline.post import Post
-from minidist.parallel.schedules.flow import Shape
+from minidist.parallel.schedules import Shape
 
 
 def parts(*sizes, width=2):

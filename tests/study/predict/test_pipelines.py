@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 
 from minidist.parallel import schedules
-from minidist.parallel.schedules import bubble, in_flight, interleaved, lists, most_kept, simulate
+from minidist.parallel.schedules import in_flight, interleaved, lists
+from minidist.parallel.simulate import simulate
+from minidist.study.predict import bubble, most_kept
 
 SIZES = list(itertools.product(range(1, 9), range(1, 17)))
 TIMES = [(1, 1, 1), (2, 3, 1), (1, 1.5, 0.5), (3, 1, 2), (3, 1, 0.5)]
