@@ -58,7 +58,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from minidist.models import TransformerLayer, gpt, mlp, next_token_loss, resnet
 from minidist.study import allocator, predict
-from minidist.study.memory_plot import memory_timeline
+from minidist.study.charts import memory_timeline
 from minidist.study.predict import GB, MiB
 from minidist.study.meter import measure
 from minidist.study.published import published

@@ -69,7 +69,8 @@ study.table(
 #
 # What the paper calls a minibatch is one of our micro-batches: each has an update of its own. What does it gain? Here
 # are 32 of them, with a flush after every 8, and without any. Below are ten, so that you can follow the numbers.
-# (In the picture an update takes a quarter of a slot. In what is printed it takes none: it would be 39, not 41.5.)
+# (In the picture a slot is a second, and an update a quarter of it. In what is printed it takes no time: it would be
+# 39, not 41.5.)
 
 # %%
 flushed, stream = simulate(lists(one_f_one_b, 4, 8)), simulate(lists(pipedream, 4, 32))
@@ -79,7 +80,7 @@ print(
     f"without: {stream.time:g}, waiting {stream.bubble:.1%}, all of it at the start and at the end"
 )
 fives = [row + [a._replace(micro=a.micro + 5) for a in row] for row in lists(one_f_one_b, 4, 5)]
-study.schedule(
+study.stages(
     {"1F1B, a flush after five": fives, "PipeDream": lists(pipedream, 4, 10)},
     title="Ten micro-batches: the pipeline fills twice, or once",
 )

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,8 +29,20 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist.comm.costs import called, operator
 from minidist.models import TransformerLayer
-from minidist.study import line
-from minidist.study.picture import Picture, inches, sheet
+from minidist.study.picture import (
+    FAINT,
+    INK,
+    MARGIN,
+    MUTED,
+    VERMILION,
+    WIDTH,
+    Card,
+    Picture,
+    card,
+    colors,
+    inches,
+    mix,
+)
 from minidist.study.predict import GiB, MiB
 
 GRAIN = 512  # bytes; every block is a multiple
@@ -445,7 +455,6 @@ LINES = 16
 TALL = 0.2
 BETWEEN = 0.07
 HOLE, REST = "free, in a segment", "free, with the driver"
-HUES = (line.BLUE, line.GREEN, line.PURPLE, line.YELLOW, line.SKY, line.ORANGE)
 
 
 def blocks(memory: Allocator, *, title: str = "", lines: int = LINES) -> Picture:
@@ -458,20 +467,23 @@ def blocks(memory: Allocator, *, title: str = "", lines: int = LINES) -> Picture
         raise ValueError(f"{memory.capacity} bytes are drawn in 1 line or more, not in {lines}")
     parts = [*_parts(memory)]
     sums = _sums(parts)
-    room = line.WIDTH - 2 * line.MARGIN
+    room = WIDTH - 2 * MARGIN
     head, tall = (0.62 if title else 0.25), lines * (TALL + BETWEEN)
-    with sheet(line.WIDTH, head + tall + 0.5, title) as fig:
-        colors = _colors(sums)
+    with card(WIDTH, head + tall + 0.5, title) as sheet:
+        styles = _styles(sums)
         at = 0
         for label, size, first in parts:
-            for row, x, width in _pieces(at, size, memory.capacity, lines):
-                _box(fig, head + row * (TALL + BETWEEN), x * room, width * room, colors[label])
+            pieces = list(_pieces(at, size, memory.capacity, lines))
+            for row, x, width in pieces:
+                y = head + row * (TALL + BETWEEN)
+                sheet.box(MARGIN + x * room, y, width * room, TALL, radius=0, **styles[label])
             if first:
-                row, x, _ = next(_pieces(at, size, memory.capacity, lines))
-                _mark(fig, head + row * (TALL + BETWEEN), x * room)
+                row, x, _ = pieces[0]
+                y = head + row * (TALL + BETWEEN) - 0.02
+                sheet.box(MARGIN + x * room, y, 0.012, TALL + 0.04, INK, radius=0)
             at += size
-        _legend(fig, sums, colors, memory.capacity)
-        return Picture(fig, _text(title, memory, sums))
+        _legend(sheet, sums, styles, memory.capacity)
+        return sheet.picture(title, *_text(memory, sums))
 
 
 def _parts(memory: Allocator):
@@ -495,20 +507,13 @@ def _sums(parts: list[tuple[str, int, bool]]) -> dict[str, int]:
     return {word: sum(size for label, size, _ in parts if label == word) for word in order}
 
 
-def _colors(sums: dict[str, int]) -> dict[str, dict]:
-    used = [word for word in sums if word not in (HOLE, REST)]
-    faces = {
-        word: dict(facecolor=line.mix(HUES[i % len(HUES)], 0.75), edgecolor="none")
-        for i, word in enumerate(used)
-    }
-    hole = dict(
-        facecolor=line.mix(line.VERMILION, 0.14),
-        edgecolor=line.mix(line.VERMILION, 0.75),
-        hatch="//////",
-    )
-    return faces | {
-        HOLE: hole | dict(linewidth=0.5),
-        REST: dict(facecolor=line.FAINT, edgecolor="none"),
+def _styles(sums: dict[str, int]) -> dict[str, dict]:
+    """How each label is drawn: in the colour of its meaning, a hole hatched."""
+    used = colors(word for word in sums if word not in (HOLE, REST))
+    hole = dict(face=mix(VERMILION, 0.14), edge=mix(VERMILION, 0.75), hatch="//////", linewidth=0.5)
+    return {word: dict(face=mix(color, 0.75)) for word, color in used.items()} | {
+        HOLE: hole,
+        REST: dict(face=FAINT),
     }
 
 
@@ -521,40 +526,21 @@ def _pieces(at: int, size: int, capacity: int, lines: int):
         at, size = end, size - (end - at)
 
 
-def _box(fig: Figure, top: float, x: float, width: float, style: dict) -> None:
-    y = fig.get_figheight() - top - TALL
-    fig.add_artist(
-        Rectangle((line.MARGIN + x, y), width, TALL, transform=fig.dpi_scale_trans, **style)
-    )
-
-
-def _mark(fig: Figure, top: float, x: float) -> None:
-    y = fig.get_figheight() - top - TALL - 0.02
-    shape = dict(transform=fig.dpi_scale_trans, facecolor=line.INK, edgecolor="none")
-    fig.add_artist(Rectangle((line.MARGIN + x, y), 0.012, TALL + 0.04, **shape))
-
-
-def _legend(fig: Figure, sums: dict[str, int], colors: dict[str, dict], capacity: int) -> None:
-    x = 0.0
+def _legend(sheet: Card, sums: dict[str, int], styles: dict[str, dict], capacity: int) -> None:
+    x = MARGIN
     for word, size in sums.items():
-        _box(fig, fig.get_figheight() - 0.38, x, 0.24, colors[word])
         text = f"{word} {sized(size, capacity)}"
-        where = dict(
-            transform=fig.dpi_scale_trans, va="center", fontsize=line.SMALL, color=line.MUTED
-        )
-        fig.text(line.MARGIN + x + 0.31, 0.28, text, **where)
-        x += inches(text, line.SMALL) + 0.6
+        sheet.box(x, sheet.height - 0.38, 0.24, TALL, radius=0, **styles[word])
+        sheet.word(x + 0.31, sheet.height - 0.28, text, color=MUTED)
+        x += inches(text) + 0.6
 
 
-def _text(title: str, memory: Allocator, sums: dict[str, int]) -> str:
+def _text(memory: Allocator, sums: dict[str, int]):
     holes = sorted((b.size for b in memory.blocks if b.state == "free"), reverse=True)
-    out = [title] * bool(title)
-    out.append(
-        f"{memory.capacity:,} B, {memory.reserved:,} B of it in {len(memory.segments)} segments"
-    )
-    out += [f"  {word}: {size:,} B" for word, size in sums.items()]
+    segments = f"{memory.reserved:,} B of it in {len(memory.segments)} segments"
+    yield f"{memory.capacity:,} B, {segments}"
+    for word, size in sums.items():
+        yield f"  {word}: {size:,} B"
     if holes:
-        out.append(
-            f"  {len(holes)} holes, the largest {holes[0]:,} B; largest piece {memory.largest:,} B"
-        )
-    return "\n".join(out)
+        largest = f"the largest {holes[0]:,} B; largest piece {memory.largest:,} B"
+        yield f"  {len(holes)} holes, {largest}"

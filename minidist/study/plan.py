@@ -26,6 +26,7 @@ from minidist.collectives.verbs import predict
 from minidist.comm.base import Link
 from minidist.comm.cluster import Cluster, Device, nic
 from minidist.split import uneven
+from minidist.study.charts import Table, stacked, table
 from minidist.study.picture import Picture
 from minidist.study.predict import (
     GB,
@@ -42,8 +43,6 @@ from minidist.study.predict import (
     utilization,
 )
 from minidist.study.published import published
-from minidist.study.stacked import stacked
-from minidist.study.tables import Table, table
 
 # ------------------------------------------------------------
 # What a layer does beside its products: bytes that are read and written, counted in passes over its data.

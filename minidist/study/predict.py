@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from minidist.split import even, uneven
-from minidist.study.tables import Table, table
+from minidist.study.charts import Table, table
 
 MB = 10**6
 GB = 10**9

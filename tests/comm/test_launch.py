@@ -396,11 +396,11 @@ def test_a_killed_server_is_replaced_and_loads_what_is_loaded_here(monkeypatch):
     server = _server(os.getpid())[1]
     server.kill()
     server.wait()
-    assert launch(has, 2, "minidist.study.line") == [False, False]
+    assert launch(has, 2, "minidist.study.picture") == [False, False]
     assert _server(os.getpid())[1].pid != server.pid
-    for name in ("minidist.nowhere", "minidist.study.line"):  # the first cannot be loaded there
+    for name in ("minidist.nowhere", "minidist.study.picture"):  # the first cannot be loaded there
         monkeypatch.setitem(sys.modules, name, None)
-    assert launch(has, 2, "minidist.study.line") == [True, True] and launch(
+    assert launch(has, 2, "minidist.study.picture") == [True, True] and launch(
         has, 1, "minidist.nowhere"
     ) == [False]
 

@@ -207,13 +207,13 @@ def test_direction():
     [
         ("minidist.collectives.ring", "import torch.distributed as dist"),
         ("minidist.collectives.ring", "from torch import distributed"),
-        ("minidist.study.plot", "import torch\ntorch.distributed.barrier()"),
+        ("minidist.study.charts", "import torch\ntorch.distributed.barrier()"),
         ("minidist.train.amp", "import importlib\nimportlib.import_module('torch.distributed')"),
         ("minidist.parallel.data", "from minidist.comm.world import World"),
         ("minidist.parallel.data", "from minidist.comm import World"),
         ("minidist.parallel.data", "from ..comm import shm"),
-        ("minidist.parallel.data", "def f():\n    from minidist.study import plot"),
-        ("minidist.parallel.__init__", "from ..study import plot"),
+        ("minidist.parallel.data", "def f():\n    from minidist.study import charts"),
+        ("minidist.parallel.__init__", "from ..study import charts"),
         ("minidist.collectives.__init__", "from ..parallel import data"),
         ("minidist.split", "import minidist.collectives"),
         ("minidist.comm.world", "from minidist.collectives import ring"),
@@ -251,7 +251,7 @@ def test_a_wrong_import_is_found(module, source):
         ("minidist.study.meter", "from minidist import comm, parallel"),
         ("minidist.parallelize", "from .comm.mesh import Mesh\nfrom .parallel import gpt"),
         ("minicheck.exam", "from minidist.comm.world import World\nfrom . import refuse"),
-        ("minidist.__init__", "from .comm import World\nfrom minidist.study import plot"),
+        ("minidist.__init__", "from .comm import World\nfrom minidist.study import charts"),
     ],
 )
 def test_a_right_import_is_not(module, source):

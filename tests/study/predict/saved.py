@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from minidist.models import BLOCKS, DEEP
+from minidist.study.charts import Table, table
 from minidist.study.predict import (
     RECOMPUTE,
     Totals,
@@ -26,7 +27,6 @@ from minidist.study.predict import (
     parameters,
     states,
 )
-from minidist.study.tables import Table, table
 
 
 @dataclass(frozen=True)
