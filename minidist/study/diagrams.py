@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.patheffects import withStroke
@@ -185,8 +186,7 @@ def _lines(steps: dict[str, Rows]) -> tuple[list[list[tuple[str, float, float]]]
     x = 0.0
     longest = 0.0
     for name, rows in steps.items():
-        words = [word for row in rows for word in row if word]
-        cell = max(0.46, 0.0, *map(_needs, words))
+        cell = max(0.46, 0.0, *map(_needs, filter(None, chain.from_iterable(rows))))
         wide = max(inches(name, TEXT), max(map(len, rows)) * (cell + 0.06) - 0.06)
         if lines[-1] and x + wide > WIDTH - LABELS - 2 * MARGIN:
             lines.append([])
@@ -512,8 +512,10 @@ def boxes(
 
 
 # ---------------------------------------------------------------------------------------------------------- cluster
-HIGH = 0.98  # inches between two levels
-SWITCH = 0.26  # of a switch
+HIGH = 1.05  # inches between two levels
+SWITCH = 0.26  # of a box
+# inches between two boxes below, and the least of each
+BELOW = {"spine": (0.22, 2.0), "rack": (0.1, 0.72), "node": (0.02, 0.06)}
 
 
 def some(count: int, most: int) -> list[int | None]:
@@ -538,96 +540,90 @@ def spread(
 def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
     """Draw the racks, nodes and devices of `cluster`, and the α, GB/s and sharing of the wires at each level.
 
-    From the top: spine, top-of-rack switches, nodes, what joins the devices of a node, devices. A line is a wire, so
-    what several ranks share is seen as fewer lines. Of many alike the first and the last are drawn.
+    A level of one box alone is left out. A line is a wire, so what several ranks share is seen as fewer lines. Of many
+    alike the first and the last are drawn.
     title: the cluster's name if not given.
     """
     title = cluster.name if title is None else title
-    per_rack = cluster.rack or cluster.nodes
-    racks = math.ceil(cluster.nodes / per_rack)
-    per_node = cluster.ranks * cluster.devices
-    tor = 0.8 + HIGH * (racks > 1)
-    node = tor + HIGH * (cluster.nodes > 1)
+    tiers = tiers_of(cluster)
     left = MARGIN + 1.75
-    wide = WIDTH - MARGIN - left
-    with card(WIDTH, node + 1.22 + MARGIN, title) as sheet:
+    with card(WIDTH, 1.4 + HIGH * (len(tiers) - 1), title) as sheet:
         sheet.word(MARGIN, 0.54, cluster.summary().partition(": ")[2], color=MUTED)
-        _levels(sheet, cluster, racks, tor, node)
-        if racks > 1:
-            sheet.box(left + wide * 0.2, 0.8, wide * 0.6, SWITCH, mix(SKY, 0.3), SKY, word="spine")
-        for rack, x, width in spread(sheet, some(racks, 3), left, wide, tor + 0.13, 0.22):
-            count = min(per_rack, cluster.nodes - rack * per_rack)
-            middle = x + width / 2
-            if racks > 1:
-                share = cluster.links["spine"].share if "spine" in cluster.links else 1
-                up = left + wide * 0.2 + 0.6 * (middle - left)
-                ends = [(middle, tor), (up, 0.8 + SWITCH)]
-                wires(sheet, *ends, max(1, count * per_node // share), width * 0.3)
-            if cluster.nodes > 1:
-                word = f"top of rack {rack}" if racks > 1 else "switch"
-                sheet.box(x, tor, width, SWITCH, mix(SKY, 0.3), SKY, word=word)
-            shown = some(count, max(2, int(width / 0.72)))
-            for k, at, slot in spread(sheet, shown, x, width, node + 0.6, 0.1):
-                if cluster.nodes > 1:
-                    ends = [(at + slot / 2, y) for y in (node, tor + SWITCH)]
-                    wires(sheet, *ends, per_node // cluster.links["nic"].share, slot * 0.7)
-                _node(sheet, cluster, rack * per_rack + k, at, node, slot)
+        for k, tier in enumerate(tiers):
+            for i, name in enumerate(tier.links):
+                link = cluster.links[name]
+                y = 0.86 + HIGH * k + 0.5 * i
+                rate = f"{measure(1 / link.beta, 'B')}/s" if link.beta else "no limit"
+                shared = [f"{link.share} ranks share one"] * (link.share > 1)
+                shared += ["one way at a time"] * (not link.duplex)
+                sheet.word(MARGIN, y, LEVELS[name], TEXT, weight="bold")
+                sheet.word(MARGIN, y + 0.16, f"{rate}, α {measure(link.alpha, 's')}", color=MUTED)
+                sheet.word(MARGIN, y + 0.31, ", ".join(shared), color=MUTED)
+        _boxes(sheet, cluster, tiers, range(cluster.size), 0.8, left, WIDTH - MARGIN - left)
         return sheet.picture(title, str(cluster))
 
 
-def _levels(sheet: Card, cluster: Cluster, racks: int, tor: float, node: float) -> None:
-    """What the wires of each level are, at its height."""
-    heights = {"spine": 1.17, "tor": tor + 0.05, "nic": tor + 0.57}
-    heights |= {"nvlink": node + 0.22, "pcie": node + 0.22, "device": node + 0.74}
-    parts = {"spine": racks, "tor": cluster.nodes, "nic": cluster.nodes, "device": cluster.ranks}
-    for name, y in heights.items():
-        joint = name == "nvlink" or (name == "pcie" and "nvlink" not in cluster.links)
-        if name in cluster.links and parts.get(name, cluster.devices * joint) > 1:
-            level = cluster.links[name]
-            rate = f"{measure(1 / level.beta, 'B')}/s" if level.beta else "no limit"
-            shared = [f"{level.share} ranks share one"] * (level.share > 1)
-            shared += ["one way at a time"] * (not level.duplex)
-            sheet.word(MARGIN, y, LEVELS[name], TEXT, weight="bold")
-            sheet.word(MARGIN, y + 0.17, f"{rate}, α {measure(level.alpha, 's')}", color=MUTED)
-            sheet.word(MARGIN, y + 0.34, ", ".join(shared), color=MUTED)
+class Tier(NamedTuple):
+    """A level of a cluster: how many ranks each of its boxes has, and the links between what stands below it."""
+
+    name: str
+    ranks: int
+    links: list[str]
 
 
-def wires(sheet: Card, low: tuple, high: tuple, count: int, wide: float) -> None:
-    """`count` lines side by side between two points; above 8 of them the outer two, and how many."""
+def tiers_of(cluster: Cluster) -> list[Tier]:
+    """The levels that are drawn, from the top."""
+    node = cluster.ranks * cluster.devices
+    rack = node * min(cluster.rack or cluster.nodes, cluster.nodes)
+    sizes = {"device": cluster.ranks, "node": node, "rack": rack, "spine": cluster.size}
+    tiers = [Tier("device", 1, [])]
+    passed = []
+    for name, ranks in sizes.items():
+        if ranks > tiers[0].ranks or name == "device":
+            links = cluster.levels(0, ranks - 1) if ranks > 1 else []
+            tiers.insert(0, Tier(name, ranks, [link for link in links[::-1] if link not in passed]))
+            passed += links
+    return tiers[:-1]
+
+
+def _boxes(
+    sheet: Card,
+    cluster: Cluster,
+    tiers: list[Tier],
+    ranks: range,
+    y: float,
+    left: float,
+    wide: float,
+) -> None:
+    """The box of `ranks`, and what stands below it with the wires to it; a slow device has another colour."""
+    tier, *below = tiers
+    color = mix(SKY, 0.3) if below else mix(BLUE, 0.25)
+    if not below and any(cluster.slow_ranks.get(rank, 1.0) > 1 for rank in ranks):
+        color = mix(VERMILION, 0.8)
+    span = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+    words = [f"{tier.name} {ranks[0] // tier.ranks}: ranks {span}", span, ""]
+    fits = next(word for word in words if inches(word) + 0.04 <= wide)
+    sheet.box(left, y, wide, SWITCH, color, GREY, word=fits)
+    if below:
+        each = below[0].ranks
+        share = cluster.links[(tier.links or ["nic"])[-1]].share
+        apart, least = BELOW[tier.name]
+        shown = some(math.ceil(len(ranks) / each), max(2, int(wide / least)))
+        for i, x, width in spread(sheet, shown, left, wide, y + HIGH + SWITCH / 2, apart):
+            part = ranks[i * each : (i + 1) * each]
+            count = max(1, len(part) // share)
+            wires(sheet, (x + width / 2, y + SWITCH), HIGH - SWITCH, count, width * 0.7)
+            _boxes(sheet, cluster, below, part, y + HIGH, x, width)
+
+
+def wires(sheet: Card, top: tuple[float, float], tall: float, count: int, wide: float) -> None:
+    """`count` lines side by side down from `top`; above 8 of them the outer two, and how many."""
+    x, y = top
     for k in range(count) if count <= 8 else (0, count - 1):
         shift = wide * ((k + 0.5) / count - 0.5)
-        sheet.line([low[0] + shift, high[0] + shift], [low[1], high[1]], zorder=0.5)
+        sheet.line([x + shift] * 2, [y, y + tall])
     if count > 8:
-        middle = ((low[0] + high[0]) / 2, (low[1] + high[1]) / 2)
-        sheet.word(*middle, f"{count} wires", ha="center")
-
-
-def _node(sheet: Card, cluster: Cluster, node: int, x: float, y: float, wide: float) -> None:
-    """A node with what joins its devices, and its devices with their ranks; a slow one in another colour."""
-    first = node * cluster.ranks * cluster.devices
-    sheet.box(x, y, wide, 1.22, mix(GREY, 0.12), GREY)
-    if cluster.devices > 1:
-        joint = "NVSwitch" if "nvlink" in cluster.links else "PCIe"
-        sheet.box(x + 0.06, y + 0.16, wide - 0.12, 0.2, mix(SKY, 0.3), SKY, word=joint)
-    inside = min(wide - 0.12, cluster.devices * 0.62)
-    apart = min(0.06, 0.2 * inside / cluster.devices)
-    shown = some(cluster.devices, max(2, int(inside / (0.055 + apart))))
-    left = x + (wide - inside) / 2
-    for k, at, slot in spread(sheet, shown, left, inside, y + 0.79, apart):
-        ranks = range(first + k * cluster.ranks, first + (k + 1) * cluster.ranks)
-        slow = any(cluster.slow_ranks.get(rank, 1.0) > 1 for rank in ranks)
-        color, thin = (VERMILION, 0.8) if slow else (BLUE, 0.25)
-        if cluster.devices > 1:
-            sheet.line([at + slot / 2] * 2, [y + 0.36, y + 0.62])
-        sheet.box(at, y + 0.62, slot, 0.34, mix(color, thin), color, word=_span(ranks))
-    whole = range(first, first + cluster.ranks * cluster.devices)
-    words = [f"node {node}: ranks {_span(whole)}", _span(whole), ""]
-    fits = next(word for word in words if inches(word) + 0.06 < wide)
-    sheet.word(x + wide / 2, y + 1.09, fits, ha="center")
-
-
-def _span(ranks: range) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+        sheet.word(x, y + tall / 2, f"{count} wires", ha="center")
 
 
 # ------------------------------------------------------------------------------------------------------------- mesh

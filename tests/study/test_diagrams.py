@@ -22,6 +22,7 @@ from minidist.study.diagrams import (
     limits,
     some,
     spread,
+    tiers_of,
     wires,
     without_exponent,
 )
@@ -407,10 +408,24 @@ def test_spread_fills_the_width(drawn):
 
 def test_as_many_lines_as_wires_or_their_number(drawn):
     with card(2, 2) as sheet:
-        wires(sheet, (0, 0), (0, 1), 8, 1.0)
+        wires(sheet, (1, 0), 1.0, 8, 1.0)
         assert len(drawn["line"]) == 8
-        wires(sheet, (0, 0), (0, 1), 9, 1.0)
+        wires(sheet, (1, 0), 1.0, 9, 1.0)
     assert len(drawn["line"]) == 10 and drawn["word"][-1][0][2] == "9 wires"
+
+
+@pytest.mark.parametrize(
+    ("name", "tiers"),
+    [
+        ("one node", [("node", 8, ["nvlink"]), ("device", 1, [])]),
+        ("racks", [("spine", 128, ["spine"]), ("rack", 32, ["tor", "nic"])]),
+        ("one device", [("device", 8, ["device"])]),
+        ("uniform", [("rack", 64, ["nic"]), ("device", 1, [])]),
+        ("one rank", [("device", 1, [])]),
+    ],
+)
+def test_levels_of_one_box_are_left_out(name, tiers):
+    assert [tuple(tier) for tier in tiers_of(CLUSTERS[name])][: len(tiers)] == tiers
 
 
 # ----------------------------------------------------------------------------------------------------------------- mesh
