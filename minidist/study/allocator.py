@@ -30,16 +30,21 @@ from torch.utils.checkpoint import checkpoint
 from minidist.comm.costs import called, operator
 from minidist.models import TransformerLayer
 from minidist.study.picture import (
+    BLUE,
     FAINT,
+    GREEN,
     INK,
     MARGIN,
+    MEANING,
     MUTED,
+    PURPLE,
+    SKY,
     VERMILION,
     WIDTH,
+    YELLOW,
     Card,
     Picture,
     card,
-    colors,
     inches,
     mix,
 )
@@ -455,6 +460,8 @@ LINES = 16
 TALL = 0.2
 BETWEEN = 0.07
 HOLE, REST = "free, in a segment", "free, with the driver"
+# of what has no meaning of its own; none is near the hatching of a hole
+HUES = (BLUE, GREEN, PURPLE, YELLOW, SKY)
 
 
 def blocks(memory: Allocator, *, title: str = "", lines: int = LINES) -> Picture:
@@ -509,12 +516,12 @@ def _sums(parts: list[tuple[str, int, bool]]) -> dict[str, int]:
 
 def _styles(sums: dict[str, int]) -> dict[str, dict]:
     """How each label is drawn: in the colour of its meaning, a hole hatched."""
-    used = colors(word for word in sums if word not in (HOLE, REST))
+    used = [word for word in sums if word not in (HOLE, REST)]
     hole = dict(face=mix(VERMILION, 0.14), edge=mix(VERMILION, 0.75), hatch="//////", linewidth=0.5)
-    return {word: dict(face=mix(color, 0.75)) for word, color in used.items()} | {
-        HOLE: hole,
-        REST: dict(face=FAINT),
-    }
+    faces = {}
+    for i, word in enumerate(used):
+        faces[word] = dict(face=mix(MEANING.get(word, HUES[i % len(HUES)]), 0.75))
+    return faces | {HOLE: hole, REST: dict(face=FAINT)}
 
 
 def _pieces(at: int, size: int, capacity: int, lines: int):

@@ -296,7 +296,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
         early = held.times[held.total.argmax()] <= end / 2
         x, side = (left + wide - 0.05, "right") if early else (left + 0.05, "left")
         y = high - 0.1 if most > 1.2 * held.peak else high + 0.1
-        halo = [withStroke(linewidth=3, foreground=CARD)]
+        halo = [withStroke(linewidth=4, foreground=CARD)]
         sheet.word(x, y, f"peak {measure(held.peak, 'B')}", ha=side, path_effects=halo)
         for name, start, stop in phases:
             if stop < end:

@@ -25,7 +25,6 @@ from minidist.comm.mesh import Grid
 from minidist.comm.trace import Message, Trace
 from minidist.study.picture import (
     BLUE,
-    BYTE_UNITS,
     CARD,
     DASHED,
     EDGE,
@@ -359,18 +358,16 @@ def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Pic
     for m in trace:
         sent[m.src][m.dst] += m.nbytes
     most = max(map(max, sent))
-    scale, unit = (1, "B") if most < 10_000 else unit_of(most, BYTE_UNITS)
-    words = [[short(b if scale == 1 else b / scale) if b else "" for b in row] for row in sent]
-    cell = max(0.44, 0.16 + max(inches(word) for row in words for word in row))
+    cell = max(0.44, 0.16 + max(inches(measure(b, "B")) for row in sent for b in row))
     left = MARGIN + 0.8
     wide = max(left + n * cell + MARGIN, inches(title, TITLE, "bold") + 2 * MARGIN, 2.6)
     with card(wide, 1.05 + n * 0.44 + MARGIN, title) as sheet:
-        sheet.word(MARGIN, 0.58, f"from rank ↓, to rank →, {unit}", color=MUTED)
+        sheet.word(MARGIN, 0.58, "from rank ↓, to rank →", color=MUTED)
         rows = {}
         for i, row in enumerate(sent):
             faces = [mix(BLUE, 0.08 + 0.82 * b / most) if b else mix(GREY, 0.12) for b in row]
-            cells = zip(map(str, range(n)), words[i], faces, strict=True)
-            rows[f"rank {i}"] = {to: (word, face) for to, word, face in cells}
+            words = [measure(b, "B") if b else "" for b in row]
+            rows[f"rank {i}"] = {str(to): (words[to], faces[to]) for to in range(n)}
         matrix(sheet, left, 1.05, cell, 0.44, rows)
         text = [f"{title}: {n} ranks, {sum(map(sum, sent)):,} B"]
         for r, row in enumerate(sent):
@@ -723,7 +720,7 @@ def exponents(
         2⁻³⁰      2⁻²⁵        2⁻¹⁴                    2¹⁶
 
     A bar is the share of all numbers that lie from 2^e to below 2^(e+1), coloured by what the dtype makes of them. What
-    has no exponent is counted beside the row's name: numbers that are 0 already, inf or nan.
+    has no exponent is told beside the row's name: numbers that are 0 already, inf or nan.
     Errors: ValueError for more than 6 counts, of more than one dtype, or without a number that has an exponent.
     """
     rows = {"": found} if isinstance(found, Exponents) else dict(found)
@@ -738,18 +735,15 @@ def exponents(
     low = min(powers) - 1
     high = max(powers) + 2
     top = max(count / row.total for row in rows.values() for count in row.counts.values())
-    left = MARGIN + 0.5
-    inch = (WIDTH - MARGIN - left) / (high - low)
-    bounds = [low, *(min(max(edge, low), high) for edge in edges), high]
-    every = next(2**k for k in range(10) if (high - low) / 2**k <= 16)
+    every = math.ceil((high - low) / 16)
     # none at the corner, where the 0 of the shares stands
-    ticks = range((low // every + 1) * every, high + 1, every)
+    ticks = range(low + 1, high + 1, every)
     text = []
-    with card(WIDTH, 1.0 + 1.7 * len(rows), title) as sheet:
+    with card(WIDTH, 1.15 + 1.6 * len(rows), title) as sheet:
+        sheet.key(MARGIN, 0.58, FATES)
         for i, (name, row) in enumerate(rows.items()):
-            y = 1.0 + 1.7 * i
-            fates = _fates(row)
-            ax = sheet.axes(left, y, WIDTH - MARGIN - left, 1.15)
+            y = 1.1 + 1.6 * i
+            ax = sheet.axes(MARGIN + 0.5, y, WIDTH - 2 * MARGIN - 0.5, 1.15)
             ax.set(xlim=(low, high), ylim=(0, 1.1 * top), xticks=ticks)
             ax.set_xticklabels([f"2{raised(e)}" if e else "1" for e in ticks])
             ax.set_yticks([0, top], ["0", f"{100 * top:.0f} %"])
@@ -760,22 +754,21 @@ def exponents(
             for edge in edges:
                 if low < edge < high:
                     ax.axvline(edge, color=INK, linewidth=0.8, linestyle=DASHED)
-            sheet.word(left, y - 0.32, name, weight="bold")
-            sheet.word(WIDTH - MARGIN, y - 0.32, without_exponent(row), ha="right", color=MUTED)
-            for k, (fate, count) in enumerate(fates.items()):
-                words = [f"{_share(count, row)} {fate}", _share(count, row), ""]
-                wide = (bounds[k + 1] - bounds[k]) * inch
-                word = next(word for word in words if inches(word) <= wide)
-                x = left + (bounds[k] - low) * inch + wide / 2
-                sheet.word(x, y - 0.12, word, ha="center", color=MUTED)
-            fates |= {"are 0": row.zeros, "are inf or nan": row.bad}
-            words = ", ".join(f"{_share(n, row)} {fate}" for fate, n in fates.items() if n)
+            counts = (row.underflow, row.subnormal, row.normal, row.overflow, row.zeros, row.bad)
+            names = (*FATES, "are 0", "are inf or nan")
+            fates = [
+                f"{short(100 * count / row.total)} % {fate}"
+                for fate, count in zip(names, counts, strict=True)
+                if count
+            ]
+            sheet.word(MARGIN, y - 0.16, name, weight="bold")
+            sheet.word(WIDTH - MARGIN, y - 0.16, ", ".join(fates), ha="right", color=MUTED)
             span = "no exponent"
             if row.counts:
                 span = f"2{raised(min(row.counts))} to 2{raised(max(row.counts) + 1)}"
             dtype = str(row.dtype).removeprefix("torch.")
-            named = f"{name}: " if name else ""
-            text.append(f"  {named}{row.total:,} numbers, {span}; in {dtype}: {words}")
+            words = f"{row.total:,} numbers, {span}; in {dtype}: {', '.join(fates)}"
+            text.append(f"  {name}: {words}" if name else f"  {words}")
         ax.set_xlabel("size of a number; a bar is the share of all numbers in one power of two")
         return sheet.picture(title, *text)
 
@@ -785,19 +778,3 @@ def limits(dtype: torch.dtype) -> list[int]:
     info = torch.finfo(dtype)
     normal = round(math.log2(info.tiny))
     return [normal + round(math.log2(info.eps)) - 1, normal, math.ceil(math.log2(info.max))]
-
-
-def _fates(row: Exponents) -> dict[str, int]:
-    """How many numbers go where."""
-    return dict(zip(FATES, (row.underflow, row.subnormal, row.normal, row.overflow), strict=True))
-
-
-def _share(count: int, row: Exponents) -> str:
-    return f"{short(100 * count / row.total)} %"
-
-
-def without_exponent(row: Exponents) -> str:
-    """How many numbers a row has, and how many of them have no exponent."""
-    zeros = f"{row.zeros:,} are" if row.zeros > 1 else f"{row.zeros or 'none'} is"
-    bad = f", {row.bad:,} inf or nan" if row.bad else ""
-    return f"of {row.total:,} numbers {zeros} 0 already{bad}"

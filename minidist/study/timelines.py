@@ -507,12 +507,6 @@ def tick_of(end: float) -> float:
     return 10.0 ** min(-9, math.floor(math.log10(end)) - 5)
 
 
-def unit_of_page(end: float) -> tuple[str, float]:
-    """One unit for the whole page, with three decimals: so that any two times can be compared at a glance."""
-    units = (("ns", 1e-9, 1e-6), ("µs", 1e-6, 1e-2), ("ms", 1e-3, 10.0))
-    return next(((name, scale) for name, scale, below in units if end < below), ("s", 1.0))
-
-
 def pack(values: Sequence[int]) -> int | list[int]:
     """The one value that all are, or the list."""
     return values[0] if len(set(values)) == 1 else list(values)
@@ -563,7 +557,7 @@ def columns(shown: Part) -> dict:
         "messages": {"count": len(messages)} | _packed(table_of_messages),
         "spans": {"count": len(spans)} | _packed(table_of_spans),
         "tick": tick,
-        "unit": unit_of_page(end),
+        "unit": unit_of(end / 10, TIME_UNITS)[::-1],  # one for all, with three decimals
         "start": 0,
         "end": at(end),
         "ranks": shown.ranks,

@@ -24,7 +24,6 @@ from minidist.study.diagrams import (
     spread,
     tiers_of,
     wires,
-    without_exponent,
 )
 from minidist.study.picture import VERMILION, card, mix
 from minidist.train.amp import exponents
@@ -223,8 +222,8 @@ def test_traffic_of_a_silent_trace_is_an_empty_matrix():
 
 def test_traffic_is_of_senders_in_rows(drawn):
     traffic(gather(3))
-    assert [args[2] for args, _ in drawn["word"]].count("1,000") == 2
-    column = {args[0] for args, style in drawn["box"] if style.get("word") == "1,000"}
+    assert [args[2] for args, _ in drawn["word"]].count("1,000 B") == 2
+    column = {args[0] for args, style in drawn["box"] if style.get("word") == "1,000 B"}
     assert len(column) == 1
 
 
@@ -534,16 +533,3 @@ def test_the_limits_are_those_of_rounding(dtype):
 def test_refused_exponents(counted, message):
     with pytest.raises(ValueError, match=message):
         draw(counted)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "says"),
-    [
-        (X, "of 8 numbers 1 is 0 already, 1 inf or nan"),
-        (torch.ones(3), "of 3 numbers none is 0 already"),
-        (torch.eye(1000), "of 1,000,000 numbers 999,000 are 0 already"),
-    ],
-)
-def test_zeros_are_shown(numbers, says):
-    """They have no bar: their count stands beside the row's name."""
-    assert without_exponent(exponents(numbers)) == says
