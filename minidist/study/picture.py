@@ -70,9 +70,9 @@ MEANING = {
     "update": VERMILION,
     "optimizer": VERMILION,
     "tensor": ORANGE,
-    "data": YELLOW,
-    "copy": YELLOW,
     "pipeline": SKY,
+    "data": PURPLE,
+    "copy": YELLOW,
     "buffers": SKY,
     "other": GREY,
     "bubble": WAIT,
@@ -82,7 +82,8 @@ MEANING = {
 }
 """The colour of what these words name, the same in every picture. What belongs together shares its hue: a forward
 makes activations, a backward gradients, an update needs the optimizer's states. "weights" is the half of a backward
-that makes their gradients; "tensor", "data" and "pipeline" are the traffic of these parallelisms."""
+that makes their gradients; "tensor", "pipeline" and "data" are the traffic of these parallelisms, and what the last one
+sends are gradients."""
 
 # --------------------------------------------------------------------------------------------------- sizes and type
 SMALL = 9
