@@ -17,7 +17,6 @@ from minicheck.lessons.buckets import (
     AccumulateOverlapped,
     AssignBuckets,
     Overlapped,
-    PredictOverlap,
     StepSeconds,
     SyncBackward,
     SyncStatistics,
@@ -36,6 +35,7 @@ from minidist.parallel.overlap import step_time
 from minidist.parallel.reducer import assign
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted, rng
+from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -66,7 +66,10 @@ def test_the_oracle_fills_as_the_library(seed):
     ],
 )
 def test_what_makes_buckets_right(buckets, says):
-    exam, outcome = AssignBuckets(), Outcome([{"buckets": buckets, "sizes": [12, 10, 10]}], [])
+    exam, outcome = (
+        AssignBuckets(),
+        Outcome([{"found": buckets, "given": [[12, 10, 10], 20, 20]}], []),
+    )
     if says is None:
         return exam.judge(Case(1, ""), [([12, 10, 10], 20, 20)], outcome)
     with pytest.raises(Wrong, match=says):
@@ -263,7 +266,8 @@ def test_the_clock_agrees_with_the_library(case):
 def test_what_makes_a_time_right(seconds, says):
     exam = StepSeconds()
     args = exam.draw(exam.cases[0], torch.Generator().manual_seed(1))
-    outcome = Outcome([seconds(clock(*args[0]), args[0][1][-1])], [])
+    found = seconds(clock(*args[0]), args[0][1][-1])
+    outcome = Outcome([{"found": found, "given": args[0]}], [])
     if says is None:
         return exam.judge(exam.cases[0], args, outcome)
     with pytest.raises(Wrong, match=says):
@@ -301,22 +305,13 @@ RIGHT = {
     ],
 )
 def test_predicted_numbers(numbers, says):
-    values, slips = overlap_slips(**GIVEN)
-    exam, outcome = PredictOverlap(list(values), values, slips, ""), Outcome([RIGHT | numbers], [])
-    if says is None:
-        return exam.judge(Case(1, ""), [()], outcome)
-    with pytest.raises(Wrong, match=says):
-        exam.judge(Case(1, ""), [()], outcome)
+    judge(overlap_slips(**GIVEN), RIGHT | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
     values, slips = overlap_slips(**GIVEN)
     assert values == pytest.approx(RIGHT)
-    assert all(
-        abs(slip - values[name]) > 0.01 * values[name]
-        for name, some in slips.items()
-        for slip in some
-    )
+    assert slips_are_wrong((values, slips))
 
 
 def two_passes(comm, x):

@@ -15,7 +15,8 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.lessons.remat import ROWS, WIDTH, alike, chained, remat_slips
+from minicheck.exam import near
+from minicheck.lessons.remat import ROWS, WIDTH, chained, remat_slips
 from minicheck.oracles.remat import alive, fewest, least, peak_of, rerun
 from minidist.parallel.accumulate import momentum_for
 from minidist.study.predict import segments_bytes, segments_forwards
@@ -129,8 +130,8 @@ def test_the_oracle_of_checkpoints_is_autograd_s_where_blocks_stay_what_they_are
         plain, again = (
             chained(lambda fn, x: fn(x), *given, learn, 1.0, back=back) for back in (None, rerun)
         )
-        assert all(map(alike, plain["grads"], again["grads"])) and (again["x"] is None) is not learn
-        assert not learn or alike(again["x"], plain["x"])
+        assert all(map(near, plain["grads"], again["grads"])) and (again["x"] is None) is not learn
+        assert not learn or near(again["x"], plain["x"])
 
 
 def test_other_ways_to_run_twice(capsys):

@@ -19,7 +19,6 @@ from minicheck.lessons import survive
 from minicheck.lessons.survive import (
     DAMAGE,
     Disk,
-    PredictSurvive,
     any_covered,
     cells,
     crashed,
@@ -353,4 +352,4 @@ def test_predictions_are_what_the_library_says():
     ],
 )
 def test_numbers(name, value, says):
-    judge(PredictSurvive, FACTS, FACTS[0] | {name: value}, says)
+    judge(FACTS, FACTS[0] | {name: value}, says)
