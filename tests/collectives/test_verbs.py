@@ -35,6 +35,7 @@ from tests.collectives.cases import check
 from tests.collectives.costs import ALPHA, BETA, EVERY, SOME, run
 from tests.largest import smallest
 from tests.repository.files import ROOT
+from tests.size import FULL
 
 
 def wrong(results):
@@ -363,15 +364,19 @@ CLUSTERS = {
     "a slow rank": (Cluster.dgx_h100(nodes=2).slow_rank(5, 3.0), 16),
 }
 TOO_LONG = {"two nodes": 1.001, "three, one of them smaller": 1.1, "a slow rank": 1.4}
+LARGE = 64 << 20
+if FULL:
+    CLUSTERS["16 nodes"] = Cluster.dgx_h100(nodes=16), 128
+    TOO_LONG["16 nodes"] = 1.001
 
 
 def net_of(cluster, n):
     return Net(n, lambda dst, src: cluster.link(src, dst))
 
 
-@pytest.mark.parametrize("nbytes", [1 << 12, 1 << 18, 1 << 22])
+@pytest.mark.parametrize("nbytes", [1 << 12, 1 << 18, 1 << 22] + [LARGE] * FULL)
 @pytest.mark.parametrize("where", CLUSTERS)
-def test_clusters(where, nbytes):
+def test_clusters(where, nbytes, figure):
     """Predicted from the links alone: exact where nodes are alike; never too short by more than 5 %, and too long
     where a slow rank is not on the longest path, or some wait less than others."""
     cluster, n = CLUSTERS[where]
@@ -381,25 +386,35 @@ def test_clusters(where, nbytes):
                 size = nbytes // (8 * n) * 8 * n
                 world = run(n, verb, algorithm, size, cluster=cluster, meter=False)
                 ratio = predict(net_of(cluster, n), verb, size, algorithm) / world.time
+                figure(
+                    f"{n} GPUs, {verb} of {size:,} bytes, {algorithm}: {world.time * 1e6:,.1f} µs simulated, "
+                    f"{ratio - 1:+.1%} predicted"
+                )
                 assert 0.95 <= ratio <= TOO_LONG[where], (algorithm, verb)
 
 
-@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 18, 1 << 23])
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 18, 1 << 23] + [LARGE] * FULL)
 @pytest.mark.parametrize(
     ("cluster", "n"),
     [
         (Cluster.uniform(16, 5e-6, 2e-11), 3),
         (Cluster.uniform(16, 5e-6, 2e-11), 16),
         (Cluster.dgx_h100(nodes=4), 24),
-    ],
+    ]
+    + [(Cluster.dgx_h100(nodes=16), 128)] * FULL,
 )
-def test_auto_is_the_fastest(cluster, n, nbytes):
+def test_auto_is_the_fastest(cluster, n, nbytes, figure):
     between = [Hierarchical(outer=name) for name in having("all_reduce")[1:]] if n == 24 else []
     for verb in ("all_reduce", "broadcast"):
         names = [a for a in ALGORITHMS if hasattr(ALGORITHMS[a], verb)]
         names += [a for a in between if a.outer in having(verb)]
         times = [run(n, verb, a, nbytes, cluster=cluster, meter=False).time for a in names]
-        assert run(n, verb, "auto", nbytes, cluster=cluster, meter=False).time <= 1.05 * min(times)
+        auto = run(n, verb, "auto", nbytes, cluster=cluster, meter=False).time
+        figure(
+            f"{n} ranks, {verb} of {nbytes:,} bytes: auto {auto * 1e6:,.1f} µs, the fastest of {len(times)} "
+            f"{min(times) * 1e6:,.1f} µs"
+        )
+        assert auto <= 1.05 * min(times)
 
 
 def test_all_ranks_choose_the_same_without_a_message():
