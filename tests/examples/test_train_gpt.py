@@ -383,6 +383,32 @@ def test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts(flags, says
     assert caught.value.code == 2 and line.startswith("train_gpt.py: error: ") and says in line
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--dp 3 --pp 2", "2 ranks are not 3×2×1"),
+        ("--heads 3", "3 heads do not split"),
+        ("--vocab 10", "at least 257"),
+        ("--text nowhere.txt", "nowhere.txt: No such file"),
+    ],
+)
+def test_under_torchrun_too(flags, says, figure):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, f"{FOLDER}/{SCRIPT}", *flags.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    lines = done.stdout.splitlines()
+    [line] = [line for line in lines if "train_gpt.py: error:" in line]
+    figure(f"{flags}: a sentence of ours among {len(lines)} lines of torchrun's")
+    assert says in line and done.returncode != 0
+    assert not any("ValueError" in line for line in lines)
+
+
 def test_rank_0_alone_says_it(capfd):
     """Of those that torchrun has started; it ends the others."""
     program = lambda: run_here(SCRIPT, ["--heads", "3"])

@@ -41,6 +41,7 @@ from tests.parallel.fully_sharded_cases import (
     tower,
     train,
 )
+from tests.size import FULL
 
 # ------------------------------------------------------------
 # FullySharded trains as one rank does: optimizers, sizes, models that are hard to shard, both
@@ -1511,7 +1512,7 @@ def train_hybrid(comm, s, name, optimizer, drop_last, options, steps=STEPS, clip
     ("where", "s", "r"),
     [
         *((where, s, r) for where in ("World", "shm") for s, r in GRIDS),
-        ("gloo", 2, 3),
+        *(("gloo", s, r) for s, r in (GRIDS if FULL else [(2, 3)])),
     ],
 )
 def test_it_trains_as_one_rank(where, s, r):
@@ -1579,11 +1580,12 @@ def traced(comm, s, steps):
 
 
 @pytest.mark.parametrize(("s", "r"), [(2, 2), (3, 1), (1, 3), (2, 3), (4, 2)])
-def test_bytes_of_a_step(s, r):
+def test_bytes_of_a_step(s, r, figure):
     """Two gathers and a reduce-scatter of N bytes within a copy; an all-reduce of N/s bytes across."""
     N = 4 * WIDTH**2
     within, across = Fraction(3 * (s - 1) * N, s), Fraction(2 * (r - 1) * N, r * s)
-    for run in (RUNNERS["World"], RUNNERS["shm"]):
+    figure(f"{s} shards × {r} replicas of {N} bytes: {within + across} bytes a rank and step")
+    for run in RUNNERS.values() if FULL else (RUNNERS["World"], RUNNERS["shm"]):
         one, two = (run(traced, s * r, s, steps).trace for steps in (1, 2))
         for rank in range(s * r):
             sent = {True: 0, False: 0}  # to ranks of the same copy, or of another one
