@@ -1062,8 +1062,15 @@ def violated(n, prefetch, *args):
     return broken + ["peak"] * (most(timeline, *span) > whole)
 
 
-@pytest.mark.parametrize(("n", "prefetch"), [(2, 0), (2, 1), (3, 1), (3, 2), (4, 0), (4, 1)])
-def test_peak_of_a_step(n, prefetch):
+@pytest.mark.parametrize(
+    ("n", "prefetch"), [(2, 0), (2, 1), (3, 1), (3, 2), (4, 0), (4, 1)] + [(3, 0)] * FULL
+)
+def test_peak_of_a_step(n, prefetch, figure):
+    timeline, span = metered(n, 2, 1, prefetch)
+    live = most(timeline, *span, "activations")
+    shards = 10 * sum(zero_kept(3, LAYER, -(-LAYER // n), 4).values())
+    bound = zero_peak(shards, 2 * LAYER, 2 * LAYER, live, prefetch)
+    figure(f"n={n}, {prefetch} blocks ahead: peak {most(timeline, *span):,} B, bound {bound:,}")
     assert violated(n, prefetch) == []
 
 

@@ -19,6 +19,7 @@ from minidist.train.amp import LossScaler, Masters
 from tests.largest import largest
 from tests.parallel.cases import difference, made, replicas_equal
 from tests.parallel.zero_cases import OPTIMIZERS, Users, losses, serial, train
+from tests.size import FULL
 
 # ------------------------------------------------------------
 # ShardedOptimizer is the serial optimizer, at both stages, for any class, in every world.
@@ -1042,21 +1043,21 @@ def unlike(n, stage, dtypes, precision, **options):
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize(
     ("n", "dtypes", "precision"),
-    [(1, FP16, "fp16"), (2, FP16, "fp16"), (3, FP32, "fp32"), (4, FP16, "fp16")],
+    [(1, FP16, "fp16"), (2, FP16, "fp16"), (3, FP32, "fp32"), (4, FP16, "fp16")]
+    + [(3, FP16, "fp16"), (1, FP32, "fp32"), (2, FP32, "fp32"), (4, FP32, "fp32")] * FULL,
 )
-def test_bytes_by_category(n, stage, dtypes, precision):
+def test_bytes_by_category(n, stage, dtypes, precision, figure):
     """4Ψ + 12Ψ/n and 2Ψ + 14Ψ/n, and without masters 8Ψ + 8Ψ/n and 4Ψ + 12Ψ/n, to the byte."""
     assert unlike(n, stage, dtypes, precision) == []
+    said = states(PARAMS, "adam", precision, zero=stage, data=n)
+    figure(f"n={n}, stage {stage}, {precision}: {said.total:,} bytes a rank, {said.bytes}")
     total = {
         ("fp16", 1): 4 + 12 / n,
         ("fp16", 2): 2 + 14 / n,
         ("fp32", 1): 8 + 8 / n,
         ("fp32", 2): 4 + 12 / n,
     }
-    assert (
-        states(PARAMS, "adam", precision, zero=stage, data=n).total
-        == PARAMS * total[precision, stage]
-    )
+    assert said.total == PARAMS * total[precision, stage]
 
 
 class ShardsNothing:

@@ -41,6 +41,7 @@ from minidist.train.remat import (
     repeatable,
     restoring,
 )
+from tests.size import FULL
 
 FORMS = [checkpoint, checkpoint_reentrant]
 both = pytest.mark.parametrize("form", FORMS)
@@ -707,8 +708,8 @@ def kept(profile):
     return profile.timeline.live["activations"].max() - 4  # the gradient of the loss
 
 
-@pytest.mark.parametrize("layers", [4, 9, 16, 23, 32, 64])
-def test_memory_grows_like_the_root_as_predicted_and_flops_by_a_third_at_most(layers):
+@pytest.mark.parametrize("layers", [4, 9, 16, 23, 32, 64] + [25, 36, 49] * FULL)
+def test_memory_grows_like_the_root_as_predicted_and_flops_by_a_third_at_most(layers, figure):
     widths = [WIDTH] * (layers + 1)
     a = 2 * EDGE
     x = EDGE
@@ -723,6 +724,10 @@ def test_memory_grows_like_the_root_as_predicted_and_flops_by_a_third_at_most(la
         assert whole.flops == (3 * layers - 1) * forward  # the first input needs no gradient
         assert ours.flops == whole.flops + segments_forwards(layers, k) * forward
         assert ours.flops <= 1.34 * 3 * layers * forward
+        figure(
+            f"L={layers}: {kept(whole):,} B of activations, {kept(ours):,} in {k} segments, as predicted; "
+            f"FLOPs {ours.flops / whole.flops:.3f} times"
+        )
     assert kept(ours) <= 3 * layers**0.5 * EDGE
 
 

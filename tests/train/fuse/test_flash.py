@@ -5,6 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minidist.study.meter import measure
 from minidist.train.fuse import attention, attention_plain, tiles
+from tests.size import FULL
 from tests.train.fuse.against import assert_same, assert_wide, both, randoms, work
 
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -132,9 +133,13 @@ def written_out(do, q, k, v):
     )
 
 
-def test_memory_is_linear_in_T():
-    small, large = peaks(tile_by_tile, 64)
-    assert 1.8 < large / small < 2.05
+def test_memory_is_linear_in_T(figure):
+    for T in (64, 128) if FULL else (64,):
+        small, large = peaks(tile_by_tile, T)
+        figure(
+            f"T={T}, {2 * T}: peak {small:,}, {large:,} B in tiles, {peaks(written_out, T)} written out"
+        )
+        assert 1.8 < large / small < 2.05
     small, large = peaks(written_out, 512)
     assert 3.5 < large / small < 4.1
 
