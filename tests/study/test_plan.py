@@ -1,5 +1,8 @@
 """The plan: what fits and is fastest, why others lose, what it costs; and how it is printed."""
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from statistics import mean
 
@@ -124,6 +127,18 @@ def test_printed(large, capsys):
     assert main(["--model", "gpt2-124m", "--cluster", "h100:1x2", "--batch", "8"]) == 0
     assert "step" in capsys.readouterr().out
     assert main(["--model", "gpt5"]) == 2 and "'gpt5'" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_the_command_takes_less_than_five_seconds(figure):
+    words = ["--model", "gpt3-175b", "--cluster", "h100:128x8", "--batch", "1536"]
+    start = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "minidist.study.plan", *words], check=True, stdout=subprocess.DEVNULL
+    )
+    took = time.monotonic() - start
+    figure(f"175 B on 1,024 H100s, the whole command: {took:.1f} s")
+    assert took < 5
 
 
 def test_one_device():
@@ -261,8 +276,14 @@ SHAPE = dict(seq=2048, vocab=51200, tp=8)
     ("name", "rows", "average", "most"),
     [("bloom", 50, 0.06, 0.27), ("megatron", 5, 0.05, 0.08), ("recompute", 5, 0.07, 0.11)],
 )
-def test_errors(name, rows, average, most):
+def test_errors(name, rows, average, most, figure):
     found = errors(name)
+    figure(f"{name}: {rows} runs; {found.words}")
+    for row in found.rows:
+        memory = "" if row.memory is None else f"; memory {row.memory:+.1%}"
+        figure(
+            f"  {row.name}: {row.seconds:.2f} s published, {row.predicted:.2f} s ({row.time:+.1%}){memory}"
+        )
     assert len(found.rows) == len(found.time) == rows
     assert mean(map(abs, found.time)) < average and largest(map(abs, found.time)) < most
     assert found.words.startswith(f"time: mean error {mean(map(abs, found.time)):.1%}")
