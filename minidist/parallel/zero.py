@@ -27,7 +27,7 @@ import heapq
 import itertools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ from ..split import bounds, uneven
 from ..train.amp import Masters
 from ..train.norm import clip_
 from .claims import Claim, same_group
-from .reducer import Averages, Backwards, Lane, Reducer, check_weight
+from .reducer import Averages, Lane, Reducer, check_weight
 
 # ------------------------------------------------------------
 # Who owns what: numbers lie in a flat buffer, which is cut into a chunk for each rank. There are two rules.
@@ -211,10 +211,10 @@ class OwnedBucket:
         self._absent = {self.params[i] for i in missing}
 
     @torch.no_grad()
-    def reduce(self, comm: Comm, part: Tensor | None, algorithm: str | None) -> None:
+    def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
         """Sum each gradient at its owner, times this rank's share where `put` did not know it; drop the others."""
-        if part is not None:
-            self._buffer.mul_(part)
+        if share is not None:
+            self._buffer.mul_(share.wait())
         reduce_scatter_(comm, list(self._buffer.split(self.layout.sizes)), algorithm=algorithm)
         for p, view in zip(self.params, self.layout.views(self._buffer), strict=True):
             if p in self._grads:
@@ -228,7 +228,7 @@ class OwnedBucket:
         self._grads = {}
 
 
-class ShardedOptimizer(Backwards, torch.optim.Optimizer):
+class ShardedOptimizer(torch.optim.Optimizer):
     """`optimizer_class` over the ranks of `comm`, each of which steps the parameters that it owns.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, comm, stage=2, lr=1e-3)
@@ -287,24 +287,23 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         self.comm = comm
         self.stage = stage
         self.algorithm = algorithm
-        self.weight = None
         self._inner = None
         self._owner: dict[Tensor, int] = {}  # in the order in which they were placed
         self._loads = [0] * comm.size  # bytes owned by each rank
         self._places: dict[Tensor, Tensor] = {}  # where each parameter lies in its flat buffer
         self._chunks: list[list[Tensor]] = []  # of each flat buffer
-        self._averaged = Averages()
-        self._at_owners = False  # whether the gradients are averaged
-        reducer = Reducer(
+        self._reducer = Reducer(
             comm,
-            bucket_bytes,
-            first_bucket_bytes,
-            overlap and stage == 2,
-            algorithm,
-            self._bucket,
+            self._named,
+            bucket_bytes=bucket_bytes,
+            first_bucket_bytes=first_bucket_bytes,
+            overlap=overlap and stage == 2,
+            algorithm=algorithm,
+            bucket=self._bucket,
+            averages=Averages(),
+            in_backward=stage == 2,
             in_flight=1,
         )
-        self._follow(reducer, stage == 2)
         self._claim = Claim(self, "ShardedOptimizer", comm, self._let_go)
         super().__init__(params, {})
         self._start(self.names(), frozenset(tied))
@@ -327,7 +326,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
 
     def _let_go(self) -> None:
         """A newer one takes over. An average lies at its owner alone: nobody else could use it."""
-        self._unwatch()
+        self._reducer.unwatch()
         super().zero_grad()
 
     def _start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
@@ -342,7 +341,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         broadcast_(self.comm, [p for p in names if not p.requires_grad])
         for chosen in (True, False):
             self._place([p for p in names if p.requires_grad and (p in first) is chosen])
-        self._watch(self._owner)
+        self._reducer.watch(self._owner)
 
     @torch.no_grad()
     def _place(self, params: list[Tensor]) -> None:
@@ -386,7 +385,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
             if new:
                 self._place(new)
                 inner["params"] += self._own(new)
-        self._watch(self._owner)
+        self._reducer.watch(self._owner)
 
     def names(self) -> dict[Tensor, str]:
         """The name of each parameter: as it was given, or its place in the groups."""
@@ -402,22 +401,31 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         names = self.names()
         return {names[p]: owner for p, owner in self._owner.items()}
 
-    def _bucket(self, params: list[Tensor]) -> OwnedBucket:
-        return OwnedBucket(params, self._owner, self.names(), self.comm, self._averaged)
-
-    def _begin(self) -> None:
+    def _named(self) -> dict[Tensor, str]:
+        """The parameters that train now, and their names."""
         names = self.names()
-        self._reducer.begin({p: names[p] for p in self._owner if p.requires_grad}, self.weight)
+        return {p: names[p] for p in self._owner if p.requires_grad}
 
-    def _before(self, p: Tensor, increment: Tensor) -> None:
-        super()._before(p, increment)
-        self._averaged.set_aside(p)
-        self._at_owners = False
+    def _bucket(self, params: list[Tensor]) -> OwnedBucket:
+        return OwnedBucket(params, self._owner, self.names(), self.comm, self._reducer.averages)
+
+    @property
+    def weight(self) -> float | None:
+        return self._reducer.weight
+
+    @weight.setter
+    def weight(self, weight: float | None) -> None:
+        self._reducer.weight = weight
+
+    def no_sync(self) -> AbstractContextManager:
+        """A `backward()` in here only accumulates; the next one outside averages the total."""
+        self._claim.check()
+        return self._reducer.no_sync()
 
     def average(self) -> None:
         """What the end of a backward does at stage 2: give each owner the averages of its gradients."""
-        super().average()
-        self._at_owners = True
+        self._claim.check()
+        self._reducer.average()
 
     def gradients(self) -> list[Tensor]:
         """This rank's averaged gradients as `step()` will use them, with masters in their dtype.
@@ -426,14 +434,19 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         """
         self._claim.check()
         self._place_thawed()
-        if not self._at_owners:
+        if not self._reducer.averaged:
             self.average()
         if isinstance(self._inner, Masters):
             self._inner.gradients()
-        own = [p for p in self._own(self._owner) if p.grad is not None]
-        for p in own:
-            self._averaged.note(p)
-        return [p.grad for p in own]
+        stepped = self._stepped()
+        for p in stepped:
+            self._reducer.averages.note(p)
+        return [p.grad for p in stepped]
+
+    def _stepped(self) -> list[Tensor]:
+        """The parameters that the inner optimizer steps, those with a gradient."""
+        groups = self._inner.param_groups
+        return [p for group in groups for p in group["params"] if p.grad is not None]
 
     def clip_grad_norm_(
         self,
@@ -449,7 +462,8 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         """
         grads = self.gradients()
         if counted is not None:
-            counted = [p.grad for p in self._own(counted) if p.grad is not None]
+            once = set(counted)
+            counted = [p.grad for p in self._stepped() if p in once]
         return clip_(comm or self.comm, grads, max_norm, norm_type, counted)
 
     @torch.no_grad()
@@ -469,7 +483,7 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         self._inner.step(**kwargs)
         self._copy_options(self._inner.param_groups, self.param_groups)
         self._gather()
-        self._at_owners = False
+        self._reducer.averaged = False
         return loss
 
     def _check_places(self) -> None:
@@ -506,8 +520,8 @@ class ShardedOptimizer(Backwards, torch.optim.Optimizer):
         """Drop the gradients, or make those that are there zeros."""
         self._claim.check()
         super().zero_grad(set_to_none)
-        self._averaged.forget()
-        self._at_owners = False
+        self._reducer.averages.forget()
+        self._reducer.averaged = False
         self._place_thawed()
 
     # State dicts: each rank has the states of what it owns; together they are the serial optimizer's. A whole one belongs
@@ -1412,17 +1426,14 @@ class FullySharded(nn.Module):
         for flat in self._flats():
             for h in flat.held:
                 shapes |= {name: h.shape for *_, name in h.sites}
-        missing, extra = shapes.keys() - found.keys(), found.keys() - shapes.keys()
-        if missing or extra:
-            raise ValueError(
-                f"{len(missing)} names are missing, {sorted(missing)[:4]}, "
-                f"and {len(extra)} are not of this model, {sorted(extra)[:4]}"
-            )
-        for name, shape in shapes.items():
-            if found[name].shape != shape:
-                raise ValueError(
-                    f"{name} is {tuple(found[name].shape)}, the model has {tuple(shape)}"
+        given = {name: x.shape for name, x in found.items()}
+        for name in sorted(shapes.keys() | given.keys()):
+            if given.get(name) != shapes.get(name):
+                theirs, ours = (
+                    "nothing" if shape is None else tuple(shape)
+                    for shape in (given.get(name), shapes.get(name))
                 )
+                raise ValueError(f"{name}: {theirs} was given, where the model has {ours}")
 
 
 def _wrap_names(model: nn.Module, found: dict, prefix: str, *others) -> None:

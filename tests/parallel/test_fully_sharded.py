@@ -1229,9 +1229,15 @@ def test_a_shard_of_the_memory_at_a_time():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s.pop("1.bias"), r"1 names are missing, \['1.bias'\]"),
-        (lambda s: s.update(other=torch.ones(1)), r"1 are not of this model, \['other'\]"),
-        (lambda s: s.update({"1.bias": torch.ones(7)}), r"1.bias is \(7,\), the model has \(5,\)"),
+        (lambda s: s.pop("1.bias"), "1.bias: nothing was given"),
+        (
+            lambda s: s.update(other=torch.ones(1)),
+            r"other: \(1,\) was given, where the model has nothing",
+        ),
+        (
+            lambda s: s.update({"1.bias": torch.ones(7)}),
+            r"1.bias: \(7,\) was given, where the model has \(5,\)",
+        ),
     ],
 )
 def test_mistakes_in_a_state(change, words):

@@ -14,7 +14,7 @@ from minidist.models import mlp
 from minidist.parallel.data import DataParallel
 from minidist.parallel.reducer import Averages, Bucket, Reducer, assign
 from tests.largest import largest
-from tests.parallel.cases import difference, gradients, made, mse, replicas_equal
+from tests.parallel.cases import difference, gradients, made, mse, replicas_equal, with_reducer
 
 SIZES = [6, 5, 4, 3]  # 6 gradients
 
@@ -131,12 +131,6 @@ class Eager(Reducer):
             self._start()
 
 
-class WrongOrder(DataParallel):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._reducer.__class__ = Eager
-
-
 def crossed_oracle(n):
     torch.manual_seed(0)
     module = Crossed().double()
@@ -156,10 +150,10 @@ def test_the_order_of_use_is_rank_0s(swaps):
 
 
 def test_buckets_in_the_order_of_local_hooks_are_found():
-    alike = World(3).run(crossed, WrongOrder, (True, True, True))
+    alike = World(3).run(crossed, with_reducer(Eager), (True, True, True))
     assert difference(alike[0][1], crossed_oracle(3)) < 1e-14
     # left's bytes are added to right's
-    mixed = World(3).run(crossed, WrongOrder, (False, True, False))
+    mixed = World(3).run(crossed, with_reducer(Eager), (False, True, False))
     assert difference(mixed[0][1], crossed_oracle(3)) > 1e-4
 
 
@@ -188,7 +182,7 @@ class Tied(nn.Module):
         return self.layer(x)
 
 
-class Unguarded(DataParallel):
+class Unguarded(Reducer):
     def _before(self, p, increment):
         pass
 
@@ -211,7 +205,7 @@ def test_backwards_within_a_backward():
     counts = [World(2).run(tied, DataParallel, steps).trace.messages(0) for steps in (2, 3)]
     assert counts[1] - counts[0] == 4 * 4 * 2  # outside, twice within, outside: 4 buckets each time
     with pytest.raises(KeyError):  # the gradient of `layer` comes twice
-        World(3).run(tied, Unguarded)
+        World(3).run(tied, with_reducer(Unguarded))
 
 
 def test_two_models_in_one_backward():

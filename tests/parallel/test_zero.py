@@ -274,7 +274,7 @@ class AddsToAverages(Averages):
 class Forgetful(ShardedOptimizer):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self._averaged.__class__ = AddsToAverages
+        self._reducer.averages.__class__ = AddsToAverages
 
 
 @pytest.mark.parametrize("stage", [1, 2])
