@@ -918,7 +918,7 @@ def split_backward(x, w1, h, w2, dy):
         "the library splits a graph",
         cheat=True,
         cell='''
-from minidist.parallel.pipeline.halves import Halves
+from minidist.parallel.halves import Halves
 
 
 def split_backward(x, w1, h, w2, dy):

@@ -315,7 +315,8 @@ print("versions held, by stage:", *(max(row) for row in rows))
 # %%
 from minidist.comm.cluster import Cluster
 from minidist.comm.cluster import H100
-from minidist.parallel.pipedream import PipeDream, PipeDream2BW, Versions, most_stale, version_bytes
+from minidist.parallel.pipedream import PipeDream, PipeDream2BW, Versions
+from minidist.study.predict import most_stale, version_bytes
 from minidist.parallel.pipeline import Pipeline
 
 RULES = ("stash", "vertical", "2bw", "no stash")

@@ -453,11 +453,10 @@ def _all_gather(comm: Comm, xs: list[Tensor], sizes, algorithm) -> list[Tensor]:
 
 
 def all_gather_json(comm: Comm, value) -> list:
-    """Gather one JSON value from every rank; returns them in rank order. It travels between the hosts."""
+    """Gather one JSON value from every rank, from host to host; returns them in rank order."""
     comm = comm.on_host()
-    device = "cpu" if comm.device.type == "meta" else comm.device  # a meta tensor could not be read
-    text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=device)
-    sizes = all_gather(comm, torch.tensor([len(text)], device=device)).tolist()
+    text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device="cpu")
+    sizes = all_gather(comm, torch.tensor([len(text)], device="cpu")).tolist()
     texts = all_gather(comm, text, sizes).split(sizes)
     return [json.loads(bytes(text.tolist())) for text in texts]
 

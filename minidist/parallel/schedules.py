@@ -148,6 +148,10 @@ class Shape(NamedTuple):
         """The stage that holds a part."""
         return self.last - part if self.place == "V" and part >= self.S else part % self.S
 
+    def chunk(self, part: int) -> int:
+        """Which of its stage's chunks a part is."""
+        return part // self.S
+
     def gives(self, stage: int, action: Action) -> Item:
         """What `action` leaves behind."""
         what = {"F": "a", "B": "g", "I": "g", "W": "w", "U": "u"}[action.kind]

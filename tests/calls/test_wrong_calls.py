@@ -487,9 +487,6 @@ def parallelized(n=2, **options):
         'parts are placed as a "loop", or as a "V" of 2 chunks, not': [
             dict(place=x) for x in ("ring", None, "V")
         ],
-        "at least 0 receives are posted ahead, not": [
-            dict(ahead=x) for x in (-1, 1.5, "1", True, None)
-        ],
         "cost is a function that gives a number for each part of a model, not": [
             dict(cost=x) for x in (None, 3)
         ],
@@ -524,7 +521,7 @@ def test_parallelize(given, words):
         dict(schedule="zb_h1"),
         dict(schedule="interleaved", chunks=2),
         dict(schedule="zb_v", chunks=2, place="V", micro_batches=4),
-        dict(schedule=schedules.gpipe, ahead=0),
+        dict(schedule=schedules.gpipe),
         dict(micro_batches=np.int64(2), zero=np.int64(0)),
         dict(optimizer=AdamW),
     ],

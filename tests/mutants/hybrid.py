@@ -100,7 +100,7 @@ FAULTS = {
         Fault(
             "gradients are averaged after the last backward, not while it runs",
             "parallelize.py",
-            "overlaps = self.zero == 0 and not halves and pipeline.v == 1",
+            "overlaps = self.zero == 0 and not halves and pipeline.shape.v == 1",
             "overlaps = False",
             "test_parallelize.py::test_the_last_backward_hides_the_average",
         ),

@@ -34,11 +34,11 @@ from tests.parallel import (
     test_local_sgd,
     test_offload,
     test_pipedream,
+    test_pipeline,
     test_tensor,
     test_vocab,
     test_zero,
 )
-from tests.parallel.pipeline import test_executor, test_forward, test_ties
 from tests.size import FULL
 from tests.train import optim_cases as large_batches
 from tests.train import test_amp, test_norm, test_optim, test_remat
@@ -566,35 +566,35 @@ TENSOR = {
 }
 
 
-def with_ahead(n):
-    """All schedules, V among them, with receives that are posted ahead and without."""
-    ranks.pipelines_as_serial(World(n).run(ranks.pipelines, (0, 1)))
+def every_schedule(n):
+    """All schedules, V among them."""
+    ranks.pipelines_as_serial(World(n).run(ranks.pipelines))
 
 
 BATCHES = {
-    2: test_executor.test_micro_batches_of_different_lengths,
-    3: test_executor.test_batches_of_other_sizes_follow_each_other,
+    2: test_pipeline.test_micro_batches_of_different_lengths,
+    3: test_pipeline.test_batches_of_other_sizes_follow_each_other,
 }
 FORWARDS = {2: [(2, 3, "loop")], 3: [(3, 1, "loop"), (3, 2, "loop"), (3, 2, "V")]}
 FROZEN = ((), (0,), (1, 2), (3,))
 TIED = {2: [(interleaved, 2), (gpipe, 1)], 3: [(zb_h1, 1), (one_f_one_b, 1)], 4: [(one_f_one_b, 1)]}
 SUMS = {
-    2: test_ties.test_two_names_are_two_sums,
-    4: test_ties.test_some_hold_it_and_some_have_no_gradient,
+    2: test_pipeline.test_two_names_are_two_sums,
+    4: test_pipeline.test_some_hold_it_and_some_have_no_gradient,
 }
 PIPELINES = {
     "pipelines": Row(
-        ALL, at(test_executor.test_the_serial_gradient_over_processes, where=["processes"])
+        ALL, at(test_pipeline.test_the_serial_gradient_over_processes, where=["processes"])
     ),
-    "pipelines, ahead 0 and 1": Row((2, 4), at(with_ahead)),
+    "pipelines, every schedule": Row((2, 4), at(every_schedule)),
     "pipelines, any order": Row(
-        FOUR, fixed(*each(test_executor.test_any_order_that_can_be, *product(range(25))))
+        FOUR, fixed(*each(test_pipeline.test_any_order_that_can_be, *product(range(25))))
     ),
     "pipelines, several tensors": Row(
         FOUR,
         fixed(
             *each(
-                test_executor.test_several_tensors_and_frozen_stages,
+                test_pipeline.test_several_tensors_and_frozen_stages,
                 *product(("1f1b", "gpipe", "h1"), BOTH, FROZEN),
             )
         ),
@@ -603,13 +603,13 @@ PIPELINES = {
     "pipelines, forward": Row(
         (2, 3),
         lambda n, _: each(
-            test_forward.test_the_serial_outputs, *(("world", *how) for how in FORWARDS[n])
+            test_pipeline.test_the_serial_outputs, *(("world", *how) for how in FORWARDS[n])
         ),
     ),
     "tied parameters": Row(
         ALL,
         lambda n, _: each(
-            test_ties.test_the_serial_steps, *(("world", n, *how) for how in TIED[n])
+            test_pipeline.test_the_serial_steps, *(("world", n, *how) for how in TIED[n])
         ),
     ),
     "tied parameters, sums": Row((2, 4), lambda n, _: [SUMS[n]]),

@@ -618,7 +618,6 @@ PIPELINES = {
     "pipeline, interleaved": Run(partial(pipeline, schedule=interleaved, chunks=2)),
     "pipeline, V": Run(partial(pipeline, schedule=zb_v, chunks=2, place="V")),
     "pipeline, 1F1B, recomputed": Run(partial(pipeline, schedule=one_f_one_b, recompute=True)),
-    "pipeline, 1F1B, nothing ahead": Run(partial(pipeline, schedule=one_f_one_b, ahead=0)),
     "pipeline, tied ends": Run(tied_ends),
     **{
         f"PipeDream, {rule}": Run(partial(pipedream, rule=rule))

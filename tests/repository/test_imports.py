@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "models",
         "train",
     ),
-    "checkpoint": ("comm.base", "split", "collectives", "parallel"),
+    "checkpoint": ("arguments", "comm.base", "split", "collectives", "parallel"),
     "parallelize": (
         "arguments",
         "comm.base",

@@ -16,9 +16,10 @@ import minicheck as check
 from minicheck.lessons.pipedream import slope, version_slips
 from minicheck.oracles.pipedream import before, buffered, delayed, late_weights, updated
 from minidist.comm import World
-from minidist.parallel.pipedream import PipeDream, PipeDream2BW, most_stale, most_versions
+from minidist.parallel.pipedream import PipeDream, PipeDream2BW
 from minidist.parallel.schedules import lists, parse, pipedream
 from minidist.parallel.validate import forward_versions, staleness
+from minidist.study.predict import most_stale, most_versions
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
 from tests.minicheck.predicted import judge, slips_are_wrong

@@ -10,8 +10,9 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from minidist.models import TransformerLayer, gpt, mlp, resnet, seeded_, sequence
-from minidist.parallel.pipeline.halves import Halves
+from minidist.parallel.halves import Halves
 from minidist.study import measure
+from tests.one_thread import _one_thread  # noqa: F401
 
 
 def values(*shape):
