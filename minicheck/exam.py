@@ -78,6 +78,12 @@ class Case(NamedTuple):
     given: Any = None
 
 
+def alone(rows) -> tuple[Case, ...]:
+    """Cases on one rank each, from {what: given}, or from pairs (what, given)."""
+    pairs = rows.items() if isinstance(rows, dict) else rows
+    return tuple(Case(1, what, given) for what, given in pairs)
+
+
 class Outcome:
     """What a case gave: `results[r]` of each rank, and each message that was sent, as (src, dst, bytes).
 

@@ -25,6 +25,7 @@ from ..exam import (
     Outcome,
     Prediction,
     Wrong,
+    alone,
     bare,
     close,
     few,
@@ -140,9 +141,8 @@ class AssignBuckets(Exam):
     right = "Up to 60 gradients, sizes and rooms drawn at random: in order of use, full, every gradient once."
     forbidden = FORBIDDEN
     # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "6 gradients of 8 bytes, room for 2": (6, 0, 2.0, 2.0),
             "a small first bucket": (9, 0, 3.0, 1.0),
             "12 gradients": (12, 100, 2.5, 1.0),
@@ -153,7 +153,7 @@ class AssignBuckets(Exam):
             "one gradient": (1, 50, 1.0, 0.1),
             "no gradient": (0, 50, 1.0, 1.0),
             "a first bucket larger than the others": (20, 100, 1.5, 4.0),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):

@@ -14,6 +14,7 @@ from ..exam import (
     Prediction,
     Wrong,
     alike,
+    alone,
     few,
     few_in_all,
     identical,
@@ -77,9 +78,8 @@ class Compress(Exam):
     right = "5 to 200 numbers, 1 to 8 steps, gradients above and below the limit: what is sent, u and v."
     forbidden = FORBIDDEN
     # numbers, k, steps, momentum, limit in shares of a gradient's norm, ranks
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "one step, nothing to clip": (12, 3, 1, 0.9, 99.0, 4),
             "2 steps": (12, 3, 2, 0.9, 99.0, 4),
             "8 steps": (40, 4, 8, 0.7, 99.0, 2),
@@ -87,7 +87,7 @@ class Compress(Exam):
             "6 steps, some clipped": (200, 5, 6, 0.9, 3.0, 9),
             "everything is sent": (5, 5, 4, 0.5, 99.0, 3),
             "one of 30": (30, 1, 8, 0.9, 99.0, 2),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):
@@ -224,7 +224,7 @@ class SparseMean(Exam):
                     "Where several ranks sent the same place, only one of them counts: x[places] = … and "
                     f"x[places] += … write once. index_add_ adds all.{more}"
                 )
-        return None
+        return "Does each rank's k-th value stand at that rank's own k-th place?"
 
 
 compress = grader(Compress())
@@ -362,9 +362,8 @@ class NextPeriod(Exam):
     name = "next_period"
     right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.25 to 0.875: every period."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "the first": ([2.0], 20, 0.5),
             "by hand": ([4.0, 2.4, 1.0, 1.0, 1.2, 0.02, 0.04], 20, 0.5),
             "a loss that rises first": ([1.0, 4.0, 3.9, 0.8, 0.1], 20, 0.75),
@@ -373,7 +372,7 @@ class NextPeriod(Exam):
             "that fall slowly": (0.9, 64, 0.875),
             "that rise": (1.2, 10, 0.25),
             "τ₀ = 1": (0.8, 1, 0.5),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):

@@ -17,6 +17,7 @@ from ..exam import (
     Exam,
     Prediction,
     Wrong,
+    alone,
     bare,
     close,
     entries,
@@ -672,9 +673,8 @@ class BestGrid(Exam):
     right = "Clusters of 1 to 96 GPUs, memory that decides, nodes of 6 and 8, one where nothing fits: the fastest grid."
     forbidden = CHOOSE_FORBIDDEN
     # gpus, node, heads, layers, batch, tokens, room
-    cases = tuple(
-        Case(1, words, given)
-        for words, given in (
+    cases = alone(
+        (
             ("64 GPUs, enough memory", (*MANY, 1.0)),
             ("64 GPUs, little memory", (*MANY, 0.3)),
             ("64 GPUs, very little memory", (*MANY, 0.05)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..exam import (
     Exam,
     Prediction,
     Wrong,
+    alone,
     bare,
     close,
     few,
@@ -42,9 +44,8 @@ class LearningRate(Exam):
     name = "learning_rate"
     right = "every step of 6 schedules and beyond their ends, with and without warm-up, floors from 0 to 1."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in (
+    cases = alone(
+        (
             ("20 steps, 5 of them warm-up", (20, 5, 0.1)),
             ("12 steps without warm-up", (12, 0, 0.2)),
             ("9 steps, floor 0", (9, 1, 0.0)),
@@ -55,7 +56,7 @@ class LearningRate(Exam):
     )
 
     def draw(self, case, rng):
-        one = lambda low, high: integer(rng, low, high)
+        one = partial(integer, rng)
         steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
         order = torch.randperm(steps + 4, generator=rng).tolist()
         return [((steps, warm, (1 + uniform(rng)) * 1e-4, floor), order)]
@@ -126,9 +127,8 @@ class LarsStep(Exam):
     right = "matrices and biases, 1 to 4 steps with rates that change, with and without decay, lengths of 0."
     forbidden = oracle.FORBIDDEN
     # steps, decay, momentum, zeros: weight, gradient
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in (
+    cases = alone(
+        (
             ("one step", (1, 0.0, 0.0, None, None)),
             ("one step with decay", (1, 0.1, 0.0, None, None)),
             ("4 steps with momentum and a warm-up", (4, 0.0, 0.9, None, None)),

@@ -5,6 +5,7 @@ Lists are read as in lesson 16 (`Lists`); the oracle of late gradients knows nei
 
 from __future__ import annotations
 
+from functools import partial
 from operator import eq
 
 import torch
@@ -120,7 +121,7 @@ class OfLists(Exam):
 
     def rows(self, case, rng) -> list[list[str]]:
         """The lists of all stages."""
-        pick = lambda low, high: integer(rng, low, high)
+        pick = partial(integer, rng)
         kind, S, M, every = case.given or ("1f1b", pick(3, 9), pick(9, 24), pick(1, 5))
         return [updated(kind, s, S, M, every) for s in range(S)]
 

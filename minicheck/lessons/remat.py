@@ -20,6 +20,7 @@ from ..exam import (
     Other,
     Prediction,
     Wrong,
+    alone,
     bare,
     close,
     integer,
@@ -464,9 +465,8 @@ class Twice(Exam):
     right = "1 to 4 runs, the last repeated first, of two functions: the same numbers, as if nothing had been."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(
-        Case(1, what, calls)
-        for what, calls in (
+    cases = alone(
+        (
             ("1 run", "FA"),
             ("2 runs", "FFAA"),
             ("4 runs, two of them after an `again`", "FFAFFAAA"),

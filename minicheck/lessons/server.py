@@ -22,6 +22,7 @@ from ..exam import (
     Prediction,
     Wrong,
     alike,
+    alone,
     close,
     near,
     normal,
@@ -228,9 +229,8 @@ class Pieces(Exam):
     right = "Up to 30 parameters on 1 to 9 servers: every number once, in order, shares equal to one number."
     forbidden = FORBIDDEN
     # how many parameters, the largest, servers
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "4 parameters on 2 servers": (4, 6, 2),
             "7 parameters on 3 servers": (7, 9, 3),
             "30 parameters on 4 servers": (30, 50, 4),
@@ -240,7 +240,7 @@ class Pieces(Exam):
             "a matrix larger than all others": (5, -4, 4),
             "shares that end where a parameter does": (4, 1, 2),
             "more servers than numbers": (3, 0, 7),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):

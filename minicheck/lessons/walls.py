@@ -202,13 +202,9 @@ def _bytes(rng: torch.Generator) -> int:
     return 4 * integer(rng, 1, 10**6)
 
 
-def _count(rng: torch.Generator, low: int, high: int) -> int:
-    return integer(rng, low, high)
-
-
 def _step(rng: torch.Generator) -> list[Event]:
     """Weights, then outputs in forward; in backward each output is freed as its gradient comes; then momentum."""
-    layers = _count(rng, 3, 7)
+    layers = integer(rng, 3, 7)
     w, y = ([_bytes(rng) for _ in range(layers)] for _ in range(2))
     events = [(f"w{i}", w[i]) for i in range(layers)] + [(f"y{i}", y[i]) for i in range(layers)]
     for i in reversed(range(layers)):
@@ -224,10 +220,10 @@ def _step(rng: torch.Generator) -> list[Event]:
 def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
     live: dict[str, int] = {}
     events = []
-    for i in range(count or _count(rng, 12, 30)):
+    for i in range(count or integer(rng, 12, 30)):
         names = sorted(live)
-        if len(names) > 3 and _count(rng, 0, 2):
-            name = names[_count(rng, 0, len(names))]
+        if len(names) > 3 and integer(rng, 0, 2):
+            name = names[integer(rng, 0, len(names))]
             events.append((name, -live.pop(name)))
         else:
             live[f"t{i}"] = _bytes(rng)

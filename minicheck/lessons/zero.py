@@ -19,6 +19,7 @@ from ..exam import (
     Prediction,
     Wrong,
     alike,
+    alone,
     bare,
     close,
     few_in_all,
@@ -135,9 +136,8 @@ class Owners(Exam):
     name = "owners"
     right = "1 to 8 ranks, up to 60 parameters drawn at random: an owner for each, the fullest rank as full as need be."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "6 parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3),
             "the largest comes last": ([1, 1, 1, 1, 1, 5], 2),
             "12 parameters, 4 ranks": (12, 4),
@@ -149,7 +149,7 @@ class Owners(Exam):
             "a few large among small ones": ([100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1], 3),
             "one of 0 bytes": ([0, 5, 3, 3], 2),
             "25 parameters, 5 ranks": (25, 5),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):

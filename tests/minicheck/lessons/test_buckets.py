@@ -60,7 +60,7 @@ def test_the_oracle_fills_as_the_library(seed):
         ([[2, 1]], r"\[0\] are in none"),
         ([[2, 1], [0, 0]], "there twice"),
         ([[2, 1], [], [0]], "is empty"),
-        ([2, 1, 0], "list of buckets"),
+        ([2, 1, 0], "list of positions"),
         (None, "None"),
         ([[True, 1], [0]], "integers"),
     ],
@@ -366,9 +366,9 @@ def test_statistics_that_lose_digits_are_found(far):
     whole = torch.cat([x for (x,) in args])
     mean, count = whole.mean(0), len(whole)
     careless = whole.square().mean(0) - mean.square()
-    result = lambda var: {"found": (mean, var, count), "x": None}
     good, bad = (
-        [result(v) | {"x": x} for (x,) in args] for v in (whole.var(0, correction=0), careless)
+        [{"found": (mean, var, count), "given": given} for given in args]
+        for var in (whole.var(0, correction=0), careless)
     )
     exam.judge(case, args, Outcome(good, []))
     if not far:
@@ -383,8 +383,10 @@ def test_backward_is_that_of_autograd():
     dys, normals = (torch.cat([a[i] for a in args]) for i in (0, 1))
     scale, count = args[0][2:]
     dx = scale * (dys - dys.sum(0) / count - normals * (dys * normals).sum(0) / count)
-    results = [{"dx": part, "kept": [True] * 3} for part in dx.split((5, 0, 7))]
+    parts = dx.split((5, 0, 7))
+    results = [{"found": x, "given": given} for x, given in zip(parts, args, strict=True)]
     exam.judge(case, args, Outcome(results, []))
-    results[2]["kept"][1] = False
+    dy, xhat, *rest = args[2]
+    results[2]["given"] = (dy, xhat + 1, *rest)
     with pytest.raises(Wrong, match="rank 2: xhat was changed"):
         exam.judge(case, args, Outcome(results, []))

@@ -178,7 +178,7 @@ def test_what_makes_gradients_the_same():
         ({"w": want["w"] + 1e-12, "frozen": None}, "right but for rounding"),
         (
             {"w": want["w"] + 1e-6, "frozen": None},
-            "rank 1: number . of w.grad is.* On rank 0 it is right|w.grad.0. is.* On rank 0 it is right",
+            "rank 1: w.grad.* On rank 0 it is right",
         ),
         ({"w": None, "frozen": None}, "is None"),
         ({"w": want["w"].float(), "frozen": None}, "dtype"),

@@ -15,13 +15,13 @@ from torch.overrides import TorchFunctionMode
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.exam import Case, Outcome
+from minicheck.exam import Case, Outcome, near
 from minicheck.lessons.precision import (
+    FP32,
     MasterStep,
     RoundTo,
     ShardedStep,
     bare,
-    close,
     plain,
     precision_slips,
     probe,
@@ -81,7 +81,7 @@ def test_masters_are_those_of_torch_sgd():
         for p, g in zip(params, step, strict=True):
             p.grad = g.float() / scale
         optimizer.step()
-    assert all(map(close, mine.masters, [p.detach() for p in params]))
+    assert all(near(x, p.detach(), FP32) for x, p in zip(mine.masters, params, strict=True))
     assert all(map(torch.equal, mine.weights, [m.half() for m in mine.masters]))
 
 
@@ -92,7 +92,10 @@ def test_every_slip_of_a_step_shows_somewhere(slip):
         right, wrong = (Masters(*start, scale, lr, mu, name) for name in ("", slip))
         told = [right.step(step) == wrong.step(step) for step in grads]
         if not all(told) or not all(
-            map(close, wrong.masters + wrong.momenta, right.masters + right.momenta)
+            near(x, y, FP32)
+            for x, y in zip(
+                wrong.masters + wrong.momenta, right.masters + right.momenta, strict=True
+            )
         ):
             return
     pytest.fail(f"{slip} never shows")

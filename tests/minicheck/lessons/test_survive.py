@@ -181,7 +181,7 @@ def test_what_was_read_cannot_be_rewritten():
         noted(read).append("x")
         return found
 
-    for one, says in ((answer, "is 0.0, and should be"), (honest, "is not what `read` wrote")):
+    for one, says in ((answer, "is 0, and should be"), (honest, "is not what `read` wrote")):
         with pytest.raises(Wrong, match=says):
             survive.load_box(one)
 
@@ -189,15 +189,15 @@ def test_what_was_read_cannot_be_rewritten():
 @pytest.mark.parametrize(
     ("came", "says"),
     [
-        (10**400, "is 1000"),
-        ("60", "is '60'"),
-        ({1}, "is a set"),
-        (math.nan, "is nan"),
-        (torch.ones(2), r"is tensor\(\[1"),
+        (10**400, "is inf, and should be"),
+        ("60", "of type str, and should be a number"),
+        ({1}, "of type set"),
+        (math.nan, "is nan, and should be"),
+        (torch.ones(2), "of type Tensor"),
     ],
 )
 def test_what_is_no_number_is_shown(came, says):
-    with pytest.raises(Wrong, match=f"seconds should be a number.* {says}"):
+    with pytest.raises(Wrong, match=f"seconds.*{says}"):
         survive.save_every(lambda *given: (came, 1.0))
 
 
