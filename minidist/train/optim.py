@@ -20,7 +20,7 @@ from ..collectives import all_reduce_
 from ..comm.base import Comm
 from ..cut import cuts
 from ..decide import decide
-from .norm import squares, summed_
+from .norm import all_reduce_cut_norms_, squares
 
 # ------------------------------------------------------------
 # Options of optimizers, checked: those that cannot be, and those of torch.optim's classes that are not done here.
@@ -132,7 +132,8 @@ class Layerwise(torch.optim.Optimizer):
             return {}
         # (P, 2)
         rows = torch.stack([squares([p, self._measured(group, p)]) for group, p in trusted])
-        norms = summed_(rows, [group["split"] for group, _ in trusted], self.across).sqrt()
+        split = [group["split"] for group, _ in trusted]
+        norms = all_reduce_cut_norms_(rows, split, self.across).sqrt()
         return {p: self._ratio(group, *row) for (group, p), row in zip(trusted, norms, strict=True)}
 
     def _advance(self, group: dict[str, Any], p: Tensor) -> None:
