@@ -179,8 +179,8 @@ FAULTS = {
         Fault(
             "the second moment of LAMB is not corrected for its start",
             "train/optim.py",
-            '(state["exp_avg_sq"] / (1 - beta2 ** state["step"]))',
-            '(state["exp_avg_sq"] * 1.0)',
+            "root = (v / full2)",
+            "root = (v * 1.0)",
             "train/test_optim.py::test_as_the_paper[lamb]",
         ),
         Fault(

@@ -24,7 +24,7 @@ from minidist.parallel.local_sgd import (
 )
 from minidist.tasks import digits
 from minidist.train.amp import LossScaler, Masters
-from minidist.train.fuse import FlatAdamW, FlatSGD
+from minidist.train.flat_optim import FlatAdamW, FlatSGD
 from tests.largest import largest, smallest
 from tests.parallel import cases as serial_cases
 from tests.parallel.cases import data, difference, made, mse, replicas_equal

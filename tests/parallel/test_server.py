@@ -27,7 +27,7 @@ from minidist.parallel.server import (
     wire_bytes,
     with_last,
 )
-from minidist.train.fuse import FlatAdamW
+from minidist.train.flat_optim import FlatAdamW
 from tests.largest import largest
 from tests.parallel.cases import data, difference, made, mse
 from tests.parallel.server_cases import STEPS, equal, serial, shards, train

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from minidist.comm import World
+from minidist.parallel.data import DataParallel
 from minidist.study.meter import measure
-from minidist.train.fuse import FlatAdamW, FlatSGD
+from minidist.train.flat_optim import FlatAdamW, FlatSGD
 
 PAIRS = [
     (FlatSGD, torch.optim.SGD, dict(lr=0.01)),
@@ -233,5 +235,111 @@ def test_wrong_options_are_refused():
     with pytest.raises(ValueError, match="amsgrad"):
         optimizer.step()
     p[0].grad = torch.ones(3).to_sparse()
-    with pytest.raises(ValueError, match="sparse"):
+    with pytest.raises(RuntimeError, match="sparse"):
         FlatSGD(p).step()
+
+
+def loss(model, step=0):
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    return model(x.to(model[0].weight.dtype)).tanh().square().sum()
+
+
+ZEROS = {
+    "by the optimizer": lambda model, optimizer: optimizer.zero_grad(),
+    "by the model": lambda model, optimizer: model.zero_grad(),
+}
+
+
+@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize(
+    "hold", [lambda grad: grad, lambda grad: grad.view(-1)[1:], lambda grad: grad.detach()]
+)
+def test_gradients_that_somebody_holds_stay_as_they_are(zero, hold):
+    """All of them, the first one's or the last one's."""
+    for which in (slice(None), slice(1), slice(-1, None)):
+        model = net()
+        optimizer = FlatSGD(model.parameters(), lr=0.1)
+        kept = []
+        for step in range(3):
+            loss(model, step).backward()
+            optimizer.step()
+            held = [hold(p.grad) for p in list(model.parameters())[which]]
+            kept += zip(held, copy.deepcopy(held), strict=True)
+            ZEROS[zero](model, optimizer)
+        assert all(torch.equal(x, was) for x, was in kept)
+
+
+def test_a_gradient_that_left_the_buffer():
+    """Held, and made anew outside: the held one stays, and the step takes the new one."""
+    model, other = net(), net()
+    optimizer, reference = (
+        FlatSGD(model.parameters(), lr=0.1),
+        torch.optim.SGD(other.parameters(), lr=0.1),
+    )
+    for m, o in ((model, optimizer), (other, reference)):
+        loss(m).backward()
+        o.zero_grad(set_to_none=False)
+        loss(m, 1).backward()
+        first = next(m.parameters())
+        held, first.grad = first.grad, None
+        before = held.clone()
+        loss(m, 2).backward()
+        o.step()
+        assert torch.equal(held, before)
+    assert_equal(model, other)
+
+
+def test_frozen_thawed_without_gradients_and_another_optimizer():
+    a, b = net(), net()
+    optimizers = [FlatAdamW(a.parameters(), lr=0.01), torch.optim.AdamW(b.parameters(), lr=0.01)]
+    for step in range(6):
+        if step == 4:
+            optimizers = [
+                FlatAdamW(a.parameters(), lr=0.1),
+                torch.optim.AdamW(b.parameters(), lr=0.1),
+            ]
+        for model, optimizer in zip((a, b), optimizers, strict=True):
+            model[1].requires_grad_(step > 1)
+            optimizer.zero_grad()
+            (loss(model, step) if step != 3 else model[0](torch.ones(5).double()).sum()).backward()
+            optimizer.step()
+        assert_equal(a, b)
+
+
+def trained(comm, flat, after, stay):
+    """With a DataParallel around, made before or after the optimizer."""
+    model = net(comm.rank)
+    kind = FlatAdamW if flat else torch.optim.AdamW
+    optimizer = kind(model.parameters(), lr=0.01) if not after else None
+    around = DataParallel(model, comm)
+    optimizer = optimizer or kind(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=not stay)
+        for k in range(2):
+            around(
+                torch.randn(
+                    4, 5, generator=torch.Generator().manual_seed(8 * step + 2 * comm.rank + k)
+                ).double()
+            ).square().sum().backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("stay", [False, True])
+def test_beside_the_hooks_of_data_parallel(after, stay):
+    expected = World(2).run(trained, False, after, stay)[0]
+    for params in World(2).run(trained, True, after, stay):
+        for p, q in zip(params, expected, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("none", "most"), [(True, 24), (False, 16)])
+def test_memory_of_a_backward_and_a_step(none, most):
+    """Beside the parameters one of each gradient, and at the step a copy of them, unless they are in the buffer."""
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+    optimizer, each = FlatSGD(model.parameters(), lr=0.1), 4 * 64 * 64
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=none)
+        profile = measure(lambda: (model(torch.ones(1, 64)).sum().backward(), optimizer.step()))
+    assert most * each <= profile.peak < (most + 1.5) * each
