@@ -63,14 +63,14 @@ WORLD = {
     ),
     "3 published figures": (
         "what the calculators of memory reproduce",
-        "tests/study/memory/test_states.py",
-        "tests/study/memory/test_transformer.py",
-        "tests/study/memory/test_claims.py",
+        "tests/study/predict/test_states.py",
+        "tests/study/predict/test_transformer.py",
+        "tests/study/predict/test_claims.py",
     ),
     "4 the meter": (
         "FLOPs of a layer against a count by hand; peaks against what the allocator says",
         "tests/comm/test_meter.py",
-        "tests/study/memory/test_saved.py",
+        "tests/study/predict/test_saved.py",
     ),
     "5 DataParallel and overlap": (
         "how many times as fast as DDP over gloo; what overlap gains over a slow link",
@@ -94,8 +94,10 @@ MODEL_PARALLEL = {
     ),
     "3 schedules": (
         "each on 1 to 8 stages and 1 to 16 micro-batches: the serial gradient; bubble and peak as by formula",
-        "tests/parallel/pipeline",
-        "tests/parallel/schedules",
+        "tests/parallel/test_pipeline.py",
+        "tests/parallel/test_schedules.py",
+        "tests/parallel/test_simulate.py",
+        "tests/parallel/test_validate.py",
     ),
     "4 published bubbles": (
         "published bubble rates, which have four digits, simulated",
@@ -128,7 +130,7 @@ MEND = {
     "3 compositions": (
         "8 × 8 pairs of wrappers, each right or refused in words; hybrid sharding, and its bytes",
         "tests/parallel/test_compositions.py",
-        "tests/parallel/zero/fully/test_replicas.py",
+        "tests/parallel/test_fully_sharded.py",
     ),
     "4 a program that changes what it reaches": (
         "each change of the notebook's tensors, lists and dicts is named; reading is free",
@@ -172,7 +174,7 @@ MEND = {
     "12b one sentence": (
         "wrong arguments end in one sentence, under torchrun too; so do wrong folders",
         "tests/examples/test_train_gpt.py",
-        "tests/checkpoint/test_checkpoints.py",
+        "tests/checkpoint/test_checkpoint.py",
     ),
     "13 nothing is left": (
         "kill -9 to pytest, to a worker, to both",
@@ -249,7 +251,7 @@ NCCL = {
     ),
     "B7 kernels in float64": (
         "before: 1e-12 and 9e-8 off, by reading; this wants a GPU",
-        "tests/train/fuse/gpu",
+        "tests/gpu/test_kernels.py",
     ),
     "B8 the server": (
         "before: a worker blocks",
@@ -262,7 +264,7 @@ NCCL = {
     "B10 a group of GPUs under gloo; random numbers; MFU": (
         "before: lanes over gloo; an error where the number of GPUs differs; a product that is too small",
         "tests/comm/test_over_nccl.py::test_a_group_of_gpus_alone_under_a_group_of_gloo",
-        "tests/checkpoint/test_random.py",
+        "tests/checkpoint/test_checkpoint.py",
         "tests/study/test_speed.py",
     ),
 }
@@ -270,11 +272,12 @@ NCCL = {
 MEMORY = {
     "1 stages": (
         "bytes of a rank by category; the training is the serial one",
-        "tests/parallel/zero",
+        "tests/parallel/test_zero.py",
+        "tests/parallel/test_offload.py",
     ),
     "2 peak of stage 3": (
         "the peak of a step, and its bound",
-        "tests/parallel/zero/fully/test_memory.py",
+        "tests/parallel/test_fully_sharded.py",
     ),
     "3 mixed precision": (
         "what each level loses, in five seeds, with a scaler and without",
@@ -283,12 +286,15 @@ MEMORY = {
     ),
     "4 checkpointing": (
         "memory and FLOPs of √L segments, measured and predicted; equal gradients",
-        "tests/train/remat",
+        "tests/train/test_remat.py",
+        "tests/train/test_selective.py",
+        "tests/train/test_reversible.py",
         "tests/parallel/test_accumulate.py",
     ),
     "5 attention in tiles": (
         "its memory as T doubles",
-        "tests/train/fuse",
+        "tests/train/test_fuse.py",
+        "tests/train/test_flat_optim.py",
     ),
     "6 ratios": (
         "stages 1 and 3, checkpointing, fused operators, beside PyTorch's own",

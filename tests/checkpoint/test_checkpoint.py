@@ -30,7 +30,7 @@ from minidist.checkpoint.checkpoint import by_part, read_state, state_pieces, wr
 from minidist.checkpoint.reshard import Box, Place
 from minidist.comm import World
 from minidist.models import mlp
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.train.amp import Masters
 from tests.checkpoint import cases
 from tests.checkpoint.test_reshard import alone
