@@ -105,6 +105,21 @@ def worst(links: Iterable[Link], nbytes: float) -> Link:
     return max(links, key=lambda link: link.alpha + nbytes * link.beta)
 
 
+class Formulas:
+    """What the verbs of an algorithm take, in seconds: `Cost(net, nbytes).all_reduce()`. Each algorithm has its own.
+
+    net: how the n ranks are linked; rank 0 is the root.  nbytes: N, the whole: what each rank has before an all-reduce
+    or a reduce-scatter, and after an all-gather.  chunk: the n-th part of it.  gamma: γ, seconds to combine a byte.
+    """
+
+    def __init__(self, net: Net, nbytes: float, gamma: float = 0.0):
+        self.net = net
+        self.n = net.n
+        self.nbytes = nbytes
+        self.chunk = nbytes / net.n
+        self.gamma = gamma
+
+
 # ------------------------------------------------------------
 # Steps of a pipeline: what starts when, with several under way at a time.
 #

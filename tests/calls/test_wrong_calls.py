@@ -15,7 +15,7 @@ from minidist.parallel.data import DataParallel
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tensor import TensorLayer
 from minidist.parallelize import parallelize
-from minidist.split import even, given, uneven
+from minidist.split import checked_sizes, even, uneven
 from minidist.train.optim import AdamW
 
 FLOAT8 = torch.float8_e4m3fn
@@ -371,7 +371,7 @@ def test_split():
             lambda split=split: split(10, True),
             "rows are split over a whole number of ranks, not True",
         )
-    assert given(np.array([2, 3]), 5, 2) == [2, 3]
+    assert checked_sizes(np.array([2, 3]), 5, 2) == [2, 3]
 
 
 # ---------------------------------------------------------------------------------------------- models

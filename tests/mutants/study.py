@@ -109,8 +109,8 @@ FAULTS = {
         Fault(
             "combining costs nothing",
             "collectives/verbs.py",
-            "(Uniform(n, alpha, beta), nbytes, gamma)",
-            "(Uniform(n, alpha, beta), nbytes)",
+            "(Uniform(n, alpha, beta), verb, nbytes, algorithm, gamma)",
+            "(Uniform(n, alpha, beta), verb, nbytes, algorithm)",
             "collectives/test_verbs.py::test_combining_takes_time",
         ),
         Fault(
@@ -137,8 +137,8 @@ FAULTS = {
         Fault(
             "a ring gathers in one step too many",
             "collectives/ring.py",
-            "return (net.n - 1) * slowest(net.ring, nbytes / net.n)\n",
-            "return net.n * slowest(net.ring, nbytes / net.n)\n",
+            "return (self.n - 1) * slowest(self.net.ring, self.chunk)\n",
+            "return self.n * slowest(self.net.ring, self.chunk)\n",
             "collectives/test_verbs.py::test_exact[ring-all_gather]",
         ),
     ],

@@ -139,7 +139,7 @@ VERBS_OF = {
         "reduce_scatter_",
         "all_gather_",
     ),
-    "tree": ("broadcast_", "reduce_", "all_reduce_", "gather", "scatter", "barrier"),
+    "tree": ("broadcast_", "reduce_", "all_reduce_", "barrier"),
     "double_tree": ("broadcast_", "reduce_", "all_reduce_"),
     "halving_doubling": ("all_reduce_", "reduce_scatter", "all_gather"),
     "pipelined": ("broadcast_", "reduce_", "all_reduce_", "reduce_scatter", "all_gather"),
