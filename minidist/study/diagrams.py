@@ -185,7 +185,7 @@ def _lines(steps: dict[str, Rows]) -> tuple[list[list[tuple[str, float, float]]]
     x = 0.0
     longest = 0.0
     for name, rows in steps.items():
-        cell = max(0.46, 0.0, *map(_needs, filter(None, chain.from_iterable(rows))))
+        cell = max([0.46, *map(_needs, filter(None, chain.from_iterable(rows)))])
         wide = max(inches(name, TEXT), max(map(len, rows)) * (cell + 0.06) - 0.06)
         if lines[-1] and x + wide > WIDTH - LABELS - 2 * MARGIN:
             lines.append([])

@@ -233,9 +233,9 @@ def _rows(
             if name and low - y > 0.17 and inches(name) + 0.08 < wide:
                 # arrows cross the bars, not the names
                 halo = [withStroke(linewidth=2.5, foreground=kinds[kind])]
-                middle = (top + (y + low) / 2, ink_on(kinds[kind]))
+                style = dict(ha="center", color=ink_on(kinds[kind]), path_effects=halo)
                 x = MARGIN + LABELS + (start + stop) / 2 * inch
-                sheet.word(x, middle[0], name, ha="center", color=middle[1], path_effects=halo)
+                sheet.word(x, top + (y + low) / 2, name, **style)
     bars = PolyCollection(boxes, facecolors=faces, linewidths=0, zorder=2)
     ax.add_collection(bars, autolim=False)
     middle = {key: y + TALL[key[2]] * squeeze / 2 for key, y in places.items()}
