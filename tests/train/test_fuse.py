@@ -399,7 +399,10 @@ def test_a_gradient_is_the_sum_of_many_tiles():
 # 4 × 4 tiles, or 1 + 2 + 3 + 4 of them
 @pytest.mark.parametrize(("causal", "tiles"), [(False, 16), (True, 10)])
 def test_cost_of_attention(device, causal, tiles):
-    N, T, D, tile = 3, 64, 8, 16
+    N = 3
+    T = 64
+    D = 8
+    tile = 16
     do, *inputs = (torch.ones(N, T, D, device=device) for _ in range(4))
     for x in inputs:
         x.requires_grad_()
