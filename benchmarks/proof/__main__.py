@@ -3,9 +3,9 @@
     python -m benchmarks.proof foundation [item …] [--again]
 
 An item is a list of tests (`items.py`); its figure is what they hand to `figure` (tests/conftest.py), and how they
-ended. It holds if all pass, and none is skipped for want of anything but a GPU. Resumable: what has been shown for the
-sources as they are is kept in `.proof/`, and not run again until they change (or with --again). Exit code 0 only if
-every item held.
+ended. It holds if all pass, and none is skipped for want of anything but a GPU, or Triton, which comes with it.
+Resumable: what has been shown for the sources as they are is kept in `.proof/`, and not run again until they change
+(or with --again). Exit code 0 only if every item held.
 """
 
 from __future__ import annotations
@@ -68,17 +68,13 @@ def told(cases: list[ElementTree.Element], held: bool) -> tuple[str, bool]:
     """The figure of the test cases of a JUnit report."""
     rows, ends = [], collections.Counter()
     for case in cases:
-        rows += [
-            item.get("value") for item in case.iter("property") if item.get("name") == "figure"
-        ]
-        bad = next(
-            (tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None), None
-        )
-        ends[bad or "passed"] += 1
-        if bad:
-            why = case.find(bad).get("message", "").partition("\n")[0]
-            held &= bad == "skipped" and "GPU" in why
-            rows.append(f"{bad}: {case.get('name')}: {why}")
+        rows += [x.get("value") for x in case.iter("property") if x.get("name") == "figure"]
+        end = "passed"
+        for bad in case.findall("failure") + case.findall("error") + case.findall("skipped"):
+            end, why = bad.tag, bad.get("message", "").partition("\n")[0]
+            held &= end == "skipped" and any(name in why for name in ("GPU", "Triton"))
+            rows.append(f"{end}: {case.get('name')}: {why}")
+        ends[end] += 1
     counted = ", ".join(f"{count} {end}" for end, count in ends.items())
     return "\n".join([*rows, counted or "no test ran"]), held and bool(cases)
 

@@ -18,6 +18,7 @@ from minidist.collectives import (
     scatter,
 )
 from minidist.comm import CommError, Mismatch, launch
+from tests.largest import largest
 from tests.size import FULL
 
 ODD = {
@@ -160,12 +161,16 @@ def again(comm, kind, lengths, times=3):
 @pytest.mark.parametrize("lengths", [(12, 10), (200_000, 300_000)])
 @pytest.mark.parametrize("kind", ["ring", "all-gather", "broadcast", "pipelined"])
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_after_a_mismatch_the_next_collective_works(run_fast, n, kind, lengths, figure):
-    for caught, right, seconds in run_fast(again, n, kind, lengths):
+def test_after_a_mismatch_the_next_collective_works(run_fast, n, kind, lengths, figure, request):
+    results = run_fast(again, n, kind, lengths)
+    for caught, right, seconds in results:
         assert caught == 3 and right == 6 and seconds < 25  # the timeout is 30
-    figure(
-        f"{n} ranks, {kind}, lengths {lengths}: 3 mismatches, 6 right collectives, {seconds:.1f} s"
-    )
+    if kind == "ring":
+        where, slowest = (
+            request.node.callspec.params["run_fast"],
+            largest(row[2] for row in results),
+        )
+        figure(f"{where}, {n} ranks, lengths {lengths}: 3 mismatches in {slowest:.2f} s")
 
 
 def again_all(comm):

@@ -334,7 +334,7 @@ def test_any_order_is_right_for_other_numbers_of_ranks(run, n):
 
 
 @pytest.mark.parametrize("size", [5, 2_500_000] if FULL else [5])
-def test_a_send_may_be_waited_for_before_the_receive(run, size, figure):
+def test_a_send_may_be_waited_for_before_the_receive(run, size, figure, request):
     """Everyone posts a send, then a receive, and waits for the send first: 20 bytes, and 10 MB."""
 
     def program(comm):
@@ -348,7 +348,8 @@ def test_a_send_may_be_waited_for_before_the_receive(run, size, figure):
         return y.unique().tolist() == [left], time.monotonic() - start
 
     results = run(program, 4, timeout=20)
-    figure(f"{4 * size:,} bytes: {1e3 * max(seconds for _, seconds in results):.0f} ms")
+    where = request.node.callspec.params["run"]
+    figure(f"{where}, {4 * size:,} bytes: {1e3 * max(seconds for _, seconds in results):.0f} ms")
     assert all(right for right, _ in results)
 
 
@@ -414,12 +415,12 @@ def random_programs(comm, seeds):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_random_programs_give_what_the_sequence_gives(run, n, figure):
+def test_random_programs_give_what_the_sequence_gives(run, n, figure, request):
     seeds = 36 if FULL else 12
     assert sum(run(random_programs, n, range(seeds), timeout=30)) == seeds * 40
-    figure(
-        f"{n} ranks: {seeds * 40:,} messages of {seeds} random programs hold what their senders had"
-    )
+    where = request.node.callspec.params["run"]
+    count = f"{seeds * 40:,} messages of {seeds} random programs"
+    figure(f"{where}, {n} ranks: {count} hold what their senders had")
 
 
 def test_random_programs_keep_to_their_rule():

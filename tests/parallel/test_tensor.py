@@ -395,7 +395,8 @@ def test_bytes(n, figure):
         for options in COST_SPLITS[: 1 if name == "row first" else 3]:
             said = formula(n, BATCH, TOKENS, COST_HIDDEN, dtype.itemsize, **options)
             assert sent(n, make, True, dtype, **options) == said.total, (name, options)
-            figure(f"n={n}, {name} {options or ''}: {said.total:,} bytes sent, as by formula")
+            how = ", ".join([name, *options])
+            figure(f"n={n}, {how}: {said.total:,} bytes sent, as by formula")
             assert n != 3 or sent(n, make, False, dtype, **options) == said.forward, (name, options)
 
 
