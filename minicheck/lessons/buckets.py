@@ -127,7 +127,6 @@ def seconds_of(exam, args: list[tuple], n: int, answer) -> float:
 # Buckets alone: which gradients share one, and a flat all-reduce of each.
 
 
-RETURN = "Is there a `return`?"
 MIXED = (
     "It is no mean of the ranks' gradients of this parameter. Is it p.grad that goes in, and do the pieces come "
     "out in the order in which they went in?"
