@@ -424,7 +424,7 @@ class NoiseScale(Exam):
 
 def both_close(got, want) -> bool:
     """Both equal but for rounding, which a difference of squares makes larger."""
-    return all(abs(x - y) <= 1e-8 * max(1.0, abs(y)) for x, y in zip(got, want, strict=True))
+    return all(abs(x - y) <= 1e-8 * (1 + abs(y)) for x, y in zip(got, want, strict=True))
 
 
 noise_scale = grader(NoiseScale())
