@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.trainer import by_torchrun, flags, killed, same, trained
-from minidist.checkpoint import manifest
+from minidist.checkpoint import files
 from minidist.comm import World, launch
 from tests.largest import largest
 from tests.size import FULL
@@ -108,7 +108,7 @@ def test_saved_on_a_cube_and_resumed_elsewhere(tmp_path, figure):
     first = tmp_path / "first"
     cube = ("--dp", 2, "--pp", 2, "--tp", 2, "--zero", 1)
     launch(trained, 8, flags(*want, "--folder", first, *cube), timeout=120)
-    shutil.rmtree(manifest.finished(first)[-1])  # that of step 20
+    shutil.rmtree(files.finished(first)[-1])  # that of step 20
     for dp, pp, tp in ((1, 1, 1), (4, 1, 2), (1, 4, 1)):
         here = shutil.copytree(first, tmp_path / f"{dp}{pp}{tp}")
         grid = ("--dp", dp, "--pp", pp, "--tp", tp, "--zero", dp // 2)

@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from minidist.checkpoint.checkpoints import Checkpoints
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from minidist.checkpoint import training
+from minidist import checkpoint as files
+from minidist.checkpoint import Checkpoints, load
 from minidist.collectives import barrier
 from minidist.comm import Mesh, World, launch
 from minidist.comm.base import Host
@@ -1650,16 +1650,14 @@ def saved(comm, folder, s, r, steps):
     checkpoints = Checkpoints(folder, comm)
     found = checkpoints.latest()
     if found is not None:
-        training.load(found, model, optimizer)
+        load(found, model, optimizer)
     x, y = data()
     each = 12 // comm.size
     for _ in range(steps):
         optimizer.zero_grad()
         mse(model(x[comm.rank * each :][:each]), y[comm.rank * each :][:each]).backward()
         optimizer.step()
-    checkpoints.save(
-        steps if found is None else found.step + steps, training.pieces(model, optimizer)
-    )
+    checkpoints.save(steps if found is None else found.step + steps, files.pieces(model, optimizer))
     return model.full_state_dict()
 
 
