@@ -25,6 +25,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -40,6 +41,7 @@ from torch.utils._pytree import (
     treespec_loads,
 )
 
+from ..arguments import whole
 from ..collectives import (
     all_gather,
     all_gather_,
@@ -170,28 +172,35 @@ def nowhere(part: Tensor) -> bool:
 # ------------------------------------------------------------
 # Stages 1 and 2. Parameters are views of flat buffers, ordered by owner, so that all of them are gathered where they lie.
 #
-#     backward     bucket by bucket: pack ─▶ reduce-scatter ─▶ p.grad of the owner, None elsewhere     (stage 1: in step)
+#     backward     bucket by bucket: pack ─▶ reduce-scatter ─▶ p.grad of the owner, None elsewhere
+#                  (stage 1: in step, a slice of what each owner gets after the other)
 #     step         the optimizer steps what this rank owns ─▶ all-gather of the flat buffers
 
 
 class OwnedBucket:
-    """The gradients of `params` (one dtype) on their way to their owners, in the hands of a `Reducer`."""
+    """The gradients of `params` (one dtype) on their way to their owners, in the hands of a `Reducer`.
+
+    They travel in rounds, in each a slice of what every owner gets, so that all wires are in use and n slices are in
+    memory; slice_bytes: of a slice.
+    """
 
     def __init__(
         self,
         params: Sequence[Tensor],
         owner: dict[Tensor, int],
-        names: dict[Tensor, str],
         comm: Comm,
         averages: Averages,
+        slice_bytes: int,
     ):
         self.params, self.layout = Layout.by_owner(params, owner, comm)
         self.missing: set[Tensor] = set()  # of this backward
-        self._names = [names[p] for p in self.params]
         self._own = {p for p in self.params if owner[p] == comm.rank}
         self._averages = averages
+        self._slice = max(1, slice_bytes // self.params[0].element_size())
         self._factor = 1.0
-        self._buffer: Tensor | None = None  # all gradients, from `seal` until they are reduced
+        self._flat: list[
+            Tensor | None
+        ] = []  # the gradients in the order of their memory, until they have left
         self._absent: set[Tensor] = set()  # those without a gradient on this rank
         self._grads: dict[Tensor, Tensor] = {}  # of what this rank owns, to become averages
 
@@ -201,31 +210,72 @@ class OwnedBucket:
         self._factor = factor
         self.missing.discard(p)
 
+    @torch.no_grad()
     def seal(self) -> None:
         """All gradients are there. What this rank owns stays in its place."""
+        self._absent = {p for p in self.params if p.grad is None}
         for p, strides in zip(self.params, self.layout.strides, strict=True):
+            grad, p.grad = p.grad, None
+            if grad is not None and grad.stride() != strides:  # flat, it would be in another order
+                grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(
+                    grad
+                )
+            self._flat.append(None if grad is None else flat_view(grad.detach()))
             if p in self._own:
-                alike = p.grad is not None and p.grad.stride() == strides
-                self._grads[p] = p.grad.detach() if alike else torch.empty_like(p)
-        self._buffer, missing = pack(self.layout, self.params, self._factor, self._names)
-        self._absent = {self.params[i] for i in missing}
+                self._grads[p] = torch.empty_like(p) if grad is None else grad.detach()
 
     @torch.no_grad()
     def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
         """Sum each gradient at its owner, times this rank's share where `put` did not know it; drop the others."""
-        if share is not None:
-            self._buffer.mul_(share.wait())
-        reduce_scatter_(comm, list(self._buffer.split(self.layout.sizes)), algorithm=algorithm)
-        for p, view in zip(self.params, self.layout.views(self._buffer), strict=True):
-            if p in self._grads:
-                self._grads[p].copy_(view)
-        self._buffer = None
+        owned = bounds(self.layout.sizes)
+        for at in range(0, max(self.layout.sizes), self._slice):
+            cuts = [(min(a + at, b), min(a + at + self._slice, b)) for a, b in owned]
+            chunks = [self._packed(first, end) for first, end in cuts]
+            if share is not None:
+                for chunk in chunks:
+                    chunk.mul_(share.wait())
+            reduce_scatter_(comm, chunks, algorithm=algorithm)
+            first, end = cuts[comm.rank]
+            for i, low, high in self._within(first, end):
+                start = self.layout.cuts[i][0]
+                average = flat_view(self._grads[self.params[i]])
+                average[low - start : high - start] = chunks[comm.rank][low - first : high - first]
+        self._flat = []
+
+    def _within(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """The parameters of which something lies between these places of the layout, and where it begins and ends."""
+        for i, (low, high) in enumerate(self.layout.cuts):
+            if max(low, first) < min(high, end):
+                yield i, max(low, first), min(high, end)
+
+    def _packed(self, first: int, end: int) -> Tensor:
+        """What lies between these places of the layout, times the factor. What has left as a whole is freed."""
+        chunk = self.params[0].new_empty(end - first)
+        zero = chunk.new_zeros(())
+        for i, low, high in self._within(first, end):
+            part = chunk[low - first : high - first]
+            start, stop = self.layout.cuts[i]
+            if self.params[i] in self._absent:
+                part.fill_(-0.0)
+            elif self._factor == 0:
+                part.zero_()
+            else:  # 0.0 + factor·(−0.0) is 0.0
+                grad = self._flat[i][low - start : high - start]
+                torch.add(zero, grad, alpha=self._factor, out=part)
+            if high == stop:
+                self._flat[i] = None
+        return chunk
 
     def hand_out(self) -> None:
         """Give this rank the averages of what it owns."""
         for p, grad in self._grads.items():
             self._averages.give(p, None if p in self._absent and nowhere(grad) else grad)
         self._grads = {}
+
+
+def flat_view(x: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of its memory."""
+    return x.as_strided((x.numel(),), (1,))
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -238,7 +288,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
     copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel.  overlap: of stage 2, as in `DataParallel`.  algorithm: of the reduce-scatters and all-gathers.
+    travel; at stage 1 bucket_bytes of all owners' slices.  overlap: of stage 2, as in `DataParallel`.  algorithm: of the reduce-scatters and all-gathers.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
     a pipeline hold, too. They are owned by the same rank of each stage's group, where these are given in the same order.
 
@@ -292,11 +342,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._loads = [0] * comm.size  # bytes owned by each rank
         self._places: dict[Tensor, Tensor] = {}  # where each parameter lies in its flat buffer
         self._chunks: list[list[Tensor]] = []  # of each flat buffer
+        self._bucket_bytes = whole(bucket_bytes, "a bucket has room for at least 1 byte", 1)
         self._reducer = Reducer(
             comm,
             self._named,
-            bucket_bytes=bucket_bytes,
-            first_bucket_bytes=first_bucket_bytes,
+            bucket_bytes=bucket_bytes if stage == 2 else sys.maxsize,
+            first_bucket_bytes=first_bucket_bytes if stage == 2 else sys.maxsize,
             overlap=overlap and stage == 2,
             algorithm=algorithm,
             bucket=self._bucket,
@@ -407,7 +458,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {p: names[p] for p in self._owner if p.requires_grad}
 
     def _bucket(self, params: list[Tensor]) -> OwnedBucket:
-        return OwnedBucket(params, self._owner, self.names(), self.comm, self._reducer.averages)
+        size = self._bucket_bytes
+        if self.stage == 1:  # all gradients in one bucket, whose slices go to all owners at once
+            size = max(size // self.comm.size, sum(p.nbytes for p in params) // 64)
+        return OwnedBucket(params, self._owner, self.comm, self._reducer.averages, size)
 
     @property
     def weight(self) -> float | None:
@@ -446,7 +500,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _stepped(self) -> list[Tensor]:
         """The parameters that the inner optimizer steps, those with a gradient."""
         groups = self._inner.param_groups
-        return [p for group in groups for p in group["params"] if p.grad is not None]
+        params = itertools.chain.from_iterable(group["params"] for group in groups)
+        return [p for p in params if p.grad is not None]
 
     def clip_grad_norm_(
         self,

@@ -98,8 +98,8 @@ FAULTS = {
         Fault(
             "recomputation counts running averages again",
             "parallel/pipeline.py",
-            "with surroundings.again(), restoring():",
-            "with surroundings.again():",
+            "            with surroundings.again(), restoring():\n                self._keep_ends",
+            "            with surroundings.again():\n                self._keep_ends",
             "parallel/test_pipeline.py::test_recomputation_repeats_the_forward[gpipe]",
         ),
         Fault(

@@ -150,7 +150,8 @@ def bars(trace, ranks=(0, 1)):
 def test_a_row_for_the_spans_and_the_wires_of_each_lane():
     places, tall = Chart([1], bars(step()), None).rows()
     assert list(places) == [(1, "main", "do"), (1, "0", "send"), (1, "0", "receive")]
-    assert list(places.values()) == sorted(places.values()) and max(places.values()) < tall
+    assert list(places.values()) == sorted(places.values())
+    assert all(place < tall for place in places.values())
 
 
 def test_the_receiving_wire_is_busy_until_arrival():
