@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
-from ..split import uneven
 from . import double_tree, halving_doubling, naive, pipelined, ring, tree
 from .buffers import adjacent_view, scratch
 from .links import Formulas, Net, slowest
@@ -224,7 +223,7 @@ class Hierarchical:
 
     def _shards(self, comm: Comm, flat: Tensor) -> tuple[_Groups, list[Tensor]]:
         group = self.groups(comm)
-        return group, group.padded(list(flat.split(uneven(flat.numel(), group.nodes.shards))))
+        return group, group.padded(list(flat.tensor_split(group.nodes.shards)))
 
     def broadcast(self, comm: Comm, flat: Tensor, root: int) -> None:
         """Scatter in the root's node, broadcasts of the shards, all-gather: all network cards work."""

@@ -16,7 +16,6 @@ from typing import Any
 from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
-from ..split import uneven
 
 
 class Net:
@@ -190,7 +189,7 @@ def pieces(hops: float, nbytes: int, link: Link) -> int:
 
 def cut(flat: Tensor, k: int) -> list[Tensor]:
     """`flat` in `k` pieces, as equal as can be."""
-    return list(flat.split(uneven(flat.numel(), k)))
+    return list(flat.tensor_split(k))
 
 
 @lru_cache(maxsize=1024)

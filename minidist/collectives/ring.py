@@ -17,14 +17,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..comm.base import Comm
-from ..split import uneven
 from . import naive
 from .buffers import scratch
 from .links import Formulas, slowest
 
 
 def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
-    return list(flat.split(uneven(flat.numel(), comm.size)))
+    return list(flat.tensor_split(comm.size))  # as `split.uneven` says
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:

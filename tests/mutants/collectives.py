@@ -37,8 +37,8 @@ FAULTS = {
         Fault(
             "numbers that n does not divide are left out",
             "collectives/ring.py",
-            "from ..split import uneven\nfrom . import naive\nfrom .buffers import scratch\nfrom .links import Formulas, slowest\n\n\ndef _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:\n    return list(flat.split(uneven(flat.numel(), comm.size)))",
-            "from . import naive\nfrom .buffers import scratch\nfrom .links import Formulas, slowest\n\n\ndef _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:\n    return list(\n        flat[: flat.numel() // comm.size * comm.size].view(comm.size, flat.numel() // comm.size)\n    )",
+            "list(flat.tensor_split(comm.size))",
+            "list(flat[: flat.numel() // comm.size * comm.size].tensor_split(comm.size))",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
         Fault(
