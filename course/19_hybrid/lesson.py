@@ -327,7 +327,7 @@ for place, order in PLACES.items():
         spans, sent = world.run(timed, order, b), Trace(8)
         for m in world.trace:
             # one step, without the bytes of barriers and of the loss
-            if m.start >= spans[0][0] and m.nbytes > 100:
+            if m.start >= spans[0][0] and m.nbytes > 1000:
                 sent.add(m.src, m.dst, m.nbytes, m.start, m.sent, m.arrived)
         ran[place, b] = max(end for _, end in spans) - spans[0][0], sent
 
