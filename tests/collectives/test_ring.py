@@ -149,8 +149,9 @@ def ring_on_meta(comm, nbytes):
 
 def in_a_large_world(_, n, nbytes, meter):
     """A ring of meta tensors among `n` simulated GPUs, in a process whose memory is its own."""
-    device, start = replace(H100, launch=0.0), time.monotonic()
-    world = World(n, cluster=Cluster.uniform(n, ALPHA, BETA, device), device="meta", meter=meter)
+    alpha, beta, device = 5e-6, 1 / 50e9, replace(H100, launch=0.0)
+    start = time.monotonic()
+    world = World(n, cluster=Cluster.uniform(n, alpha, beta, device), device="meta", meter=meter)
     world.run(ring_on_meta, nbytes)
     gamma = (
         3 / device.bandwidth if meter else 0.0
@@ -158,7 +159,7 @@ def in_a_large_world(_, n, nbytes, meter):
     return {
         "messages": len(world.trace),
         "time": world.time,
-        "formula": seconds("all_reduce", "ring", n, nbytes, ALPHA, BETA, gamma),
+        "formula": seconds("all_reduce", "ring", n, nbytes, alpha, beta, gamma),
         "seconds": time.monotonic() - start,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
