@@ -387,7 +387,7 @@ def test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts(flags, says
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--dp 3 --pp 2", "2 ranks are not 3×2×1"),
+        ("--dp 3 --pp 2", "2 ranks are not 2×3×1"),
         ("--heads 3", "3 heads do not split"),
         ("--vocab 10", "at least 257"),
         ("--text nowhere.txt", "nowhere.txt: No such file"),
