@@ -150,6 +150,7 @@ MEND = {
         "each hears it, and after how many seconds",
         "tests/comm/test_disagreement.py::test_what_callers_say_is_compared",
         "tests/comm/test_disagreement.py::test_over_gloo",
+        "tests/comm/test_disagreement.py::test_a_run_of_three_ranks_over_gloo_ends",
     ),
     "8 NaN": (
         "the lint of comparisons that NaN passes",
@@ -173,7 +174,9 @@ MEND = {
     ),
     "12b one sentence": (
         "wrong arguments end in one sentence, under torchrun too; so do wrong folders",
-        "tests/examples/test_train_gpt.py",
+        "tests/examples/test_train_gpt.py::test_under_torchrun_too",
+        "tests/examples/test_train_gpt.py::test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts",
+        "tests/examples/test_train_gpt.py::test_rank_0_alone_says_it",
         "tests/checkpoint/test_checkpoint.py",
     ),
     "13 nothing is left": (

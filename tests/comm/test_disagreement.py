@@ -115,7 +115,7 @@ def all_cases_over(comm):
     return told
 
 
-@pytest.mark.parametrize("n", [2, 3] if FULL else [2])
+@pytest.mark.parametrize("n", [2])
 def test_over_gloo(n, figure):
     told = launch(all_cases_over, n, transport="gloo", timeout=20)
     for case in ODD:
@@ -123,6 +123,23 @@ def test_over_gloo(n, figure):
         seconds = max(of_rank.get(case, 0) for of_rank in told)
         figure(f"{n} ranks over gloo, {case}: an error after {seconds:.1f} s")
         assert seconds < 15, case
+
+
+FEW = (
+    "all-gather, as many numbers",
+    "broadcast, other roots",
+    "all-reduce, other operations",
+    "a barrier and an all-reduce",
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", FEW)
+def test_a_run_of_three_ranks_over_gloo_ends(case, figure):
+    start = time.monotonic()
+    with pytest.raises(Mismatch):
+        launch(odd, 3, case, 2, transport="gloo")
+    figure(f"3 ranks over gloo, {case}: the run ends after {time.monotonic() - start:.1f} s")
 
 
 # After a mismatch
