@@ -214,7 +214,7 @@ def _read(file: BinaryIO, first: int, into: bytearray | memoryview) -> bytearray
 # The manifest, and the folders of a run.
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "minidist checkpoint", 1
+FORMAT, VERSION = "minidist checkpoint", 2
 FOLDER = re.compile(r"(\d{6,})-step-(\d+)")
 
 

@@ -9,7 +9,7 @@ all before it are complete. What no backward reached is completed at the end. Af
 buckets are laid out anew, in the order in which rank 0's gradients became ready.
 
 Time with compute T and one all-reduce of c seconds a bucket, b of them: T + c at best, T/b + bc where the
-wire is slower (see overlap.py). Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
+wire is slower (see `overlap`). Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
 """
 
 from __future__ import annotations
@@ -424,8 +424,10 @@ class Reducer:
     def finish(self) -> None:
         """The backward has ended: complete the buckets, wait for all of them, hand out the averages."""
         late = self.buckets[self._started :]
-        for p in [p for bucket in late for p in bucket.params if p in bucket.missing]:
-            self._put(p)
+        for bucket in late:
+            for p in bucket.params:
+                if p in bucket.missing:
+                    self._put(p)
         if self.first is not None:
             self._run(self.first, self.buckets, self._share)
         for _ in late:

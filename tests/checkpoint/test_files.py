@@ -292,8 +292,8 @@ def test_a_truncation_is_refused(tmp_path):
         (b'{"weight_map": {}}', "is not a minidist checkpoint's"),
         (b"\x80\x04\x95pickle", "cannot be read"),
         (b"[" * 9000, "cannot be read"),
-        (b'{"format": "minidist checkpoint", "version": 2}', "has version 2, this is version 1"),
-        (b'{"format": "minidist checkpoint", "version": 1}', "is damaged: its checksum does not"),
+        (b'{"format": "minidist checkpoint", "version": 1}', "has version 1, this is version 2"),
+        (b'{"format": "minidist checkpoint", "version": 2}', "is damaged: its checksum does not"),
     ],
 )
 def test_others_are_refused(tmp_path, content, words):

@@ -149,7 +149,9 @@ def ring_on_meta(comm, nbytes):
 
 def in_a_large_world(_, n, nbytes, meter):
     """A ring of meta tensors among `n` simulated GPUs, in a process whose memory is its own."""
-    alpha, beta, device = 5e-6, 1 / 50e9, replace(H100, launch=0.0)
+    alpha = 5e-6
+    beta = 1 / 50e9
+    device = replace(H100, launch=0.0)
     start = time.monotonic()
     world = World(n, cluster=Cluster.uniform(n, alpha, beta, device), device="meta", meter=meter)
     world.run(ring_on_meta, nbytes)
