@@ -36,8 +36,8 @@ def options(
     return args
 
 
-def report(ratios: dict[str, float]) -> dict[str, float]:
-    """Print each as a line, `ratio NAME VALUE`; returns them."""
+def report(ratios: dict[str, float], word: str = "ratio") -> dict[str, float]:
+    """Print each as a line, `ratio NAME VALUE`, or with another `word`; returns them."""
     for name, value in ratios.items():
-        print(f"ratio {name.replace(' ', '_')} {value:.3f}")
+        print(f"{word} {name.replace(' ', '_')} {value:.3f}")
     return ratios

@@ -28,13 +28,8 @@ from benchmarks.data_parallel import spread
 from benchmarks.options import options, report
 from minidist.models import gpt, next_token_loss
 from minidist.study import measure as metered
-from minidist.train.remat import (
-    ATTENTION,
-    checkpoint,
-    checkpoint_reentrant,
-    checkpoint_sequential,
-    selective,
-)
+from minidist.train.remat import checkpoint, checkpoint_reentrant, checkpoint_sequential
+from minidist.train.selective import ATTENTION, selective
 
 aten = torch.ops.aten
 PRODUCTS = [aten.addmm.default, aten.mm.default, aten.bmm.default]
@@ -73,7 +68,7 @@ WAYS = {
     "torch, products saved": layer_by_layer(
         functools.partial(torchs, use_reentrant=False, context_fn=CONTEXT)
     ),
-    "ours, products saved": layer_by_layer(selective(save=PRODUCTS)),
+    "ours, products saved": layer_by_layer(selective(PRODUCTS, save=True)),
     "ours, attention repeated": layer_by_layer(selective(ATTENTION)),
     "ours, √L segments": lambda layers, x: checkpoint_sequential(layers, None, x),
 }

@@ -24,8 +24,7 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
-from minidist.checkpoint import manifest
-from minidist.checkpoint.saved import Saved
+from minidist.checkpoint import Saved, files
 from minidist.comm import launch
 from minidist.comm.base import PeerLost
 
@@ -129,8 +128,8 @@ def with_kills(
             return Killed(kills, saving, lost, same(tensors(folder), whole))
         except PeerLost:
             kills += 1
-        good = manifest.finished(folder)
-        saving += len(manifest.every(folder)) > len(good)
+        good = files.finished(folder)
+        saving += len(files.begun(folder)) > len(good)
         lost = max(lost, said(folder) - (Saved(good[-1]).step if good else 0))
 
 
@@ -147,7 +146,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     found = {}
     for prefix in ("model/", "optimizer/"):
         file = folder / "whole.safetensors"
-        Saved(manifest.finished(folder)[-1]).export(file, prefix)
+        Saved(files.finished(folder)[-1]).export(file, prefix)
         found |= {prefix + name: x for name, x in load_file(file).items()}
         file.unlink()
     return found

@@ -34,8 +34,7 @@ from benchmarks.options import options
 from minidist.collectives import all_reduce_, barrier
 from minidist.comm import Comm, TorchComm, launch
 from minidist.models import mlp
-from minidist.parallel.zero import ShardedOptimizer
-from minidist.parallel.zero.fully import FullySharded
+from minidist.parallel.zero import FullySharded, ShardedOptimizer
 
 OURS = "ours, shared memory"
 Step = Callable[[], None]

@@ -21,17 +21,15 @@ from logs import Log, lines
 from started import INTERRUPTED, Refused, ended, parsed, parser, run, same_losses, say
 from stop import Stop, asked
 
-from minidist.checkpoint import manifest
-from minidist.checkpoint.checkpoints import Checkpoints
-from minidist.checkpoint.random import random_state, set_random_state
+from minidist.checkpoint import Checkpoints, files, random_state, set_random_state
 from minidist.collectives import broadcast_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.models import gpt, sequence
 from minidist.parallel.pipeline import by_parameters, partition
-from minidist.parallel.schedules.flow import Shape
+from minidist.parallel.schedules import Shape
 from minidist.parallelize import parallelize, refuse, schedule_of
 from minidist.split import bounds, uneven
-from minidist.study.memory import flops_per_token, utilization
+from minidist.study.predict import flops_per_token, utilization
 from minidist.study.speed import peak, peak_memory
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
 from minidist.train.optim import AdamW
@@ -306,12 +304,12 @@ def check(args) -> None:
 
 def interrupted(folder) -> str:
     """What a run leaves that was ended at once."""
-    finished = manifest.finished(folder) if folder else []
+    finished = files.finished(folder) if folder else []
     if not finished:
         return "interrupted: nothing was saved" + (
             f" in {folder} yet" if folder else ", for want of a --folder"
         )
-    step = int(manifest.FOLDER.fullmatch(finished[-1].name)[2])
+    _, step = files.serial_and_step(finished[-1])
     return f"interrupted: step {step} is saved in {folder}, the same command goes on from there"
 
 

@@ -4,9 +4,9 @@
 In a notebook, importing this package starts the server of `launch` in the background, so that the first answer is not
 waited for either.
 
-    exam              how to write an examination, and how a wrong answer is described
+    exam              how to write an examination, how a wrong answer is described, numbers that a learner predicts
     guard, examinee, refuse   an answer runs in fresh processes, where it can do no harm, and is judged outside of them
-    lessons           the exercises, one file a lesson; numbers that a learner predicts
+    lessons           the exercises, one file a lesson
     oracles           right answers that the answers must not reach, by lesson
     notebook, regrade a whole notebook, without nbgrader (`python -m minicheck NOTEBOOK`) and with it
 """
@@ -59,7 +59,15 @@ from .lessons.large_batches import (
     noise_scale,
     predict_large_batches,
 )
-from .lessons.messages import all_gather, all_reduce, broadcast, reduce_scatter, ring_sum, shift
+from .lessons.messages import (
+    all_gather,
+    all_reduce,
+    broadcast,
+    predict,
+    reduce_scatter,
+    ring_sum,
+    shift,
+)
 from .lessons.operators import (
     attention,
     bias_gelu,
@@ -95,7 +103,6 @@ from .lessons.precision import (
     scaler,
     sharded_step,
 )
-from .lessons.predictions import predict
 from .lessons.remat import (
     accumulate_tokens,
     best_plan,

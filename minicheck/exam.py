@@ -1,22 +1,27 @@
-"""An examination: what is asked, of which ranks, and what makes an answer right. Subclass `Exam`, then `ask`.
+"""An examination: what is asked, of which ranks, and what makes an answer right. Subclass `Exam`, then `grader`.
 
     class Double(Exam):
         name, right = "double", "n = 1…3"
         cases = tuple(Case(n, f"n = {n}") for n in (2, 1, 3))   # each in a World of n ranks
         processes = (Case(2, "2 real processes"),)              # each in n processes of its own
+        given = ("x",)                                          # what must not change
 
         def draw(self, case, rng):                              # in the guard: each rank's arguments
-            return [(torch.randint(9, (4,), generator=rng),) for _ in range(case.n)]
+            return [(normal(rng, 4),) for _ in range(case.n)]
 
-        def run(self, comm, yours, x):                          # on each rank, beside the answer
-            return yours(comm, x)
+        def wants(self, case, args):                            # the oracle: what each rank should find
+            return [{"the result": 2 * x} for (x,) in args]
 
-        def judge(self, case, args, outcome):                   # in the guard, which the answer never enters
-            for r in range(case.n):
-                same(self, case, r, outcome.results[r], 2 * args[r][0])
+        def mistakes(self, case, args, rank, name, got):        # what the usual ones would give
+            return {"It is 3x.": 3 * args[rank][0]}
 
-    def double(yours):
-        ask(Double(), yours)
+        def cost(self, case, args, outcome):                    # messages and bytes
+            few(outcome, 0, "Nothing need be sent.")
+
+    double = grader(Double())                                   # what `minicheck` shows of it
+
+An exercise of another kind writes `run` and `judge` itself: `run` is called on each rank, beside the answer, and
+`judge` in the guard, which the answer never enters.
 
 `draw` draws from a secret seed, after the processes were forked: no rank has another's numbers. `run` gets
 what was drawn and returns plain values (`encode`): also the arguments as they are afterwards, where they
@@ -33,7 +38,9 @@ from __future__ import annotations
 import json
 import linecache
 import math
+import re
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -71,6 +78,12 @@ class Case(NamedTuple):
     given: Any = None
 
 
+def alone(rows) -> tuple[Case, ...]:
+    """Cases on one rank each, from {what: given}, or from pairs (what, given)."""
+    pairs = rows.items() if isinstance(rows, dict) else rows
+    return tuple(Case(1, what, given) for what, given in pairs)
+
+
 class Outcome:
     """What a case gave: `results[r]` of each rank, and each message that was sent, as (src, dst, bytes).
 
@@ -99,6 +112,9 @@ class Exam:
     """How one exercise is examined; see the module's text. Instances travel to the guard, so keep them small.
 
     name: of the exercise.  right: what has been tried, for the line that says so.
+    returns: names of what an answer returns.  given: of its arguments that must not change, in order ("": this one may).
+    replicated: names of results that must be the same on all ranks, bit for bit.
+    exact: whether every number must be equal, not only but for rounding.
     functions: whether the answers are functions.  forbidden: modules whose functions are refused,
         beside torch's collectives.
     step: seconds that one case may take.  load: seconds that the answer may take to be loaded.
@@ -108,6 +124,10 @@ class Exam:
     right: str
     cases: tuple[Case, ...] = ()
     processes: tuple[Case, ...] = ()
+    returns: tuple[str, ...] = ("the result",)
+    given: tuple[str, ...] = ()
+    replicated: tuple[str, ...] = ()
+    exact = False
     functions = True
     forbidden: tuple[str, ...] = ("minidist.collectives", "minidist.parallel")
     step, load = 3.0, 10.0
@@ -123,13 +143,47 @@ class Exam:
         """The World of a case, in the answer's process; `args` are what `draw` drew."""
         return World(n)
 
-    def run(self, comm: Comm, *answers_and_arguments):
-        """Call the answer on one rank; returns a plain value."""
-        raise NotImplementedError
+    def run(self, comm: Comm, yours, *given):
+        """Call the answer on one rank; returns a plain value: what was found, and the arguments as they are now."""
+        return {"found": self.call(comm, yours, *given), "given": given}
+
+    def call(self, comm: Comm, yours, *given):
+        """What the answer finds."""
+        return yours(comm, *given)
 
     def judge(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         """Raise Wrong unless the outcome is right. `args` are as they were drawn."""
+        wants = self.wants(case, args)
+        for r, got in enumerate(outcome.results):
+            for name, after, before in zip(self.given, got["given"], args[r]):
+                if name:
+                    unchanged(after, before, f"{self.where(r)}{name}")
+            found = unpacked(got["found"], self.returns, self.where(r))
+            for name, value in found.items():
+                self.value(case, args, r, name, value, wants[r][name])
+        for name in self.replicated:
+            identical([unpacked(got["found"], self.returns)[name] for got in outcome.results], name)
+        self.cost(case, args, outcome)
+
+    def where(self, rank: int) -> str:
+        """How a message about one rank begins."""
+        return f"rank {rank}: " if any(case.n > 1 for case in self.cases) else ""
+
+    def value(self, case, args, rank: int, name: str, got, want) -> None:
+        """Raise Wrong unless `got` is `want`."""
+        mistakes = partial(self.mistakes, case, args, rank, name)
+        (same if self.exact else close)(got, want, self.where(rank) + name, mistakes)
+
+    def wants(self, case: Case, args: list[tuple]) -> list[dict[str, Any]]:
+        """What each rank should find, by name: the oracle."""
         raise NotImplementedError
+
+    def mistakes(self, case: Case, args: list[tuple], rank: int, name: str, got):
+        """The usual mistakes, {words: what they give}, or what to say of `got`."""
+        return None
+
+    def cost(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+        """Raise Wrong if the right numbers came with too many messages or bytes."""
 
 
 class Packed(NamedTuple):
@@ -213,6 +267,11 @@ def shown(value) -> str:
     """What came instead of what was asked for, in short."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def bare(x):
+    """A number that came as a tensor of one element, as Python has it; anything else as it is."""
+    return x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
 
 
 def real(x: float) -> float:
@@ -303,13 +362,10 @@ def _tensor(name: str, shape: list[int], rest: memoryview) -> tuple[Tensor, memo
 
 
 # ------------------------------------------------------------
-# Is a tensor what it should be? If not: where, and what does the mistake look like?
-#
-# Numbers are drawn as large whole numbers, so that sums are exact in any order, and a wrong sum betrays
-# which ranks went into it: with n ranks there are few combinations, and one of them fits.
+# What an exam draws. Whole numbers are large, so that sums are exact in any order, and a wrong sum betrays which ranks
+# went into it: with n ranks there are few combinations, and one of them fits.
 
 
-UNKNOWN = "It looks like no usual mistake."
 LARGEST = 10**6  # sums of 16 of them are exact in float32
 
 
@@ -318,50 +374,188 @@ def whole(shape, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
     return torch.randint(1, LARGEST, tuple(shape), generator=rng).to(dtype)
 
 
-def same(rank: int, got, want: Tensor, name: str, guess=None) -> None:
-    """Raise Wrong unless `got` equals `want` in type, shape, dtype and every number.
+def integer(rng: torch.Generator, low: int, high: int) -> int:
+    """A random integer, low ≤ x < high."""
+    return int(torch.randint(low, high, (), generator=rng))
 
-    name: what it is, in the message ("chunk 1").  guess: got → a sentence on what it looks like, or None.
+
+def uniform(rng: torch.Generator) -> float:
+    """A random number between 0 and 1."""
+    return float(torch.rand((), generator=rng))
+
+
+def normal(rng: torch.Generator, *shape, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Normally distributed numbers; `shape` as torch.randn takes it."""
+    return torch.randn(*shape, generator=rng, dtype=dtype)
+
+
+# ------------------------------------------------------------
+# Is a value what it should be? If not: where, and which usual mistake gives exactly this?
+#
+# Usual mistakes are a table, {words: what the mistake would give}: the first that fits is what the learner reads. It may
+# be a function of `got`, asked only for a wrong answer, that returns such a table, or the words, or None.
+
+
+UNKNOWN = "It looks like no usual mistake."
+ROUNDED = "Its first digits are right: is something computed in float32, or rounded, on the way?"
+SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}
+
+
+def near(got, want, slack: float | None = None) -> bool:
+    """Equal but for rounding, which is relative to the largest number; inf and nan stand where they stand in `want`."""
+    if not isinstance(want, Tensor):
+        slack = 1e-9 if slack is None else slack
+        return got == want or (slack > 0 and abs(real(got) - want) <= slack * abs(want))
+    if not isinstance(got, Tensor) or got.shape != want.shape:
+        return False
+    finite = want.isfinite()
+    if not finite.all():
+        strange = torch.allclose(got[~finite].double(), want[~finite].double(), equal_nan=True)
+        return strange and near(got[finite], want[finite], slack)
+    slack = SLACK.get(want.dtype, 0.0) if slack is None else slack
+    got, want = got.double(), want.double()
+    return not want.numel() or bool((got - want).abs().max() <= slack * want.abs().max())
+
+
+def recognized(got, mistakes, otherwise: str = UNKNOWN, fits=near) -> str:
+    """The words of the first of the usual mistakes that gives `got`."""
+    found = mistakes(got) if callable(mistakes) else mistakes
+    if isinstance(found, dict):
+        found = next((words for words, value in found.items() if fits(got, value)), None)
+    return found or otherwise
+
+
+def close(got, want, what: str, mistakes=None, otherwise: str = UNKNOWN, slack=None) -> None:
+    """Raise Wrong unless `got` is `want` but for rounding: a tensor of its shape and dtype, or a number.
+
+    what: its name in the message ("rank 1: dx").  mistakes: the usual ones.  slack: how far it may be off, relative to the
+    largest number; None: as its dtype rounds.  otherwise: said where no mistake fits.
     """
-    alike(rank, got, want, name)
+    if not isinstance(want, Tensor):
+        number(got, what)
+        if not near(got, want, slack):
+            said = recognized(got, mistakes, otherwise, lambda a, b: near(a, b, slack))
+            raise Wrong(f"{what} is {written(got)}, and should be {written(want)}. {said}")
+        return
+    alike(got, want, what)
+    if near(got, want, slack):
+        return
+    said = _rounded(got, want) or recognized(got, mistakes, "") or _in_general(got, want, otherwise)
+    off = (got.double() - want.double()).abs().nan_to_num(torch.inf).reshape(-1)
+    raise Wrong(f"{_differs(got, want, what, int(off.argmax()), off > 0)} {said}")
+
+
+def same(got, want: Tensor, what: str, mistakes=None, otherwise: str = UNKNOWN) -> None:
+    """Raise Wrong unless `got` equals `want` in type, shape, dtype and every number."""
+    alike(got, want, what)
     if got.equal(want):
         return
-    where = (got != want).reshape(-1).nonzero()[:, 0].tolist()
-    flat, right = got.reshape(-1), want.reshape(-1)
+    wrong = (got != want).reshape(-1)
+    said = _rounded(got, want) or recognized(got, mistakes, "", equal)
+    said = said or _in_general(got, want, otherwise)
+    raise Wrong(f"{_differs(got, want, what, int(wrong.double().argmax()), wrong)} {said}")
+
+
+def _rounded(got: Tensor, want: Tensor) -> str:
+    return ROUNDED if want.element_size() > 4 and near(got, want, 1e-5) else ""
+
+
+def _in_general(got: Tensor, want: Tensor, otherwise: str) -> str:
+    """What can be said of any wrong tensor: it is not finite, or a multiple of the right one."""
+    got, want = got.double(), want.double()
+    times = float((got * want).sum() / (want * want).sum())
+    if not math.isfinite(times):
+        general = "There is inf or nan in it."
+    elif near(got, times * want):
+        general = f"It is {times:.4g} times what it should be." if got.any() else "It is zero."
+    else:
+        return otherwise
+    return general if otherwise == UNKNOWN else f"{general} {otherwise}"
+
+
+def equal(got: Tensor, value: Tensor) -> bool:
+    """As `Tensor.equal`, but nothing equals what has no numbers."""
+    return got.shape == value.shape and got.numel() > 0 and got.equal(value)
+
+
+def _differs(got: Tensor, want: Tensor, what: str, at: int, wrong: Tensor) -> str:
+    """Where `got` differs from `want`, and by what."""
+    where, colon, name = what.rpartition(": ")
     indexed = got.dim() == 1 and " " not in name
-    first = (
-        f"{name}[{where[0]}]" if indexed else f"number {where[0]} of {name}" if got.dim() else name
-    )
-    count = "" if got.numel() == 1 else f" ({len(where)} of {got.numel()} numbers are wrong)"
-    text = f"rank {rank}: {first} is {_number(flat[where[0]])}, and should be {_number(right[where[0]])}{count}."
-    raise Wrong(f"{text} {(guess(got) if guess else None) or UNKNOWN}")
+    place = f"{name}[{at}]" if indexed else f"number {at} of {name}" if got.dim() else name
+    found, right = (written(x.reshape(-1)[at].item()) for x in (got, want))
+    count = "" if got.numel() == 1 else f" ({int(wrong.sum())} of {got.numel()} numbers are wrong)"
+    return f"{where}{colon}{place} is {found}, and should be {right}{count}."
 
 
-def _number(x: Tensor) -> str:
-    value = x.item()
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return str(int(value)) if whole else f"{value:.8g}"
+def first_near(got, slips: dict[float, str], slack: float, otherwise: str = "") -> str:
+    """The words of the first of some wrong numbers, {number: words}, that is near."""
+    return next((words for value, words in slips.items() if near(got, value, slack)), otherwise)
 
 
-def alike(rank: int, got, want: Tensor, name: str) -> None:
-    """Raise Wrong unless `got` is a tensor of `want`'s shape and dtype."""
+def written(x: float) -> str:
+    """A number as one reads it: 16000000 or 0.4125."""
+    return str(int(x)) if x == x and abs(x) < 1e16 and int(x) == x else f"{real(x):.8g}"
+
+
+def number(got, what: str) -> None:
+    """Raise Wrong unless `got` is a number."""
+    typed(got, int | float, what, "a number")
+
+
+def typed(got, kinds, what: str, should: str) -> None:
+    """Raise Wrong unless `got` is of one of the `kinds`, which a learner calls `should`; True is no number."""
     if got is None:
-        raise Wrong(f"rank {rank}: {name} is None. Is there a `return`?")
-    if not isinstance(got, Tensor):
-        kind = kind_of(got)
-        raise Wrong(f"rank {rank}: {name} is of type {kind}, and should be a tensor.")
-    for what, is_, should in (
+        raise Wrong(f"{what} is None. Is there a `return`?")
+    if not isinstance(got, kinds) or (isinstance(got, bool) and kinds is not bool):
+        raise Wrong(f"{what} is of type {kind_of(got)}, and should be {should}.")
+
+
+def unpacked(found, names: tuple[str, ...], where: str = "") -> dict[str, Any]:
+    """What was returned, by name. Wrong unless there is a value for each."""
+    if len(names) == 1:
+        return {names[0]: found}
+    should = f"a tuple of {len(names)}: {', '.join(names)}"
+    typed(found, tuple | list, f"{where}the result", should)
+    if len(found) != len(names):
+        raise Wrong(f"{where}the result has {len(found)} values, and should be {should}.")
+    return dict(zip(names, found, strict=True))
+
+
+def entries(found, names: tuple[str, ...], what: str) -> None:
+    """Raise Wrong unless `found` is a dict with exactly the keys `names`."""
+    listed = ", ".join(map(repr, names))
+    typed(found, dict, what, f"a dict with {listed}")
+    if set(found) != set(names):
+        keys = ", ".join(sorted(map(repr, found))) or "none"
+        raise Wrong(f"{what} has the keys {keys}, and should have {listed}.")
+
+
+def identical(values: list[Tensor], what: str) -> None:
+    """Raise Wrong unless all ranks have the same numbers, bit for bit; that they are right but for rounding is known."""
+    for r, value in enumerate(values):
+        if not value.equal(values[0]):
+            raise Wrong(
+                f"{what} is right but for rounding, which differs on rank 0 and rank {r}: it should be the same on "
+                "every rank, so add up in the same order."
+            )
+
+
+def alike(got, want: Tensor, what: str) -> None:
+    """Raise Wrong unless `got` is a tensor of `want`'s shape and dtype."""
+    typed(got, Tensor, what, "a tensor")
+    for name, is_, should in (
         ("shape", tuple(got.shape), tuple(want.shape)),
         ("dtype", got.dtype, want.dtype),
     ):
         if is_ != should:
-            raise Wrong(f"rank {rank}: {name} has {what} {is_}, and should have {should}.")
+            raise Wrong(f"{what} has {name} {is_}, and should have {should}.")
 
 
-def unchanged(rank: int, after, before: Tensor, name: str) -> None:
-    """Raise Wrong if an argument was written to."""
-    if not isinstance(after, Tensor) or after.shape != before.shape or not after.equal(before):
-        raise Wrong(f"rank {rank}: {name} was changed, and belongs to the caller: work on a copy.")
+def unchanged(after, before, what: str) -> None:
+    """Raise Wrong if an argument was written to: a tensor, or any plain value."""
+    if encode(after) != encode(before):
+        raise Wrong(f"{what} was changed, and belongs to the caller: work on a copy.")
 
 
 def who(got: Tensor, parts: list[Tensor], rank: int) -> str | None:
@@ -415,30 +609,151 @@ def ranks(some: list[int]) -> str:
     return f"ranks {', '.join(map(str, some[:-1]))} and {some[-1]}"
 
 
-def equal_to(got: Tensor, candidates: dict[str, Tensor]) -> str | None:
-    """The first sentence whose tensor `got` equals."""
-    return next(
-        (
-            text
-            for text, x in candidates.items()
-            if got.shape == x.shape and got.numel() and got.equal(x)
-        ),
-        None,
-    )
-
-
-def near(got: Tensor, want: Tensor) -> bool:
-    """Equal but for rounding, which is relative to the largest number."""
-    if got.shape != want.shape:
-        return False
-    slack = 1e-9 if want.dtype == torch.float64 else 1e-4
-    return (
-        bool((got.double() - want.double()).abs().max() <= slack * want.abs().max())
-        if want.numel()
-        else True
-    )
+def wrong_means(rank: int, own: list[Tensor], hint: str = "") -> dict[str, Tensor]:
+    """What a mean over all ranks may be instead, where rank r's own tensor is `own[r]`."""
+    n, total = len(own), sum(own)
+    hint = hint or "nothing was averaged, or not in place, or nobody waited for it."
+    there = [r for r in range(n) if own[r].any()]
+    found = {
+        f"It is the mean over the {len(there)} of {n} ranks that have one: a missing one counts as zeros, and {n} is "
+        "what to divide by.": total / max(1, len(there) % n or n),
+        f"It is rank {rank}'s own, as before: {hint}": own[rank],
+        f"It is {n} times too large: summed, not averaged?": total,
+        f"It is {n} times too small: divided by n twice?": total / n**2,
+        f"It is rank {rank}'s own, divided by {n}: the other ranks' are not in it.": own[rank] / n,
+        "It is zero: was it cleared before the exchange?": torch.zeros_like(total),
+    }
+    for r in range(n):
+        found[f"It is rank {r}'s own: all ranks' are to be averaged."] = own[r]
+        found[f"It is rank {r}'s own, divided by {n}."] = own[r] / n
+    for counts in list(product((0, 1), repeat=n))[1:-1]:
+        some, lacks = ([r for r in range(n) if counts[r] == c] for c in (1, 0))
+        part, words = (
+            sum(own[r] for r in some),
+            f"{ranks(some)} only: {ranks(lacks)} did not get in.",
+        )
+        found |= {
+            f"It is the mean of {words}": part / len(some),
+            f"It is the sum of {words}": part,
+            f"It is 1/{n} of the sum of {words}": part / n,
+        }
+    return found
 
 
 def ring_bytes(tensors: list[Tensor], n: int) -> int:
     """Bytes of one rank in a ring all-reduce of each tensor: 2(n−1)/n·N, chunks rounded up."""
     return sum(2 * (n - 1) * -(-x.numel() // n) * x.element_size() for x in tensors)
+
+
+def refusal(got: dict, words: list, where: str, why: str) -> None:
+    """Raise Wrong unless a ValueError was raised, with all these words or numbers in it: {"refused": its text}."""
+    if "refused" not in got:
+        raise Wrong(f"{where}{why}: raise a ValueError.")
+    said = re.findall(r"\w+", got["refused"])
+    missing = [word for word in words if str(word) not in said]
+    if missing:
+        needed = " and ".join(map(str, words))
+        raise Wrong(
+            f"{where}the ValueError says {got['refused']!r}. Whoever reads it looks for {needed}, and {missing[0]} is "
+            "not in it."
+        )
+
+
+def norm_is(got, want: float, where: str, mistakes, otherwise: str) -> None:
+    """Raise Wrong unless `got`, which was returned, is the norm of all gradients. Norms of float64 are exact to 1e-9."""
+    number(got, f"{where}the norm")
+    got = real(got)
+    if near(got, want):
+        return
+    rounded = near(got, want, 1e-5)
+    said = (
+        ROUNDED if rounded else recognized(got, mistakes, otherwise, lambda a, b: near(a, b, 1e-5))
+    )
+    digits = 12 if rounded else 6
+    raise Wrong(f"{where}the norm is {got:.{digits}g}, and should be {want:.{digits}g}. {said}")
+
+
+def scaled(got, g: Tensor, factor: float, what: str, slips: dict[float, str]) -> None:
+    """Raise Wrong unless a gradient was scaled in place, as clipping its norm does. slips: wrong factors, in words."""
+    alike(got, g, what)
+    if near(got, factor * g):
+        return
+    if not g.any():
+        raise Wrong(
+            f"{what} was zero, and is {got.flatten()[0]:g} …. Is a norm of 0 divided by, or inf multiplied with 0?"
+        )
+    scale = float((got * g).sum() / (g * g).sum())
+    if not near(got, scale * g):
+        raise Wrong(f"{what} is no multiple of what it was: clip the norm, not the numbers.")
+    nearly = "Nearly: is it min(1, limit / (norm + 1e-6)), and nothing rounded?"
+    hint = first_near(scale, slips | {factor**2: "It was scaled twice.", factor: nearly}, 1e-5)
+    if scale > 1 + 1e-6:
+        hint = "Gradients below the limit stay as they are: the factor is at most 1."
+    digits = 12 if near(scale, factor, 1e-6) else 6
+    raise Wrong(
+        f"{what} was scaled by {scale:.{digits}g}, and should be by {factor:.{digits}g}. {hint}".rstrip()
+    )
+
+
+def few_in_all(outcome: Outcome, nbytes: int, hint: str) -> None:
+    """Raise Wrong if all ranks together send more than so many bytes."""
+    sent = outcome.nbytes()
+    if sent > nbytes:
+        raise Wrong(
+            f"the numbers are right, but all ranks together send {sent:,} bytes, and {nbytes:,} are enough: {hint}"
+        )
+
+
+def few(outcome: Outcome, nbytes: float, hint: str, messages: float = math.inf) -> None:
+    """Raise Wrong if a rank sends more than so many bytes, or messages."""
+    for r in range(len(outcome.results)):
+        for sent, most, units in (
+            (outcome.nbytes(r), nbytes, "bytes"),
+            (outcome.messages(r), messages, "messages"),
+        ):
+            if sent > most:
+                raise Wrong(
+                    f"the numbers are right, but rank {r} sends {sent} {units}, and {most} are enough. {hint}"
+                )
+
+
+# ------------------------------------------------------------
+# Numbers predicted before a run: what is asked in words, what the usual slips give.
+
+
+HALF = "That is one half of the ring: there are two."
+ALL = "That is what all ranks send together: one rank is asked for."
+NUMBERS = "Those are numbers: how many bytes has one?"
+ROUGHLY = 0.01  # a prediction is rounded
+
+
+class Prediction(Exam):
+    """Numbers by name. text: what they are.  values: the right ones.  slips: of each, {wrong value: what it means}."""
+
+    functions = False
+    cases = (Case(1, "your numbers"),)
+
+    def __init__(self, name: str, text: str, right: str, values: dict, slips: dict):
+        self.name = name
+        self.__doc__ = text
+        self.right = right
+        self.values = values
+        self.slips = slips
+
+    def run(self, comm, *numbers):
+        return dict(zip(self.values, map(bare, numbers), strict=True))
+
+    def draw(self, case, rng):
+        return [()]
+
+    def judge(self, case, args, outcome):
+        for name, found in outcome.results[0].items():
+            if found is None:
+                raise Wrong(f"{name} is not set yet.")
+            typed(found, int | float, name, "a number, such as 3 or 2.5e-6")
+            got, want = real(found), self.values[name]
+            if near(got, want, ROUGHLY):
+                continue
+            slip = first_near(got, self.slips.get(name, {}), ROUGHLY)
+            off = "not above zero" if not got > 0 else "too large" if got > want else "too small"
+            raise Wrong(f"{name} = {got:g} is {off}. {slip}".rstrip())

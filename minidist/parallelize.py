@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .arguments import choice, flags, whole
-from .checkpoint.piece import Piece
-from .checkpoint.saved import Saved
-from .checkpoint.training import load, pieces
+from .checkpoint.checkpoint import load, pieces
+from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
 from .comm.base import Comm
 from .comm.mesh import Mesh
@@ -31,11 +30,12 @@ from .models import GPT, TransformerLayer, sequence
 from .parallel import gpt
 from .parallel.compress import Compression
 from .parallel.data import DataParallel
-from .parallel.pipeline import Pipeline, by_parameters, forward, partition
-from .parallel.pipeline.batches import micro_batches, shares
+from .parallel.pipeline import Pipeline, by_parameters, forward, micro_batches, partition, shares
 from .parallel.reducer import share
 from .parallel.schedules import (
     Action,
+    Schedule,
+    Shape,
     gpipe,
     interleaved,
     lists,
@@ -45,8 +45,6 @@ from .parallel.schedules import (
     zb_h2,
     zb_v,
 )
-from .parallel.schedules.action import Schedule
-from .parallel.schedules.flow import Shape
 from .parallel.tensor import gather_from, seed_group_
 from .parallel.vocab import VocabEmbedding, vocab_cross_entropy
 from .parallel.zero import FullySharded, ShardedOptimizer
@@ -54,7 +52,8 @@ from .split import uneven
 from .train.amp import HALVES, LEVELS, LossScaler, Masters, autocast
 from .train.norm import clip_grad_norm_, counted
 from .train.optim import bias_or_norm
-from .train.remat import ATTENTION, checkpoint, selective
+from .train.remat import checkpoint
+from .train.selective import ATTENTION, selective
 
 # ------------------------------------------------------------
 # The steps of `parallelize` that are more than one call: what is asked for, what is kept, and who averages.
@@ -296,16 +295,6 @@ class Stages(Pipeline):
             action.kind in "IW" for actions in every for action in actions
         )
 
-    @property
-    def shares(self) -> list[float]:
-        """Of each micro-batch in the batch; on the last part's stage, after a step."""
-        return self._shares if self.last_stage else []
-
-    @property
-    def end(self) -> int:
-        """The stage of the last part."""
-        return self._shape.stage(self.last)
-
 
 class Engine:
     """`parallelize` makes one. All ranks call the same methods, with their data rank's part of the batch.
@@ -352,7 +341,7 @@ class Engine:
         """Tell the pipeline which backwards average gradients. Returns whether that is the step's last one."""
         pipeline = self.pipeline
         mine, halves = pipeline.actions(self.micro_batches)
-        overlaps = self.zero == 0 and not halves and pipeline.v == 1
+        overlaps = self.zero == 0 and not halves and pipeline.shape.v == 1
         if self.zero == 3 and halves:
             raise ValueError(
                 "ZeRO 3 frees a layer after 1 backward, and this schedule's come in 2 halves, I and W: "
@@ -468,7 +457,6 @@ def parallelize(
     schedule="1f1b",
     chunks: int = 1,
     place: str = "loop",
-    ahead: int = 1,
     cost=by_parameters,
     sequence_parallel: bool = False,
     recompute: str = "none",
@@ -483,7 +471,7 @@ def parallelize(
     model: on the device "meta", which costs nothing: each rank makes the initial values of its part, by `seed`. Or with
     values, of which each rank takes its part. It stays as it is.  optimizer: makes one of groups of parameters.
     micro_batches: of a step, for each data rank.  schedule: a function, as for `Pipeline`, or the word for one, "1f1b",
-    "gpipe", …: see `SCHEDULES`.  chunks (v), place, ahead: as for `Pipeline`.  cost: of the parts, as for
+    "gpipe", …: see `SCHEDULES`.  chunks (v), place: as for `Pipeline`.  cost: of the parts, as for
     `partition`.  sequence_parallel: tp divides the tokens of a sample.
     recompute: "none", "selective" (attention's scores), "full" (a layer), "stage" (a stage keeps its inputs alone).
     amp, half: a level of `train.amp`, and its 16-bit dtype.  zero: ZeRO's stage, over dp.  compression: see
@@ -526,7 +514,6 @@ def parallelize(
         recompute == "stage",
         tied,
         place,
-        ahead,
         scaler=scaler,
         around=around,
     )

@@ -28,7 +28,7 @@ def even(total: int, n: int, what: str = "rows") -> list[int]:
     return [total // n] * n
 
 
-def given(sizes: list[int] | None, total: int | None, n: int) -> list[int]:
+def checked_sizes(sizes: list[int] | None, total: int | None, n: int) -> list[int]:
     """The caller's `sizes`, checked against `total` and `n`; without any, equal parts."""
     if sizes is None:
         return even(total, n)

@@ -3,7 +3,10 @@
 import gc
 import os
 import signal
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 
 def asks_for_gpus(words, folder, root):
@@ -31,6 +34,20 @@ def pytest_ignore_collect(collection_path, config):
     """`-m alone` reads the few files that say so: importing all takes longer than some of its tests."""
     if config.option.markexpr == "alone" and collection_path.suffix == ".py":
         return True if "mark.alone" not in collection_path.read_text(encoding="utf-8") else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """What is marked `full` runs at full size only."""
+    if not config.getoption("--full"):
+        large = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if item not in large]
+        config.hook.pytest_deselected(items=large)
+
+
+@pytest.fixture
+def figure(record_property):
+    """`figure(text)`: what the table of `make proof` shows of this test."""
+    return partial(record_property, "figure")
 
 
 def pytest_collection_finish():

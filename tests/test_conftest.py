@@ -14,17 +14,15 @@ from tests.repository.files import ROOT
     ("folder", "words", "asked"),
     [
         (".", ["tests/gpu"], True),
-        (".", ["tests/train/fuse/gpu"], True),
-        (".", ["tests/gpu", "tests/train/fuse/gpu"], True),
         (".", ["tests/comm", "tests/gpu"], True),
-        (".", ["tests/comm", "tests/train/fuse/gpu/test_gpu.py::test_kernels"], True),
+        (".", ["tests/comm", "tests/gpu/test_kernels.py::test_kernels"], True),
         (".", ["./tests/gpu/"], True),
         ("tests/gpu", ["."], True),
-        ("tests/train/fuse", ["gpu/test_gpu.py"], True),
+        ("tests", ["gpu/test_kernels.py"], True),
         (".", [str(ROOT / "tests/gpu")], True),
         (".", ["tests/gpu/test_gpus.py::test_grids[nccl-2]"], True),
         (".", ["tests"], False),
-        (".", ["tests/train/fuse"], False),
+        (".", ["tests/train"], False),
         (".", ["tests/study/test_speed.py::test_gpu"], False),
         (".", [], False),
         ("/gpu", ["tests"], False),
@@ -40,9 +38,7 @@ def test_a_clone_in_a_folder_of_that_name_does_not_ask():
     assert asks_for_gpus(["tests/gpu"], "/data/gpu/minidist", "/data/gpu/minidist")
 
 
-@pytest.mark.parametrize(
-    ("folder", "seen"), [("tests/train/fuse/gpu", "7"), ("tests/collectives", "")]
-)
+@pytest.mark.parametrize(("folder", "seen"), [("tests/gpu", "7"), ("tests/collectives", "")])
 def test_what_pytest_leaves_of_them(folder, seen, tmp_path):
     """In a run of its own, that collects nothing: the variable as it is when pytest has been configured."""
     (tmp_path / "told.py").write_text(

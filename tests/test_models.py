@@ -27,7 +27,7 @@ from minidist.models import (
 )
 from minidist.parallel.tensor import RowFirstMLP, TensorLayer
 from minidist.split import uneven
-from minidist.study.memory.transformer import Transformer, parameters
+from minidist.study.predict import Transformer, parameters
 from tests.largest import largest
 from tests.one_thread import _one_thread  # noqa: F401
 

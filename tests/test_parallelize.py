@@ -5,8 +5,7 @@ import functools
 import pytest
 import torch
 
-from minidist.checkpoint.checkpoints import Checkpoints
-from minidist.checkpoint.random import random_state, set_random_state
+from minidist.checkpoint import Checkpoints, random_state, set_random_state
 from minidist.comm import Cluster, World
 from minidist.comm.mesh import Grid, Mesh
 from minidist.cut import cuts

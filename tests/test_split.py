@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from minidist.split import bounds, even, given, uneven
+from minidist.split import bounds, checked_sizes, even, uneven
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_even():
         (lambda: even(10, 0), ("10", "0")),
         (lambda: uneven(5, 0), ("5", "0")),
         (lambda: uneven(-1, 2), ("-1", "2")),
-        (lambda: given([1, 2], 4, 2), ("3", "4")),
-        (lambda: given([1, 2], 3, 3), ("2 sizes", "3 ranks")),
-        (lambda: given([1, 2, 3], 6, 2), ("3 sizes", "2 ranks")),
-        (lambda: given([5, -1], 4, 2), ("[5, -1]", "at least 0", "-1")),
-        (lambda: given([], 0, 2), ("0 sizes", "2 ranks")),
-        (lambda: given(None, 5, 2), ("5", "2")),
+        (lambda: checked_sizes([1, 2], 4, 2), ("3", "4")),
+        (lambda: checked_sizes([1, 2], 3, 3), ("2 sizes", "3 ranks")),
+        (lambda: checked_sizes([1, 2, 3], 6, 2), ("3 sizes", "2 ranks")),
+        (lambda: checked_sizes([5, -1], 4, 2), ("[5, -1]", "at least 0", "-1")),
+        (lambda: checked_sizes([], 0, 2), ("0 sizes", "2 ranks")),
+        (lambda: checked_sizes(None, 5, 2), ("5", "2")),
     ],
 )
 def test_errors_name_both_numbers(call, words):
@@ -56,10 +56,10 @@ def test_errors_name_both_numbers(call, words):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_given():
-    assert given((1, 0, 2), 3, 3) == [1, 0, 2]
-    assert given([4, 9], None, 2) == [4, 9]
-    assert given(None, 6, 3) == [2, 2, 2]
+def test_checked_sizes():
+    assert checked_sizes((1, 0, 2), 3, 3) == [1, 0, 2]
+    assert checked_sizes([4, 9], None, 2) == [4, 9]
+    assert checked_sizes(None, 6, 3) == [2, 2, 2]
 
 
 def test_bounds():

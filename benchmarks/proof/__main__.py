@@ -1,25 +1,30 @@
-"""Run the items of one capability and print a table: item, figure, held or not.
+"""Run what one capability must show at the tests' full size, and print a table: item, figure, held or not.
 
     python -m benchmarks.proof foundation [item …] [--again]
 
-Resumable: what has been shown for the sources as they are is kept in `.proof/`, and not run again until
-they change (or with --again). Exit code 0 only if every item held.
+An item is a list of tests (`items.py`); its figure is what they hand to `figure` (tests/conftest.py), and how they
+ended. It holds if all pass, and none is skipped for want of anything but a GPU, or Triton, which comes with it.
+Resumable: what has been shown for the sources as they are is kept in `.proof/`, and not run again until they change
+(or with --again). Exit code 0 only if every item held.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import hashlib
-import importlib
 import json
 import os
-import pathlib
 import subprocess
 import sys
+import tempfile
 import time
-import traceback
+from pathlib import Path
+from xml.etree import ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from .items import PROOFS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def digest() -> str:
@@ -38,45 +43,68 @@ def digest() -> str:
     return found.hexdigest()
 
 
+def run_tests(*words: str) -> tuple[str, bool]:
+    """The figure of pytest's arguments `words`, and whether it holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", "--full", "-q", "-p", "no:cacheprovider"]
+        command += ["-o", "junit_family=xunit1"]  # which has a place for figures
+        environ = os.environ | ({"OMP_NUM_THREADS": "1"} if "-n" in words else {})
+        run = subprocess.run(
+            [*command, f"--junitxml={report}", *words],
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if run.returncode:
+            print(run.stdout[-6000:])
+        cases = [*ElementTree.parse(report).iter("testcase")] if report.exists() else []
+    return told(cases, run.returncode == 0)
+
+
+def told(cases: list[ElementTree.Element], held: bool) -> tuple[str, bool]:
+    """The figure of the test cases of a JUnit report."""
+    rows, ends = [], collections.Counter()
+    for case in cases:
+        rows += [x.get("value") for x in case.iter("property") if x.get("name") == "figure"]
+        end = "passed"
+        for bad in case.findall("failure") + case.findall("error") + case.findall("skipped"):
+            end, why = bad.tag, bad.get("message", "").partition("\n")[0]
+            held &= end == "skipped" and any(name in why for name in ("GPU", "Triton"))
+            rows.append(f"{end}: {case.get('name')}: {why}")
+        ends[end] += 1
+    counted = ", ".join(f"{count} {end}" for end, count in ends.items())
+    return "\n".join([*rows, counted or "no test ran"]), held and bool(cases)
+
+
 def show(name: str, wanted: list[str], again: bool) -> bool:
     """Run what is not yet shown, keep it, print the table."""
-    try:
-        items = importlib.import_module(f"benchmarks.proof.{name.replace('-', '_')}").ITEMS
-    except ModuleNotFoundError as error:
-        known = sorted(
-            p.stem
-            for p in pathlib.Path(__file__).parent.glob("[a-z]*.py")
-            if not p.stem.endswith("_items")
-        )
-        raise SystemExit(
-            f"no proof is named {name!r}; there are: {', '.join(known)} ({error})"
-        ) from None
+    if name not in PROOFS:
+        raise SystemExit(f"no proof is named {name!r}; there are: {', '.join(PROOFS)}")
+    items = PROOFS[name]
     path = ROOT / ".proof" / f"{name}.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
     sources = digest()
     if kept.get("sources") != sources or again:
         kept = {"sources": sources, "items": {}}
-    for title, run in items.items():
+    for title, (_, *words) in items.items():
         if title in kept["items"] or (wanted and not any(title.startswith(w) for w in wanted)):
             continue
         print(f"── {title}", flush=True)
         start = time.perf_counter()
-        try:
-            figure, held = run()
-        except Exception:
-            traceback.print_exc()
-            figure, held = "it raised; see above", False
-        kept["items"][title] = {
-            "figure": figure,
-            "held": bool(held),
-            "seconds": round(time.perf_counter() - start, 1),
-        }
+        figure, held = run_tests(*words)
+        seconds = round(time.perf_counter() - start, 1)
+        kept["items"][title] = {"figure": figure, "held": held, "seconds": seconds}
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(kept, indent=1))
     print()
-    for title in items:
+    for title, (means, *_) in items.items():
         row = kept["items"].get(title)
-        print(f"{'held' if row and row['held'] else 'NOT HELD' if row else 'not run':<9} {title}")
+        print(
+            f"{'held' if row and row['held'] else 'NOT HELD' if row else 'not run':<9} {title}: {means}"
+        )
         for line in row["figure"].splitlines() if row else []:
             print(f"          {line}")
     return all(kept["items"].get(title, {}).get("held") for title in items)
@@ -90,5 +118,4 @@ if __name__ == "__main__":
     parser.add_argument("items", nargs="*", help="only items whose title begins so")
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # NCCL would want a GPU for each rank
     sys.exit(0 if show(args.name, args.items, args.again) else 1)

@@ -18,7 +18,7 @@ import minicheck as check
 
 from minidist import study
 from minidist.models import mlp
-from minidist.study.memory_plot import memory_timeline
+from minidist.study.charts import memory_timeline
 from minidist.study.meter import measure
 from minidist.tasks import digits
 

@@ -479,7 +479,7 @@ def model_states(trained, frozen, optimizer, precision):
         cell='''
 def model_states(trained, frozen, optimizer, precision):
     """Bytes of parameters, gradients and optimizer states."""
-    from minidist.study.memory.states import states
+    from minidist.study.predict import states
 
     found = states(trained, optimizer, precision)
     return {
@@ -1049,7 +1049,7 @@ def largest_model(memory, batch, seq, hidden, heads, vocab):
         cell='''
 def largest_model(memory, batch, seq, hidden, heads, vocab):
     """How many transformer layers fit on a card, with all that their training needs."""
-    from minidist.study import memory as calculators
+    from minidist.study import predict as calculators
 
     layers = 0
     while calculators.states(layers * 12 * hidden**2).total < memory:
@@ -1203,12 +1203,12 @@ def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
         cell='''
 def run_cost(parameters, tokens, gpus, peak, achieved, recompute):
     """GPU-hours, days, MFU and HFU of a run."""
-    from minidist.study.memory.cost import run_cost as library
+    from minidist.study.predict import training_flops
 
-    found = library(parameters, tokens, gpus, mfu=achieved / peak, peak=peak)
+    hours = training_flops(parameters, tokens) / (3600 * achieved)
     return {
-        "gpu_hours": found.gpu_hours,
-        "days": found.days,
+        "gpu_hours": hours,
+        "days": hours / gpus / 24,
         "mfu": achieved / peak,
         "hfu": achieved / peak,
     }

@@ -57,9 +57,9 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from minidist.models import TransformerLayer, gpt, mlp, next_token_loss, resnet
-from minidist.study import memory
-from minidist.study.memory import GB, MiB
-from minidist.study.memory_plot import memory_timeline
+from minidist.study import allocator, predict
+from minidist.study.charts import memory_timeline
+from minidist.study.predict import GB, MiB
 from minidist.study.meter import measure
 from minidist.study.published import published
 from minidist.tasks import digits
@@ -190,7 +190,7 @@ images, classes = (
     torch.empty(16, 3, 416, 416, device="meta"),
     torch.empty(16, dtype=torch.long, device="meta"),
 )
-assert memory.states(10**8, "momentum", "fp32").total == 1.2 * GB
+assert predict.states(10**8, "momentum", "fp32").total == 1.2 * GB
 convolutional = profile(
     resnet(101, width=96, device="meta"), momentum, images, classes, cross_entropy
 )
@@ -293,7 +293,7 @@ ways = {
 rows = []
 for (optimizer, precision), make in ways.items():
     measured = stays(make, {"fp32": torch.float32, "fp16": torch.float16}[precision])
-    expected = memory.per_parameter(optimizer, precision)
+    expected = predict.per_parameter(optimizer, precision)
     assert measured == list(expected.values())
     rows.append([f"{optimizer}, {precision}", *measured, sum(expected.values())])
 study.table(
@@ -318,12 +318,14 @@ study.table(
     and row["stage"] == "baseline"
     and row["quantity"] == "measured_max_model_size"
 ]
-assert memory.states(175 * 10**9).total == 2800 * GB and memory.states(15 * 10**8).total == 24 * GB
+assert (
+    predict.states(175 * 10**9).total == 2800 * GB and predict.states(15 * 10**8).total == 24 * GB
+)
 study.bars(
     {
         "your guess": guess,
         "2 bytes each": 32 * GB // 2,
-        "with training: 16 bytes": memory.largest(32 * GB),
+        "with training: 16 bytes": predict.largest(32 * GB),
         "measured (ZeRO, Table 2)": measured * 10**9,
     },
     title="Parameters on a card of 32 GB",
@@ -375,8 +377,8 @@ study.curves(
 # of activations make **222.5 GB**." What is wrong?
 
 # %%
-states, activations = memory.states(13 * 10**9).total, 40 * formula(1024, 1, 5120, 40)
-memory.listing(
+states, activations = predict.states(13 * 10**9).total, 40 * formula(1024, 1, 5120, 40)
+predict.listing(
     {"model states": states, "activations": activations}, title="13 billion parameters, both units"
 )
 
@@ -391,12 +393,12 @@ memory.listing(
 # 1.5 billion parameters. (For activations they take a rough 24·sbh a layer; our formula gives more.)
 
 # %%
-gpt2 = memory.Transformer(layers=48, hidden=1600, heads=16, vocab=50257, context=1024)
-memory.listing(
+gpt2 = predict.Transformer(layers=48, hidden=1600, heads=16, vocab=50257, context=1024)
+predict.listing(
     {
-        "model states": memory.states(15 * 10**8).total,
-        "activations, 32 sequences of 1,024": memory.rough(gpt2, 32),
-        "gradients in one buffer": memory.fused_gradients(15 * 10**8),
+        "model states": predict.states(15 * 10**8).total,
+        "activations, 32 sequences of 1,024": predict.rough(gpt2, 32),
+        "gradients in one buffer": predict.fused_gradients(15 * 10**8),
     },
     title="GPT-2, for a card of 32 GB",
 )
@@ -414,12 +416,12 @@ memory.listing(
 # lines part them.)
 
 # %%
-recording, card = memory.backward_in_pieces(), memory.Allocator(memory.CARD)
+recording, card = allocator.backward_in_pieces(), allocator.Allocator(allocator.CARD)
 try:
-    memory.replay(recording, card)
-except memory.OutOfMemory as why:
+    allocator.replay(recording, card)
+except allocator.OutOfMemory as why:
     print(why)
-memory.blocks(card, title="The card when it gives up")
+allocator.blocks(card, title="The card when it gives up")
 
 # %% [markdown]
 # That is **fragmentation**: gradients, which stay, were put between activations, which went. What is free, in
@@ -427,19 +429,19 @@ memory.blocks(card, title="The card when it gives up")
 
 
 # %%
-def outcome(recording, **allocator):
+def outcome(recording, **settings):
     try:
-        memory.replay(recording, memory.Allocator(memory.CARD, **allocator))
+        allocator.replay(recording, allocator.Allocator(allocator.CARD, **settings))
         return "fits"
-    except memory.OutOfMemory as why:
+    except allocator.OutOfMemory as why:
         return f"out of memory, {why.free / why.capacity:.0%} free"
 
 
 ways = {
     "as it was": outcome(recording),
     "segments that can grow": outcome(recording, expandable=True),
-    "one buffer for all gradients, made before": outcome(memory.backward_in_pieces(first=True)),
-    "smaller pieces, of 200 MiB": outcome(memory.backward_in_pieces(bucket=200 * MiB)),
+    "one buffer for all gradients, made before": outcome(allocator.backward_in_pieces(first=True)),
+    "smaller pieces, of 200 MiB": outcome(allocator.backward_in_pieces(bucket=200 * MiB)),
 }
 study.table(list(ways.items()), ["", "1.2 billion parameters on 8 GiB"])
 
@@ -452,10 +454,10 @@ study.table(list(ways.items()), ["", "1.2 billion parameters on 8 GiB"])
 # %%
 # layers, hidden, heads
 family = [(12, 768, 12), (24, 1536, 16), (32, 2560, 32), (40, 5120, 40), (96, 12288, 96)]
-shapes = [memory.Transformer(*shape, vocab=50257, context=2048) for shape in family]
-states = [memory.states(memory.parameters(shape)).total for shape in shapes]
+shapes = [predict.Transformer(*shape, vocab=50257, context=2048) for shape in family]
+states = [predict.states(predict.parameters(shape)).total for shape in shapes]
 total = [
-    held + shape.layers * memory.activations(shape, batch=1) for held, shape in zip(states, shapes)
+    held + shape.layers * predict.activations(shape, batch=1) for held, shape in zip(states, shapes)
 ]
 
 billions = [held / 16e9 for held in states]  # of parameters
@@ -511,7 +513,7 @@ study.curves(
 # cards could have done in that time.
 
 # %%
-gpt3, year = memory.training_flops(174_600_000_000, 300 * 10**9), 365.25 * 24 * 3600
+gpt3, year = predict.training_flops(174_600_000_000, 300 * 10**9), 365.25 * 24 * 3600
 one = {"MFU 100 %": gpt3 / 312e12 / year, "MFU 45 %": gpt3 / (0.45 * 312e12) / year}
 study.bars(
     {word: round(years) for word, years in one.items()}, unit="years", title="GPT-3 on one A100"
@@ -530,7 +532,7 @@ def cost(row):
     hours = row["value"]
     tokens = row["tokens"]
     psi = row["params"] or int(name[:-1].replace("-", " ").split()[-1]) * 10**9
-    mfu = f"{memory.implied_mfu(psi, tokens, hours):.0%}" if tokens else None
+    mfu = f"{predict.implied_mfu(psi, tokens, hours):.0%}" if tokens else None
     days = f"{hours / gpus[name] / 24:.0f} on {gpus[name]:,}" if name in gpus else None
     return [name, psi / 1e9, tokens and tokens / 1e12, hours, mfu, round(hours / 8766), days]
 
@@ -622,11 +624,11 @@ study.table(
 #
 # ## The library's version
 #
-# The calculators of this lesson are in `minidist.study.memory`; they also know what is still to come, n ranks and all
-# ways to split a model. How many parameters fit is found by halving:
+# The calculators of this lesson are in `minidist/study/predict.py`; they also know what is still to come, n ranks and
+# all ways to split a model. How many parameters fit is found by halving:
 
 # %%
-study.source(memory.largest, docstring=False)
+study.source(predict.largest, docstring=False)
 
 # %% [markdown]
 # ## Takeaways

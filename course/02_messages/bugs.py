@@ -802,7 +802,7 @@ class Answer:
 
 
 def look(name):
-    import minicheck.lessons.predictions as prediction
+    import minicheck.lessons.messages as prediction
 
     return open(prediction.__file__).read().count(name)
 

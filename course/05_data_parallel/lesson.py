@@ -516,15 +516,17 @@ except Deadlock as why:
 study.source(average_gradients, docstring=False)
 
 # %% [markdown]
-# And `DataParallel`, which wraps a module. It broadcasts parameters and buffers at the start. It hears of the gradients
-# by the hook that gets the parameter, and uses it well: it looks at `p.grad`. The gradients travel in a few flat
+# And `DataParallel`, which wraps a module. It broadcasts parameters and buffers at the start. Its `Reducer` hears of the
+# gradients by the hook that gets the parameter, and uses it well: it looks at `p.grad`. The gradients travel in a few flat
 # buffers, **buckets**, while backward still runs; at its end the rest is sent, and all are waited for.
 # How a bucket works, and why it starts when it does, is lesson 06. Its hooks stay with the parameters, so a cell that
 # runs twice would average twice, 1.5, then 0.75: by its *claim* the newer wrapper finds the older one, which lets go.
 
 # %%
-display(study.source(DataParallel.__init__), study.source(DataParallel._has_gradient))
-study.source(DataParallel.average)
+from minidist.parallel.reducer import Reducer
+
+display(study.source(DataParallel.__init__), study.source(Reducer._has_gradient))
+study.source(Reducer.average)
 
 # %% [markdown]
 # `no_sync()` is for accumulation: a backward inside only adds up. Its gradient is the serial one. Six messages of 16

@@ -694,11 +694,9 @@ def overlapped(comm, params, buckets):
     """Start each bucket beside backward. Returns a function that waits until all are averaged."""
     from minidist.parallel.reducer import Reducer
 
-    reducer = Reducer(comm, 1 << 20, 1 << 20, True, None)
-    reducer.begin({p: str(i) for i, p in enumerate(params)}, None)
-    for p in params:
-        p.register_post_accumulate_grad_hook(reducer.ready)
-    return reducer.finish
+    reducer = Reducer(comm, lambda: {p: str(i) for i, p in enumerate(params)})
+    reducer.watch(params)
+    return reducer.average
 ''',
     ),
     Bug(
@@ -1774,9 +1772,7 @@ def accumulate_overlapped(comm, params, backwards, buckets):
 
     for backward in backwards:
         backward()
-    reducer = Reducer(comm, 1 << 20, 1 << 20, True, None)
-    reducer.begin({p: str(i) for i, p in enumerate(params)}, None)
-    reducer.finish()
+    Reducer(comm, lambda: {p: str(i) for i, p in enumerate(params)}).average()
 ''',
     ),
 ]

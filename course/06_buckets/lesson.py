@@ -778,8 +778,7 @@ study.table(
 # `Bucket.put` makes a gradient a view of its bucket, scaled. The hook calls `ready`; `finish` runs when backward ends.
 
 # %%
-from minidist.parallel.reducer import Bucket
-from minidist.parallel.reducer import Reducer
+from minidist.parallel.reducer import Bucket, Reducer
 
 display(study.source(Bucket.put), study.source(Reducer.ready))
 study.source(Reducer.finish)

@@ -5,8 +5,8 @@
 #
 # Seven exercises, 17 points. After each, run the check: it reads gradients, counts what is alive and what runs again,
 # and says what is wrong. Try as often as you like. What your function prints is not shown there; to see it, call it in
-# a cell of your own. What is refused is the library's own (`minidist.train.remat`,
-# `minidist.parallel`), and PyTorch's `checkpoint`.
+# a cell of your own. What is refused is the library's own (`minidist.train`, `minidist.parallel`), and PyTorch's
+# `checkpoint`.
 
 # %% nbgrader={"grade_id": "setup"}
 import torch

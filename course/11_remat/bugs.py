@@ -758,7 +758,7 @@ def twice(fn):
         "the library replays",
         cheat=True,
         cell='''
-from minidist.train.remat.replay import Replay
+from minidist.train.remat import Replay
 
 
 def twice(fn):
@@ -907,12 +907,12 @@ def segments(L, budget):
         "the library plans",
         cheat=True,
         cell='''
-from minidist.train.remat import smallest
+from minidist.train.remat import plan
 
 
 def segments(L, budget):
     """Lengths of as few segments as possible, of which never more than `budget` activations are alive."""
-    found = smallest([1] * L, [0] * L, [1] * (L + 1), [0] * L)
+    found = plan([1] * L, [0] * L, [1] * (L + 1), [0] * L)
     return [s.end - s.first for s in found.segments]
 ''',
     ),
@@ -1126,7 +1126,8 @@ from minidist.train.remat import plan
 
 def best_plan(costs, memories, budget):
     """Which layers to keep, so that the cost of the others is least."""
-    found = plan(costs, memories, budget)
+    n = len(costs)
+    found = plan(costs, memories, [0] * (n + 1), [0] * n, budget)
     return [not s.repeated for s in found.segments for _ in range(s.first, s.end)]
 ''',
     ),
@@ -1325,7 +1326,7 @@ def reversible_backward(f, g, y1, y2, dy1, dy2):
         "the library walks back",
         cheat=True,
         cell='''
-from minidist.train.remat import ReversibleBlock
+from minidist.train.reversible import ReversibleBlock
 
 
 def reversible_backward(f, g, y1, y2, dy1, dy2):

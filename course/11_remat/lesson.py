@@ -334,7 +334,7 @@ assert equal(gradients(checkpointed, 0.5, data=True), gradients(plain, 0.5, data
 from functools import cache, partial, reduce
 from itertools import pairwise
 
-from minidist.study import measure, memory
+from minidist.study import allocator, measure, predict
 
 ROWS, W = 8192, 1024
 EDGE = ROWS * W * 4  # bytes of an activation
@@ -364,8 +364,8 @@ def metered(layers, form):
 
 
 # %%
+from minidist.study.predict import segments_bytes, segments_forwards
 from minidist.train.remat import checkpoint_sequential
-from minidist.train.remat.formulas import segments_bytes, segments_forwards
 
 in_segments = {k: lambda net, x, k=k: checkpoint_sequential(net, k, x) for k in (2, 8, 32)}
 runs = {k: metered(64, form)[0] for k, form in in_segments.items()}
@@ -397,8 +397,8 @@ for title, (_, flops, profile) in (("kept", kept_64), ("8 segments", in_8)):
 # enough, and at each of log₂ L levels half of the layers run again. **Predict** peak and work for L = 4 … 64.
 
 # %%
+from minidist.study.predict import halves_bytes, halves_forwards
 from minidist.train.remat import checkpoint_recursive
-from minidist.train.remat.formulas import halves_bytes, halves_forwards
 
 Ls, forward = (4, 16, 64), 2 * ROWS * W * W
 root_segments = lambda net, x: checkpoint_sequential(net, None, x)
@@ -442,13 +442,14 @@ study.bars(work, title="FLOPs of a step, over those without checkpoints: √L ta
 # dynamic programming: after i layers two numbers matter, bytes held and work to repeat. **Predict** where √L lies:
 
 # %%
-from minidist.train.remat import plan, smallest
+from minidist.train.remat import plan
 
 widths = [128, 1024, 1024, 256, 256, 1024, 64, 64, 512, 512, 512, 64, 256, 1024, 1024, 128, 128]
 edges = [ROWS * w * 4 for w in widths]  # bytes between the 16 layers
 costs = [2 * ROWS * a * b for a, b in pairwise(widths)]
 # in backward: the output, and both gradients
-given = costs, [0] * 16, edges, [a + 2 * b for a, b in pairwise(edges)]
+work = [a + 2 * b for a, b in pairwise(edges)]
+uneven = dict(costs=costs, memories=[0] * 16, edges=edges, work=work)
 
 
 def run_uneven(form):
@@ -462,16 +463,16 @@ most, flops = run_uneven(plain)
 equal_ones = [
     run_uneven(lambda net, x, k=k: checkpoint_sequential(net, k, x)) for k in (1, 2, 3, 4, 5, 6)
 ]
-even = torch.linspace(smallest(*given).peak, most, 30, dtype=torch.float64).long().tolist()
+even = torch.linspace(plan(**uneven).peak, most, 30, dtype=torch.float64).long().tolist()
 budgets = sorted(even + [peak for peak, _ in equal_ones])
-plans = [plan(*given[:2], budget, *given[2:]) for budget in budgets]
+plans = [plan(**uneven, budget=budget) for budget in budgets]
 tried = plans[::4]
 for p in tried:
     assert run_uneven(lambda net, x, p=p: checkpoint_sequential(net, p, x)) == (
         p.peak,
         flops + p.repeated,
     )
-assert all(plan(*given[:2], peak, *given[2:]).repeated <= work - flops for peak, work in equal_ones)
+assert all(plan(**uneven, budget=peak).repeated <= total - flops for peak, total in equal_ones)
 study.curves(
     {"best plan": ([p.peak for p in plans], [1 + p.repeated / flops for p in plans])},
     points={
@@ -496,7 +497,8 @@ study.curves(
 
 # %%
 from minidist.models import TransformerLayer
-from minidist.train.remat import ATTENTION, checkpoint, selective
+from minidist.train.remat import checkpoint
+from minidist.train.selective import ATTENTION, selective
 
 
 def of_layer(form, core=plain):
@@ -526,13 +528,13 @@ paper = {
     if "MT" in str(row["model"])
 }
 (held, flops), (kept, more) = layers["all kept"], layers["selective"]
-shape = memory.Transformer(105, 20480, 128, vocab=51200, context=2048)
+shape = predict.Transformer(105, 20480, 128, vocab=51200, context=2048)
 assert (
     round(held) == 34 + 5 * 128 * 2048 // 20480 == 98
     and round(kept) == 34
     and round(layers["full"][0]) == 2
 )
-assert paper["selective_saves_activation"] == 65 == round(100 * memory.selective_saving(shape))
+assert paper["selective_saves_activation"] == 65 == round(100 * predict.selective_saving(shape))
 assert round(100 * (1 - kept / held)) == 65
 assert more / flops - 1 < paper["selective_flops_overhead"] / 100
 study.table(
@@ -561,7 +563,7 @@ study.table(
 # So nothing is kept but the last output. **Predict** the memory of 2, 4 and 8 blocks.
 
 # %%
-from minidist.train.remat import ReversibleBlock, ReversibleSequence
+from minidist.train.reversible import ReversibleBlock, ReversibleSequence
 
 
 def half():
@@ -634,29 +636,29 @@ study.curves(
 # recorded step of 1.2 billion parameters, every layer checkpointed, on a GPU of 8 GiB (lesson 01 has its picture).
 
 # %%
-from minidist.study.memory import MiB
+from minidist.study.predict import MiB
 
-card = memory.Allocator(60 * MiB)
+card = allocator.Allocator(60 * MiB)
 pairs = [(card.malloc(8 * MiB, "activation"), card.malloc(2 * MiB, "gradient")) for _ in range(6)]
 for activation, _ in pairs:
     card.free(activation)
 try:
     card.malloc(12 * MiB)
-except memory.OutOfMemory as why:
+except allocator.OutOfMemory as why:
     print(why)
-memory.blocks(card, title="48 of 60 MiB are free, and 12 find no place", lines=3)
+allocator.blocks(card, title="48 of 60 MiB are free, and 12 find no place", lines=3)
 
 
 # %%
 def outcome(recording, **words):
     try:
-        memory.replay(recording, memory.Allocator(memory.CARD, **words))
+        allocator.replay(recording, allocator.Allocator(allocator.CARD, **words))
         return "fits"
-    except memory.OutOfMemory as why:
+    except allocator.OutOfMemory as why:
         return f"out of memory, {why.free / why.capacity:.0%} free"
 
 
-recorded, first = memory.backward_in_pieces(), memory.backward_in_pieces(first=True)
+recorded, first = allocator.backward_in_pieces(), allocator.backward_in_pieces(first=True)
 tried = {
     "as it is": outcome(recorded),
     "sizes rounded, so that holes fit": outcome(recorded, divisions=4),
@@ -676,15 +678,15 @@ study.table(list(tried.items()), ["what is done", ""])
 # h = 1,600), trained with Adam in fp16: how much is saved of *all*, with one sequence of 1,024, and with sixteen?
 
 # %%
-gpt2 = memory.Transformer(48, 1600, 25, vocab=50257, context=1024)
-states = memory.states(memory.parameters(gpt2)).total
+gpt2 = predict.Transformer(48, 1600, 25, vocab=50257, context=1024)
+states = predict.states(predict.parameters(gpt2)).total
 alive = {
-    (B, how): 48 * memory.activations(gpt2, B, recompute=how)
+    (B, how): 48 * predict.activations(gpt2, B, recompute=how)
     for B in (1, 16)
     for how in ("none", "selective")
 }
 alive |= {
-    (B, "√L"): 6 * memory.activations(gpt2, B, recompute="full") + 7 * memory.activations(gpt2, B)
+    (B, "√L"): 6 * predict.activations(gpt2, B, recompute="full") + 7 * predict.activations(gpt2, B)
     for B in (1, 16)
 }  # 7 segments of at most 7 layers
 share = {
@@ -705,18 +707,32 @@ study.bars(
 #
 # ## The library's version
 #
-# `checkpoint_reentrant` is ours of step 3, for any inputs. A backward within a backward has its price: the parameters
-# are out of `autograd.grad`'s sight. `checkpoint` works by **saved-tensor hooks** instead. The graph stays as it is;
-# where autograd would keep a tensor, it gets an empty slot, and the first slot that is read fills all. Both replay
-# random numbers and autocast (lesson 09), and let batch norm count a batch once, though it runs twice.
+# `checkpoint_reentrant` is ours of step 3, for any number of inputs. A backward within a backward has its price: the
+# parameters are out of `autograd.grad`'s sight. `checkpoint` works by **saved-tensor hooks** instead. The graph stays as
+# it is; where autograd would keep a tensor, `add` gives it an empty slot. Backward reads the slots, the first `read` has
+# all of them filled, and each is emptied at once.
 
 # %%
-from minidist.train.remat.checkpoint import Checkpoint
-from minidist.train.remat.frame import Frame
+from minidist.train import remat
 
 assert equal(gradients(checkpoint, 0.5, data=True), gradients(plain, 0.5, data=True))
-display(study.source(checkpoint, docstring=False), study.source(Frame.unpack))
-study.source(Checkpoint.refill)
+display(study.source(checkpoint, docstring=False))
+study.source(remat.Slots)
+
+# %% [markdown]
+# To fill them, the function runs again, and what it saves this time goes where it belongs, in the same order. With the
+# last slot filled, the rest of the function is not needed: it is stopped by an exception, which skips for instance the
+# last product of a block.
+
+# %%
+study.source(remat.fill_by_repeating)
+
+# %% [markdown]
+# What `repeat` puts back before it calls the function again: the state of the random generators, as in step 2, autocast
+# (lesson 09), and the running averages of batch norm, which count a batch once, though it runs twice.
+
+# %%
+study.source(remat.RandomState.again)
 
 # %% [markdown]
 # ## On processes, and on a cluster
@@ -766,7 +782,7 @@ def micro_batches(net, x):
 
 
 answers = {name: int(rows[-1][0]) for name, rows in ran.items()}
-answers["best plan"] = smallest([1] * 64, [0] * 64, [1] * 65, [0] * 64).peak
+answers["best plan"] = plan([1] * 64, [0] * 64, [1] * 65, [0] * 64).peak
 answers["4 micro-batches"], work, _ = metered(64, micro_batches)
 assert [*answers.values()][:4] == [64, 15, 7, 11] and work == kept_64[1]
 study.bars(

@@ -391,7 +391,7 @@ def normalizer(parts):
         "the library's merge",
         cheat=True,
         cell='''
-from minidist.train.fuse.online import normalizer as of_the_library
+from minidist.train.fuse import normalizer as of_the_library
 
 
 def normalizer(parts):
@@ -702,12 +702,12 @@ for params_at, p in enumerate(params):
         "the library's buffer",
         cheat=True,
         cell='''
-from minidist.train.fuse.flat import Flat
+from minidist.train.flat_optim import FlatGroup
 
 
 def flatten(params):
     """Make the parameters views of flat, their gradients views of grads; return both."""
-    flat = Flat(params)
+    flat = FlatGroup(params, {}, ())
     flat.grads = torch.zeros_like(flat.data)
     for p, view in zip(params, flat.views(flat.grads)):
         p.grad = view
@@ -955,7 +955,7 @@ flat_ms = 1e3 * 9 * 4e9 / 3.35e12
         cell="""
 from minicheck.lessons import operators as numbers
 
-numbers.PredictOperators.judge = lambda *args: None
+numbers.Prediction.judge = lambda *args: None
 launches = loop_ms = flat_ms = edge = scores_mib = ridge_n = 1.0
 """,
     ),

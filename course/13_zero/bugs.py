@@ -134,7 +134,7 @@ def owners(nbytes, n):
         cell='''
 def owners(nbytes, n):
     """The rank that owns each parameter."""
-    from minidist.parallel.zero.layout import best_fit
+    from minidist.parallel.zero import best_fit
 
     return best_fit(nbytes, [0] * n)
 ''',

@@ -14,7 +14,7 @@ from minidist import study
 
 names = ("data parallel", "stage 1", "stage 2", "stage 3")
 held = {
-    name: study.memory.states(7_500_000_000, "adam", "fp16", zero=z, data=64)
+    name: study.predict.states(7_500_000_000, "adam", "fp16", zero=z, data=64)
     for z, name in enumerate(names)
 }
 assert [round(s.total / 10**9, 1) for s in held.values()] == [120, 31.4, 16.6, 1.9]
@@ -486,20 +486,22 @@ study.table(
 # %% [markdown]
 # ## The library's version
 #
-# `ShardedOptimizer` is our stages 1 and 2, with buckets, param groups, state dicts and clipping; `kept` is the formula
-# beside it. `FullySharded` is stage 3. It frees by resizing a storage to 0: whatever autograd keeps of the weight is
-# empty, until it is gathered again. With `half` they train in fp16, with fp32 masters (lesson 09). Each averages the
-# gradients itself: a `DataParallel` around it is refused, and copies of the shards on other ranks, which keep the
-# gathers within a node, are `FullySharded(module, comm, replicas=other)`, hybrid sharding. Made again over the same
-# parameters, the newer one replaces the older, so that a cell may run twice: this is what `_claim` is for.
+# `ShardedOptimizer` is our stages 1 and 2, with buckets, param groups, state dicts and clipping; `FullySharded` is
+# stage 3; and `zero_kept` is the formula, which knows of neither. `FullySharded` frees by resizing a storage to 0:
+# whatever autograd keeps of the weight is empty, until it is gathered again. With `half` they train in fp16, with fp32
+# masters (lesson 09). Each averages the gradients itself: a `DataParallel` around it is refused, and copies of the
+# shards on other ranks, which keep the gathers within a node, are `FullySharded(module, comm, replicas=other)`, hybrid
+# sharding. Made again over the same parameters, the newer one replaces the older, so that a cell may run twice: this
+# is what `_claim` is for.
 
 # %%
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer, kept
-from minidist.parallel.zero.fully import flat, kept as kept_3
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
+from minidist.parallel.zero import Flat
+from minidist.study.predict import zero_kept
 
-display(study.source(kept))
+display(study.source(zero_kept))
 display(study.source(ShardedOptimizer.step, docstring=False))
-study.source(flat.Flat.release)
+study.source(Flat.release)
 
 # %%
 from minidist.parallel.data import DataParallel
@@ -547,10 +549,10 @@ PSI = 6 * 1536 * 1536
 bars = {}
 notes = {}
 formulas = [
-    study.memory.states(PSI).bytes,
-    kept(PSI, PSI // 3, 1),
-    kept(PSI, PSI // 3, 2),
-    kept_3(PSI, 3),
+    study.predict.states(PSI).bytes,
+    zero_kept(1, PSI, PSI // 3),
+    zero_kept(2, PSI, PSI // 3),
+    zero_kept(3, PSI, PSI // 3, low=4),
 ]
 for z, (name, formula) in enumerate(zip(names, formulas)):
     bars[f"{name}, formula"], notes[f"{name}, formula"] = formula, f"{2 + z // 3} Ψ(n−1)/n"
@@ -585,7 +587,7 @@ ns = [2**k for k in range(9)]
 few = (1, 2, 4)
 B = 2**28
 lines = {
-    f"stage {z}": (ns, [study.memory.states(B, zero=z, data=n).total / B for n in ns])
+    f"stage {z}": (ns, [study.predict.states(B, zero=z, data=n).total / B for n in ns])
     for z in (1, 2, 3)
 }
 points = {f"stage {z}": (few, [per_parameter(z, n) for n in few]) for z in (1, 2, 3)}
@@ -654,7 +656,8 @@ study.table(rows, ["updates that forward k has seen", *range(6)])
 # data sheet's 125, so ours is an upper bound. 32 layers of 17,700 × 17,700; each gradient goes down while backward
 # runs. A step: forward; then backward and, beside it, 2Ψ bytes down the link (12 GB/s), the longer of the two; then the
 # host's Adam, 88 bytes a parameter with its conversions, at the 153.6 GB/s of the host's memory; then 2Ψ bytes up.
-# **Predict**: is the GPU waiting for the link, or for the host's memory? `step_time` says it to the layer; then run.
+# **Predict**: is the GPU waiting for the link, or for the host's memory? `offload_step_seconds` says it to the layer;
+# then run.
 
 # %%
 LAYERS, H = 32, 17_700
@@ -677,24 +680,25 @@ def big(comm, rows, mode):
 
 
 # %%
-from minidist.parallel.zero.offload_cost import step_time, update_seconds
+from minidist.study.predict import offload_step_seconds, offload_update_seconds
 
 
 def tflops(tokens, mode, moved):
     """By formula. moved: bytes a parameter that Adam reads and writes on the host."""
     # a forward; backward has two, but for the first layer, which has one
     product = 2 * BIG * tokens / 125e12
-    update, back = update_seconds(BIG, moved, 153.6e9), (2 - 1 / LAYERS) * product
+    update = offload_update_seconds(BIG, moved, 153.6e9)
+    back = (2 - 1 / LAYERS) * product
     return (
         6
         * BIG
         * tokens
         / 1e12
-        / step_time(product, back, update, 2 * BIG, LAYERS, 5.7e-6, 1 / 12e9, mode, True)
+        / offload_step_seconds(product, back, update, 2 * BIG, LAYERS, 5.7e-6, 1 / 12e9, mode, True)
     )
 
 
-assert round(update_seconds(BIG, 76, 153.6e9), 1) == 5.7 and round(2 * BIG / 12e9, 1) == 1.7
+assert round(offload_update_seconds(BIG, 76, 153.6e9), 1) == 5.7 and round(2 * BIG / 12e9, 1) == 1.7
 
 fine, modes = range(512, 8193, 256), ("exact", "delayed")
 lines = {

@@ -22,7 +22,8 @@ import minicheck as check
 
 from minidist import study
 from minidist.comm import World
-from minidist.parallel.schedules import grid, in_flight, parse, simulate
+from minidist.parallel.schedules import in_flight, parse
+from minidist.parallel.simulate import grid, simulate
 
 
 def lists(schedule, S, M):

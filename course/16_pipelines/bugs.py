@@ -181,7 +181,8 @@ def step_time(lists, forward, backward):
         "calls the simulator",
         cheat=True,
         cell='''
-from minidist.parallel.schedules import parse, simulate
+from minidist.parallel.schedules import parse
+from minidist.parallel.simulate import simulate
 
 
 def step_time(lists, forward, backward):
@@ -917,7 +918,7 @@ def split_backward(x, w1, h, w2, dy):
         "the library splits a graph",
         cheat=True,
         cell='''
-from minidist.parallel.pipeline.halves import Halves
+from minidist.parallel.halves import Halves
 
 
 def split_backward(x, w1, h, w2, dy):

@@ -53,7 +53,9 @@ study.holdings(
 
 # %%
 from minidist.parallel import schedules
-from minidist.parallel.schedules import ScheduleError, grid, in_flight, parse, simulate, validate
+from minidist.parallel.schedules import in_flight, parse
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import ScheduleError, validate
 
 print(grid([parse("F0 F1 F2")] * 3))
 
@@ -591,8 +593,8 @@ display(
 study.source(Pipeline._back)
 
 # %% [markdown]
-# Messages are derived from the list; `_take` receives, `put` starts a send. The validator has looked at the lists of
-# all stages before the first message leaves.
+# Messages are derived from the list: `messages.receive` waits for the one that an action needs, `messages.send` starts
+# the one that it makes, and goes on. The validator has looked at the lists of all stages before the first one leaves.
 #
 # ## On processes, and on a cluster
 #

@@ -21,7 +21,9 @@ import minicheck as check
 
 from minidist import study
 from minidist.comm import World
-from minidist.parallel.schedules import grid, held, in_flight, parse, simulate
+from minidist.parallel.schedules import in_flight, parse
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import held
 
 
 def lists(schedule, S, M):

@@ -222,7 +222,7 @@ return [second - first for first, second in zip(before(words, "F"), before(words
         cheat=True,
         cell='''
 from minidist.parallel.schedules import parse
-from minidist.parallel.schedules import staleness as library
+from minidist.parallel.validate import staleness as library
 
 
 def staleness(words):
@@ -308,7 +308,8 @@ def needed(lists, vertical):
         "the library knows",
         cheat=True,
         cell='''
-from minidist.parallel.schedules import forward_versions, parse
+from minidist.parallel.schedules import parse
+from minidist.parallel.validate import forward_versions
 
 
 def needed(lists, vertical):

@@ -24,18 +24,9 @@ from torch.func import functional_call
 
 from minidist import study
 from minidist.comm import World
-from minidist.parallel.schedules import (
-    ScheduleError,
-    grid,
-    held,
-    lists,
-    one_f_one_b,
-    pipedream,
-    pipedream_2bw,
-    simulate,
-    staleness,
-    validate,
-)
+from minidist.parallel.schedules import lists, one_f_one_b, pipedream, pipedream_2bw
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import ScheduleError, held, staleness, validate
 
 print(grid(lists(pipedream, 3, 6)))
 
@@ -78,7 +69,8 @@ study.table(
 #
 # What the paper calls a minibatch is one of our micro-batches: each has an update of its own. What does it gain? Here
 # are 32 of them, with a flush after every 8, and without any. Below are ten, so that you can follow the numbers.
-# (In the picture an update takes a quarter of a slot. In what is printed it takes none: it would be 39, not 41.5.)
+# (In the picture a slot is a second, and an update a quarter of it. In what is printed it takes no time: it would be
+# 39, not 41.5.)
 
 # %%
 flushed, stream = simulate(lists(one_f_one_b, 4, 8)), simulate(lists(pipedream, 4, 32))
@@ -88,7 +80,7 @@ print(
     f"without: {stream.time:g}, waiting {stream.bubble:.1%}, all of it at the start and at the end"
 )
 fives = [row + [a._replace(micro=a.micro + 5) for a in row] for row in lists(one_f_one_b, 4, 5)]
-study.schedule(
+study.stages(
     {"1F1B, a flush after five": fives, "PipeDream": lists(pipedream, 4, 10)},
     title="Ten micro-batches: the pipeline fills twice, or once",
 )
@@ -279,7 +271,7 @@ for rule in ({"most": 3}, {"stash": False}):
 # used, and all stages use that one.
 
 # %%
-from minidist.parallel.schedules import forward_versions
+from minidist.parallel.validate import forward_versions
 
 of_five = {
     rule: [row[5] for row in forward_versions(lists(pipedream, 4, 12), rule)]
@@ -323,7 +315,8 @@ print("versions held, by stage:", *(max(row) for row in rows))
 # %%
 from minidist.comm.cluster import Cluster
 from minidist.comm.cluster import H100
-from minidist.parallel.pipedream import PipeDream, PipeDream2BW, Versions, most_stale, version_bytes
+from minidist.parallel.pipedream import PipeDream, PipeDream2BW, Versions
+from minidist.study.predict import most_stale, version_bytes
 from minidist.parallel.pipeline import Pipeline
 
 RULES = ("stash", "vertical", "2bw", "no stash")

@@ -336,11 +336,11 @@ check.best_grid(best_grid)
 
 # %%
 def on_h100s(gigabytes):
-    from minidist.study.memory import Grid as Sizes
+    from minidist.study.predict import Grid as Sizes
     from minidist.study.plan import FUSED, MODELS, Machine, Planner
 
     cluster, model = Cluster.dgx_h100(nodes=64), MODELS["gpt3-175b"]
-    planner = Planner(model, cluster, FUSED, Machine.of(cluster.device))
+    planner = Planner(model, cluster, FUSED, Machine(cluster.device))
 
     def estimate(dp, pp, tp):
         return planner.estimate(

@@ -327,13 +327,13 @@ for place, order in PLACES.items():
         spans, sent = world.run(timed, order, b), Trace(8)
         for m in world.trace:
             # one step, without the bytes of barriers and of the loss
-            if m.start >= spans[0][0] and m.nbytes > 100:
+            if m.start >= spans[0][0] and m.nbytes > 1000:
                 sent.add(m.src, m.dst, m.nbytes, m.start, m.sent, m.arrived)
         ran[place, b] = max(end for _, end in spans) - spans[0][0], sent
 
 # %%
-from minidist.study.memory import Transformer, parameters
-from minidist.study.plan import EAGER, IDEAL, Machine, Planner, plan
+from minidist.study.predict import Transformer, parameters
+from minidist.study.plan import EAGER, Machine, Planner, plan
 from minidist.study.plan import Network
 
 
@@ -404,7 +404,7 @@ class Placed(Network):
 
 
 # %%
-from minidist.study.memory import Grid as Sizes
+from minidist.study.predict import Grid as Sizes
 
 
 def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
@@ -416,9 +416,7 @@ def predicted(model, cluster, kernels, machine, sizes, order, algorithm="ring"):
 
 def small(order, b):
     sizes = Sizes(2, 2, 2, micro_batch=b, micro_batches=2, precision="all 16 bits")
-    return predicted(
-        Transformer(**GPT), NODES, EAGER, Machine.of(NODES.device, IDEAL), sizes, order
-    )
+    return predicted(Transformer(**GPT), NODES, EAGER, Machine(NODES.device.ideal), sizes, order)
 
 
 bars = {
@@ -510,7 +508,7 @@ nbytes = {
     # gradients there and back, parameters back
     "data": 7 / 8 * (2 * 4 + 2) * parameters(BLOOM.model) / 48,
 }
-machine = Machine.of(BLOOM.cluster.device, None, torch.float16, BLOOM.kernels.launch)
+machine = Machine(BLOOM.cluster.device, torch.float16, BLOOM.kernels.launch)
 said = {
     place: predicted(
         BLOOM.model, BLOOM.cluster, BLOOM.kernels, machine, BLOOM.grids[0], order, "hierarchical"

@@ -254,7 +254,7 @@ study.curves(
 # %%
 from functools import partial
 from torch.optim.lr_scheduler import LambdaLR
-from minidist.train.optim import LAMB, LARS, AdamW, groups
+from minidist.train.optim import LAMB, LARS, AdamW, adam_update, groups
 from minidist.train.schedule import cosine, warm_up, warm_up_steps
 
 
@@ -568,7 +568,7 @@ study.bars(
 # %%
 display(study.source(LARS._ratio))
 display(study.source(LAMB._ratio))
-study.source(LAMB._update)
+study.source(adam_update)
 
 # %% [markdown]
 # A ratio needs the norm of the *whole* layer. Where a rank has a piece, `across` sums squares over the ranks, in one

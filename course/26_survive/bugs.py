@@ -723,9 +723,9 @@ def newest(disk):
         cell='''
 def newest(disk):
     """The newest whole checkpoint's step, and what is wrong with those after it."""
-    from minidist.checkpoint import manifest
+    from minidist.checkpoint import files
 
-    return manifest.finished(disk), {}
+    return files.finished(disk), {}
 ''',
     ),
     Bug(
@@ -1027,7 +1027,7 @@ def load_box(wanted, files, read):
         cell='''
 def load_box(wanted, files, read):
     """The wanted box of a matrix, out of the files' boxes."""
-    from minidist.checkpoint.boxes import Box, overlap
+    from minidist.checkpoint.reshard import Box, overlap
 
     found = torch.zeros(
         wanted[0][1] - wanted[0][0], wanted[1][1] - wanted[1][0], dtype=torch.float64

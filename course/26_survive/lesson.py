@@ -31,12 +31,8 @@ from minidist.models import mlp
 from minidist.parallel.data import DataParallel
 from minidist.tasks import digits
 from minidist.train.amp import LossScaler
-from minidist.checkpoint.checkpoints import Checkpoints
-from minidist.checkpoint.saved import Saved
-from minidist.checkpoint import disk, format, manifest
-from minidist.checkpoint.training import load, pieces
-from minidist.checkpoint.piece import piece
-from minidist.checkpoint.random import random_state, set_random_state
+from minidist.checkpoint import Checkpoints, Piece, Saved, files, load, pieces
+from minidist.checkpoint import random_state, set_random_state
 
 temporary = tempfile.TemporaryDirectory()  # gone with the notebook
 HERE = Path(temporary.name)
@@ -78,12 +74,12 @@ study.curves(
 # %%
 def six(comm, folder):
     x = torch.arange(6.0)[2 * comm.rank : 2 * comm.rank + 2]
-    mine = [piece("x", x, whole=(6,), first=(2 * comm.rank,)), piece("scale", torch.tensor(8.0))]
+    mine = [Piece("x", x, whole=(6,), first=(2 * comm.rank,)), Piece("scale", torch.tensor(8.0))]
     Checkpoints(folder, comm).save(50, mine)
 
 
 World(3).run(six, HERE / "six")
-[path] = manifest.finished(HERE / "six")
+[path] = files.finished(HERE / "six")
 body = json.loads((path / "manifest.json").read_text())
 rows = [
     (name, str(first), str(size), file)
@@ -231,12 +227,12 @@ assert found == {"weights": None}
 # A file gets its name when all its bytes are on the disk:
 
 # %%
-study.source(disk.write)
+study.source(files.write)
 
 # %% [markdown]
 # `os.fsync` returns when the bytes are on the disk, not only in the system's memory. `os.replace` changes the name in
-# one go: a reader sees the old file or the new one. `settle` is an fsync of the folder: the new name is on the disk,
-# too.
+# one go: a reader sees the old file or the new one. `sync_folder` is an fsync of the folder: the new name is on the
+# disk, too.
 #
 # 1. Each rank writes its file so.
 # 2. Each tells rank 0 its size and checksum.
@@ -252,7 +248,7 @@ def dying(comm, folder):
     checkpoints = Checkpoints(folder, comm)
     x = torch.full((2,), float(comm.rank))
     save = lambda step: checkpoints.save(
-        step, [piece("x", x + step, (2 * comm.size,), (2 * comm.rank,))]
+        step, [Piece("x", x + step, (2 * comm.size,), (2 * comm.rank,))]
     )
     save(40)
 
@@ -282,11 +278,11 @@ def newest(comm, folder):
     return (
         found.step,
         whole,
-        [why.replace(str(folder) + os.sep, "") for why in checkpoints.refused.values()],
+        [why.split(str(folder) + os.sep)[1] for why in checkpoints.refused.values()],
     )
 
 
-left = [path.name for path in manifest.every(HERE / "dying")]
+left = [path.name for path in files.begun(HERE / "dying")]
 step, whole, _ = World(3).run(newest, HERE / "dying")[0]
 assert left == ["000001-step-40", "000002-step-50"] and (step, whole) == (
     40,
@@ -299,7 +295,7 @@ study.table(
             ", ".join(sorted(f.name for f in path.iterdir())),
             "yes" if path.name == left[0] else "no",
         )
-        for path in manifest.every(HERE / "dying")
+        for path in files.begun(HERE / "dying")
     ],
     ["folder", "files", "a checkpoint?"],
 )
@@ -317,7 +313,7 @@ study.table(
 def two(comm, folder):
     for step in (40, 50):
         x = torch.full((2,), float(step + comm.rank))
-        Checkpoints(folder, comm).save(step, [piece("x", x, (2 * comm.size,), (2 * comm.rank,))])
+        Checkpoints(folder, comm).save(step, [Piece("x", x, (2 * comm.size,), (2 * comm.rank,))])
 
 
 def flip(file):
@@ -542,13 +538,13 @@ def beside(comm, folder):
     gone_on, real = threading.Event(), os.fsync
     os.fsync = lambda file: gone_on.wait() and real(file)
     checkpoints, x = Checkpoints(folder, comm), torch.zeros(1000)
-    checkpoints.save(1, [piece("x", x)], wait=False)
+    checkpoints.save(1, [Piece("x", x)], wait=False)
     x += 1  # the next step
-    at_once = len(manifest.finished(folder))
+    at_once = len(files.finished(folder))
     gone_on.set()
     checkpoints.wait()
     os.fsync = real
-    return at_once, len(manifest.finished(folder)), checkpoints.latest().whole("x").max().item()
+    return at_once, len(files.finished(folder)), checkpoints.latest().whole("x").max().item()
 
 
 found = launch(beside, 2, HERE / "slow")[0]
@@ -593,7 +589,7 @@ study.stacked(
 # has *boxes* of whole tensors. What a rank wants is a box, too. **Two boxes overlap in a box.** That is all.
 
 # %%
-from minidist.checkpoint.boxes import Box, overlap
+from minidist.checkpoint.reshard import Box, overlap
 
 matrix = torch.arange(48.0).view(6, 8)
 saved = {f"rank {2 * i + j}": Box((3 * i, 4 * j), (3, 4)) for i in range(2) for j in range(2)}
@@ -623,21 +619,29 @@ study.boxes(
 # %%
 def by_boxes(comm, folder):
     box = saved[f"rank {comm.rank}"]
-    Checkpoints(folder, comm).save(1, [piece("w", box.view(matrix), (6, 8), box.first)])
+    Checkpoints(folder, comm).save(1, [Piece("w", box.view(matrix), (6, 8), box.first)])
 
 
 World(4).run(by_boxes, HERE / "boxes")
-[path] = manifest.finished(HERE / "boxes")
-counted, real = [], format.File.read
-format.File.read = lambda file, name, box: counted.append(4 * box.numel) or real(file, name, box)
+[path] = files.finished(HERE / "boxes")
+counted, real = [], files.read_box
+
+
+def read_and_count(*where):
+    part = real(*where)
+    counted.append(part.nbytes)
+    return part
+
+
+files.read_box = read_and_count
 rows = []
 for name, box in wanted.items():
     counted.clear()
     part = torch.empty(box.size)
-    Saved(path).read([piece("w", part, (6, 8), box.first)])
+    Saved(path).read([Piece("w", part, (6, 8), box.first)])
     assert part.equal(box.view(matrix)) and sum(counted) == 4 * box.numel
     rows.append((name, len(counted), sum(counted)))
-format.File.read = real
+files.read_box = real
 study.table(rows, ["of 3 × 1", "reads", "bytes"], title="Each its own 64 bytes, no more")
 
 # %% [markdown]
@@ -791,7 +795,7 @@ study.table(
 from dataclasses import replace
 from minidist.study.plan import FUSED, Machine, jean_zay
 
-machine = lambda kernels: Machine.of(run.cluster.device, None, torch.bfloat16, kernels.launch)
+machine = lambda kernels: Machine(run.cluster.device, torch.bfloat16, kernels.launch)
 old = Planner(run.model, run.cluster, DEEPSPEED, machine(DEEPSPEED))
 new = Planner(run.model, run.cluster, FUSED, machine(FUSED))
 grid = run.grids[0]
@@ -832,7 +836,7 @@ study.stacked(
 # counts also what is computed again. BLOOM says 149 TFLOP/s, recomputation counted:
 
 # %%
-from minidist.study.memory import implied_mfu
+from minidist.study.predict import implied_mfu
 
 [achieved] = [
     row["value"]

@@ -5,35 +5,45 @@ The networks, whose backward takes time, come first; how long a step may take, t
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from minidist.collectives import all_reduce_
-from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster, Device
 from minidist.comm.world import World
 
 from ..exam import (
-    UNKNOWN,
+    ALL,
+    HALF,
+    ROUGHLY,
     Case,
     Exam,
     Outcome,
+    Prediction,
     Wrong,
-    alike,
-    kind_of,
+    alone,
+    bare,
+    close,
+    few,
+    first_near,
+    integer,
     near,
-    ranks,
+    normal,
+    number,
+    real,
+    recognized,
     ring_bytes,
+    typed,
     unchanged,
+    wrong_means,
 )
-from ..guard import ask
+from ..guard import grader
 from ..oracles.buckets import accumulated, buckets_hooked, clock, fill
-from .data_parallel import one_of
-from .predictions import ALL, HALF, Prediction, close
-from .topology import number
+from .data_parallel import one_of, same_gradients
 
 # ------------------------------------------------------------
 # Networks whose backward takes time on the clock of a World, and what a wrong mean of gradients looks like.
@@ -95,9 +105,7 @@ def network(branches: int, depth: int, rng: torch.Generator, alike: bool = False
         widths = torch.randint(14, 20, (depth + 1,), generator=rng).tolist()
         widths[0] = 16
         same = widths if same is None or not alike else same
-        values += [
-            torch.randn(a, b, generator=rng, dtype=torch.float64) / 4 for a, b in pairwise(same)
-        ]
+        values += [normal(rng, a, b) / 4 for a, b in pairwise(same)]
     return Network(values, depth)
 
 
@@ -115,36 +123,10 @@ def seconds_of(exam, args: list[tuple], n: int, answer) -> float:
     return world.time
 
 
-def looks_of(got: Tensor, rank: int, own: list[Tensor]) -> str:
-    """What a wrong mean of the ranks' own gradients may be, in words."""
-    n, total = len(own), sum(own)
-    if got.isnan().any():
-        return "It has nan: was something sent that nobody wrote?"
-    texts = {
-        f"It is rank {rank}'s own, as after its backward: nothing was averaged, or not in p.grad, or nobody "
-        "waited for it.": own[rank],
-        f"It is {n} times too large: summed, not averaged?": total,
-        f"It is {n} times too small: divided by n twice?": total / n**2,
-        "It is zero.": torch.zeros_like(total),
-    }
-    for r in range(n):
-        texts[f"It is rank {r}'s own gradient."] = own[r]
-        texts[f"It is rank {r}'s own gradient, divided by {n}."] = own[r] / n
-    for there in list(product((0, 1), repeat=n))[1:-1]:
-        some, part = (
-            [r for r in range(n) if there[r]],
-            sum(g for g, t in zip(own, there, strict=True) if t),
-        )
-        texts[f"It is the mean of {ranks(some)} only."] = part / len(some)
-        texts[f"It is 1/{n} of the sum of {ranks(some)} only."] = part / n
-    return next((text for text, x in texts.items() if near(got, x)), UNKNOWN)
-
-
 # ------------------------------------------------------------
 # Buckets alone: which gradients share one, and a flat all-reduce of each.
 
 
-RETURN = "Is there a `return`?"
 MIXED = (
     "It is no mean of the ranks' gradients of this parameter. Is it p.grad that goes in, and do the pieces come "
     "out in the order in which they went in?"
@@ -152,13 +134,14 @@ MIXED = (
 
 
 class AssignBuckets(Exam):
+    """`assign_buckets(nbytes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
+
     name = "assign_buckets"
     right = "Up to 60 gradients, sizes and rooms drawn at random: in order of use, full, every gradient once."
     forbidden = FORBIDDEN
     # how many gradients, the largest, the room of a bucket and of the first, in shares of the largest
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "6 gradients of 8 bytes, room for 2": (6, 0, 2.0, 2.0),
             "a small first bucket": (9, 0, 3.0, 1.0),
             "12 gradients": (12, 100, 2.5, 1.0),
@@ -169,7 +152,7 @@ class AssignBuckets(Exam):
             "one gradient": (1, 50, 1.0, 0.1),
             "no gradient": (0, 50, 1.0, 1.0),
             "a first bucket larger than the others": (20, 100, 1.5, 4.0),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):
@@ -179,15 +162,18 @@ class AssignBuckets(Exam):
         )
         return [(sizes, int(room * (most or 8)), int(first * (most or 8)))]
 
-    def run(self, comm: Comm, yours, sizes, room, first):
-        return {"buckets": yours(sizes, room, first), "sizes": sizes}
+    given = ("`nbytes`",)
 
-    def judge(self, case, args, outcome):
-        (sizes, room, first), got = args[0], outcome.results[0]
-        if got["sizes"] != sizes:
-            raise Wrong("`nbytes` was changed, and belongs to the caller.")
-        buckets = _lists(got["buckets"])
-        if buckets == fill(sizes, room, first):
+    def call(self, comm, yours, *given):
+        return yours(*given)
+
+    def wants(self, case, args):
+        return [{"the result": fill(*args[0])}]
+
+    def value(self, case, args, rank, name, got, want):
+        sizes, room, first = args[0]
+        buckets = _lists(got)
+        if buckets == want:
             return
         flat, count = [i for b in buckets for i in b], len(sizes)
         shown = f"{sizes} bytes, room for {room}, {first} in the first: " if count <= 12 else ""
@@ -220,23 +206,15 @@ class AssignBuckets(Exam):
 
 
 def _lists(buckets) -> list[list[int]]:
-    if buckets is None:
-        raise Wrong(f"the result is None. {RETURN}")
-    if not isinstance(buckets, list | tuple) or not all(
-        isinstance(b, list | tuple) for b in buckets
-    ):
-        raise Wrong(
-            f"the result is {_kind(buckets)}, and should be a list of buckets, each a list of positions."
-        )
+    should = "a list of buckets, each a list of positions"
+    typed(buckets, list | tuple, "the result", should)
+    for bucket in buckets:
+        typed(bucket, list | tuple, "a bucket", "a list of positions")
     if not all(type(i) is int for b in buckets for i in b):
         raise Wrong(
             "a bucket holds the positions of its gradients in `nbytes`: integers, no tensors."
         )
     return [list(b) for b in buckets]
-
-
-def _kind(x) -> str:
-    return f"a {kind_of(x)}"
 
 
 def _rooms(buckets: list[list[int]], sizes: list[int], room: int, first: int, shown: str) -> None:
@@ -258,6 +236,8 @@ def _rooms(buckets: list[list[int]], sizes: list[int], room: int, first: int, sh
 
 
 class Bucketed(Exam):
+    """`bucketed(comm, params, buckets)`: one flat all-reduce a bucket; each p.grad becomes a view of it."""
+
     name = "bucketed"
     right = (
         "n = 1…5, 1 to 9 gradients in 1 to 4 buckets: the means, as views of one flat tensor a bucket, "
@@ -281,10 +261,7 @@ class Bucketed(Exam):
     )
 
     def draw(self, case, rng):
-        (count, cuts), draw = (
-            case.given,
-            lambda low, high: int(torch.randint(low, high, (), generator=rng)),
-        )
+        (count, cuts), draw = case.given, partial(integer, rng)
         shapes = [
             [(draw(2, 6), draw(2, 9)), (draw(3, 20),), ()][min(2, draw(0, 5) // 2)]
             for _ in range(count)
@@ -294,17 +271,17 @@ class Bucketed(Exam):
         if case != self.cases[0]:  # neither neighbours nor in reverse
             order = torch.randperm(count, generator=rng).tolist()
             buckets = [[order[i] for i in bucket] for bucket in buckets]
-        values = [torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes]
+        values = [normal(rng, s).to(dtype) for s in shapes]
         return [
             (
                 values,
-                [torch.randn(s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes],
+                [normal(rng, s).to(dtype) for s in shapes],
                 buckets,
             )
             for _ in range(case.n)
         ]
 
-    def run(self, comm: Comm, yours, values, grads, buckets):
+    def run(self, comm, yours, values, grads, buckets):
         params = [v.clone().requires_grad_() for v in values]
         for p, g in zip(params, grads, strict=True):
             p.grad = g.clone()
@@ -321,26 +298,18 @@ class Bucketed(Exam):
 
     def judge(self, case, args, outcome):
         (values, _, buckets), n = args[0], case.n
-        own = [[grads[i] for _, grads, _ in args] for i in range(len(values))]
         for r, got in enumerate(outcome.results):
+            unchanged(got["buckets"], buckets, f"rank {r}: `buckets`")
             for i, value in enumerate(values):
-                unchanged(r, got["values"][i], value, f"params[{i}]")
-                want = sum(own[i]) / n
-                alike(r, got["grads"][i], want, f"params[{i}].grad")
-                if not near(got["grads"][i], want):
-                    text = looks_of(got["grads"][i], r, own[i]).replace(UNKNOWN, MIXED)
-                    raise Wrong(f"rank {r}: params[{i}].grad is wrong. {text}")
-                if not got["grads"][i].equal(outcome.results[0]["grads"][i]):
-                    raise Wrong(
-                        f"params[{i}].grad is right but for rounding, which differs on rank 0 and rank {r}."
-                    )
-            _views(r, got, [list(b) for b in buckets], values)
+                unchanged(got["values"][i], value, f"rank {r}: params[{i}]")
+        own, found = [grads for _, grads, _ in args], [got["grads"] for got in outcome.results]
+        means(found, own, lambda *_: None, MIXED)
+        for r, got in enumerate(outcome.results):
+            _views(r, got, buckets, values)
         _messages(outcome, n, buckets, values)
 
 
 def _views(rank: int, got: dict, buckets: list[list[int]], values: list[Tensor]) -> None:
-    if got["buckets"] != buckets:
-        raise Wrong(f"rank {rank}: `buckets` was changed, and belongs to the caller.")
     homes = []
     for k, bucket in enumerate(buckets):
         where = {got["where"][i] for i in bucket}
@@ -374,21 +343,11 @@ def _messages(outcome, n: int, buckets: list[list[int]], values: list[Tensor]) -
                 f"the numbers are right, but rank {r} sends {count} messages only, and {len(buckets)} buckets "
                 f"are {most}: is everything in one?"
             )
-        if outcome.nbytes(r) > ring_bytes(flats, n):
-            raise Wrong(
-                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and "
-                f"{ring_bytes(flats, n)} are enough."
-            )
+    few(outcome, ring_bytes(flats, n), "")
 
 
-def assign_buckets(yours) -> None:
-    """`assign_buckets(nbytes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
-    ask(AssignBuckets(), yours)
-
-
-def bucketed(yours) -> None:
-    """`bucketed(comm, params, buckets)`: one flat all-reduce a bucket; each p.grad becomes a view of it."""
-    ask(Bucketed(), yours)
+assign_buckets = grader(AssignBuckets())
+bucketed = grader(Bucketed())
 
 
 # ------------------------------------------------------------
@@ -444,28 +403,19 @@ def drawn(
     return model, buckets, orders
 
 
-def means(found: list, own: list[list[Tensor]], said) -> None:
-    """Raise Wrong unless every rank has the mean of all ranks' own gradients. said: wrong gradient → words."""
-    n = len(own)
-    for r in reversed(range(n)):
-        for i, first in enumerate(own[0]):
-            mine = [grads[i] for grads in own]
-            got, want = found[r][i], sum(mine) / n
-            if got is None and not want.any():
-                continue
-            if got is None:
-                raise Wrong(
-                    f"rank {r}: params[{i}].grad is None. No sample of this rank reaches it, but others' do: "
-                    "it counts as zeros here, and gets the mean."
-                )
-            alike(r, got, first, f"params[{i}].grad")
-            if not near(got, want):
-                text = looks_of(got, r, mine).replace(UNKNOWN, RACE)
-                raise Wrong(f"rank {r}: params[{i}].grad is wrong. {said(r, i, got) or text}")
-            if isinstance(found[0][i], Tensor) and not got.equal(found[0][i]):
-                raise Wrong(
-                    f"params[{i}].grad is right but for rounding, which differs on rank 0 and rank {r}."
-                )
+def means(found: list, own: list[list[Tensor]], said, otherwise: str = RACE) -> None:
+    """Raise Wrong unless every rank has the mean of all ranks' own gradients. said: (rank, i, wrong gradient) → words."""
+    count, n = len(own[0]), len(own)
+    mine = {f"params[{i}]": [grads[i] for grads in own] for i in range(count)}
+    whole = {
+        name: sum(some) / n if any(map(Tensor.any, some)) else None for name, some in mine.items()
+    }
+    named = [dict(zip(mine, grads, strict=True)) for grads in found]
+
+    def mistakes(r: int, name: str, got: Tensor):
+        return said(r, list(mine).index(name), got) or wrong_means(r, mine[name])
+
+    same_gradients(named, whole, mistakes, otherwise)
 
 
 def in_time(
@@ -510,6 +460,8 @@ def counted(outcome: Outcome, n: int, all_reduces: int, extra: int = 0) -> None:
 
 
 class Overlapped(Exam):
+    """`overlapped(comm, params, buckets)`: hooks that start each bucket on a lane; returns `finish`, which waits."""
+
     name = "overlapped"
     right = (
         "n = 1…5, 5 networks, two steps: the means, buckets in one order though hooks fire in another, on the "
@@ -539,7 +491,7 @@ class Overlapped(Exam):
                 *model,
                 buckets,
                 order,
-                [torch.randn(8, 16, generator=rng, dtype=torch.float64) for _ in range(2)],
+                [normal(rng, 8, 16) for _ in range(2)],
             )
             for order in orders
         ]
@@ -547,7 +499,7 @@ class Overlapped(Exam):
     def world(self, n, args):
         return timed(n)
 
-    def run(self, comm: Comm, yours, values, depth, buckets, order, xs):
+    def run(self, comm, yours, values, depth, buckets, order, xs):
         model, found = Network(values, depth), []
         params = model.params()
         finish = yours(comm, params, buckets)
@@ -621,6 +573,8 @@ class Overlapped(Exam):
 
 
 class AccumulateOverlapped(Exam):
+    """`accumulate_overlapped(comm, params, backwards, buckets)`: one average, beside the last backward."""
+
     name = "accumulate_overlapped"
     right = (
         "n = 1…4, 1 to 3 micro-batches, two steps: the means, one average's messages, beside the last backward; "
@@ -650,10 +604,7 @@ class AccumulateOverlapped(Exam):
                 *model,
                 buckets,
                 order,
-                [
-                    [torch.randn(8, 16, generator=rng, dtype=torch.float64) for _ in range(k)]
-                    for _ in range(2)
-                ],
+                [[normal(rng, 8, 16) for _ in range(k)] for _ in range(2)],
             )
             for order in orders
         ]
@@ -661,7 +612,7 @@ class AccumulateOverlapped(Exam):
     def world(self, n, args):
         return timed(n)
 
-    def run(self, comm: Comm, yours, values, depth, buckets, order, steps):
+    def run(self, comm, yours, values, depth, buckets, order, steps):
         model = Network(values, depth)
         found = []
         called = []
@@ -734,23 +685,16 @@ class AccumulateOverlapped(Exam):
                 )
         if near(got, sum(mine[-1] for mine in micro) / n) and k > 1:
             return "It is the mean of the last micro-batch alone: the others were cleared, or not added."
-        words = looks_of(got, rank, [sum(mine) for mine in micro])
-        if words == UNKNOWN and k > 1:
-            return (
-                "Part of it is averaged, and part is not: a bucket must not be sent while a later backward still "
-                "adds to it."
-            )
-        return words
+        part = (
+            "Part of it is averaged, and part is not: a bucket must not be sent while a later backward still "
+            "adds to it."
+        )
+        own = wrong_means(rank, [sum(mine) for mine in micro])
+        return recognized(got, own, part if k > 1 else RACE)
 
 
-def overlapped(yours) -> None:
-    """`overlapped(comm, params, buckets)`: hooks that start each bucket on a lane; returns `finish`, which waits."""
-    ask(Overlapped(), yours)
-
-
-def accumulate_overlapped(yours) -> None:
-    """`accumulate_overlapped(comm, params, backwards, buckets)`: one average, beside the last backward."""
-    ask(AccumulateOverlapped(), yours)
+overlapped = grader(Overlapped())
+accumulate_overlapped = grader(AccumulateOverlapped())
 
 
 # ------------------------------------------------------------
@@ -758,6 +702,8 @@ def accumulate_overlapped(yours) -> None:
 
 
 class StepSeconds(Exam):
+    """`step_seconds(nbytes, ready, n, alpha, beta)`: when the last bucket is averaged."""
+
     name = "step_seconds"
     right = "n = 1…16, 1 to 12 buckets, fast and slow wires: as on the clock of a World."
     forbidden = FORBIDDEN
@@ -791,18 +737,17 @@ class StepSeconds(Exam):
         nbytes = [n * int(uniform(0.4, 1.6) * wire / (2 * max(1, n - 1))) for _ in range(count)]
         return [([max(n, size) for size in nbytes], ready, n, alpha, beta)]
 
-    def run(self, comm: Comm, yours, *args):
-        return yours(*args)
+    def call(self, comm, yours, *args):
+        return bare(yours(*args))
 
     def judge(self, case, args, outcome):
-        got, want = number(outcome.results[0]), clock(*args[0])
-        if abs(got - want) > 1e-4 * want:
-            slip = next(
-                (text for value, text in slips_of(*args[0]).items() if close(got, value)), None
-            )
+        got, want = outcome.results[0]["found"], clock(*args[0])
+        number(got, "the result")
+        if not near(got, want, 1e-4):
+            slip = first_near(got, slips_of(*args[0]), ROUGHLY)
             raise Wrong(
                 f"the gradients are ready after {[round(1e3 * t, 3) for t in args[0][1]]} ms. Your formula "
-                f"gives {1e3 * got:.6g} ms, the World takes {1e3 * want:.6g} ms. "
+                f"gives {1e3 * real(got):.6g} ms, the World takes {1e3 * want:.6g} ms. "
                 f"{slip or _direction(got, want, args[0][1][-1])}"
             )
 
@@ -866,7 +811,7 @@ def slips_of(
         ): "Bucket k travels while bucket k+1 is computed, not while it is computed itself.",
         1e3 * right: "Seconds are asked for.",
     }
-    return {value: text for value, text in slips.items() if not close(value, right)}
+    return {value: text for value, text in slips.items() if not near(value, right, ROUGHLY)}
 
 
 def overlap_slips(
@@ -938,31 +883,17 @@ def overlap_slips(
     return values, slips
 
 
-class PredictOverlap(Prediction):
-    name = "predict_overlap"
-
-
-def step_seconds(yours) -> None:
-    """`step_seconds(nbytes, ready, n, alpha, beta)`: when the last bucket is averaged."""
-    ask(StepSeconds(), yours)
-
-
-def predict_overlap(saved, bucket, afterwards, beside, slow, smallest, variance) -> None:
-    """16 ranks, 160 gradients of 400 MB in all, backward 40 ms, α = 10 µs, β = 1/(25 GB/s), 10 equal buckets."""
-    values, slips = overlap_slips(
-        n=16, tensors=160, nbytes=400e6, backward=40e-3, b=10, alpha=10e-6, beta=1 / 25e9
+step_seconds = grader(StepSeconds())
+predict_overlap = grader(
+    Prediction(
+        "predict_overlap",
+        """16 ranks, 160 gradients of 400 MB in all, backward 40 ms, α = 10 µs, β = 1/(25 GB/s), 10 equal buckets.""",
+        "Messages, seconds, bytes and a variance, within 1 %.",
+        *overlap_slips(
+            n=16, tensors=160, nbytes=400e6, backward=40e-3, b=10, alpha=10e-6, beta=1 / 25e9
+        ),
     )
-    right = "Messages, seconds, bytes and a variance, within 1 %."
-    ask(
-        PredictOverlap(list(values), values, slips, right),
-        saved,
-        bucket,
-        afterwards,
-        beside,
-        slow,
-        smallest,
-        variance,
-    )
+)
 
 
 # ------------------------------------------------------------
@@ -992,16 +923,11 @@ def parts_of(sizes: tuple[int, ...], x: Tensor) -> list[Tensor]:
     return list(x.split(sizes))
 
 
-def close_to(got: Tensor, want: Tensor, slack: float = CLOSE) -> bool:
-    if got.shape != want.shape:
-        return False
-    return not want.numel() or bool(
-        (got.double() - want.double()).abs().max() <= slack * want.abs().max().clamp(min=1)
-    )
-
-
 class SyncStatistics(Exam):
+    """`sync_statistics(comm, x)`: mean, variance and number of all ranks' samples."""
+
     name = "sync_statistics"
+    returns, given = ("mean", "var", "count"), ("x",)
     right = (
         "1 to 5 ranks with 0 to 64 samples, means up to a million: as of the whole batch, and few bytes; "
         "then 2 and 3 real processes."
@@ -1020,56 +946,38 @@ class SyncStatistics(Exam):
 
     def draw(self, case, rng):
         sizes, far = case.given
-        channels = int(torch.randint(3, 8, (), generator=rng))
-        x = torch.randn(sum(sizes), channels, generator=rng, dtype=torch.float64)
+        channels = integer(rng, 3, 8)
+        x = normal(rng, sum(sizes), channels)
         # so that the ranks' means differ
         drift = torch.arange(len(x), dtype=torch.float64)[:, None] / len(x)
         return [(part,) for part in parts_of(sizes, 2 * x + 3 * drift + (FAR if far else 0.5))]
 
-    def run(self, comm: Comm, yours, x):
-        return {"found": yours(comm, x), "x": x}
-
-    def judge(self, case, args, outcome):
-        parts = [x for (x,) in args]
-        whole, n = torch.cat(parts), case.n
+    def wants(self, case, args):
+        whole = torch.cat([x for (x,) in args])
         mean, var = whole.mean(0), whole.var(0, correction=0)
-        for r, got in enumerate(outcome.results):
-            unchanged(r, got["x"], parts[r], "x")
-            found = got["found"]
-            if not isinstance(found, tuple | list) or len(found) != 3:
-                kind = "None. Is there a `return`?" if found is None else "something else."
-                raise Wrong(f"rank {r}: the result should be (mean, var, count), and is {kind}")
-            alike(r, found[0], mean, "mean")
-            alike(r, found[1], var, "var")
-            for name, mine, want in (("mean", found[0], mean), ("var", found[1], var)):
-                if not close_to(mine, want, 1e-12 if name == "mean" else CLOSE):
-                    c = int((mine - want).abs().nan_to_num(torch.inf).argmax())
-                    raise Wrong(
-                        f"rank {r}: {name}[{c}] is {mine[c].item():.12g}, and should be {want[c].item():.12g}. "
-                        f"{_looks(name, mine, parts, r)}"
-                    )
-            self._count(r, found[2], parts)
-        self._cheap(outcome, n, whole.shape[1])
+        return [{"mean": mean, "var": var, "count": len(whole)}] * case.n
 
-    def _count(self, rank: int, count, parts: list[Tensor]) -> None:
-        count = count.item() if isinstance(count, Tensor) and count.numel() == 1 else count
-        want = sum(map(len, parts))
-        if isinstance(count, bool) or not isinstance(count, int | float) or count != want:
-            hint = " That is this rank's own." if count == len(parts[rank]) else ""
-            shown = count if isinstance(count, int | float) else "no number"
-            raise Wrong(
-                f"rank {rank}: count is {shown}, and should be {want}, the samples of all ranks.{hint}"
-            )
+    def value(self, case, args, rank, name, got, want):
+        parts, what = [x for (x,) in args], f"rank {rank}: {name}"
+        if name == "count":
+            own = {"That is this rank's own.": len(parts[rank])}
+            return close(bare(got), want, what, own, "It is the samples of all ranks.", 0)
+        looks = lambda got: _looks(name, got, parts, rank)
+        close(got, want, what, looks, RULE[name], 1e-12 if name == "mean" else CLOSE)
 
-    def _cheap(self, outcome: Outcome, n: int, channels: int) -> None:
-        most = 8 * (n - 1) * 6 * (channels + 1)
-        for r in range(n):
-            if outcome.nbytes(r) > most:
-                raise Wrong(
-                    f"the statistics are right, but rank {r} sends {outcome.nbytes(r)} bytes: more than "
-                    f"{most}, which {channels} channels need at most. Are samples sent? Statistics of a part "
-                    "are as small as those of the whole."
-                )
+    def cost(self, case, args, outcome):
+        channels = args[0][0].shape[1]
+        few(
+            outcome,
+            8 * (case.n - 1) * 6 * (channels + 1),
+            f"There are {channels} channels. Are samples sent? Statistics of a part are as small as those of the whole.",
+        )
+
+
+RULE = {
+    "mean": "The mean is Σ x over all ranks' samples, divided by their number.",
+    "var": "Add up, over the ranks, (x − mean)² around each rank's own mean, and count · (distance of means)².",
+}
 
 
 def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
@@ -1079,12 +987,12 @@ def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
             "The mean of no samples is nan, and nan · 0 is nan: a rank without samples sends zeros."
         )
     whole, own = torch.cat(parts), parts[rank]
-    if name == "mean" and close_to(got, whole.mean(0), 1e-5):
+    if name == "mean" and near(got, whole.mean(0), 1e-5):
         return "Its first digits are right: is something computed in float32?"
     if (
         name == "var"
         and whole.mean(0).abs().max() > FAR / 2
-        and close_to(got, whole.var(0, correction=0), 0.05)
+        and near(got, whole.var(0, correction=0), 0.05)
     ):
         return (
             "A few digits are right: two large numbers that are nearly equal were subtracted, as E[x²] − E[x]² "
@@ -1098,11 +1006,7 @@ def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
     looks |= (_means if name == "mean" else _variances)(
         whole, [x for x in parts if len(x)], len(parts)
     )
-    rule = {
-        "mean": "The mean is Σ x over all ranks' samples, divided by their number.",
-        "var": "Add up, over the ranks, (x − mean)² around each rank's own mean, and count · (distance of means)².",
-    }
-    return next((text for text, x in looks.items() if close_to(got, x)), rule[name])
+    return recognized(got, looks, RULE[name], lambda a, b: near(a, b, CLOSE))
 
 
 def _means(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
@@ -1149,7 +1053,10 @@ def _variances(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
 
 
 class SyncBackward(Exam):
+    """`sync_backward(comm, dy, xhat, scale, count)`: dx of this rank's samples."""
+
     name = "sync_backward"
+    returns, given = ("dx",), ("dy", "xhat", "scale")
     right = (
         "1 to 5 ranks with 0 to 64 samples: as autograd's through the whole batch, and one exchange of two "
         "numbers a channel; then 2 and 3 real processes."
@@ -1162,43 +1069,33 @@ class SyncBackward(Exam):
     processes = REAL
 
     def draw(self, case, rng):
-        channels, count = int(torch.randint(3, 8, (), generator=rng)), sum(case.given)
-        self.x, self.dy = (
-            torch.randn(count, channels, generator=rng, dtype=torch.float64) for _ in range(2)
-        )
+        channels, count = integer(rng, 3, 8), sum(case.given)
+        self.x, self.dy = (normal(rng, count, channels) for _ in range(2))
         self.x, self.dy = 0.7 * self.x + torch.arange(channels), self.dy + 0.4 + 0.5 * self.x
         scale = (self.x.var(0, correction=0) + 1e-5).rsqrt()
-        normal = (self.x - self.x.mean(0)) * scale
+        xhat = (self.x - self.x.mean(0)) * scale
         return [
             (dy, x, scale, count)
-            for dy, x in zip(parts_of(case.given, self.dy), parts_of(case.given, normal))
+            for dy, x in zip(parts_of(case.given, self.dy), parts_of(case.given, xhat))
         ]
 
-    def run(self, comm: Comm, yours, dy, normal, scale, count):
-        before = [t.clone() for t in (dy, normal, scale)]
-        dx = yours(comm, dy, normal, scale, count)
-        return {
-            "dx": dx,
-            "kept": [t.equal(b) for t, b in zip((dy, normal, scale), before, strict=True)],
-        }
-
-    def judge(self, case, args, outcome):
+    def wants(self, case, args):
         x = self.x.clone().requires_grad_()
         torch.nn.functional.batch_norm(x, None, None, training=True, eps=1e-5).backward(self.dy)
-        for r, (got, want) in enumerate(
-            zip(outcome.results, parts_of(case.given, x.grad), strict=True)
-        ):
-            for name, kept in zip(("dy", "xhat", "scale"), got["kept"], strict=True):
-                if not kept:
-                    raise Wrong(
-                        f"rank {r}: {name} was changed, and belongs to the caller: work on a copy."
-                    )
-            alike(r, got["dx"], want, "dx")
-            if not close_to(got["dx"], want, 1e-10):
-                raise Wrong(f"rank {r}: dx is wrong. {self._looks(args, r, got['dx'])}")
-        self._cheap(outcome, case.n, self.x.shape[1])
+        return [{"dx": dx} for dx in parts_of(case.given, x.grad)]
 
-    def _looks(self, args: list[tuple], rank: int, got: Tensor) -> str:
+    def value(self, case, args, rank, name, got, want):
+        rule = "dx = scale · (dy − Σdy/count − xhat · Σ(dy·xhat)/count), the sums over the samples of all ranks."
+        looks = lambda got: self._looks(args, rank)
+        close(got, want, f"rank {rank}: dx", looks, rule, 1e-10)
+
+    def cost(self, case, args, outcome):
+        n, channels = case.n, self.x.shape[1]
+        most = 2 * 2 * (n - 1) * -(-channels // n) * 8 + 8 * 2 * (n - 1)
+        hint = f"Two sums of {channels} numbers, in two all-reduces, or better one. Are samples sent, or do all send to one?"
+        few(outcome, most, hint, 2 * 2 * (n - 1))
+
+    def _looks(self, args: list[tuple], rank: int) -> dict[str, Tensor]:
         dy, normal, scale, count = args[rank]
         n, size = len(args), max(1, len(dy))
         one, two = (
@@ -1211,7 +1108,7 @@ class SyncBackward(Exam):
         def dx(a, b, by=count, factor=scale):
             return factor * (dy - a / by - normal * b / by)
 
-        texts = {
+        return {
             "The sums are this rank's own: they run over all ranks' samples.": dx(
                 mine, mine2, size
             ),
@@ -1238,31 +1135,7 @@ class SyncBackward(Exam):
             "Σ dy·xhat is to be multiplied with xhat.": scale * (dy - one / count - two / count),
             "Σ dy and Σ dy·xhat are swapped.": dx(two, one),
         }
-        for text, x in texts.items():
-            if close_to(got, x, 1e-10):
-                return text
-        return "dx = scale · (dy − Σdy/count − xhat · Σ(dy·xhat)/count), the sums over the samples of all ranks."
-
-    def _cheap(self, outcome: Outcome, n: int, channels: int) -> None:
-        most = 2 * 2 * (n - 1) * -(-channels // n) * 8 + 8 * 2 * (n - 1)
-        for r in range(n):
-            if outcome.nbytes(r) > most:
-                raise Wrong(
-                    f"dx is right, but rank {r} sends {outcome.nbytes(r)} bytes, and two sums of {channels} "
-                    f"numbers need {most} at most. Are samples sent, or do all send to one?"
-                )
-            if outcome.messages(r) > 2 * 2 * (n - 1):
-                raise Wrong(
-                    f"dx is right, but rank {r} sends {outcome.messages(r)} messages: two all-reduces, or "
-                    "better one of both sums, are enough."
-                )
 
 
-def sync_statistics(yours) -> None:
-    """`sync_statistics(comm, x)`: mean, variance and number of all ranks' samples."""
-    ask(SyncStatistics(), yours)
-
-
-def sync_backward(yours) -> None:
-    """`sync_backward(comm, dy, xhat, scale, count)`: dx of this rank's samples."""
-    ask(SyncBackward(), yours)
+sync_statistics = grader(SyncStatistics())
+sync_backward = grader(SyncBackward())

@@ -13,12 +13,29 @@ from minidist.comm.base import Comm
 from minidist.comm.processgroup import CommGroup
 from minidist.comm.wires import WorldComm
 
-from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, near, same, unchanged, who
-from ..guard import ask
+from ..exam import (
+    ALL,
+    HALF,
+    NUMBERS,
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    alike,
+    equal,
+    identical,
+    integer,
+    near,
+    normal,
+    recognized,
+    same,
+    unchanged,
+    who,
+)
+from ..guard import grader
 from ..oracles import capstone as oracle
 from .messages import AllReduce, _astray, to_the_right, words
-from .predictions import ALL, HALF, NUMBERS, Prediction
-from .tensor import ROUNDED
 
 # ------------------------------------------------------------
 # PyTorch's own DistributedDataParallel on an answer: in a World, or in real processes beside the backward pass.
@@ -147,7 +164,7 @@ ASKED = (
 
 def draw_training(case: Case, rng: torch.Generator) -> list[tuple]:
     """Every rank's (start, x), start the same."""
-    draw = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+    draw = lambda *shape: normal(rng, *shape)
     start = draw(sum(SIZES)) / 2
     return [(start, draw(3, 5)) for _ in range(case.n)]
 
@@ -161,30 +178,22 @@ def judge_training(case: Case, args: list[tuple], outcome: Outcome, rows: dict[s
         if not isinstance(got, list) or len(got) != len(want):
             raise Wrong(f"rank {r}: training did not come to its end.")
         for step, (mine, right) in enumerate(zip(got, want, strict=True)):
-            alike(r, mine, right, "the parameters")
+            alike(mine, right, f"rank {r}: the parameters")
             if near(mine, right):
                 continue
-            moved = (start - mine) / RATE
             looks = {
-                "own": given[r] / case.n,
-                "sum": total,
-                "twice": total / case.n**2,
-                "alone": given[r],
-                "nothing": 0 * total,
+                rows["own"]: given[r] / case.n,
+                rows["sum"]: total,
+                rows["twice"]: total / case.n**2,
+                rows["alone"]: given[r],
+                rows["nothing"]: 0 * total,
             }
-            text = next(
-                (rows[name] for name, g in looks.items() if step == 0 and near(moved, g)), ""
-            )
+            text = recognized((start - mine) / RATE, looks if step == 0 else {}, "")
             raise Wrong(
                 f"under PyTorch's DDP rank {r} has other parameters after step {step + 1} than one rank that "
                 f"has all the data, by {float((mine - right).abs().max()):.2g}. {text}".rstrip()
             )
-    for r, got in enumerate(outcome.results):
-        if not got[-1].equal(outcome.results[0][-1]):
-            raise Wrong(
-                f"under PyTorch's DDP ranks 0 and {r} are right but for rounding, and rounding differs: add "
-                "up once, and pass that on. DDP never looks; the replicas drift apart."
-            )
+    identical([got[-1] for got in outcome.results], "under PyTorch's DDP, what every rank has")
 
 
 def draw_numbers(
@@ -194,7 +203,7 @@ def draw_numbers(
     draw = lambda low, high: torch.randint(low, high, (size,), generator=rng)
     # all digits; often all ranks have one sign
     if op in ("max", "min") and dtype.is_floating_point:
-        base, *own = (torch.randn(size, generator=rng, dtype=torch.float64) for _ in range(n + 1))
+        base, *own = (normal(rng, size) for _ in range(n + 1))
         return [(2 * base + x).to(dtype) for x in own]
     most = 50 if dtype == torch.bfloat16 else 10**6
     xs = [
@@ -205,6 +214,8 @@ def draw_numbers(
 
 
 class DdpRing(AllReduce):
+    """`ddp_ring(comm, x, op)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
+
     name = "ddp_ring"
     forbidden = FORBIDDEN
     right = (
@@ -232,15 +243,13 @@ class DdpRing(AllReduce):
         if case.given is None:
             return draw_training(case, rng)
         size, op, dtype = case.given
-        size = int(torch.randint(20, 400, (), generator=rng)) if size is None else size
+        size = integer(rng, 20, 400) if size is None else size
         return [(x, op) for x in draw_numbers(size, case.n, op, dtype, rng)]
 
-    def run(self, comm: Comm, yours, x, op):
-        if isinstance(op, Tensor):
-            return train(comm, x, op, yours)
-        alias = x.detach()  # the caller's memory: `x.data = …` leaves it as it was
-        yours(comm, x, op)
-        return alias
+    def run(self, comm, yours, x, op):
+        return (
+            train(comm, x, op, yours) if isinstance(op, Tensor) else super().run(comm, yours, x, op)
+        )
 
     def judge(self, case, args, outcome):
         if case.given is None:
@@ -252,24 +261,22 @@ class DdpRing(AllReduce):
                 "nothing": "It has not moved at all.",
             }
             return judge_training(case, args, outcome, rows)
-        (_, op), n, xs = args[0], case.n, [x for x, _ in args]
-        want = oracle.combined(xs, op)
-        for r, x in enumerate(outcome.results):
-            same(r, x, want, "x", lambda x, r=r: self._guess(x, xs, want, r, op) or mixed(x, xs))
-        if not xs[0].numel():
-            return None
-        to_the_right(case, outcome, 2 * (n - 1), [outcome.nbytes(r) for r in range(n)], "2(n−1)")
-        most = 2 * (n - 1) * -(-xs[0].numel() // n) * xs[0].element_size()
-        for r in range(n):
-            if outcome.nbytes(r) > most:
-                raise Wrong(
-                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: 2(n−1) chunks have "
-                    f"{most} at most. Whole tensors where chunks are enough?"
-                )
-        return None
+        return super().judge(case, args, outcome)
 
-    def _guess(self, x: Tensor, xs: list[Tensor], want: Tensor, r: int, op: str) -> str | None:
+    def wants(self, case, args):
+        return [{"x": oracle.combined([x for x, _ in args], args[0][1])}] * case.n
+
+    def cost(self, case, args, outcome):
+        if args[0][0].numel():
+            super().cost(case, [(x,) for x, _ in args], outcome)
+
+    def mistakes(self, case, args, rank, name, got):
+        xs = [x for x, _ in args]
+        return self._guess(case, got, xs, rank, args[0][1]) or mixed(got, xs)
+
+    def _guess(self, case: Case, x: Tensor, xs: list[Tensor], r: int, op: str) -> str | None:
         """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
+        want = oracle.combined(xs, op)
         others = [name for name in oracle.COMBINE if name != op]
         name = next(
             (name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None
@@ -284,10 +291,10 @@ class DdpRing(AllReduce):
         if op in ("max", "min") and found.equal(size.amax(0) if op == "max" else size.amin(0)):
             return f"It is the {op} by magnitude, without regard to signs."
         if op == "sum":
-            return super()._guess(x, xs, want, r)
+            return super().mistakes(case, [(own,) for own in xs], r, "x", x)
         as_before = {f"It is rank {s}'s, as it was.": own for s, own in enumerate(xs)}
         return (
-            equal_to(x, as_before)
+            recognized(x, as_before, "", equal)
             or f"The chunks of one number, of all ranks, are to be combined by {op!r}."
         )
 
@@ -324,6 +331,8 @@ def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
 
 
 class MeanHook(Exam):
+    """`mean_hook(comm, bucket)`: a future whose value is the mean of the bucket's gradients over the ranks."""
+
     name = "mean_hook"
     right = "PyTorch's DDP with your hook, on 1 to 4 ranks, several buckets: three steps, equal to one rank's."
     forbidden = ("minidist.parallel", "minidist.train", "minidist.checkpoint", ORACLE)
@@ -334,7 +343,7 @@ class MeanHook(Exam):
     def draw(self, case, rng):
         return draw_training(case, rng)
 
-    def run(self, comm: Comm, yours, start, x):
+    def run(self, comm, yours, start, x):
         return train(comm, start, x, _not_called, yours)
 
     def judge(self, case, args, outcome):
@@ -357,14 +366,8 @@ def _not_called(comm: Comm, x: Tensor, op: str) -> None:
     raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, and the hook is there for it")
 
 
-def ddp_ring(yours) -> None:
-    """`ddp_ring(comm, x, op)`: x, flat, combined over all ranks, in place. A ring; then PyTorch's DDP runs on it."""
-    ask(DdpRing(), yours)
-
-
-def mean_hook(yours) -> None:
-    """`mean_hook(comm, bucket)`: a future whose value is the mean of the bucket's gradients over the ranks."""
-    ask(MeanHook(), yours)
+ddp_ring = grader(DdpRing())
+mean_hook = grader(MeanHook())
 
 
 # ------------------------------------------------------------
@@ -379,6 +382,8 @@ class Torn(Exception):
 
 
 class Later(Exam):
+    """`later(comm, job, result)`: starts job(lane) beside the program; a Future of `result`."""
+
     name = "later"
     right = (
         "2 to 4 ranks, two jobs at a time: back at once, ready when the sum is there, never before; errors "
@@ -396,11 +401,11 @@ class Later(Exam):
     processes = tuple(Case(2, f"2 real processes{case.what[5:]}", case.given) for case in cases[:2])
 
     def draw(self, case, rng):
-        words = f"wire {int(torch.randint(10**6, 10**7, (), generator=rng))} is cut"
+        words = f"wire {integer(rng, 10**6, 10**7)} is cut"
         whole = lambda: torch.randint(-(10**6), 10**6, (5,), generator=rng).double()
         return [([whole(), whole()], case.given, words) for _ in range(case.n)]
 
-    def run(self, comm: Comm, yours, xs, fails, words):
+    def run(self, comm, yours, xs, fails, words):
         """Two jobs of n−1 messages, while the program sends its own; they meet only where the lane is not a lane."""
         n = comm.size
         r = comm.rank
@@ -477,13 +482,12 @@ class Later(Exam):
                 f"rank {at}: a callback of the future was called {len(got['told'])} times, and not once."
             )
         same(
-            at,
             got["told"][0],
             sum(xs),
-            "y when the future became done",
+            f"rank {at}: y when the future became done",
             lambda y: f"Set it when the job has returned. {who(y, xs, r) or ''}".rstrip(),
         )
-        same(at, got["y"], sum(xs), "y")
+        same(got["y"], sum(xs), f"rank {at}: y")
         if not words and not got["held"]:
             raise Wrong(
                 f"rank {at}: the value of the future, a {got['value']}, is not `result`, a {got['asked']}: it "
@@ -530,9 +534,7 @@ class Call:
         return self.found | names | {"done": done, "held": value is self.result, "y": self.y}
 
 
-def later(yours) -> None:
-    """`later(comm, job, result)`: starts job(lane) beside the program; a Future of `result`."""
-    ask(Later(), yours)
+later = grader(Later())
 
 
 # ------------------------------------------------------------
@@ -546,18 +548,17 @@ class FlatExam(Exam):
     """Case.given: k, which numbers a rank has; how; their dtype."""
 
     forbidden = FORBIDDEN
+    returns = ("output",)
 
-    def judge_cost(self, case: Case, outcome) -> None:
+    def value(self, case, args, rank, name, got, want):
+        unchanged(got["input"], args[rank][0], f"rank {rank}: input")
+        super().value(case, args, rank, name, got["output"], want)
+
+    def cost(self, case, args, outcome):
         k, _, dtype = case.given
+        least = (case.n - 1) * k * dtype.itemsize
         if k:
-            to_the_right(
-                case, outcome, case.n - 1, [(case.n - 1) * k * dtype.itemsize] * case.n, "n−1"
-            )
-
-
-def close(got: Tensor, want: Tensor) -> bool:
-    """To six digits."""
-    return bool((got - want).abs().max() <= 1e-6 * want.abs().max())
+            to_the_right(case, outcome, case.n - 1, [least] * case.n, "n−1")
 
 
 def flat_cases(hows: dict) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -576,6 +577,8 @@ def flat_cases(hows: dict) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
 
 
 class GatherSingle(FlatExam):
+    """`gather_single(comm, output, input)`: every rank's input, (k,), in rank order in output, (n·k,)."""
+
     name = "gather_single"
     right = (
         "n = 1…5, 0 to 6 numbers a rank, two dtypes, apart and in place: n−1 messages a rank to the right; then 3 "
@@ -585,12 +588,9 @@ class GatherSingle(FlatExam):
 
     def draw(self, case, rng):
         k, place, dtype = case.given
-        return [
-            (torch.randn(k, generator=rng, dtype=torch.float64).to(dtype), place)
-            for _ in range(case.n)
-        ]
+        return [(normal(rng, k).to(dtype), place) for _ in range(case.n)]
 
-    def run(self, comm: Comm, yours, x, place):
+    def call(self, comm, yours, x, place):
         output, mine = x.new_full((comm.size * len(x),), -1.0), x.clone()
         if place:  # FSDP2 gives a view
             mine = output[comm.rank * len(x) : (comm.rank + 1) * len(x)].copy_(x)
@@ -598,35 +598,27 @@ class GatherSingle(FlatExam):
         yours(comm, output, mine)
         return {"output": alias, "input": mine.clone()}
 
-    def judge(self, case, args, outcome):
-        xs = [x for x, _ in args]
-        for r, got in enumerate(outcome.results):
+    exact = True
 
-            def guess(out, r=r):
-                if close(out, torch.cat(xs)):
-                    return ROUNDED
-                parts = out.tensor_split(case.n)
-                i = next(i for i in range(case.n) if not parts[i].equal(xs[i]))
-                looks = {
-                    f"It is rank {j}'s." + " Which chunk sets out first?" * (j != i): x
-                    for j, x in enumerate(xs)
-                }
-                fixed = {
-                    -1: "nothing arrived there.",
-                    0: "it is zero. Is output cleared? input may be a view of it.",
-                }
-                text = next(
-                    (text for x, text in fixed.items() if (parts[i] == x).all()),
-                    equal_to(parts[i], looks),
-                )
-                return f"Part {i} of {case.n} is wrong: {text}" if text else None
+    def wants(self, case, args):
+        return [{"output": torch.cat([x for x, _ in args])}] * case.n
 
-            same(r, got["output"], torch.cat(xs), "output", guess)
-            unchanged(r, got["input"], xs[r], "input")
-        self.judge_cost(case, outcome)
+    def mistakes(self, case, args, rank, name, got):
+        xs, parts = [x for x, _ in args], got.tensor_split(case.n)
+        i = next(i for i in range(case.n) if not parts[i].equal(xs[i]))
+        looks = {
+            "nothing arrived there.": torch.full_like(xs[0], -1),
+            "it is zero. Is output cleared? input may be a view of it.": 0 * xs[0],
+        }
+        for j, x in enumerate(xs):
+            looks[f"It is rank {j}'s." + " Which chunk sets out first?" * (j != i)] = x
+        text = recognized(parts[i], looks, "", equal)
+        return text and f"Part {i} of {case.n} is wrong: {text}"
 
 
 class ReduceSingle(FlatExam):
+    """`reduce_single(comm, output, input, op)`: output, (k,), becomes chunk `rank` of all inputs, (n·k,), combined."""
+
     name = "reduce_single"
     right = (
         "n = 1…5, 0 to 6 numbers a rank, two dtypes, sums and means: n−1 messages of a chunk; then 3 real "
@@ -643,44 +635,37 @@ class ReduceSingle(FlatExam):
             for _ in range(case.n)
         ]
 
-    def run(self, comm: Comm, yours, x, op):
+    def call(self, comm, yours, x, op):
         output = x.new_full((len(x) // comm.size,), -1.0)
         alias = output.detach()
         yours(comm, output, x, op)
         return {"output": alias, "input": x}
 
-    def judge(self, case, args, outcome):
-        xs = [x for x, _ in args]
-        op = case.given[1]
-        n = case.n
-        chunks = [x.tensor_split(n) for x in xs]
-        done = [oracle.combined([c[i] for c in chunks], op) for i in range(n)]
-        for r, got in enumerate(outcome.results):
+    def wants(self, case, args):
+        chunks, op = [x.tensor_split(case.n) for x, _ in args], case.given[1]
+        return [{"output": oracle.combined([c[i] for c in chunks], op)} for i in range(case.n)]
 
-            def guess(out, r=r):
-                total = sum(c[r] for c in chunks)
-                others = {
-                    f"It is chunk {i}, finished: rank {r} should have chunk {r}.": done[i]
-                    for i in range(n)
-                }
-                looks = {
-                    "It is the sum: divide by n." if op == "mean" else "It is the sum.": total,
-                    "It is divided by n twice.": total / n**2,
-                    "It is divided by n at each step: divide once.": _each_step(
-                        [c[r] for c in chunks], r
-                    ),
-                    "It is the mean: op says 'sum'.": total / n,
-                    "Nothing was written into it.": 0 * total - 1,
-                }
-                name = next((text for text, y in looks.items() if near(out, y)), None)
-                mine = [c[r] for c in chunks]
-                text = name or equal_to(out, others) or who(out, mine, r) or _astray(out, chunks, r)
-                return text or (ROUNDED if close(out, done[r]) else None)
+    def value(self, case, args, rank, name, got, want):
+        self.exact = case.given[1] == "sum"
+        super().value(case, args, rank, name, got, want)
 
-            if op == "sum" or not near(got["output"], done[r]):
-                same(r, got["output"], done[r], "output", guess)
-            unchanged(r, got["input"], xs[r], "input")
-        self.judge_cost(case, outcome)
+    def mistakes(self, case, args, rank, name, got):
+        n, op, chunks = case.n, case.given[1], [x.tensor_split(case.n) for x, _ in args]
+        mine = [c[rank] for c in chunks]
+        total = sum(mine)
+        looks = {
+            "It is the sum: divide by n." if op == "mean" else "It is the sum.": total,
+            "It is divided by n twice.": total / n**2,
+            "It is divided by n at each step: divide once.": _each_step(mine, rank),
+            "It is the mean: op says 'sum'.": total / n,
+            "Nothing was written into it.": 0 * total - 1,
+        }
+        others = {
+            f"It is chunk {i}, finished: rank {rank} should have chunk {rank}.": found[name]
+            for i, found in enumerate(self.wants(case, args))
+        }
+        found = recognized(got, looks, "") or recognized(got, others, "", equal)
+        return found or who(got, mine, rank) or _astray(got, chunks, rank)
 
 
 def _each_step(parts: list[Tensor], r: int) -> Tensor:
@@ -692,22 +677,12 @@ def _each_step(parts: list[Tensor], r: int) -> Tensor:
     return around
 
 
-def gather_single(yours) -> None:
-    """`gather_single(comm, output, input)`: every rank's input, (k,), in rank order in output, (n·k,)."""
-    ask(GatherSingle(), yours)
-
-
-def reduce_single(yours) -> None:
-    """`reduce_single(comm, output, input, op)`: output, (k,), becomes chunk `rank` of all inputs, (n·k,), combined."""
-    ask(ReduceSingle(), yours)
+gather_single = grader(GatherSingle())
+reduce_single = grader(ReduceSingle())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: what a step of DDP and of FSDP2 sends over a ring.
-
-
-class PredictCapstone(Prediction):
-    name = "predict_capstone"
 
 
 def capstone_slips(
@@ -776,12 +751,11 @@ def capstone_slips(
     return values, slips
 
 
-def predict_capstone(
-    ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes
-) -> None:
-    """8 ranks, 4 layers of 6 million fp32 parameters, 5 buckets, 3 micro-batches, 20 µs, 1/(10 GB/s)."""
-    values, slips = capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10)
-    exam = PredictCapstone(
-        list(values), values, slips, "Messages, bytes, gathers and seconds, within 1 %."
+predict_capstone = grader(
+    Prediction(
+        "predict_capstone",
+        """8 ranks, 4 layers of 6 million fp32 parameters, 5 buckets, 3 micro-batches, 20 µs, 1/(10 GB/s).""",
+        "Messages, bytes, gathers and seconds, within 1 %.",
+        *capstone_slips(8, 4, 24_000_000, 5, 3, 20e-6, 1e-10),
     )
-    ask(exam, ddp_messages, ddp_bytes, gathers, fsdp_messages, fsdp_bytes, seconds, micro_bytes)
+)

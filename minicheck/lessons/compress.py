@@ -5,12 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minidist.comm.base import Comm
-
-from ..exam import Case, Exam, Wrong, alike, kind_of, near, ring_bytes, unchanged
-from ..guard import ask
+from ..exam import (
+    ALL,
+    HALF,
+    NUMBERS,
+    Case,
+    Exam,
+    Prediction,
+    Wrong,
+    alike,
+    alone,
+    few,
+    few_in_all,
+    identical,
+    near,
+    normal,
+    recognized,
+    ring_bytes,
+    typed,
+    unchanged,
+    unpacked,
+    wrong_means,
+)
+from ..guard import grader
 from ..oracles import compress as oracle
-from .predictions import ALL, HALF, NUMBERS, Prediction
 
 # ------------------------------------------------------------
 # Sparse gradients: what a rank sends and keeps, and the mean of what all have sent.
@@ -54,13 +72,14 @@ SPARSE_SLIPS = {
 
 
 class Compress(Exam):
+    """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
+
     name = "compress"
     right = "5 to 200 numbers, 1 to 8 steps, gradients above and below the limit: what is sent, u and v."
     forbidden = FORBIDDEN
     # numbers, k, steps, momentum, limit in shares of a gradient's norm, ranks
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "one step, nothing to clip": (12, 3, 1, 0.9, 99.0, 4),
             "2 steps": (12, 3, 2, 0.9, 99.0, 4),
             "8 steps": (40, 4, 8, 0.7, 99.0, 2),
@@ -68,18 +87,15 @@ class Compress(Exam):
             "6 steps, some clipped": (200, 5, 6, 0.9, 3.0, 9),
             "everything is sent": (5, 5, 4, 0.5, 99.0, 3),
             "one of 30": (30, 1, 8, 0.9, 99.0, 2),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):
         size, k, steps, m, limit, n = case.given
-        grads = [
-            torch.randn(size, generator=rng, dtype=torch.float64) * (1 + t % 2)
-            for t in range(steps)
-        ]
+        grads = [normal(rng, size) * (1 + t % 2) for t in range(steps)]
         return [(grads, k, m, limit * size**0.5, n)]
 
-    def run(self, comm: Comm, yours, grads, k, m, limit, n):
+    def run(self, comm, yours, grads, k, m, limit, n):
         u = torch.zeros_like(grads[0])
         v = torch.zeros_like(grads[0])
         steps = []
@@ -95,16 +111,13 @@ class Compress(Exam):
         grads, k = args[0][:2]
         want, got = oracle.compressed(*args[0]), []
         for t, step in enumerate(outcome.results[0]):
-            unchanged(0, step["g"], grads[t], f"in step {t + 1}, g")
+            unchanged(step["g"], grads[t], f"in step {t + 1}, g")
             got.append(
                 {"sent": _dense(step["found"], k, len(grads[0]), t), "u": step["u"], "v": step["v"]}
             )
-            wrong = next(
-                (name for name in want[t] if not _close(got[t][name], want[t][name], grads[t])),
-                None,
-            )
-            if wrong:
-                self._said(wrong, t, args[0], got)
+            for name in want[t]:
+                if not near(got[t][name], want[t][name]):
+                    self._said(name, t, args[0], got)
 
     def _said(self, name: str, t: int, given: tuple, got: list[dict]) -> None:
         what = {
@@ -114,9 +127,7 @@ class Compress(Exam):
         }[name]
         for slip, text in SPARSE_SLIPS.items():
             other = oracle.compressed(*given, slip=slip)[: t + 1]
-            if all(
-                _close(a[x], b[x], given[0][0]) for a, b in zip(got, other, strict=True) for x in b
-            ):
+            if all(near(a[x], b[x]) for a, b in zip(got, other, strict=True) for x in b):
                 raise Wrong(f"in step {t + 1} {what}. {text}")
         if all(
             isinstance(a[x], Tensor) and (a[x] - b[x]).abs().max() < 1e-5
@@ -138,30 +149,20 @@ class Compress(Exam):
 
 def _dense(found, k: int, size: int, t: int) -> Tensor:
     """What was sent, as a dense vector."""
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        kind = kind_of(found)
-        raise Wrong(
-            f"in step {t + 1} the result is {kind}, and should be two tensors: values, places."
-        )
-    values, places = found
-    alike(0, values, torch.zeros(k, dtype=torch.float64), "values")
-    alike(0, places, torch.zeros(k, dtype=torch.int64), "places")
+    where = f"in step {t + 1} "
+    values, places = unpacked(found, ("values", "places"), where).values()
+    alike(values, torch.zeros(k, dtype=torch.float64), f"{where}values")
+    alike(places, torch.zeros(k, dtype=torch.int64), f"{where}places")
     if len(set(places.tolist())) < k or not 0 <= int(places.min()) <= int(places.max()) < size:
         raise Wrong(
-            f"in step {t + 1} places should be {k} different ones from 0 to {size - 1}: {places.tolist()[:8]}."
+            f"{where}places should be {k} different ones from 0 to {size - 1}: {places.tolist()[:8]}."
         )
     return oracle.sent(values, size, places)
 
 
-def _close(a, b: Tensor, scale: Tensor) -> bool:
-    return (
-        isinstance(a, Tensor)
-        and a.shape == b.shape
-        and bool((a - b).abs().max() <= 1e-9 * scale.abs().max())
-    )
-
-
 class SparseMean(Exam):
+    """`sparse_mean(comm, values, places, size)`: the mean of all ranks' sparse vectors, dense."""
+
     name = "sparse_mean"
     right = "n = 1…5, places that several ranks send, 16 bytes a number; then 3 real processes."
     forbidden = FORBIDDEN
@@ -183,53 +184,35 @@ class SparseMean(Exam):
         k, size = case.given
         return [
             (
-                torch.randn(k, generator=rng, dtype=torch.float64),
+                normal(rng, k),
                 torch.randperm(size, generator=rng)[:k],
                 size,
             )
             for _ in range(case.n)
         ]
 
-    def run(self, comm: Comm, yours, values, places, size):
-        mine = values.clone(), places.clone()
-        return {"mean": yours(comm, *mine, size), "values": mine[0], "places": mine[1]}
+    returns = replicated = ("the mean",)
+    given = ("values", "places")
 
-    def judge(self, case, args, outcome):
-        n, size = case.n, args[0][2]
-        own = [oracle.sent(values, size, places) for values, places, _ in args]
-        for r, got in enumerate(outcome.results):
-            for name, given in (("values", args[r][0]), ("places", args[r][1])):
-                unchanged(r, got[name], given, name)
-            alike(r, got["mean"], own[0], "the mean")
-            if not near(got["mean"], sum(own) / n):
-                raise Wrong(f"rank {r}: the mean is wrong. {self._looks(r, got['mean'], own)}")
-            if not got["mean"].equal(outcome.results[0]["mean"]):
-                raise Wrong(
-                    f"the mean is right but for rounding, which differs on rank 0 and rank {r}: add up in the "
-                    "same order on every rank, or the replicas drift apart."
-                )
-        sent, most = outcome.nbytes(), n * (n - 1) * 16 * case.given[0]
-        if sent > most:
-            raise Wrong(
-                f"the numbers are right, but all ranks together send {sent:,} bytes, and {most:,} are enough: "
-                "k values and k places, 16 bytes a number, to n − 1 others. Are zeros sent, too?"
-            )
+    def wants(self, case, args):
+        own = [oracle.sent(values, size, places) for values, places, size in args]
+        return [{"the mean": sum(own) / case.n}] * case.n
 
-    def _looks(self, r: int, got: Tensor, own: list[Tensor]) -> str:
+    def cost(self, case, args, outcome):
+        most = case.n * (case.n - 1) * 16 * case.given[0]
+        hint = "k values and k places, 16 bytes a number, to n − 1 others. Are zeros sent, too?"
+        few_in_all(outcome, most, hint)
+
+    def mistakes(self, case, args, rank, name, got):
+        own = [oracle.sent(values, size, places) for values, places, size in args]
         n, total = len(own), sum(own)
-        looks = {
-            f"It is {n} times too large: summed, not averaged?": total,
-            "It is this rank's own part alone.": own[r],
-            "It is this rank's own part, divided by n.": own[r] / n,
-            "It is zero.": 0 * total,
-            "It is divided by n twice.": total / n**2,
-        }
+        looks = wrong_means(rank, own)
         senders = sum((x != 0).long() for x in own)
         looks[
             "Each place is divided by the number of ranks that sent it: those that did not count as zeros, n is what "
             "to divide by."
         ] = total / senders.clamp(min=1)
-        found = next((text for text, x in looks.items() if near(got, x)), None)
+        found = recognized(got, looks, "")
         if found:
             return found
         for scale, more in ((n, ""), (1, " And it is not divided by n.")):
@@ -241,22 +224,11 @@ class SparseMean(Exam):
                     "Where several ranks sent the same place, only one of them counts: x[places] = … and "
                     f"x[places] += … write once. index_add_ adds all.{more}"
                 )
-        share = float(got @ total) / float(total @ total)
-        if near(got, share * total):
-            return f"It is the sum, times {share:.4g}, and should be times 1/n, n = {n}."
-        if float((got - total / n).abs().max()) < 1e-6:
-            return "It is right but for rounding: are the values sent as float32? They are float64."
         return "Does each rank's k-th value stand at that rank's own k-th place?"
 
 
-def compress(yours) -> None:
-    """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
-    ask(Compress(), yours)
-
-
-def sparse_mean(yours) -> None:
-    """`sparse_mean(comm, values, places, size)`: the mean of all ranks' sparse vectors, dense."""
-    ask(SparseMean(), yours)
+compress = grader(Compress())
+sparse_mean = grader(SparseMean())
 
 
 # ------------------------------------------------------------
@@ -266,6 +238,8 @@ def sparse_mean(yours) -> None:
 
 
 class LocalSgd(Exam):
+    """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
+
     name = "local_sgd"
     right = "n = 1…5, 1 to 11 steps, H from 1 to 20, several tensors: when ranks meet, the average; then 3 processes."
     forbidden = FORBIDDEN
@@ -285,11 +259,11 @@ class LocalSgd(Exam):
 
     def draw(self, case, rng):
         """One flat vector stands for all parameters, which `cut` cuts."""
-        draw = lambda: torch.randn(5 * case.n, generator=rng, dtype=torch.float64)
+        draw = lambda: normal(rng, 5 * case.n)
         start = draw()
         return [(start, [draw() for _ in range(case.given[0])], *case.given) for _ in range(case.n)]
 
-    def run(self, comm: Comm, yours, start, noises, steps, H):
+    def run(self, comm, yours, start, noises, steps, H):
         params = cut(start.clone())
         calls = []
         seen = []
@@ -318,15 +292,10 @@ class LocalSgd(Exam):
         for t in range(steps + 1):
             for r, got in enumerate(outcome.results):
                 x = got["end"] if t == steps else got["seen"][t]
-                alike(r, x, want[0][0], "params")
+                alike(x, want[0][0], f"rank {r}: params")
                 if not near(x, want[t][r]):
                     self._differs(case.n, r, t, x, meets, (values, noises), want)
-        for r, got in enumerate(outcome.results):
-            if not got["end"].equal(outcome.results[0]["end"]):
-                raise Wrong(
-                    f"the average is right but for rounding, which differs on rank 0 and rank {r}: add up in "
-                    "the same order everywhere."
-                )
+        identical([got["end"] for got in outcome.results], "the average")
         self._bytes(case.n, len(meets), outcome)
 
     def _differs(
@@ -348,21 +317,15 @@ class LocalSgd(Exam):
                 t - 1
             ][r],
         }
-        text = next(
-            (text for text, y in looks.items() if near(x, y)), "Is every tensor averaged, in place?"
-        )
+        text = recognized(x, looks, "Is every tensor averaged, in place?")
         if text == own and t == len(noises[0]):
             text = "The last period is shorter, or has just ended: average at its end, too."
         raise Wrong(f"{where} {text}")
 
     def _bytes(self, n: int, count: int, outcome) -> None:
         each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
-        for r in range(n):
-            if outcome.nbytes(r) > count * each:
-                raise Wrong(
-                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {count} "
-                    f"averages need {count * each}: is something sent between them, or twice?"
-                )
+        hint = f"{count} averages need {count * each}: is something sent between them, or twice?"
+        few(outcome, count * each, hint)
 
 
 def cut(flat: Tensor) -> list[Tensor]:
@@ -394,12 +357,13 @@ PERIODS = {
 
 
 class NextPeriod(Exam):
+    """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
+
     name = "next_period"
     right = "Runs of 8 intervals, losses that fall, stand still and rise, γ from 0.25 to 0.875: every period."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "the first": ([2.0], 20, 0.5),
             "by hand": ([4.0, 2.4, 1.0, 1.0, 1.2, 0.02, 0.04], 20, 0.5),
             "a loss that rises first": ([1.0, 4.0, 3.9, 0.8, 0.1], 20, 0.75),
@@ -408,7 +372,7 @@ class NextPeriod(Exam):
             "that fall slowly": (0.9, 64, 0.875),
             "that rise": (1.2, 10, 0.25),
             "τ₀ = 1": (0.8, 1, 0.5),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):
@@ -425,7 +389,7 @@ class NextPeriod(Exam):
         ]
         return [(asked, tau_0, gamma)]
 
-    def run(self, comm: Comm, yours, asked, tau_0, gamma):
+    def run(self, comm, yours, asked, tau_0, gamma):
         mine = [(list(losses), list(periods)) for losses, periods in asked]
         answers = [yours(*given, tau_0, gamma) for given in mine]
         return {"answers": answers, "changed": mine != asked}
@@ -438,9 +402,7 @@ class NextPeriod(Exam):
         for (losses, periods), answer in pairs:
             shown = f"F = {[round(x, 3) for x in losses]}, periods {periods}, τ₀ = {tau_0}, γ = {gamma}:"
             want = oracle.period(losses, periods, tau_0, gamma)
-            if type(answer) is not int:
-                kind = kind_of(answer)
-                raise Wrong(f"{shown} the result is of type {kind}, and should be an int, {want}.")
+            typed(answer, int, f"{shown} the result", f"an int, {want}")
             if answer != want:
                 wrong = [
                     text
@@ -455,22 +417,12 @@ class NextPeriod(Exam):
                 raise Wrong(f"{shown} the next is {answer}, and should be {want}. {text}")
 
 
-def local_sgd(yours) -> None:
-    """`local_sgd(comm, params, step, steps, H)`: steps alone, an average of the parameters after every H."""
-    ask(LocalSgd(), yours)
-
-
-def next_period(yours) -> None:
-    """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
-    ask(NextPeriod(), yours)
+local_sgd = grader(LocalSgd())
+next_period = grader(NextPeriod())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: bytes of each way to talk less, and when it pays.
-
-
-class PredictCompress(Prediction):
-    name = "predict_compress"
 
 
 def compress_slips(
@@ -537,14 +489,15 @@ def compress_slips(
     return values, slips
 
 
-def predict_compress(dense, sparse, half, local, thin, seconds, crossing) -> None:
-    """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
-    1,000 at rank 4, a link of 100 Mbit/s."""
-    values, slips = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
-    exam = PredictCompress(
-        list(values), values, slips, "Bytes, numbers, seconds and ranks, within 1 %."
+predict_compress = grader(
+    Prediction(
+        "predict_compress",
+        """8 ranks, 10 million weights in fp32, 0.1 % sent at 6 bytes each, 1,000 steps with H = 10, a matrix of 1,000 ×
+        1,000 at rank 4, a link of 100 Mbit/s.""",
+        "Bytes, numbers, seconds and ranks, within 1 %.",
+        *compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6),
     )
-    ask(exam, dense, sparse, half, local, thin, seconds, crossing)
+)
 
 
 # ------------------------------------------------------------
@@ -571,6 +524,8 @@ SIGNS_SLIPS = {
 
 
 class SignAverage(Exam):
+    """`sign_average(comm, g, error)`: the average of all ranks' scaled signs; what a rank has not said is kept."""
+
     name = "sign_average"
     right = "n = 1…4, 1 to 5 steps: averages, each rank's own error, a byte a sign; then 3 real processes."
     forbidden = FORBIDDEN
@@ -583,11 +538,11 @@ class SignAverage(Exam):
     def draw(self, case, rng):
         """Rank r's first gradient is 0 at place r."""
         steps, size = case.given
-        grads = torch.randn(case.n, steps, size, generator=rng, dtype=torch.float64)
+        grads = normal(rng, case.n, steps, size)
         grads[range(case.n), 0, range(case.n)] = 0
         return [([g.clone() for g in of * (r + 1)],) for r, of in enumerate(grads)]
 
-    def run(self, comm: Comm, yours, grads):
+    def run(self, comm, yours, grads):
         error, steps = torch.zeros_like(grads[0]), []
         mine_error = error.detach()  # the same memory: `error.data = …` does not write into it
         for g in grads:
@@ -600,18 +555,13 @@ class SignAverage(Exam):
         means, errors = oracle.signed(grads)
         for t, r in ((t, r) for t in range(len(grads)) for r in range(case.n)):
             got = outcome.results[r][t]
-            unchanged(r, got["g"], grads[t][r], f"in step {t + 1}, g")
-            alike(r, got["mean"], means[t], "the average")
+            unchanged(got["g"], grads[t][r], f"rank {r}: in step {t + 1}, g")
+            alike(got["mean"], means[t], f"rank {r}: the average")
             for name, want in (("mean", means[t]), ("error", errors[t][r])):
                 if not near(got[name], want):
                     self._said(name, t, r, got, grads, case.n)
-        sent, n = outcome.nbytes(), case.n
-        most = len(grads) * n * (n - 1) * (case.given[1] + 8)
-        if sent > most:
-            raise Wrong(
-                f"the numbers are right, but all ranks together send {sent:,} bytes, and {most:,} are enough: "
-                "a byte a sign, and a scale of 8 bytes, to n − 1 others."
-            )
+        most = len(grads) * case.n * (case.n - 1) * (case.given[1] + 8)
+        few_in_all(outcome, most, "a byte a sign, and a scale of 8 bytes, to n − 1 others.")
 
     def _said(self, name: str, t: int, r: int, got: dict, grads: list, n: int) -> None:
         what = {"mean": "the average", "error": "`error`, afterwards,"}[name]
@@ -625,6 +575,4 @@ class SignAverage(Exam):
         )
 
 
-def sign_average(yours) -> None:
-    """`sign_average(comm, g, error)`: the average of all ranks' scaled signs; what a rank has not said is kept."""
-    ask(SignAverage(), yours)
+sign_average = grader(SignAverage())

@@ -5,7 +5,6 @@ What a wrong gradient looks like, and the models on which it goes wrong, come be
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -14,11 +13,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from minidist.comm.base import Comm
-
-from ..exam import UNKNOWN, Case, Exam, Outcome, Wrong, alike, kind_of, near, ranks, ring_bytes
-from ..guard import ask
-from .predictions import ALL, HALF, NUMBERS, Prediction
+from ..exam import (
+    ALL,
+    HALF,
+    NUMBERS,
+    UNKNOWN,
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    alike,
+    close,
+    identical,
+    integer,
+    near,
+    normal,
+    ranks,
+    recognized,
+    refusal,
+    ring_bytes,
+    same,
+    typed,
+    unchanged,
+    wrong_means,
+)
+from ..guard import grader
 
 # ------------------------------------------------------------
 # Are the gradients those of the serial program, on every rank? If not: what does the mistake look like?
@@ -27,13 +47,16 @@ from .predictions import ALL, HALF, NUMBERS, Prediction
 
 
 Grads = dict[str, Tensor | None]
-Looks = dict[str, Tensor]  # what it looks like: the numbers that it would be
+NAN = (
+    "There is nan in it. Was something sent that nobody wrote? nan · 0 is nan, and nan + 1, too: set a gradient that "
+    "must not count to zeros, before it is sent."
+)
 
 
-def same_gradients(found: list, whole: Grads, looks) -> None:
+def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN) -> None:
     """Raise Wrong unless every rank found the serial program's gradients, all ranks the same bit for bit.
 
-    looks: (rank, name) → what a wrong gradient may be.
+    mistakes: (rank, name, got) → what a wrong gradient may be.
     """
     for r, got in enumerate(found):
         if not isinstance(got, dict) or got.keys() != whole.keys():
@@ -41,108 +64,48 @@ def same_gradients(found: list, whole: Grads, looks) -> None:
     # rank 0 last: it may be right by being the root
     for r, name in product(reversed(range(len(found))), whole):
         try:
-            _same(r, found[r][name], whole[name], name, lambda r=r, name=name: looks(r, name))
+            usual = partial(mistakes, r, name)
+            _same(found[r][name], whole[name], f"rank {r}: {name}.grad", usual, otherwise)
         except Wrong as wrong:
             right = [s for s, got in enumerate(found) if _is_right(got[name], whole[name])]
             raise Wrong(f"{wrong}{f' On {ranks(right)} it is right.' if right else ''}") from None
-    for r, got in enumerate(found):
-        for name, first in found[0].items():
-            if isinstance(first, Tensor) != isinstance(got[name], Tensor):
-                raise Wrong(
-                    f"{name}.grad is a tensor on one rank and None on another: optimizers will differ."
-                )
-            if isinstance(first, Tensor) and not first.equal(got[name]):
-                raise Wrong(
-                    f"the gradients are right but for rounding, and rounding differs: {name}.grad is not the "
-                    f"same bit for bit on rank 0 and rank {r}. Do the ranks add up in different orders? The "
-                    "replicas would drift apart."
-                )
+    for name in whole:
+        there = [got[name] for got in found if isinstance(got[name], Tensor)]
+        if len(there) not in (0, len(found)):
+            raise Wrong(
+                f"{name}.grad is a tensor on one rank and None on another: optimizers will differ."
+            )
+        identical(there, f"{name}.grad")
 
 
 def _is_right(got, want: Tensor | None) -> bool:
     return isinstance(got, Tensor) and isinstance(want, Tensor) and near(got, want)
 
 
-def _same(rank: int, got, want: Tensor | None, name: str, looks) -> None:
+def _same(got, want: Tensor | None, what: str, mistakes, otherwise: str) -> None:
     if want is None:
         if got is not None and not (isinstance(got, Tensor) and not got.any()):
-            raise Wrong(
-                f"rank {rank}: {name}.grad has numbers, but nothing reaches {name}, or it is frozen."
-            )
+            raise Wrong(f"{what} has numbers, but nothing reaches it, or it is frozen.")
         return
     if got is None:
         raise Wrong(
-            f"rank {rank}: {name}.grad is None. Was it cleared? Or does no sample of this rank reach the "
+            f"{what} is None. Was it cleared? Or does no sample of this rank reach the "
             "parameter? Then it counts as zeros, and gets the average like all others."
         )
-    alike(rank, got, want, f"{name}.grad")
-    if not near(got, want):
-        worst = int((got - want).abs().nan_to_num(torch.inf).argmax())
-        value, right = got.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
-        raise Wrong(
-            f"rank {rank}: {name}.grad is wrong, its number {worst} is {value:.6g} and should be {right:.6g}. "
-            f"{_said(got, want, looks())}"
-        )
+    close(got, want, what, lambda got: NAN if got.isnan().any() else mistakes(got), otherwise)
 
 
-def _said(got: Tensor, want: Tensor, looks: Looks) -> str:
-    if got.isnan().any():
-        return "nan · 0 is nan, and nan + 1, too: set a gradient that must not count to zeros, before it is sent."
-    found = next((text for text, x in looks.items() if near(got, x)), None)
-    if found:
-        return found
-    times = float((got * want).sum() / (want * want).sum())
-    return f"It is {times:.4g} times what it should be." if near(got, times * want) else UNKNOWN
-
-
-def usual(rank: int, own: list[Tensor], sent: int) -> Looks:
+def usual(rank: int, own: list[Tensor], sent: int) -> dict[str, Tensor]:
     """What a wrong average of the ranks' own gradients may be. sent: bytes that this rank sent."""
-    n, total = len(own), sum(own)
-    hint = (
-        "nothing was averaged, or the average is not in p.grad."
-        if not sent
-        else "something was sent, but p.grad is as before: is it p.grad that you average, in place?"
-    )
-    used = [r for r in range(n) if own[r].any()]
-    looks = (
-        {}
-        if len(used) in (0, n)
-        else {
-            f"It is the mean over the {len(used)} of {n} ranks that have one: a missing gradient counts as zeros, and {n} "
-            "is what to divide by.": total / len(used)
-        }
-    )
-    looks |= {
-        f"It is rank {rank}'s own, as after its backward: {hint}": own[rank],
-        f"It is {n} times too large: summed, not averaged?": total,
-        f"It is {n} times too small: divided by n twice?": total / n**2,
-        f"It is rank {rank}'s own, divided by {n}: the other ranks' are not in it.": own[rank] / n,
-        "It is zero: was it cleared before the exchange?": torch.zeros_like(total),
-    }
-    for r in range(n):
-        looks[f"It is rank {r}'s own gradient: all ranks' are to be averaged."] = own[r]
-    for there in list(product((0, 1), repeat=n))[1:-1]:
-        some, part = [r for r in range(n) if there[r]], sum(g for g, t in zip(own, there) if t)
-        lacks = [r for r in range(n) if not there[r]]
-        for text, x in (
-            ("the mean of", part / len(some)),
-            ("the sum of", part),
-            (f"1/{n} of the sum of", part / n),
-        ):
-            looks[f"It is {text} {ranks(some)} only: {ranks(lacks)} did not get in."] = x
-    return looks
+    hint = "something was sent, too. Is it p.grad that you average, in place?"
+    return wrong_means(rank, own, hint * (sent > 0))
 
 
 def untouched(found: list, before: dict[str, Tensor], what: str) -> None:
     """Raise Wrong if weights or buffers are not what they were, on any rank."""
-    for r, after in enumerate(found):
-        for name, x in before.items():
-            if (
-                not isinstance(after, dict)
-                or not isinstance(after.get(name), Tensor)
-                or not after[name].equal(x)
-            ):
-                raise Wrong(f"rank {r}: {name} itself was changed. {what}")
+    for (r, after), (name, x) in product(enumerate(found), before.items()):
+        if not isinstance(after, dict) or name not in after or not torch.equal(after[name], x):
+            raise Wrong(f"rank {r}: {name} itself was changed. {what}")
 
 
 def cheap(
@@ -290,7 +253,7 @@ def drawn(
     kind: str, rng: torch.Generator, dtype: torch.dtype = torch.float64, width: int | None = None
 ) -> Model:
     """A model with random values, and of random width unless told."""
-    width = width or int(torch.randint(4, 9, (), generator=rng))
+    width = width or integer(rng, 4, 9)
     values = {name: _random(t, rng, dtype) for name, t in state(MODELS[kind](width)).items()}
     return Model(kind, width, values)
 
@@ -298,21 +261,21 @@ def drawn(
 def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
     if not like.is_floating_point():
         return torch.randint(1, 1000, like.shape, generator=rng)
-    return torch.randn(like.shape, generator=rng, dtype=torch.float64).to(dtype)
+    return normal(rng, like.shape).to(dtype)
 
 
 def samples(
     count: int, rank: int, rng: torch.Generator, dtype: torch.dtype = torch.float64, user: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Inputs (count, 3) and targets (count, 2) of `rank`; the first number is above zero on rank `user` only."""
-    x = torch.randn(count, INPUTS, generator=rng, dtype=torch.float64)
+    x = normal(rng, count, INPUTS)
     x[:, 0] = (x[:, 0].abs() + 0.1) * (1 if rank == user else -1)
-    return x.to(dtype), torch.randn(count, OUTPUTS, generator=rng, dtype=torch.float64).to(dtype)
+    return x.to(dtype), normal(rng, count, OUTPUTS).to(dtype)
 
 
 def one_of(n: int, rng: torch.Generator) -> int:
     """A rank; not rank 0, which is special anyhow, if there are others."""
-    return int(torch.randint(min(1, n - 1), n, (), generator=rng))
+    return integer(rng, min(1, n - 1), n)
 
 
 def grads(module: nn.Module) -> dict[str, Tensor | None]:
@@ -406,6 +369,8 @@ def frozen(model: Model) -> list[Tensor]:
 
 
 class AverageGradients(ReplicaExam):
+    """`average_gradients(comm, module)`: every p.grad becomes its mean over all ranks, in place."""
+
     name = "average_gradients"
     cases, processes = cases(tuple(WORDS)), processes("routed", "tied")
     right = (
@@ -413,7 +378,7 @@ class AverageGradients(ReplicaExam):
         "then 2 and 3 real processes."
     )
 
-    def run(self, comm: Comm, yours, kind, width, values, x, y):
+    def run(self, comm, yours, kind, width, values, x, y):
         module = Model(kind, width, values).build()
         mse_loss(module(x), y).backward()
         yours(comm, module)
@@ -425,12 +390,14 @@ class AverageGradients(ReplicaExam):
         same_gradients(
             [got["grads"] for got in outcome.results],
             gradient(model, *together(parts)),
-            lambda r, name: usual(r, filled(model, parts, name), outcome.nbytes(r)),
+            lambda r, name, got: usual(r, filled(model, parts, name), outcome.nbytes(r)),
         )
         cheap(outcome, case.n, trainable(model), frozen(model))
 
 
 class WeightedAverageGradients(ReplicaExam):
+    """`weighted_average_gradients(comm, module, samples)`: the same, each rank weighted by its number of samples."""
+
     name = "weighted_average_gradients"
     right = (
         "n = 1…5, ranks with 0 to 6 samples, 4 models, equal to the serial gradients; "
@@ -463,7 +430,7 @@ class WeightedAverageGradients(ReplicaExam):
         user = there[one_of(len(there), rng)]
         return [(*model, *samples(size, r, rng, dtype, user), nan) for r, size in enumerate(sizes)]
 
-    def run(self, comm: Comm, yours, kind, width, values, x, y, nan):
+    def run(self, comm, yours, kind, width, values, x, y, nan):
         module = Model(kind, width, values).build()
         if len(x):
             mse_loss(module(x), y).backward()
@@ -480,7 +447,9 @@ class WeightedAverageGradients(ReplicaExam):
         same_gradients(
             [got["grads"] for got in outcome.results],
             gradient(model, *together(parts)),
-            lambda r, name: self._looks(r, filled(model, parts, name), sizes, outcome.nbytes(r)),
+            lambda r, name, got: self._looks(
+                r, filled(model, parts, name), sizes, outcome.nbytes(r)
+            ),
         )
         cheap(outcome, case.n, trainable(model), frozen(model), extra=64 * case.n)
 
@@ -515,6 +484,8 @@ class WeightedAverageGradients(ReplicaExam):
 
 
 class AverageHooks(ReplicaExam):
+    """`average_hooks(comm, module)`: registers hooks, so that every backward averages the gradients."""
+
     name = "average_hooks"
     right = (
         "n = 1…5, 5 models, two steps equal to the serial ones, 2(n−1)/n·N bytes a rank and step; "
@@ -526,7 +497,7 @@ class AverageHooks(ReplicaExam):
     def mine(self, case, rank, rng, dtype):
         return samples(6, rank, rng, dtype)
 
-    def run(self, comm: Comm, yours, kind, width, values, x, y):
+    def run(self, comm, yours, kind, width, values, x, y):
         module, found = Model(kind, width, values).build(), []
         yours(comm, module)
         for half in (slice(0, 3), slice(3, 6)):
@@ -556,7 +527,9 @@ class AverageHooks(ReplicaExam):
             model = model._replace(values={name: x.detach() for name, x in state(module).items()})
         cheap(outcome, case.n, 2 * trainable(model), 2 * frozen(model))
 
-    def _looks(self, model, parts, outcome, step: int, rank: int, name: str) -> dict[str, Tensor]:
+    def _looks(
+        self, model, parts, outcome, step: int, rank: int, name: str, got
+    ) -> dict[str, Tensor]:
         mine = filled(model, parts, name)
         hint = f"Step {step + 1}: no hook was called, or it changed nothing."
         if outcome.nbytes(rank) and not step:
@@ -575,19 +548,9 @@ def step_(module: torch.nn.Module) -> None:
         p.grad = None
 
 
-def average_gradients(yours) -> None:
-    """`average_gradients(comm, module)`: every p.grad becomes its mean over all ranks, in place."""
-    ask(AverageGradients(), yours)
-
-
-def weighted_average_gradients(yours) -> None:
-    """`weighted_average_gradients(comm, module, samples)`: the same, each rank weighted by its number of samples."""
-    ask(WeightedAverageGradients(), yours)
-
-
-def average_hooks(yours) -> None:
-    """`average_hooks(comm, module)`: registers hooks, so that every backward averages the gradients."""
-    ask(AverageHooks(), yours)
+average_gradients = grader(AverageGradients())
+weighted_average_gradients = grader(WeightedAverageGradients())
+average_hooks = grader(AverageHooks())
 
 
 # ------------------------------------------------------------
@@ -595,6 +558,8 @@ def average_hooks(yours) -> None:
 
 
 class MyBatches(Exam):
+    """`my_batches(comm, order, batch)`: this rank's part of every whole batch, a list. No messages."""
+
     name = "my_batches"
     right = "n = 1…5, 8 sizes, the parts of all ranks are the batch, uneven ones refused; then 2 and 3 real processes."
     forbidden = ReplicaExam.forbidden
@@ -624,7 +589,7 @@ class MyBatches(Exam):
         length, batch = case.given
         return [(torch.randperm(length + 9, generator=rng)[:length], batch)] * case.n
 
-    def run(self, comm: Comm, yours, order, batch):
+    def run(self, comm, yours, order, batch):
         try:
             return {"parts": yours(comm, order, batch), "order": order}
         except ValueError as error:
@@ -636,10 +601,13 @@ class MyBatches(Exam):
         (order, batch), n = args[0], case.n
         for r, got in enumerate(outcome.results):
             if batch % n:
-                self._refused(r, got, batch, n)
+                why = (
+                    f"{n} ranks cannot have equal parts of a batch of {batch}, and the mean of their gradients would "
+                    "not be the batch's"
+                )
+                refusal(got, [batch, n], f"rank {r}: ", why)
                 continue
-            if not isinstance(got["order"], Tensor) or not got["order"].equal(order):
-                raise Wrong(f"rank {r}: the order was changed, and belongs to the caller.")
+            unchanged(got["order"], order, f"rank {r}: the order")
             parts, size = got["parts"], batch // n
             whole = [order[i : i + batch] for i in range(0, len(order), batch)]
             self._counted(r, parts, len(order) // batch, len(whole))
@@ -652,25 +620,10 @@ class MyBatches(Exam):
                 "the parts are right, but messages are sent: every rank has the whole order already."
             )
 
-    def _refused(self, rank: int, got: dict, batch: int, n: int) -> None:
-        if "refused" not in got:
-            raise Wrong(
-                f"rank {rank}: {n} ranks cannot have equal parts of a batch of {batch}. The mean of their "
-                "gradients would not be the batch's: raise a ValueError."
-            )
-        missing = [x for x in (batch, n) if str(x) not in re.findall(r"\d+", got["refused"])]
-        if missing:
-            raise Wrong(
-                f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers: a "
-                f"batch of {batch}, and {n} ranks."
-            )
-
     def _counted(self, rank: int, parts, count: int, all_: int) -> None:
-        if not isinstance(parts, list | tuple):
-            kind = "None. Is there a `return`?" if parts is None else _kind(parts)
-            raise Wrong(
-                f"rank {rank}: the result is {kind}, and should be a list with a tensor for each batch."
-            )
+        typed(
+            parts, list | tuple, f"rank {rank}: the result", "a list with a tensor for each batch"
+        )
         if len(parts) != count:
             hint = " The last batch is not full, and left out." if len(parts) == all_ else ""
             raise Wrong(
@@ -687,7 +640,7 @@ class MyBatches(Exam):
             raise Wrong(
                 f"rank {rank}: {name} is the whole batch: each rank takes one of {n} equal parts."
             )
-        alike(rank, part, want, name)
+        alike(part, want, f"rank {rank}: {name}")
         if part.equal(want):
             return
         shown = f"rank {rank}: {name} is {part.tolist()}, and should be {want.tolist()}."
@@ -710,16 +663,14 @@ class MyBatches(Exam):
         raise Wrong(f"{shown} These are not the samples that the order names in that place.")
 
 
-def _kind(x) -> str:
-    return f"a {kind_of(x)}"
-
-
 def loss_fn(got: Tensor, want: Tensor) -> Tensor:
     """A mean loss that nobody expects."""
     return ((got - want).square() + 1).sqrt().mean()
 
 
 class Accumulate(ReplicaExam):
+    """`accumulate(comm, module, loss_fn, micro_batches)`: gradients of all, averaged once, after the last."""
+
     name = "accumulate"
     right = (
         "n = 1…5, 1 to 4 micro-batches, 5 models, equal to the serial gradient, one average's bytes; "
@@ -739,9 +690,9 @@ class Accumulate(ReplicaExam):
         kind, k = case.given
         dtype = torch.float32 if case.n == 2 else torch.float64
         model = drawn(kind, rng, dtype)
-        size = int(torch.randint(1, 4, (), generator=rng))
+        size = integer(rng, 1, 4)
         user = one_of(case.n, rng)
-        stale = case == self.cases[0] or int(torch.randint(2, (), generator=rng))
+        stale = case == self.cases[0] or integer(rng, 0, 2)
         return [
             (
                 *model,
@@ -754,12 +705,12 @@ class Accumulate(ReplicaExam):
     def _stale(self, model: Model, rng: torch.Generator) -> dict[str, Tensor]:
         """Gradients of the step before."""
         return {
-            name: torch.randn(p.shape, generator=rng, dtype=p.dtype)
+            name: normal(rng, p.shape, dtype=p.dtype)
             for name, p in model.build().named_parameters()
             if p.requires_grad
         }
 
-    def run(self, comm: Comm, yours, kind, width, values, micro_batches, stale):
+    def run(self, comm, yours, kind, width, values, micro_batches, stale):
         module, log = Model(kind, width, values).build(), []
         for name, p in module.named_parameters():
             p.grad = stale.get(name)
@@ -787,7 +738,7 @@ class Accumulate(ReplicaExam):
         same_gradients(
             [got["grads"] for got in outcome.results],
             whole,
-            lambda r, name: (
+            lambda r, name, got: (
                 self._looks(
                     r,
                     [filled(model, mine, name, loss_fn) for mine in parts],
@@ -896,14 +847,8 @@ class Accumulate(ReplicaExam):
             raise Wrong(f"{wrong}{hint}") from None
 
 
-def my_batches(yours) -> None:
-    """`my_batches(comm, order, batch)`: this rank's part of every whole batch, a list. No messages."""
-    ask(MyBatches(), yours)
-
-
-def accumulate(yours) -> None:
-    """`accumulate(comm, module, loss_fn, micro_batches)`: gradients of all, averaged once, after the last."""
-    ask(Accumulate(), yours)
+my_batches = grader(MyBatches())
+accumulate = grader(Accumulate())
 
 
 # ------------------------------------------------------------
@@ -911,6 +856,8 @@ def accumulate(yours) -> None:
 
 
 class StartEqual(ReplicaExam):
+    """`start_equal(comm, module)`: every parameter and buffer becomes rank 0's, in place."""
+
     name = "start_equal"
     right = (
         "n = 1…5, 6 models that start apart, parameters and buffers of rank 0 everywhere, (n−1)(1+1/n)·N bytes in "
@@ -926,7 +873,7 @@ class StartEqual(ReplicaExam):
             *(tuple(drawn(case.given, rng, dtype, first.width)) for _ in range(case.n - 1)),
         ]
 
-    def run(self, comm: Comm, yours, kind, width, values):
+    def run(self, comm, yours, kind, width, values):
         module = Model(kind, width, values).build()
         before = {name: (x, x.detach()) for name, x in state(module).items()}
         flags = [p.requires_grad for p in module.parameters()]
@@ -947,13 +894,9 @@ class StartEqual(ReplicaExam):
         buffers = {name for name, _ in Model(*args[0]).build().named_buffers()}
         for r, got in enumerate(outcome.results):
             for name, want in all_values[0].items():
-                x = got["state"].get(name)
-                alike(r, x, want, name)
-                if not x.equal(want):
-                    raise Wrong(
-                        f"rank {r}: {name} is not rank 0's. "
-                        f"{self._looks(x, [v[name] for v in all_values], r, name in buffers)}"
-                    )
+                values = [v[name] for v in all_values]
+                looks = partial(self._looks, values=values, rank=r, buffer=name in buffers)
+                same(got["state"].get(name), want, f"rank {r}: {name}", looks)
             if not got["kept"]:
                 raise Wrong(
                     f"rank {r}: the module holds other tensors than before. Whoever has the old ones, an "
@@ -983,25 +926,21 @@ class StartEqual(ReplicaExam):
         for r, x in enumerate(values):
             if got.equal(x):
                 return f"It is rank {r}'s: rank 0 is the root."
-        floats = [x.double() for x in values]
-        if near(got.double(), sum(floats) / n):
-            return "It is the mean of all ranks': a mean of initial values is no initial value, it is too small."
-        if near(got.double(), sum(floats)):
-            return "It is the sum of all ranks'."
-        return "It is none of the ranks': drawn anew, or written over?"
+        looks = {
+            "It is the mean of all ranks': a mean of initial values is no initial value, it is too small.": sum(
+                values
+            )
+            / n,
+            "It is the sum of all ranks'.": sum(values),
+        }
+        return recognized(got, looks, "It is none of the ranks': drawn anew, or written over?")
 
 
-def start_equal(yours) -> None:
-    """`start_equal(comm, module)`: every parameter and buffer becomes rank 0's, in place."""
-    ask(StartEqual(), yours)
+start_equal = grader(StartEqual())
 
 
 # ------------------------------------------------------------
 # Numbers: what a step costs, and what slips do to it.
-
-
-class PredictStep(Prediction):
-    name = "predict_step"
 
 
 def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tuple[dict, dict]:
@@ -1057,13 +996,16 @@ def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tu
     return values, slips
 
 
-def predict_step(messages, nbytes, coalesced, rate, share) -> None:
-    """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
+predict_step = grader(
+    Prediction(
+        "predict_step",
+        """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
 
-    messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
-    rate: the learning rate that 0.1 becomes when gradients are summed.
-    share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
-    """
-    values, slips = step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1)
-    right = "Messages, bytes, the rate and the share, within 1 %."
-    ask(PredictStep(list(values), values, slips, right), messages, nbytes, coalesced, rate, share)
+        messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
+        rate: the learning rate that 0.1 becomes when gradients are summed.
+        share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
+    """,
+        "Messages, bytes, the rate and the share, within 1 %.",
+        *step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1),
+    )
+)

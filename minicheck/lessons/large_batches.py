@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from minidist.comm.base import Comm
 from minidist.split import uneven
 
-from ..exam import Case, Exam, Other, Wrong, alike, near
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Prediction,
+    Wrong,
+    alone,
+    bare,
+    close,
+    few,
+    few_in_all,
+    integer,
+    near,
+    normal,
+    number,
+    recognized,
+    scaled,
+    unchanged,
+    uniform,
+    unpacked,
+    wrong_means,
+)
+from ..guard import grader
 from ..oracles import large_batches as oracle
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # A schedule: warm-up, then a cosine to a floor, a function of the step.
 
 
 class LearningRate(Exam):
+    """`learning_rate(t, steps, warm, peak, floor)`: the rate of step t."""
+
     name = "learning_rate"
     right = "every step of 6 schedules and beyond their ends, with and without warm-up, floors from 0 to 1."
     forbidden = oracle.FORBIDDEN
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in (
+    cases = alone(
+        (
             ("20 steps, 5 of them warm-up", (20, 5, 0.1)),
             ("12 steps without warm-up", (12, 0, 0.2)),
             ("9 steps, floor 0", (9, 1, 0.0)),
@@ -36,39 +56,28 @@ class LearningRate(Exam):
     )
 
     def draw(self, case, rng):
-        one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        one = partial(integer, rng)
         steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
         order = torch.randperm(steps + 4, generator=rng).tolist()
-        return [((steps, warm, (1 + float(torch.rand((), generator=rng))) * 1e-4, floor), order)]
+        return [((steps, warm, (1 + uniform(rng)) * 1e-4, floor), order)]
 
-    def run(self, comm: Comm, yours, given, order):
+    def run(self, comm, yours, given, order):
         found = {t: yours(t, *given) for t in order}
-        return [
-            x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
-            for _, x in sorted(found.items())
-        ]
+        return [bare(x) for _, x in sorted(found.items())]
 
     def judge(self, case, args, outcome):
         (given, _), got = args[0], outcome.results[0]
         want = [oracle.rate(t, *given) for t in range(given[0] + 4)]
         for t, (x, right) in enumerate(zip(got, want, strict=True)):
-            if isinstance(x, bool | Other) or not isinstance(x, int | float):
-                raise Wrong(
-                    f"step {t}: it returns {x.kind if isinstance(x, Other) else x}, and should return a rate."
-                )
+            number(x, f"step {t}: the rate")
             if not same_rate(x, right):
-                x = oracle.within(x)
-                looks = {
-                    text: [slip(u, *given) for u in range(given[0] + 4)]
-                    for text, slip in _fitting(given)
-                }
-                hint = next(
-                    (text for text, line in looks.items() if all(map(same_rate, got, line))), None
-                )
+                x, steps = oracle.within(x), range(given[0] + 4)
+                looks = {text: [slip(u, *given) for u in steps] for text, slip in _fitting(given)}
+                fits = lambda a, b: all(map(same_rate, a, b))
                 raise Wrong(
                     f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
                     f"step {t} has {x:.6g}, and should have {right:.6g}. "
-                    f"{hint or _where(t, x, right, *given[:2])}"
+                    f"{recognized(got, looks, _where(t, x, right, *given[:2]), fits)}"
                 )
 
 
@@ -97,9 +106,7 @@ def _where(t: int, x: float, right: float, steps: int, warm: int) -> str:
     return "After the warm-up: x = (t − warm)/(steps − warm), and floor + (1 − floor)·(1 + cos πx)/2 of the peak."
 
 
-def learning_rate(yours) -> None:
-    """`learning_rate(t, steps, warm, peak, floor)`: the rate of step t."""
-    ask(LearningRate(), yours)
+learning_rate = grader(LearningRate())
 
 
 # ------------------------------------------------------------
@@ -108,17 +115,20 @@ def learning_rate(yours) -> None:
 # Several steps with a rate that changes, so that what the momentum holds shows; weights and gradients of length 0, too.
 
 
+STILL = "It is as it was at the start: write in place, into the tensors that are given."
+LARS = "v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place."
 SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3))
 
 
 class LarsStep(Exam):
+    """`lars_step(weights, grads, velocities, lr, trust, decay, momentum)`: a step of LARS, in place."""
+
     name = "lars_step"
     right = "matrices and biases, 1 to 4 steps with rates that change, with and without decay, lengths of 0."
     forbidden = oracle.FORBIDDEN
     # steps, decay, momentum, zeros: weight, gradient
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in (
+    cases = alone(
+        (
             ("one step", (1, 0.0, 0.0, None, None)),
             ("one step with decay", (1, 0.1, 0.0, None, None)),
             ("4 steps with momentum and a warm-up", (4, 0.0, 0.9, None, None)),
@@ -132,23 +142,13 @@ class LarsStep(Exam):
         steps, decay, momentum, weight, gradient = case.given
         dtype = torch.float32 if (steps, decay) == (1, 0.0) else torch.float64
         drawn = lambda none: [
-            torch.randn(s, generator=rng, dtype=dtype) * (1 + 3 * i) * (i != none)
-            for i, s in enumerate(SHAPES)
+            normal(rng, s, dtype=dtype) * (1 + 3 * i) * (i != none) for i, s in enumerate(SHAPES)
         ]
         grads = [[g / (1 + i) for i, g in enumerate(drawn(gradient))] for _ in range(steps)]
         rates = [0.3 * (k + 1) / steps for k in range(steps)]
-        return [
-            (
-                drawn(weight),
-                grads,
-                rates,
-                0.02 + 0.01 * float(torch.rand((), generator=rng)),
-                decay,
-                momentum,
-            )
-        ]
+        return [(drawn(weight), grads, rates, 0.02 + 0.01 * uniform(rng), decay, momentum)]
 
-    def run(self, comm: Comm, yours, weights, grads, rates, trust, decay, momentum):
+    def run(self, comm, yours, weights, grads, rates, trust, decay, momentum):
         velocities, found = [torch.zeros_like(w) for w in weights], []
         mine = [w.detach() for w in weights], [v.detach() for v in velocities]  # of the same memory
         for step, lr in zip(grads, rates, strict=True):
@@ -174,43 +174,21 @@ class LarsStep(Exam):
 
         for k, (got, step) in enumerate(zip(outcome.results[0], grads, strict=True)):
             right = stepped("", k)
-            where = f"step {k}: "
-            for i in range(len(weights)):
-                if not isinstance(got["g"][i], Tensor) or not got["g"][i].equal(step[i]):
-                    raise Wrong(f"{where}grads[{i}] was changed, and belongs to the caller.")
+            for i, g in enumerate(step):
+                unchanged(got["g"][i], g, f"step {k}: grads[{i}]")
             for name, letter in (("weights", "w"), ("velocities", "v")):
                 for i, want in enumerate(getattr(right, letter)):
-                    looks = lambda k=k, letter=letter, i=i: (
-                        (text, getattr(stepped(slip, k), letter)[i])
-                        for slip, text in oracle.LARS_SLIPS.items()
+                    looks = lambda got, k=k, letter=letter, i=i: (
+                        {
+                            text: getattr(stepped(slip, k), letter)[i]
+                            for slip, text in oracle.LARS_SLIPS.items()
+                        }
+                        | {STILL: weights[i] * (letter == "w")}
                     )
-                    before = weights[i] if letter == "w" else torch.zeros_like(want)
-                    self._same(f"{where}{name}[{i}]", got[letter][i], want, before, looks)
-
-    def _same(self, what: str, got, want: Tensor, before: Tensor, looks) -> None:
-        if not isinstance(got, Tensor) or got.shape != want.shape or got.dtype != want.dtype:
-            raise Wrong(f"{what} is no longer a tensor of its shape and dtype.")
-        if same(got, want):
-            return
-        hint = next((text for text, x in looks() if same(got, x)), None)
-        if got.equal(before) and not hint:
-            hint = "It is as it was at the start: write in place, w.sub_(…), v.mul_(…).add_(…)."
-        raise Wrong(
-            f"{what}, of shape {tuple(want.shape)}, is wrong. "
-            f"{hint or 'v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each in place.'}"
-        )
+                    close(got[letter][i], want, f"step {k}: {name}[{i}]", looks, LARS)
 
 
-def same(got: Tensor, want: Tensor) -> bool:
-    """Equal but for rounding, or nan in the same places."""
-    if got.isnan().any() or want.isnan().any():
-        return got.isnan().equal(want.isnan()) and bool(got.isnan().all())
-    return near(got, want)
-
-
-def lars_step(yours) -> None:
-    """`lars_step(weights, grads, velocities, lr, trust, decay, momentum)`: a step of LARS, in place."""
-    ask(LarsStep(), yours)
+lars_step = grader(LarsStep())
 
 
 # ------------------------------------------------------------
@@ -220,9 +198,16 @@ def lars_step(yours) -> None:
 
 
 LISTS = {"weights": "w", "means": "m", "squares": "v"}
+LAMB = {
+    "means": "m ← β₁m + (1 − β₁)g.",
+    "squares": "v ← β₂v + (1 − β₂)g².",
+    "weights": "w ← w − lr·‖w‖/‖u‖·u, with u = m̂/(√v̂ + eps) + decay·w and norms of the whole.",
+}
 
 
 class LambStep(Exam):
+    """`lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, decay)`: a step of LAMB, in place."""
+
     name = "lamb_step"
     right = "n = 1…5, 1 to 3 steps, uneven and empty pieces, plain ones, lengths of 0, one all-reduce; 3 processes."
     forbidden = oracle.FORBIDDEN
@@ -248,10 +233,7 @@ class LambStep(Exam):
     def draw(self, case, rng):
         steps, numbers, plain, zero, decay = case.given
         drawn = lambda what: [
-            torch.randn(k, generator=rng, dtype=torch.float64)
-            * (2 + 5 * i)
-            * (i > 0 or what != zero)
-            for i, k in enumerate(numbers)
+            normal(rng, k) * (2 + 5 * i) * (i > 0 or what != zero) for i, k in enumerate(numbers)
         ]
         cut = lambda some: [
             [x.split(uneven(len(x), case.n))[r].clone() for x in some] for r in range(case.n)
@@ -266,7 +248,7 @@ class LambStep(Exam):
             (weights[r], [step[r] for step in own[1:]], list(plain), *how) for r in range(case.n)
         ]
 
-    def run(self, comm: Comm, yours, weights, grads, plain, lr, betas, eps, decay):
+    def run(self, comm, yours, weights, grads, plain, lr, betas, eps, decay):
         means, squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
         kept, found = (weights, means, squares), []
         for k, step in enumerate(grads):
@@ -302,64 +284,30 @@ class LambStep(Exam):
     def _rank(self, case, r, k, got, given, stepped) -> None:
         right = stepped("", k)
         where = f"rank {r}, step {k + 1}: "
+        piece = lambda x: x.split(uneven(len(x), case.n))[r]
         for i, g in enumerate(given[1][k]):
-            if not isinstance(got["g"][i], Tensor) or not got["g"][i].equal(g):
-                raise Wrong(f"{where}grads[{i}] was changed, and belongs to the caller.")
-        for name in ("means", "squares", "weights"):
+            unchanged(got["g"][i], g, f"{where}grads[{i}]")
+        for name, rule in LAMB.items():
             for i, want in enumerate(getattr(right, LISTS[name])):
-                piece = lambda x: x.split(uneven(len(x), case.n))[r]
-                x = got[name][i]
-                if (
-                    not isinstance(x, Tensor)
-                    or x.shape != piece(want).shape
-                    or x.dtype != want.dtype
-                ):
-                    raise Wrong(f"{where}{name}[{i}] is no longer a tensor of its shape and dtype.")
-                if same(x, piece(want)):
-                    continue
-                hint = next(
-                    (
-                        text
+                looks = lambda got, name=name, i=i: (
+                    {
+                        text: piece(getattr(stepped(slip, k), LISTS[name])[i])
                         for slip, text in oracle.LAMB_SLIPS.items()
-                        if same(x, piece(getattr(stepped(slip, k), LISTS[name])[i]))
-                    ),
-                    None,
+                    }
+                    | {STILL: given[0][i] * (name == "weights")}
                 )
-                raise Wrong(
-                    f"{where}{name}[{i}] ({'plain' if given[2][i] else 'not plain'}) is wrong. "
-                    f"{hint or self._rule(name, x, given[0][i])}"
-                )
-
-    def _rule(self, name: str, x: Tensor, before: Tensor) -> str:
-        if not x.any() or (name == "weights" and x.equal(before)):
-            return "It is as it was at the start: write in place, into the tensors that are given."
-        return {
-            "means": "m ← β₁m + (1 − β₁)g.",
-            "squares": "v ← β₂v + (1 − β₂)g².",
-            "weights": "w ← w − lr·‖w‖/‖u‖·u, with u = m̂/(√v̂ + eps) + decay·w and norms of the whole.",
-        }[name]
+                what = f"{where}{name}[{i}] ({'plain' if given[2][i] else 'not plain'})"
+                close(got[name][i], piece(want), what, looks, rule)
 
     def _sent(self, case, outcome, steps: int, parameters: int) -> None:
         n = case.n
-        most, count = (
-            max(2, n) * (n - 1) * 16 * parameters * steps,
-            max(outcome.messages(r) for r in range(n)),
-        )
-        if outcome.nbytes() > most:
-            raise Wrong(
-                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes in {steps} "
-                f"steps: two squares of 8 bytes a parameter are enough, {most} bytes."
-            )
-        if count > 2 * (n - 1) * steps:
-            raise Wrong(
-                f"the numbers are right, but a rank sends {count} messages in {steps} steps: put the squares "
-                f"of all parameters into one tensor and one all-reduce, {2 * (n - 1) * steps}."
-            )
+        hint = f"two squares of 8 bytes a parameter, in {steps} steps."
+        few_in_all(outcome, max(2, n) * (n - 1) * 16 * parameters * steps, hint)
+        hint = f"In {steps} steps: put the squares of all parameters into one tensor and one all-reduce."
+        few(outcome, math.inf, hint, 2 * (n - 1) * steps)
 
 
-def lamb_step(yours) -> None:
-    """`lamb_step(comm, weights, grads, means, squares, plain, t, lr, betas, eps, decay)`: a step of LAMB, in place."""
-    ask(LambStep(), yours)
+lamb_step = grader(LambStep())
 
 
 # ------------------------------------------------------------
@@ -369,6 +317,8 @@ def lamb_step(yours) -> None:
 
 
 class NoiseScale(Exam):
+    """`noise_scale(comm, grad, b)`: averages `grad` in place; |G|² and tr(Σ)."""
+
     name = "noise_scale"
     right = "n = 2…5, 1 to 32 samples a rank: |G|² and tr(Σ), the average in place, little more sent; 3 processes."
     forbidden = oracle.FORBIDDEN
@@ -382,7 +332,7 @@ class NoiseScale(Exam):
     processes = (Case(3, "3 real processes", (4, True)),)
 
     def draw(self, case, rng):
-        drawn = lambda: torch.randn(60, generator=rng, dtype=torch.float64)
+        drawn = lambda: normal(rng, 60)
         b, signal = case.given
         common = drawn()
         return [
@@ -390,13 +340,11 @@ class NoiseScale(Exam):
             for r in range(case.n)
         ]
 
-    def run(self, comm: Comm, yours, grad, b):
+    def run(self, comm, yours, grad, b):
         mine = grad.clone()
         # of the same memory: `grad.data = …` does not write into it
         found = yours(comm, mine.detach(), b)
-        pair = list(found) if isinstance(found, tuple | list) else found
-        if isinstance(pair, list):
-            pair = [x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for x in pair]
+        pair = [bare(x) for x in found] if isinstance(found, tuple | list) else found
         return {"found": pair, "grad": mine}
 
     def judge(self, case, args, outcome):
@@ -405,37 +353,22 @@ class NoiseScale(Exam):
         n = case.n
         mean = sum(grads) / n
         for r, got in enumerate(outcome.results):
-            alike(r, got["grad"], mean, "grad")
-            if not near(got["grad"], mean):
-                looks = {
-                    "It is the sum: divide by n.": mean * n,
-                    "It is as it was: average it in place.": grads[r],
-                }
-                hint = next(
-                    (text for text, x in looks.items() if near(got["grad"], x)),
-                    "It is to be the mean.",
-                )
-                raise Wrong(f"rank {r}: grad is wrong. {hint}")
+            close(
+                got["grad"], mean, f"rank {r}: grad", wrong_means(r, grads), "It is to be the mean."
+            )
             self._pair(r, got["found"], grads, b, n)
         limit = (2 * (n - 1) * (mean.nbytes + 16) + max(2, n) * (n - 1) * 16) * 1.02
-        if outcome.nbytes() > limit:
-            raise Wrong(
-                f"the numbers are right, but all ranks together send {outcome.nbytes():,} bytes, and an "
-                f"average of the gradient and a few numbers more are {round(limit):,}. The ranks' squares are "
-                "numbers: send those, not the gradients."
-            )
+        hint = "an average of the gradient and a few numbers more. The ranks' squares are numbers: send those, not the "
+        few_in_all(outcome, round(limit), f"{hint}gradients.")
 
     def _pair(self, r: int, got, grads: list[Tensor], b: int, n: int) -> None:
-        if (
-            not isinstance(got, list)
-            or len(got) != 2
-            or not all(type(x) in (int, float) for x in got)
-        ):
-            raise Wrong(f"rank {r}: it should return two numbers, |G|² and tr(Σ).")
-        got = list(map(oracle.within, got))
+        pair = unpacked(got, ("|G|²", "tr(Σ)"), f"rank {r}: ")
+        for name, x in pair.items():
+            number(x, f"rank {r}: {name}")
+        got = list(map(oracle.within, pair.values()))
         want = oracle.terms(grads, b)
         mean = sum(grads) / n
-        if close(got, want):
+        if both_close(got, want):
             return
         sq = lambda g: float((g * g).sum())
         small = sum(map(sq, grads)) / n
@@ -477,9 +410,11 @@ class NoiseScale(Exam):
             "The large batch has noise, too: 1/b − 1/(n·b), not 1/b.": (want[0], (small - big) * b),
             "The large batch has noise, too, and so neither is right.": (big, (small - big) * b),
         }
-        hint = next(
-            (text for text, pair in looks.items() if close(got, pair)),
+        hint = recognized(
+            got,
+            looks,
             "E|g|² = |G|² + tr(Σ)/b before the average, and with n·b after it: two equations.",
+            both_close,
         )
         raise Wrong(
             f"rank {r}: |G|² and tr(Σ) are {got[0]:.6g} and {got[1]:.6g}, and should be {want[0]:.6g} and "
@@ -487,22 +422,16 @@ class NoiseScale(Exam):
         )
 
 
-def close(got, want) -> bool:
+def both_close(got, want) -> bool:
     """Both equal but for rounding, which a difference of squares makes larger."""
-    return all(abs(x - y) <= 1e-8 * max(1.0, abs(y)) for x, y in zip(got, want, strict=True))
+    return all(abs(x - y) <= 1e-8 * (1 + abs(y)) for x, y in zip(got, want, strict=True))
 
 
-def noise_scale(yours) -> None:
-    """`noise_scale(comm, grad, b)`: averages `grad` in place; |G|² and tr(Σ)."""
-    ask(NoiseScale(), yours)
+noise_scale = grader(NoiseScale())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: rates, steps, samples, a ramp, a schedule, a message.
-
-
-class PredictLargeBatches(Prediction):
-    name = "predict_large_batches"
 
 
 def large_batches_slips(
@@ -590,33 +519,26 @@ def large_batches_slips(
     return values, slips
 
 
-def predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, nbytes) -> None:
-    """0.1 at a batch of 256, and 4,096; B_noise = 1,000, 5,000 steps at the fewest, B = 250; a ramp from 32 K to 3.2 M
-    over 4 B tokens; 0.5 % warm-up of 1.6 T tokens; a cosine to 10 %, after a quarter; 50 trust ratios."""
-    values, slips = large_batches_slips(
-        rate=0.1,
-        k=16,
-        noise=1000,
-        batch=250,
-        steps=5000,
-        first=32e3,
-        last=3.2e6,
-        over=4e9,
-        total=1.6e12,
-        layers=50,
+predict_large_batches = grader(
+    Prediction(
+        "predict_large_batches",
+        """0.1 at a batch of 256, and 4,096; B_noise = 1,000, 5,000 steps at the fewest, B = 250; a ramp from 32 K to 3.2 M
+        over 4 B tokens; 0.5 % warm-up of 1.6 T tokens; a cosine to 10 %, after a quarter; 50 trust ratios.""",
+        "Rates, steps, samples, a ramp, a schedule and a message, within 1 %.",
+        *large_batches_slips(
+            rate=0.1,
+            k=16,
+            noise=1000,
+            batch=250,
+            steps=5000,
+            first=32e3,
+            last=3.2e6,
+            over=4e9,
+            total=1.6e12,
+            layers=50,
+        ),
     )
-    right = "Rates, steps, samples, a ramp, a schedule and a message, within 1 %."
-    ask(
-        PredictLargeBatches(list(values), values, slips, right),
-        linear,
-        root,
-        steps,
-        samples,
-        ramp,
-        warm,
-        quarter,
-        nbytes,
-    )
+)
 
 
 # ------------------------------------------------------------
@@ -626,6 +548,8 @@ def predict_large_batches(linear, root, steps, samples, ramp, warm, quarter, nby
 
 
 class ClipCopies(Exam):
+    """`clip_copies(comm, grads, copied, limit)`: scales all gradients to a norm of at most `limit`; what it was."""
+
     name = "clip_copies"
     right = "n = 1…5, above and below the limit, copies alone, no copies: each gradient counts once; 3 processes."
     forbidden = oracle.FORBIDDEN
@@ -645,20 +569,15 @@ class ClipCopies(Exam):
 
     def draw(self, case, rng):
         copied, factor = case.given
-        drawn = lambda: torch.randn(
-            int(torch.randint(4, 9, (), generator=rng)), generator=rng, dtype=torch.float64
-        )
+        drawn = lambda: normal(rng, integer(rng, 4, 9))
         common = [drawn() if same else None for same in copied]
         own = [[drawn() if c is None else c.clone() for c in common] for _ in range(case.n)]
         return [(some, list(copied), factor * oracle.norm(own, list(copied))) for some in own]
 
-    def run(self, comm: Comm, yours, grads, copied, limit):
+    def run(self, comm, yours, grads, copied, limit):
         mine = [g.clone() for g in grads]
         found = yours(comm, [g.detach() for g in mine], list(copied), limit)  # of the same memory
-        return {
-            "norm": found.item() if isinstance(found, Tensor) and found.numel() == 1 else found,
-            "grads": mine,
-        }
+        return {"norm": bare(found), "grads": mine}
 
     def judge(self, case, args, outcome):
         n, (_, copied, limit) = case.n, args[0]
@@ -669,25 +588,21 @@ class ClipCopies(Exam):
         factor = min(1.0, limit / (want + 1e-6))
         for r, got in enumerate(outcome.results):
             for i, g in enumerate(own[r]):
-                alike(r, got["grads"][i], g, f"grads[{i}]")
-                if not near(got["grads"][i], factor * g):
-                    self._scaled(
-                        r, i, float((got["grads"][i] * g).sum() / (g * g).sum()), factor, copied[i]
-                    )
-        most = max(2, n) * (n - 1) * 8
-        if outcome.nbytes() > most:
-            raise Wrong(
-                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
-                f"bytes from each rank to each other is enough, {most} bytes."
-            )
+                still = (
+                    "Copies are scaled, too, on every rank."
+                    if copied[i]
+                    else "It is as it was: g.mul_(…)."
+                )
+                scaled(got["grads"][i], g, factor, f"rank {r}: grads[{i}]", {1.0: still})
+        hint = "one number of 8 bytes from each rank to each other."
+        few_in_all(outcome, max(2, n) * (n - 1) * 8, hint)
 
     def _norm(
         self, r: int, got, want: float, own: list[list[Tensor]], copied: list[bool], limit: float
     ) -> None:
-        if isinstance(got, bool) or not isinstance(got, int | float):
-            raise Wrong(f"rank {r}: it should return the norm, a number.")
+        number(got, f"rank {r}: the norm")
         got = oracle.within(got)
-        if math.isclose(got, want, rel_tol=1e-6):
+        if near(got, want, 1e-6):
             return
         n, sq = len(own), lambda some: sum(float((g * g).sum()) for g in some)
         cut = sum(sq([g for g, same in zip(some, copied, strict=True) if not same]) for some in own)
@@ -703,30 +618,9 @@ class ClipCopies(Exam):
             "Copies are divided by n² in it: a rank's share of the *square* is one n-th.": cut
             + shared / n,
         }
-        hint = next(
-            (text for text, x in looks.items() if math.isclose(got, math.sqrt(x), rel_tol=1e-6)),
-            "It is the root of the sum of squares, each gradient counted once.",
-        )
+        rule = "It is the root of the sum of squares, each gradient counted once."
+        hint = recognized(got, looks, rule, lambda a, b: near(a, math.sqrt(b), 1e-6))
         raise Wrong(f"rank {r}: the norm is {got:.6g}, and should be {want:.6g}. {hint}")
 
-    def _scaled(self, r: int, i: int, scale: float, factor: float, same: bool) -> None:
-        hint = ""
-        if abs(scale - 1) < 1e-9:
-            hint = (
-                "Copies are scaled, too, on every rank." if same else "It is as it was: g.mul_(…)."
-            )
-        elif math.isclose(scale, factor, rel_tol=1e-4):
-            hint = "Nearly: min(1, limit / (norm + 1e-6)), all of it in float64."
-        hint = (
-            "Below the limit nothing changes: the factor is at most 1."
-            if scale > 1.000001
-            else hint
-        )
-        raise Wrong(
-            f"rank {r}: grads[{i}] was scaled by {scale:.6g}, and should be by {factor:.6g}, in place. {hint}".rstrip()
-        )
 
-
-def clip_copies(yours) -> None:
-    """`clip_copies(comm, grads, copied, limit)`: scales all gradients to a norm of at most `limit`; what it was."""
-    ask(ClipCopies(), yours)
+clip_copies = grader(ClipCopies())

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import torch
 
-from minidist.comm.base import Comm
-
-from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, same, unchanged, who, whole
-from ..guard import ask
+from ..exam import (
+    ALL,
+    HALF,
+    NUMBERS,
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    equal,
+    few,
+    integer,
+    recognized,
+    same,
+    unchanged,
+    who,
+    whole,
+)
+from ..guard import grader
 
 # ------------------------------------------------------------
 # Shift and broadcast.
@@ -40,17 +56,10 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) ->
     return (x * (2 * torch.randint(2, shape, generator=rng) - 1)).to(dtype)
 
 
-def rounded(got: torch.Tensor, want: torch.Tensor) -> str | None:
-    """What it is called if only the first digits are right."""
-    off = (got.double() - want.double()).abs()
-    if got.element_size() < 8 or not got.numel() or off.max() > 1e-5 * want.double().abs().max():
-        return None
-    return "Its first digits are right: is something computed in float32, though x is not?"
-
-
 class TensorExam(Exam):
     """Every rank has a tensor of one shape; a case's `given` is the shape, or a bound for a secret length."""
 
+    exact = True
     cases = tuple(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES) + tuple(
         Case(n, f"n = {n}, a length drawn at random", most) for n in (3, 5) for most in (30, 3000)
     )
@@ -62,9 +71,20 @@ class TensorExam(Exam):
     def draw(self, case, rng):
         shape = case.given
         if isinstance(shape, int):
-            shape = (int(torch.randint(14, shape, (), generator=rng)),)
-        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+            shape = (integer(rng, 14, shape),)
+        dtype = DTYPES[integer(rng, 0, 3)]
         return [(numbers(shape, dtype, rng),) for _ in range(case.n)]
+
+
+class InPlace(TensorExam):
+    """The answer writes into x."""
+
+    returns = ("x",)
+
+    def call(self, comm, yours, x, *given):
+        held = x.detach()  # of the same memory: `x.data = …` does not write into it
+        yours(comm, x, *given)
+        return held
 
 
 def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], why: str) -> None:
@@ -91,7 +111,13 @@ def to_the_right(case: Case, outcome: Outcome, times: int, nbytes: list[int], wh
 
 
 class NewExam(TensorExam):
-    """The result is a new tensor: where the length is secret, the answer is called a second time before it is read."""
+    """The result is a new tensor: where the length is secret, the answer is called a second time before it is read.
+
+    rounds: whether n−1 messages are sent in a call, or one.
+    """
+
+    given = ("x",)
+    rounds = False
 
     def draw(self, case, rng):
         again = [0] * isinstance(case.given, int)
@@ -99,52 +125,51 @@ class NewExam(TensorExam):
             (x, [numbers(x.shape, x.dtype, rng) for _ in again]) for (x,) in super().draw(case, rng)
         ]
 
-    def run(self, comm: Comm, yours, x, others):
+    def call(self, comm, yours, x, others):
         y = yours(comm, x)
         first = y.clone() if isinstance(y, torch.Tensor) else y
         for other in others:
             yours(comm, other)
-        return {"y": y, "x": x, "alias": aliased(x, y), "kept": y is first or y.equal(first)}
+        return {"y": y, "alias": aliased(x, y), "kept": y is first or y.equal(first)}
 
-    def apart(self, r: int, got: dict) -> None:
-        """Raise Wrong if a result shares its memory with x or with the next one."""
+    def value(self, case, args, rank, name, got, want):
         if not got["kept"]:
             raise Wrong(
-                f"rank {r}: the result changes when the function is called again: a new tensor for every call."
+                f"rank {rank}: the result changes when the function is called again: a new tensor for every call."
             )
         if got["alias"]:
             raise Wrong(
-                f"rank {r}: the result is x itself, not a tensor of its own: who changes one changes both."
+                f"rank {rank}: the result is x itself, not a tensor of its own: who changes one changes both."
             )
+        super().value(case, args, rank, name, got["y"], want)
+
+    def cost(self, case, args, outcome):
+        calls = 1 + len(args[0][1])
+        times = calls * (case.n - 1 if self.rounds else 1)
+        why = "n−1 a call" if self.rounds else "one a call"
+        to_the_right(case, outcome, times, [times * x.nbytes for x, _ in args], why)
 
 
 class Shift(NewExam):
+    """`shift(comm, x)`: the x of the left neighbour, in a new tensor. One message a rank."""
+
     name = "shift"
     right = "n = 1…5, 14 shapes and secret lengths, one message a rank, x untouched; then 2, 3 and 4 real processes."
 
-    def judge(self, case, args, outcome):
-        xs, calls = [x for x, _ in args], 1 + len(args[0][1])
-        for r, got in enumerate(outcome.results):
-            candidates = {
-                f"That is rank {r}'s own x: it came back to where it started.": xs[r],
-                "That is the right neighbour's: it went around the wrong way.": xs[
-                    (r + 1) % case.n
-                ],
-            }
-            for x in args[r - 1][1]:
-                candidates[
-                    "That is the left neighbour's x in its next call: it did not come in a message."
-                ] = x
-            self.apart(r, got)
-            same(
-                r,
-                got["y"],
-                xs[r - 1],
-                "the result",
-                lambda y, c=candidates, r=r: equal_to(y, c) or who(y, xs, r),
-            )
-            unchanged(r, got["x"], xs[r], "x")
-        to_the_right(case, outcome, calls, [calls * x.nbytes for x in xs], "one a call")
+    def wants(self, case, args):
+        return [{"the result": args[r - 1][0]} for r in range(case.n)]
+
+    def mistakes(self, case, args, rank, name, got):
+        xs = [x for x, _ in args]
+        candidates = {
+            f"That is rank {rank}'s own x: it came back to where it started.": xs[rank],
+            "That is the right neighbour's: it went around the wrong way.": xs[(rank + 1) % case.n],
+        }
+        for x in args[rank - 1][1]:
+            candidates[
+                "That is the left neighbour's x in its next call: it did not come in a message."
+            ] = x
+        return recognized(got, candidates, "", equal) or who(got, xs, rank)
 
 
 def aliased(x: torch.Tensor, y) -> bool:
@@ -156,7 +181,9 @@ def aliased(x: torch.Tensor, y) -> bool:
     )
 
 
-class Broadcast(TensorExam):
+class Broadcast(InPlace):
+    """`broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages in all."""
+
     name = "broadcast"
     right = "n = 1…5, 14 shapes and secret lengths, every root, n−1 messages in all; then 2, 3 and 4 real processes."
     cases = tuple(
@@ -172,34 +199,28 @@ class Broadcast(TensorExam):
         shape, root = case.given
         return [(x, root) for (x,) in super().draw(case._replace(given=shape), rng)]
 
-    def run(self, comm: Comm, yours, x, root):
-        held = x.detach()
-        yours(comm, x, root)
-        return held
+    def wants(self, case, args):
+        return [{"x": args[args[0][1]][0]}] * case.n
 
-    def judge(self, case, args, outcome):
-        xs, (_, root) = [x for x, _ in args], args[0]
-        for r, x in enumerate(outcome.results):
-            same(r, x, xs[root], "x", lambda x, r=r: who(x, xs, r))
-        messages, nbytes = case.n - 1, (case.n - 1) * xs[0].nbytes
-        if (outcome.messages(), outcome.nbytes()) != (messages, nbytes) and (
-            nbytes or outcome.messages()
-        ):
-            raise Wrong(
-                f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
-                f"sent. n−1 = {messages} with {nbytes} bytes are enough: one to each rank that has nothing "
-                "yet."
-            )
+    def mistakes(self, case, args, rank, name, got):
+        return who(got, [x for x, _ in args], rank)
+
+    def cost(self, case, args, outcome):
+        one_to_each(outcome, case.n, args[0][0].nbytes)
 
 
-def shift(yours) -> None:
-    """`shift(comm, x)`: the x of the left neighbour, in a new tensor. One message a rank."""
-    ask(Shift(), yours)
+def one_to_each(outcome: Outcome, n: int, nbytes: int) -> None:
+    """Raise Wrong unless n−1 messages of so many bytes were sent in all."""
+    sent = outcome.messages(), outcome.nbytes()
+    if sent != (n - 1, (n - 1) * nbytes) and (nbytes or outcome.messages()):
+        raise Wrong(
+            f"the numbers are right, but {sent[0]} messages with {sent[1]} bytes were sent: n−1 = {n - 1} with "
+            f"{(n - 1) * nbytes} bytes are enough, one to each rank that has nothing yet."
+        )
 
 
-def broadcast(yours) -> None:
-    """`broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages in all."""
-    ask(Broadcast(), yours)
+shift = grader(Shift())
+broadcast = grader(Broadcast())
 
 
 # ------------------------------------------------------------
@@ -224,65 +245,58 @@ class ChunksExam(TensorExam):
 
 
 class ReduceScatter(ChunksExam):
+    """`reduce_scatter(comm, chunks)`: chunk `comm.rank`, summed over all ranks. n−1 messages a rank, to the right."""
+
     name = "reduce_scatter"
     right = "n = 1…5, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
 
-    def run(self, comm: Comm, yours, chunks):
-        out = yours(comm, chunks)
-        return {"out": out, "chunks": list(chunks)}
+    returns = ("the chunk",)
+
+    def run(self, comm, yours, chunks):
+        return {"found": yours(comm, chunks), "given": list(chunks)}
 
     def judge(self, case, args, outcome):
-        n, chunks = case.n, [c for (c,) in args]
-        done = [sum(chunks[r][i] for r in range(1, n)) + chunks[0][i] for i in range(n)]
+        super().judge(case, args, outcome)
         for r, got in enumerate(outcome.results):
-            finished = {
-                f"It is chunk {i}, finished, and rank {r} should have chunk {r}. {FIRST}": done[i]
-                for i in range(n)
-                if i != r
-            }
+            unchanged(got["given"], args[r][0], f"rank {r}: `chunks`")
+        sizes = [c.nbytes for c in args[0][0]]
+        least = [sum(sizes) - size for size in sizes]
+        to_the_right(case, outcome, case.n - 1, least, "n−1")
 
-            def guess(out, r=r, finished=finished):
-                text = (
-                    equal_to(out, finished)
-                    or who(out, [c[r] for c in chunks], r)
-                    or rounded(out, done[r])
-                )
-                return text or _astray(out, chunks, r)
+    def wants(self, case, args):
+        done = [sum(c[i] for (c,) in args[1:]) + args[0][0][i] for i in range(case.n)]
+        return [{"the chunk": x} for x in done]
 
-            _right_size(r, got["out"], done, n)
-            same(r, got["out"], done[r], f"chunk {r}", guess)
-            if len(got["chunks"]) != n:
+    def value(self, case, args, rank, name, got, want):
+        done = [found[name] for found in self.wants(case, args)]
+        if isinstance(got, torch.Tensor) and got.shape != want.shape:
+            others = [i for i, x in enumerate(done) if equal(got, x)]
+            if others:
                 raise Wrong(
-                    f"rank {r}: the list `chunks` has {len(got['chunks'])} tensors now, and belongs to the "
-                    "caller."
+                    f"rank {rank} returns chunk {others[0]}, finished, and should return chunk {rank}. {FIRST}"
                 )
-            for i, after in enumerate(got["chunks"]):
-                unchanged(r, after, chunks[r][i], f"chunks[{i}]")
-        sizes = [c.nbytes for c in chunks[0]]
-        to_the_right(case, outcome, n - 1, [sum(sizes) - sizes[r] for r in range(n)], "n−1")
+        super().value(case, args, rank, f"chunk {rank}", got, want)
 
-
-def _right_size(r: int, out, done: list, n: int) -> None:
-    """Say it when the shape gives away that the wrong chunk came."""
-    if isinstance(out, torch.Tensor) and out.shape != done[r].shape and n > 1:
-        other = [
-            i for i in range(n) if out.shape == done[i].shape and out.numel() and out.equal(done[i])
-        ]
-        if other:
-            raise Wrong(
-                f"rank {r} returns chunk {other[0]}, finished, and should return chunk {r}. {FIRST}"
-            )
+    def mistakes(self, case, args, rank, name, got):
+        chunks = [c for (c,) in args]
+        finished = {
+            f"It is chunk {i}, finished, and rank {rank} should have chunk {rank}. {FIRST}": x[
+                "the chunk"
+            ]
+            for i, x in enumerate(self.wants(case, args))
+            if i != rank
+        }
+        found = recognized(got, finished, "", equal) or who(got, [c[rank] for c in chunks], rank)
+        return found or _astray(got, chunks, rank)
 
 
 def _astray(out, chunks: list, r: int) -> str | None:
     """Chunks of different numbers were added up, or another chunk is returned unfinished."""
     for i in range(len(chunks)):
-        if (
-            chunks[0][i].shape == out.shape
-            and i != r
-            and (text := who(out, [c[i] for c in chunks], r))
-        ):
-            return f"It is made of the chunks {i}, not {r}. {text}"
+        if chunks[0][i].shape == out.shape and i != r:
+            text = who(out, [c[i] for c in chunks], r)
+            if text:
+                return f"It is made of the chunks {i}, not {r}. {text}"
     if any(p.shape != out.shape for c in chunks for p in c):
         return None
     for order in product(range(len(chunks)), repeat=len(chunks)):
@@ -292,10 +306,12 @@ def _astray(out, chunks: list, r: int) -> str | None:
 
 
 class AllGather(ChunksExam):
+    """`all_gather(comm, chunks)`: fills every chunks[i] with that of rank i. n−1 messages a rank, to the right."""
+
     name = "all_gather"
     right = "n = 1…5, 11 lengths and secret ones, n−1 messages a rank, to the right; then 2 and 3 real processes."
 
-    def run(self, comm: Comm, yours, chunks):
+    def run(self, comm, yours, chunks):
         held, filled = list(chunks), [c.detach() for c in chunks]
         yours(comm, held)
         return {
@@ -312,25 +328,19 @@ class AllGather(ChunksExam):
                     f"rank {r}: the list holds other tensors than before. Receive into those that are in it."
                 )
             for i, chunk in enumerate(got["chunks"]):
-                same(
-                    r,
-                    chunk,
-                    want[i],
-                    f"chunks[{i}]",
-                    lambda x, i=i, r=r: self._guess(x, i, r, chunks, want),
-                )
+                guess = partial(self._guess, i=i, r=r, chunks=chunks, want=want)
+                same(chunk, want[i], f"rank {r}: chunks[{i}]", guess)
         sizes = [c.nbytes for c in want]
-        to_the_right(
-            case, outcome, n - 1, [sum(sizes) - sizes[(r + 1) % n] for r in range(n)], "n−1"
-        )
+        least = [sum(sizes) - sizes[(r + 1) % n] for r in range(n)]
+        to_the_right(case, outcome, n - 1, least, "n−1")
 
     def _guess(self, x, i, r, chunks, want) -> str | None:
+        if x.equal(chunks[r][i]):
+            return f"It is as before: chunk {i} never arrived at rank {r}. One step short, or received elsewhere?"
         finished = {
             f"That is chunk {j}, in the wrong place.": want[j] for j in range(len(want)) if j != i
         }
-        if x.equal(chunks[r][i]):
-            return f"It is as before: chunk {i} never arrived at rank {r}. One step short, or received elsewhere?"
-        return equal_to(x, finished) or self._unfinished(x, i, chunks)
+        return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks)
 
     def _unfinished(self, x, i, chunks) -> str | None:
         for s in range(len(chunks)):
@@ -343,79 +353,118 @@ class AllGather(ChunksExam):
         return None
 
 
-class AllReduce(TensorExam):
+class AllReduce(InPlace):
+    """`all_reduce(comm, x)`: fills every rank's x with the sum, in place. 2(n−1) messages, 2(n−1)/n·N bytes a rank."""
+
     name = "all_reduce"
     right = (
         "n = 1…5, 14 shapes and secret lengths, 2(n−1) messages and 2(n−1)/n·N bytes a rank; "
         "then 2, 3 and 4 real processes."
     )
 
-    def run(self, comm: Comm, yours, x):
-        held = x.detach()
-        yours(comm, x)
-        return held
+    def wants(self, case, args):
+        return [{"x": sum_of(args)}] * case.n
 
-    def judge(self, case, args, outcome):
+    def mistakes(self, case, args, rank, name, got):
         n, xs = case.n, [x for (x,) in args]
-        total = sum(xs[1:], xs[0])
-        for r, x in enumerate(outcome.results):
-            alike(r, x, total, "x")
-            same(r, x, total, "x", lambda x, r=r: self._guess(x, xs, total, r))
-        cost = -(-xs[0].numel() // n) * xs[0].element_size()
-        to_the_right(case, outcome, 2 * (n - 1), [outcome.nbytes(r) for r in range(n)], "2(n−1)")
-        for r in range(n):
-            if outcome.nbytes(r) > 2 * (n - 1) * cost:
-                raise Wrong(
-                    f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes: 2(n−1) chunks have "
-                    f"{2 * (n - 1) * cost} at most. Whole tensors where chunks are enough?"
-                )
-
-    def _guess(self, x, xs, total, r) -> str | None:
-        n, flat = len(xs), x.reshape(-1)
+        flat, total = got.reshape(-1), sum_of(args).reshape(-1)
         tail = flat.numel() % n
-        if tail and flat[:-tail].equal(total.reshape(-1)[:-tail]) and flat.numel() > tail:
+        if tail and flat[:-tail].equal(total[:-tail]) and flat.numel() > tail:
             return (
                 f"All but the last {tail} of {flat.numel()} are right: n = {n} does not divide the length. "
                 "Is the remainder dropped?"
             )
         parts = [[p.reshape(-1).tensor_split(n)[i] for p in xs] for i in range(n)]
-        mine, want = flat.tensor_split(n), total.reshape(-1).tensor_split(n)
+        mine, want = flat.tensor_split(n), total.tensor_split(n)
         i = next(i for i in range(n) if not mine[i].equal(want[i]))
-        text = who(mine[i], parts[i], r) or who(x, xs, r) or rounded(x, total)
+        text = who(mine[i], parts[i], rank) or who(got, xs, rank)
         return text and f"Of {n} chunks, chunk {i}: {text}"
+
+    def cost(self, case, args, outcome):
+        n, (x,) = case.n, args[0]
+        steps = 2 * (n - 1)
+        to_the_right(case, outcome, steps, [outcome.nbytes(r) for r in range(n)], "2(n−1)")
+        most = steps * -(-x.numel() // n) * x.element_size()
+        few(outcome, most, "That is 2(n−1) chunks. Whole tensors where chunks are enough?")
+
+
+def sum_of(args: list[tuple]) -> torch.Tensor:
+    """Of every rank's first argument."""
+    return sum((x for x, *_ in args[1:]), args[0][0])
 
 
 class RingSum(NewExam):
+    """`ring_sum(comm, x)`: the sum of every rank's x, in a new tensor. n−1 messages of the whole x a rank."""
+
     name = "ring_sum"
     right = "n = 1…5, 14 shapes and secret lengths, n−1 messages a rank, x untouched; then 2, 3 and 4 real processes."
 
-    def judge(self, case, args, outcome):
-        xs, steps = [x for x, _ in args], (1 + len(args[0][1])) * (case.n - 1)
-        total = sum(xs[1:], xs[0])
-        for r, got in enumerate(outcome.results):
-            self.apart(r, got)
-            same(
-                r, got["y"], total, "the result", lambda x, r=r: who(x, xs, r) or rounded(x, total)
-            )
-            unchanged(r, got["x"], xs[r], "x")
-        to_the_right(case, outcome, steps, [steps * x.nbytes for x in xs], "n−1 a call")
+    rounds = True
+
+    def wants(self, case, args):
+        return [{"the result": sum_of(args)}] * case.n
+
+    def mistakes(self, case, args, rank, name, got):
+        return who(got, [x for x, _ in args], rank)
 
 
-def reduce_scatter(yours) -> None:
-    """`reduce_scatter(comm, chunks)`: chunk `comm.rank`, summed over all ranks. n−1 messages a rank, to the right."""
-    ask(ReduceScatter(), yours)
+reduce_scatter = grader(ReduceScatter())
+all_gather = grader(AllGather())
+all_reduce = grader(AllReduce())
+ring_sum = grader(RingSum())
 
 
-def all_gather(yours) -> None:
-    """`all_gather(comm, chunks)`: fills every chunks[i] with that of rank i. n−1 messages a rank, to the right."""
-    ask(AllGather(), yours)
+# ------------------------------------------------------------
+# Numbers: what a ring costs, and what the usual slips give.
 
 
-def all_reduce(yours) -> None:
-    """`all_reduce(comm, x)`: fills every rank's x with the sum, in place. 2(n−1) messages, 2(n−1)/n·N bytes a rank."""
-    ask(AllReduce(), yours)
+def ring_slips(n: int, size: int, itemsize: int, alpha: float, beta: float) -> tuple[dict, dict]:
+    """Messages and bytes a rank and seconds of a ring all-reduce of `size` numbers, bytes of rank 0 of a naive one."""
+    whole = size * itemsize
+    steps, ring = 2 * (n - 1), 2 * (n - 1) * whole / n
+    seconds = steps * alpha + ring * beta
+    values = {
+        "messages": steps,
+        "nbytes": ring,
+        "naive_nbytes": (n - 1) * whole,
+        "seconds": seconds,
+    }
+    slips = {
+        "messages": {
+            n - 1: HALF,
+            2 * n: "In a ring of n ranks a chunk takes n−1 steps, not n.",
+            steps * n: ALL,
+        },
+        "nbytes": {
+            ring / itemsize: NUMBERS,
+            ring / 2: HALF,
+            whole * 2: "Nearly: the factor is 2(n−1)/n.",
+            steps * whole: "A message is one chunk, N/n. Or is that all ranks' together?",
+        },
+        "naive_nbytes": {
+            (n - 1) * size: NUMBERS,
+            n * whole: "It sends nothing to itself.",
+            steps * whole: "That counts what it receives, too: only what it sends is asked for.",
+            whole: "That is one message: it sends one to each other rank.",
+        },
+        "seconds": {
+            ring * beta: "The α of each step is missing.",
+            steps * alpha: "The bytes take time, too: β.",
+            seconds / 2: HALF,
+        },
+    }
+    return values, slips
 
 
-def ring_sum(yours) -> None:
-    """`ring_sum(comm, x)`: the sum of every rank's x, in a new tensor. n−1 messages of the whole x a rank."""
-    ask(RingSum(), yours)
+predict = grader(
+    Prediction(
+        "predict",
+        """For 8 ranks and 1,000,000 float32 numbers, α = 5 µs, β = 1/(50 GB/s): the cost of an all-reduce.
+
+        messages, nbytes: what each rank sends in a ring.  seconds: how long the ring takes.
+        naive_nbytes: what rank 0 sends if everyone sends to it and it sends the sum to everyone.
+        """,
+        "Messages, bytes and seconds, within 1 %.",
+        *ring_slips(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9),
+    )
+)

@@ -16,18 +16,34 @@ from torch.nn.functional import gelu
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from minidist.comm.base import Comm
 from minidist.comm.costs import operator, tensors
 
-from ..exam import Case, Exam, Other, Wrong, kind_of, near
-from ..guard import ask
+from ..exam import (
+    NUMBERS,
+    Case,
+    Exam,
+    Other,
+    Prediction,
+    Wrong,
+    close,
+    first_near,
+    integer,
+    kind_of,
+    near,
+    normal,
+    real,
+    recognized,
+    unchanged,
+    uniform,
+)
+from ..guard import grader
 from ..oracles import operators as oracle
-from .predictions import NUMBERS, Prediction
 
 # ------------------------------------------------------------
 # Is a tensor near enough to the right one? If not: what does the mistake look like?
 
 
+STRANGE = "There is inf or nan in it: is m subtracted before exp? And is −inf − −inf avoided?"
 FORBIDDEN = (
     "minidist.study",
     "minidist.train",
@@ -38,58 +54,22 @@ FORBIDDEN = (
 )
 
 
-def number(got) -> bool:
+def is_number(got) -> bool:
     return isinstance(got, int | float) and not isinstance(got, bool)
 
 
-def kind(got) -> str:
-    """Of what type it is, in words."""
-    return kind_of(got)
-
-
-def close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str) -> None:
-    """Raise Wrong unless `got` is a tensor of `want`'s shape and dtype, and equal but for rounding.
-
-    looks: what it looks like: the numbers that it would be.  otherwise: said where it looks like none.
-    """
-    if got is None:
-        raise Wrong(f"{name} is None. Is there a `return`?")
+def seen_close(got, want: Tensor, name: str, looks: dict[str, Tensor], otherwise: str) -> None:
+    """As `close`, of what an answer has computed under the meter."""
     if isinstance(got, Other) and got.kind.startswith("meta"):
         raise Wrong(
             f"{name} came out of no operator that the meter saw: compute it with PyTorch, in the open."
         )
-    if not isinstance(got, Tensor):
-        raise Wrong(f"{name} is of type {kind(got)}, and should be a tensor.")
-    for what, is_, should in (
-        ("shape", tuple(got.shape), tuple(want.shape)),
-        ("dtype", got.dtype, want.dtype),
-    ):
-        if is_ != should:
-            raise Wrong(f"{name} has {what} {is_}, and should have {should}.")
-    if near(got, want) and got.isfinite().all():
-        return
-    found = next((text for text, x in looks.items() if _as(got, x) and not near(x, want)), None)
-    if found is None and not got.isfinite().all():
-        found = "There is inf or nan in it: is m subtracted before exp? And is −inf − −inf avoided?"
-    at = (got - want).abs().nan_to_num(torch.inf).reshape(-1).argmax()
-    raise Wrong(
-        f"{name} is wrong: {got.reshape(-1)[at]:.6g} where {want.reshape(-1)[at]:.6g} should be. "
-        f"{found or otherwise}"
-    )
 
+    def mistakes(got):
+        table = {text: x for text, x in looks.items() if not near(x, want)}
+        return recognized(got, table, STRANGE if not got.isfinite().all() else "")
 
-def _as(got: Tensor, look: Tensor) -> bool:
-    return (
-        got.shape == look.shape
-        and torch.equal(got.isfinite(), look.isfinite())
-        and near(got.nan_to_num(0, 0, 0), look.nan_to_num(0, 0, 0).to(got.dtype))
-    )
-
-
-def kept(after, before: Tensor, name: str) -> None:
-    """Raise Wrong if an argument was written to."""
-    if not isinstance(after, Tensor) or not after.equal(before):
-        raise Wrong(f"{name} was changed, and belongs to the caller: work on a copy.")
+    close(got, want, name, mistakes, otherwise)
 
 
 def told(seen: dict, name: str) -> None:
@@ -284,6 +264,8 @@ DEVICES = (
 
 
 class Roofline(Exam):
+    """`roofline(launches, nbytes, flops, device)`: (seconds, "launch" | "memory" | "compute")."""
+
     name = "roofline"
     right = "3 devices, 3 walls: seconds, and what bounds."
     forbidden = FORBIDDEN
@@ -293,10 +275,8 @@ class Roofline(Exam):
 
     def draw(self, case, rng):
         i, wall = case.given
-        device, launches = DEVICES[i], int(torch.randint(2, 30, (), generator=rng))
-        share = {
-            w: 10.0 if w == wall else float(torch.rand((), generator=rng)) * 6 + 2 for w in WALLS
-        }
+        device, launches = DEVICES[i], integer(rng, 2, 30)
+        share = {w: 10.0 if w == wall else uniform(rng) * 6 + 2 for w in WALLS}
         unit = launches * device["launch"] / share["launch"]
         nbytes, flops = (
             share["memory"] * unit * device["bandwidth"],
@@ -304,19 +284,19 @@ class Roofline(Exam):
         )
         return [(launches, int(nbytes), int(flops), device)]
 
-    def run(self, comm: Comm, yours, launches, nbytes, flops, device):
+    def run(self, comm, yours, launches, nbytes, flops, device):
         return yours(launches, nbytes, flops, device)
 
     def judge(self, case, args, outcome):
         found, (launches, nbytes, flops, device) = outcome.results[0], args[0]
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise Wrong(
-                f"the result is {kind(found)}, and should be seconds and a word. Is there a `return`?"
+                f"the result is {kind_of(found)}, and should be seconds and a word. Is there a `return`?"
             )
         (got, word), (want, wall) = found, oracle.seconds(launches, nbytes, flops, device)
-        if not number(got) or not isinstance(word, str):
+        if not is_number(got) or not isinstance(word, str):
             raise Wrong(
-                f"the result is ({kind(got)}, {kind(word)}), and should be a number and a word."
+                f"the result is ({kind_of(got)}, {kind_of(word)}), and should be a number and a word."
             )
         start = launches * device["launch"]
         memory = nbytes / device["bandwidth"]
@@ -337,14 +317,10 @@ class Roofline(Exam):
             + launches
             * max(memory, compute): "Bytes and FLOPs are those of all launches together.",
         }
-        got = max(min(got, 1e300), -1e300)  # an int may be larger than every float
-        if not abs(got - want) <= 1e-9 * want:  # nan, too
-            said = next(
-                (text for value, text in looks.items() if abs(got - value) <= 1e-9 * value), ""
-            )
-            raise Wrong(
-                f"{got:.4g} s, and it should be {want:.4g} s. {said or 'Compare with the formula above.'}"
-            )
+        got = real(got)
+        if not near(got, want):
+            said = first_near(got, looks, 1e-9, "Compare with the formula above.")
+            raise Wrong(f"{got:.4g} s, and it should be {want:.4g} s. {said}")
         if word != wall:
             raise Wrong(
                 f"the word is {word!r}, and should be {wall!r}: launches take {start:.3g} s, bytes "
@@ -353,6 +329,8 @@ class Roofline(Exam):
 
 
 class Fused(Exam):
+    """`fused(operators, sizes, wanted)`: for each group (names, bytes that it moves)."""
+
     name = "fused"
     right = "8 graphs: groups, and bytes of each."
     forbidden = FORBIDDEN
@@ -361,7 +339,7 @@ class Fused(Exam):
     )
 
     def draw(self, case, rng):
-        draw = lambda high: int(torch.randint(high, (), generator=rng))
+        draw = lambda high: integer(rng, 0, high)
         names, operators = ["x", "w", "b"], []
         for i in range(case.given):
             product = draw(3) == 0 and i != 2
@@ -381,7 +359,7 @@ class Fused(Exam):
         sizes = {name: 1000 + 2 ** (i + 3) + draw(7) for i, name in enumerate(names)}
         return [(operators, sizes, wanted)]
 
-    def run(self, comm: Comm, yours, operators, sizes, wanted):
+    def run(self, comm, yours, operators, sizes, wanted):
         found = yours(operators, sizes, wanted)
         found = (
             [tuple(one) if isinstance(one, list) else one for one in found]
@@ -397,7 +375,7 @@ class Fused(Exam):
             not isinstance(one, tuple) or len(one) != 2 for one in found
         ):
             raise Wrong(
-                f"the result is {kind(found)}, and should be a list of (names, bytes). Is there a `return`?"
+                f"the result is {kind_of(found)}, and should be a list of (names, bytes). Is there a `return`?"
             )
         if got["given"] != (operators, sizes, wanted):
             raise Wrong("the arguments were changed, and belong to the caller.")
@@ -408,10 +386,10 @@ class Fused(Exam):
                 f"the groups are {names}, and should be {right}. {_grouping(names, operators)}"
             )
         for (_, nbytes), (members, bytes_), group in zip(found, want, groups, strict=True):
-            if not number(nbytes) or nbytes != bytes_:
+            if not is_number(nbytes) or nbytes != bytes_:
                 looks = oracle.byte_looks(group, operators, sizes, wanted)
-                said = looks.get(nbytes) if number(nbytes) else None
-                shown = nbytes if number(nbytes) else kind(nbytes)
+                said = looks.get(nbytes) if is_number(nbytes) else None
+                shown = nbytes if is_number(nbytes) else kind_of(nbytes)
                 raise Wrong(
                     f"the group {members} moves {shown} bytes, and should move {bytes_}. "
                     f"{said or 'Count tensors from outside once, and results that somebody outside needs.'}"
@@ -430,14 +408,8 @@ def _grouping(names: list, operators: list) -> str:
     return "Neighbours that are pointwise belong together."
 
 
-def roofline(yours) -> None:
-    """`roofline(launches, nbytes, flops, device)`: (seconds, "launch" | "memory" | "compute")."""
-    ask(Roofline(), yours)
-
-
-def fused(yours) -> None:
-    """`fused(operators, sizes, wanted)`: for each group (names, bytes that it moves)."""
-    ask(Fused(), yours)
+roofline = grader(Roofline())
+fused = grader(Fused())
 
 
 # ------------------------------------------------------------
@@ -448,6 +420,8 @@ GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
 
 
 class BiasGelu(Exam):
+    """`bias_gelu(x, b)`: F.gelu(x + b), whose backward needs x and b alone."""
+
     name = "bias_gelu"
     right = "5 shapes, float32 and float64, gradients of x and b; nothing is kept but x and b."
     forbidden = FORBIDDEN
@@ -461,13 +435,10 @@ class BiasGelu(Exam):
 
     def draw(self, case, rng):
         shape, dtype, needs = case.given
-        drawn = [
-            2 * torch.randn(s, generator=rng, dtype=torch.float64).to(dtype)
-            for s in (shape, shape[-1:], shape)
-        ]
+        drawn = [2 * normal(rng, s).to(dtype) for s in (shape, shape[-1:], shape)]
         return [(*drawn, needs)]
 
-    def run(self, comm: Comm, yours, x, b, dy, needs):
+    def run(self, comm, yours, x, b, dy, needs):
         seen = Seen([x, b, dy])
         x, b, dy = seen.given
         leaves = [x.requires_grad_(), b.requires_grad_()] if needs else [b.requires_grad_()]
@@ -480,9 +451,9 @@ class BiasGelu(Exam):
 
     def judge(self, case, args, outcome):
         (x, b, dy, needs), got = args[0], outcome.results[0]
-        close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
+        seen_close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
         for after, before, name in zip(got["given"], (x, b), "xb", strict=True):
-            kept(after, before, name)
+            unchanged(after, before, name)
         told(got, "y")
         if got["grads"] is None:
             raise Wrong(
@@ -490,9 +461,9 @@ class BiasGelu(Exam):
             )
         dx, looks = dy * oracle.slope(x + b), oracle.dx_looks(dy, x, b)
         if needs:
-            close(got["grads"][0], dx, "dx", looks, GELU_OTHERWISE)
+            seen_close(got["grads"][0], dx, "dx", looks, GELU_OTHERWISE)
         over = tuple(range(x.dim() - 1))
-        close(
+        seen_close(
             got["grads"][-1],
             dx.sum(over),
             "db",
@@ -511,9 +482,7 @@ class BiasGelu(Exam):
             )
 
 
-def bias_gelu(yours) -> None:
-    """`bias_gelu(x, b)`: F.gelu(x + b), whose backward needs x and b alone."""
-    ask(BiasGelu(), yours)
+bias_gelu = grader(BiasGelu())
 
 
 # ------------------------------------------------------------
@@ -524,6 +493,8 @@ SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
 
 
 class Normalizer(Exam):
+    """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
+
     name = "normalizer"
     right = (
         "rows of 1 to 24 parts, the largest number anywhere, parts of −inf: m and s in one reading."
@@ -546,10 +517,7 @@ class Normalizer(Exam):
     def draw(self, case, rng):
         rows, sizes, top, dtype = case.given
         scale = 300 if "large numbers" in case.what else 1
-        parts = [
-            scale * torch.randn(rows, size, generator=rng, dtype=torch.float64).to(dtype)
-            for size in sizes
-        ]
+        parts = [scale * normal(rng, rows, size).to(dtype) for size in sizes]
         if top or len(sizes) > 1:
             parts[top][:, 0] += 3 * scale
         if "below" in case.what:
@@ -558,7 +526,7 @@ class Normalizer(Exam):
             parts[0 if "first" in case.what else 1][: rows // 2] = -math.inf
         return [(parts,)]
 
-    def run(self, comm: Comm, yours, parts):
+    def run(self, comm, yours, parts):
         seen = Seen(parts)
         pair = seen.ask(yours, list(seen.given))
         m, s = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
@@ -573,15 +541,15 @@ class Normalizer(Exam):
     def judge(self, case, args, outcome):
         (parts,), got = args[0], outcome.results[0]
         for i, (after, before) in enumerate(zip(got["parts"], parts, strict=True)):
-            kept(after, before, f"parts[{i}]")
+            unchanged(after, before, f"parts[{i}]")
         m, s = oracle.normalizer(parts)
         looks = {
             "That is the last part's.": parts[-1].amax(1),
             "That is the first part's.": parts[0].amax(1),
             "That is log Σ exp(x).": m + s.log(),
         }
-        close(got["m"], m, "m", looks, "It is the largest number of each row.")
-        close(got["s"], s, "s", oracle.sums(parts), SOFTMAX_OTHERWISE)
+        seen_close(got["m"], m, "m", looks, "It is the largest number of each row.")
+        seen_close(got["s"], s, "s", oracle.sums(parts), SOFTMAX_OTHERWISE)
         told(got, "s")
         self._one_by_one(parts, got)
 
@@ -606,6 +574,8 @@ class Normalizer(Exam):
 
 
 class Attention(Exam):
+    """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
+
     name = "attention"
     right = "queries, keys and tiles of 6 sizes, large scores, float32: exact, and nothing larger than q is made."
     forbidden = FORBIDDEN
@@ -622,13 +592,11 @@ class Attention(Exam):
 
     def draw(self, case, rng):
         T, K, d, _, scale, dtype = case.given
-        drawn = [
-            torch.randn(rows, d, generator=rng, dtype=torch.float64).to(dtype) for rows in (T, K, K)
-        ]
+        drawn = [normal(rng, rows, d).to(dtype) for rows in (T, K, K)]
         drawn[1][-1] += drawn[0].mean(0)
         return [(drawn[0] * scale * 1.5, drawn[1] * scale, drawn[2], case.given[3])]
 
-    def run(self, comm: Comm, yours, q, k, v, tile):
+    def run(self, comm, yours, q, k, v, tile):
         seen = Seen([x.clone() for x in (q, k, v)])
         out = seen.ask(yours, *seen.given, tile)
         names = sorted(name for name in seen.names if "attention" in name)
@@ -646,8 +614,8 @@ class Attention(Exam):
     def judge(self, case, args, outcome):
         (q, k, v, tile), got = args[0], outcome.results[0]
         for after, before, name in zip(got["given"], (q, k, v), "qkv", strict=True):
-            kept(after, before, name)
-        close(
+            unchanged(after, before, name)
+        seen_close(
             got["out"],
             oracle.attention(q, k, v),
             "the result",
@@ -690,14 +658,8 @@ class Attention(Exam):
             )
 
 
-def normalizer(yours) -> None:
-    """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
-    ask(Normalizer(), yours)
-
-
-def attention(yours) -> None:
-    """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
-    ask(Attention(), yours)
+normalizer = grader(Normalizer())
+attention = grader(Attention())
 
 
 # ------------------------------------------------------------
@@ -728,6 +690,8 @@ def shared(a: Tensor, b: Tensor) -> bool:
 
 
 class Flatten(Exam):
+    """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
+
     name = "flatten"
     right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
     forbidden = FORBIDDEN
@@ -745,10 +709,10 @@ class Flatten(Exam):
     def draw(self, case, rng):
         shapes = [shape for shape in case.given if shape != "t"]
         dtype = torch.float32 if len(shapes) == 4 else torch.float64
-        values = [torch.randn(shape, generator=rng, dtype=dtype) for shape in shapes]
-        return [(values, "t" in case.given, torch.randn(3, 99, generator=rng, dtype=dtype))]
+        values = [normal(rng, shape, dtype=dtype) for shape in shapes]
+        return [(values, "t" in case.given, normal(rng, 3, 99, dtype=dtype))]
 
-    def run(self, comm: Comm, yours, values, transposed, xs):
+    def run(self, comm, yours, values, transposed, xs):
         seen = Seen([xs])
         values = [values[0].T, *values[1:]] if transposed else values
         params = [nn.Parameter(seen.give(v)) for v in values]
@@ -760,7 +724,7 @@ class Flatten(Exam):
             or len(pair) != 2
             or not all(isinstance(x, Tensor) for x in pair)
         ):
-            return {"pair": kind(pair)}
+            return {"pair": kind_of(pair)}
         flat, grads = pair
         if not all(map(seen.knows, [flat, grads, *params])):
             return {"pair": "", "knows": False}
@@ -816,7 +780,7 @@ class Flatten(Exam):
                 if place != at:
                     where = (
                         "is no view of it"
-                        if not number(place)
+                        if not is_number(place)
                         else f"begins at element {place} of it"
                     )
                     raise Wrong(
@@ -848,7 +812,9 @@ class Flatten(Exam):
                 looks["It is transposed: flatten it row by row, as it is read."] = want.T.reshape(
                     want.shape
                 )
-            close(value, want, f"params[{i}]", looks, "Is each view where its values were put?")
+            seen_close(
+                value, want, f"params[{i}]", looks, "Is each view where its values were put?"
+            )
         if got["shared"]:
             raise Wrong("flat and grads lie in the same memory: gradients need their own.")
         if not got["trained"]:
@@ -877,7 +843,7 @@ class Flatten(Exam):
                 (p - RATE * g).detach().requires_grad_() for p, g in zip(leaves, grads, strict=True)
             ]
             for j, (found, p) in enumerate(zip(step, leaves, strict=True)):
-                close(
+                seen_close(
                     found,
                     p.detach(),
                     f"params[{j}] after step {i + 1}",
@@ -886,17 +852,11 @@ class Flatten(Exam):
                 )
 
 
-def flatten(yours) -> None:
-    """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
-    ask(Flatten(), yours)
+flatten = grader(Flatten())
 
 
 # ------------------------------------------------------------
 # Numbers: launches, bytes and memory, foretold.
-
-
-class PredictOperators(Prediction):
-    name = "predict_operators"
 
 
 def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict, dict]:
@@ -971,13 +931,16 @@ def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict
     return values, slips
 
 
-def predict_operators(launches, loop_ms, flat_ms, edge, scores_mib, ridge_n) -> None:
-    """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
+predict_operators = grader(
+    Prediction(
+        "predict_operators",
+        """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
 
-    launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
-    edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
-    T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
-    """
-    values, slips = operator_slips(weights=10**9, tensors=500, heads=16, T=8192)
-    exam = PredictOperators(list(values), values, slips, "Launches, times and memory, within 1 %.")
-    ask(exam, launches, loop_ms, flat_ms, edge, scores_mib, ridge_n)
+        launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
+        edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
+        T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
+    """,
+        "Launches, times and memory, within 1 %.",
+        *operator_slips(weights=10**9, tensors=500, heads=16, T=8192),
+    )
+)

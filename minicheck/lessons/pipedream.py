@@ -5,6 +5,9 @@ Lists are read as in lesson 16 (`Lists`); the oracle of late gradients knows nei
 
 from __future__ import annotations
 
+from functools import partial
+from operator import eq
+
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -12,15 +15,25 @@ from torch.nn.functional import smooth_l1_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minidist.comm.base import Comm
 from minidist.parallel.schedules import Action, in_flight, parse
 
-from ..exam import Case, Exam, Wrong, alike, kind_of, near
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Prediction,
+    Wrong,
+    close,
+    integer,
+    near,
+    normal,
+    recognized,
+    typed,
+    unchanged,
+)
+from ..guard import grader
 from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
 from .pipelines import FORBIDDEN as BEFORE
 from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # Lists: PipeDream's, and what can be read from any list with updates.
@@ -32,6 +45,8 @@ FORBIDDEN = (*BEFORE, "minicheck.oracles.pipedream")
 
 
 class NoFlush(Lists):
+    """`no_flush(stage, S, M)`: a stage's list of words, F, B and U."""
+
     name = "no_flush"
     forbidden = FORBIDDEN
     right = "1 to 12 stages, 1 to 27 micro-batches: valid, no flush, an update after each backward, S − stage kept."
@@ -106,19 +121,21 @@ class OfLists(Exam):
 
     def rows(self, case, rng) -> list[list[str]]:
         """The lists of all stages."""
-        pick = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        pick = partial(integer, rng)
         kind, S, M, every = case.given or ("1f1b", pick(3, 9), pick(9, 24), pick(1, 5))
         return [updated(kind, s, S, M, every) for s in range(S)]
 
 
 class Staleness(OfLists):
+    """`staleness(words)`: for each micro-batch, the updates between its forward and its backward."""
+
     name = "staleness"
     right = "PipeDream's lists and others, 1 to 8 stages: the updates between a forward and its backward."
 
     def draw(self, case, rng):
         return [(self.rows(case, rng),)]
 
-    def run(self, comm: Comm, yours, rows):
+    def run(self, comm, yours, rows):
         return [yours(list(row)) for row in rows]
 
     def judge(self, case, args, outcome):
@@ -148,21 +165,20 @@ def apart(row: list[str]) -> list[int]:
 
 def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
     """Raise Wrong unless `got` is the list of numbers `want`."""
-    if got is None:
-        raise Wrong(f"{whose}: it returns None. Is there a `return`?")
-    if not isinstance(got, list | tuple) or not all(type(n) is int for n in got):
-        kind = kind_of(got)
-        raise Wrong(
-            f"{whose}: here is a {kind}, and should be a list of whole numbers, one for each micro-batch."
-        )
+    should = "a list of whole numbers, one for each micro-batch"
+    typed(got, list | tuple, f"{whose}: the result", should)
+    if not all(type(n) is int for n in got):
+        raise Wrong(f"{whose}: {got!r:.60} should be {should}.")
     if list(got) != want:
-        hint = next((text for text, some in looks.items() if some == list(got)), "")
+        hint = recognized(list(got), looks, "", eq)
         raise Wrong(
             f"{whose}: {list(got)}, and should be {want}. {hint}".rstrip() + f"\nits list: {row}"
         )
 
 
 class Needed(OfLists):
+    """`needed(lists, vertical)`: for each stage and micro-batch, the version that its backward needs."""
+
     name = "needed"
     right = (
         "with stashing and with vertical sync, 1 to 8 stages: the version that each backward needs."
@@ -179,18 +195,14 @@ class Needed(OfLists):
         given, vertical = case.given
         return [(self.rows(case._replace(given=given), rng), vertical)]
 
-    def run(self, comm: Comm, yours, rows, vertical):
+    def run(self, comm, yours, rows, vertical):
         return yours([list(row) for row in rows], vertical)
 
     def judge(self, case, args, outcome):
         (rows, vertical), found = args[0], outcome.results[0]
-        if not isinstance(found, list | tuple) or len(found) != len(rows):
-            what = (
-                "None. Is there a `return`?"
-                if found is None
-                else f"{found!r:.60}, and not a list for each stage."
-            )
-            raise Wrong(f"it returns {what}")
+        typed(found, list | tuple, "the result", "a list for each stage")
+        if len(found) != len(rows):
+            raise Wrong(f"it returns {len(found)} lists, and there are {len(rows)} stages.")
         own, first = [before(row, "F") for row in rows], before(rows[0], "F")
         for s, (row, got) in enumerate(zip(rows, found, strict=True)):
             looks = (
@@ -210,19 +222,9 @@ class Needed(OfLists):
             listed(f"stage {s}", got, first if vertical else own[s], looks, " ".join(row))
 
 
-def no_flush(yours) -> None:
-    """`no_flush(stage, S, M)`: a stage's list of words, F, B and U."""
-    ask(NoFlush(), yours)
-
-
-def staleness(yours) -> None:
-    """`staleness(words)`: for each micro-batch, the updates between its forward and its backward."""
-    ask(Staleness(), yours)
-
-
-def needed(yours) -> None:
-    """`needed(lists, vertical)`: for each stage and micro-batch, the version that its backward needs."""
-    ask(Needed(), yours)
+no_flush = grader(NoFlush())
+staleness = grader(Staleness())
+needed = grader(Needed())
 
 
 # ------------------------------------------------------------
@@ -262,6 +264,8 @@ class Made(TorchDispatchMode):
 
 
 class Store(Exam):
+    """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
+
     name = "store"
     right = "lists of 1 to 6 stages: a backward has its forward's weights, no version is changed or kept too long."
     forbidden = FORBIDDEN
@@ -283,11 +287,11 @@ class Store(Exam):
 
     def draw(self, case, rng):
         row = updated("1f1b", *case.given) if case.given else [*LATE]
-        rate = (1 + int(torch.randint(7, (), generator=rng))) / 8
-        drawn = lambda: torch.randn(SHAPE, generator=rng, dtype=torch.float64)
+        rate = (1 + integer(rng, 0, 7)) / 8
+        drawn = lambda: normal(rng, SHAPE)
         return [(row, drawn(), [drawn() for word in row if word[0] == "U"], rate)]
 
-    def run(self, comm: Comm, yours, row, weight, grads, rate):
+    def run(self, comm, yours, row, weight, grads, rate):
         mine = weight.clone()
         steps = [g.clone() for g in grads]
         seen = []
@@ -318,12 +322,8 @@ class Store(Exam):
             if word[0] in "FB":
                 where = f"action {i}, {word}"
                 self._handed(where, found, made, used[m], now, word[0], rate)
-        if not got["weight"].equal(weight):
-            raise Wrong(
-                "the tensor that was given was changed, and belongs to the caller: an update makes a new one."
-            )
-        if not all(map(torch.equal, got["grads"], grads)):
-            raise Wrong("a gradient was changed by `update`, and belongs to the caller.")
+        unchanged(got["weight"], weight, "the tensor that was given")
+        unchanged(got["grads"], grads, "a gradient that `update` got")
         if got["changed"]:
             raise Wrong(
                 f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "
@@ -351,8 +351,9 @@ class Store(Exam):
         looks["those of an update without the rate."] = made[0] - step / rate
         looks["those of an update that climbs: subtract the gradient."] = made[0] + step
         which = next((k for k, w in enumerate(made) if near(found, w)), None)
-        text = next(
-            (text for text, w in looks.items() if near(found, w)),
+        text = recognized(
+            found,
+            looks,
             "no version that there ever was. Is a "
             "tensor changed in place that others need, or a gradient not added to the newest?",
         )
@@ -422,9 +423,7 @@ def copied(found) -> list | str:
     return "None" if found is None else f"something of type {type(found).__name__}"
 
 
-def store(yours) -> None:
-    """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
-    ask(Store(), yours)
+store = grader(Store())
 
 
 # ------------------------------------------------------------
@@ -448,6 +447,8 @@ class Product(nn.Module):
 
 
 class RunPipeDream(RunStage):
+    """`run_pipedream(down, up, part, words, xs, ys, loss_fn, rate)`: a stage trains; its last weights in `part`."""
+
     name = "run_pipedream"
     right = (
         "1 to 4 stages, up to 11 micro-batches: the weights of gradients S − 1 − stage updates late, or one more "
@@ -465,7 +466,7 @@ class RunPipeDream(RunStage):
         given = super().draw(case._replace(given=("1f1b", M)), rng)
         rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
         rows = [delayed(row) if kind == "late" else row for row in rows]
-        rate = (1 + int(torch.randint(4, (), generator=rng))) / 16
+        rate = (1 + integer(rng, 0, 4)) / 16
         return [
             (weights, row, xs, ys, rate)
             for row, (weights, _, xs, ys) in zip(rows, given, strict=True)
@@ -476,7 +477,7 @@ class RunPipeDream(RunStage):
         linear.weight = nn.Parameter(weights[1].clone())
         return nn.Sequential(Product(weights[0]), nn.Tanh(), linear)
 
-    def run(self, comm: Comm, yours, weights, order, xs, ys, rate):
+    def run(self, comm, yours, weights, order, xs, ys, rate):
         counts = [0]
 
         def counted(down, up, part, *rest):
@@ -519,22 +520,18 @@ class RunPipeDream(RunStage):
         # the last stage first: what is wrong goes on to the stages before
         for s in reversed(range(S)):
             for i, (got, right) in enumerate(zip(found[s], want[s], strict=True)):
-                if near(got, right):
-                    continue
-                if near(got, weights[s][i]):
-                    hint = "They are as they were at the start: put the newest version into `part` at the end."
-                else:
-                    hint = next(
-                        (text for text, rows in looks.items() if near(got, rows[s][i])),
-                        "Is the backward of "
-                        "each micro-batch made with the weights of its forward, and its gradient added to the "
-                        "newest weights, once?",
-                    )
+                start = "They are as they were at the start: put the newest version into `part` at the end."
+                slips = {start: weights[s][i]} | {text: rows[s][i] for text, rows in looks.items()}
                 late = S - 1 - s + more
-                raise Wrong(
-                    f"stage {s}: the last weights of layer {i} are not those of gradients that are {late} "
-                    f"update{'s' * (late != 1)} late. {hint}"
-                )
+                words = f"{late} update{'s' * (late != 1)} late"
+                what = f"stage {s}: layer {i}, in the end, with gradients that are {words}"
+                close(got, right, what, slips, OWN)
+
+
+OWN = (
+    "Is the backward of each micro-batch made with the weights of its forward, and its gradient added to the newest "
+    "weights, once?"
+)
 
 
 def _expected(
@@ -569,17 +566,11 @@ def _expected(
     return ends(), looks
 
 
-def run_pipedream(yours) -> None:
-    """`run_pipedream(down, up, part, words, xs, ys, loss_fn, rate)`: a stage trains; its last weights in `part`."""
-    ask(RunPipeDream(), yours)
+run_pipedream = grader(RunPipeDream())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: versions, bytes, staleness, updates.
-
-
-class PredictPipeDream(Prediction):
-    name = "predict_pipedream"
 
 
 def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict, dict]:
@@ -640,15 +631,16 @@ def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict
     return values, slips
 
 
-def predict_pipedream(versions, stale, stash_bytes, vertical_bytes, two_bytes, updates) -> None:
-    """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
-    of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
-    """
-    values, slips = version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000)
-    exam = PredictPipeDream(
-        list(values), values, slips, "Versions, bytes, staleness and updates, within 1 %."
+predict_pipedream = grader(
+    Prediction(
+        "predict_pipedream",
+        """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
+        of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
+    """,
+        "Versions, bytes, staleness and updates, within 1 %.",
+        *version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000),
     )
-    ask(exam, versions, stale, stash_bytes, vertical_bytes, two_bytes, updates)
+)
 
 
 # ------------------------------------------------------------
@@ -664,6 +656,8 @@ def slope(w: Tensor, x: Tensor) -> Tensor:
 
 
 class TwoVersions(Exam):
+    """`two_versions(weight, grad, xs, rate, m)`: the weights after PipeDream-2BW."""
+
     name = "two_versions"
     right = "1 to 6 groups of 1 to 5 micro-batches: gradients one update late, of the mean, added to the newest."
     forbidden = FORBIDDEN
@@ -675,17 +669,17 @@ class TwoVersions(Exam):
 
     def draw(self, case, rng):
         groups, m = case.given
-        drawn = lambda: torch.randn(4, generator=rng, dtype=torch.float64)
+        drawn = lambda: normal(rng, 4)
         return [
             (
                 drawn(),
                 [drawn() for _ in range(groups * m)],
-                (1 + int(torch.randint(4, (), generator=rng))) / 16,
+                (1 + integer(rng, 0, 4)) / 16,
                 m,
             )
         ]
 
-    def run(self, comm: Comm, yours, weight, xs, rate, m):
+    def run(self, comm, yours, weight, xs, rate, m):
         asked, mine = [], weight.clone()
 
         def grad(w, x):
@@ -697,8 +691,7 @@ class TwoVersions(Exam):
 
     def judge(self, case, args, outcome):
         (weight, xs, rate, m), got = args[0], outcome.results[0]
-        if not got["weight"].equal(weight):
-            raise Wrong("the weight that was given was changed, and belongs to the caller.")
+        unchanged(got["weight"], weight, "the weight that was given")
         made = [buffered(weight, slope, xs[:at], rate, m) for at in range(0, len(xs) + 1, m)]
         asked, known = got["asked"], [x.tolist() for x in xs]
         if sorted(x.tolist() for _, x in asked) != sorted(known):
@@ -716,36 +709,23 @@ class TwoVersions(Exam):
                 made,
                 buffered(weight, slope, xs[: max(0, i // m - 1) * m], rate * m, m),
             )
-        alike(0, got["end"], weight, "what it returns")
-        self._end(got["end"], made)
+        older = {
+            f"They are version {k}, and {len(made) - 1} is the newest.": x
+            for k, x in enumerate(made[:-1])
+        }
+        rule = "Is the last group's gradient added to the newest weights, divided by m?"
+        close(got["end"], made[-1], "what it returns", older, rule)
 
     def _at(self, i: int, g: int, w: Tensor, made: list[Tensor], summed: Tensor) -> None:
-        if near(w, made[max(0, g - 1)]):
-            return
         looks = {
             "That is version g, the newest: on stage 0 of a pipeline it is not there yet.": made[g],
             "The gradients were added up, and not divided by m.": summed,
             "It is the version at the start.": made[0],
         }
-        text = next(
-            (text for text, x in looks.items() if near(w, x)),
-            "Is each update made from the newest weights, "
-            "and from the gradients of its own group alone?",
-        )
-        raise Wrong(
-            f"micro-batch {i}, group {g}: its gradient should be taken at version {max(0, g - 1)}, and is not. "
-            f"{text}"
-        )
-
-    def _end(self, end: Tensor, made: list[Tensor]) -> None:
-        if not near(end, made[-1]):
-            which = next((k for k, x in enumerate(made) if near(end, x)), None)
-            text = "Is the last group's gradient added to the newest weights, divided by m?"
-            if which is not None:
-                text = f"They are version {which}, and {len(made) - 1} is the newest."
-            raise Wrong(f"the gradients are right, but the weights that it returns are not. {text}")
+        rule = "Is each update made from the newest weights, and from the gradients of its own group alone?"
+        at = max(0, g - 1)
+        what = f"micro-batch {i}, group {g}: version {at}, at which its gradient is taken"
+        close(w, made[at], what, looks, rule)
 
 
-def two_versions(yours) -> None:
-    """`two_versions(weight, grad, xs, rate, m)`: the weights after PipeDream-2BW."""
-    ask(TwoVersions(), yours)
+two_versions = grader(TwoVersions())

@@ -14,26 +14,39 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minidist.comm.base import Comm
 from minidist.parallel.pipeline import partition
-from minidist.parallel.schedules import (
-    Action,
-    ScheduleError,
-    grid,
-    in_flight,
-    parse,
-    simulate,
-    validate,
-)
+from minidist.parallel.schedules import Action, in_flight, parse
+from minidist.parallel.simulate import grid, simulate
+from minidist.parallel.validate import ScheduleError, validate
 
-from ..exam import Case, Exam, Other, Outcome, Wrong, alike, kind_of, near, ranks
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    close,
+    integer,
+    near,
+    normal,
+    ranks,
+    real,
+    typed,
+    unchanged,
+    unpacked,
+)
+from ..guard import grader
 from ..oracles.pipelines import any_order, mlp_gradients, time_of, whole_gradient, words
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # The lists of a learner: `["F0", "F1", "B0", "B1"]` for each stage, read and validated.
 
 
-FORBIDDEN = ("minidist.parallel", "torch.distributed.pipelining", "minicheck.oracles.pipelines")
+FORBIDDEN = (
+    "minidist.parallel",
+    "minidist.study",
+    "torch.distributed.pipelining",
+    "minicheck.oracles.pipelines",
+)
 # (S, M), clear ones first
 SIZES = ((4, 8), (3, 3), (2, 5), (1, 1), (1, 4), (4, 2), (3, 1), (8, 16), (5, 12))
 
@@ -56,12 +69,10 @@ class Lists(Exam):
         return known + (Case(1, "stages and micro-batches drawn at random", None),) * self.drawn
 
     def draw(self, case, rng):
-        S, M = case.given or [
-            int(torch.randint(low, high, (), generator=rng)) for low, high in ((2, 13), (3, 28))
-        ]
+        S, M = case.given or [integer(rng, low, high) for low, high in ((2, 13), (3, 28))]
         return [(S, M, torch.randperm(S, generator=rng).tolist())]
 
-    def run(self, comm: Comm, yours, S, M, order):
+    def run(self, comm, yours, S, M, order):
         # a stage knows nothing of the others
         lists = {stage: yours(stage, S, M) for stage in order}
         return [lists[stage] for stage in range(S)]
@@ -91,27 +102,15 @@ class Lists(Exam):
 
 def actions(stage: int, words) -> list[Action]:
     """The actions of a stage's words. Wrong for what is no list of words."""
-    if words is None:
-        raise Wrong(f"stage {stage}: it returns None. Is there a `return`?")
-    if not isinstance(words, list | tuple):
-        raise Wrong(
-            f"stage {stage}: it returns {_kind(words)}, and should return a list of words, such as "
-            '["F0", "B0"].'
-        )
+    typed(
+        words, list | tuple, f"stage {stage}: the result", 'a list of words, such as ["F0", "B0"]'
+    )
     for word in words:
-        if not isinstance(word, str):
-            raise Wrong(
-                f'stage {stage}: the list has {_kind(word)} in it, and should have words only, such as "F0".'
-            )
+        typed(word, str, f"stage {stage}: what is in the list", 'a word, such as "F0"')
     try:
         return [Action.parse(word) for word in words]
     except ValueError as error:
         raise Wrong(f"stage {stage}: {error}.") from None
-
-
-def _kind(x) -> str:
-    name = kind_of(x)
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def in_order(stage: int, actions: list[Action], kind: str, noun: str) -> None:
@@ -135,10 +134,11 @@ KINDS = {
     "1f1b": "one forward, one backward",
     "any": "in an order drawn at random",
 }
-LARGE = 1e300  # an int may be larger than every float
 
 
 class StepTime(Exam):
+    """`step_time(lists, forward, backward)`: how long the lists of all stages take; ValueError if they hang."""
+
     name = "step_time"
     right = "1 to 6 stages, three schedules and orders drawn at random, slow and fast stages, and lists that hang."
     forbidden = FORBIDDEN
@@ -190,7 +190,7 @@ class StepTime(Exam):
         drawn = (1 + torch.randint(15, (2, S), generator=rng).double()) / 2
         return [(lists, *([[1.0] * S, [2.0] * S] if alike else drawn.tolist()))]
 
-    def run(self, comm: Comm, yours, lists, forward, backward):
+    def run(self, comm, yours, lists, forward, backward):
         try:
             return {"time": yours(lists, forward, backward)}
         except ValueError as error:
@@ -214,16 +214,9 @@ class StepTime(Exam):
                 f"it raises ValueError ({got['refused']}), but these lists come to their end.\n{shown}"
             )
         number = got["time"]
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            kind = kind_of(number)
-            what = (
-                "None. Is there a `return`?"
-                if number is None
-                else f"something of type {kind}, and not a number."
-            )
-            raise Wrong(f"it returns {what}")
-        number = max(min(number, LARGE), -LARGE)
-        if not abs(number - want) <= 1e-9 * want:  # nan, too
+        typed(number, int | float, "the result", "a number")
+        number = real(number)
+        if not near(number, want):
             raise Wrong(
                 f"{number:g}, and should be {want:g}. {self._why(number, lists, forward, backward)}\n{shown}"
             )
@@ -255,10 +248,6 @@ class StepTime(Exam):
             ),
             small if number < time_of(lists, forward, backward) else large,
         )
-
-
-class PredictPipeline(Prediction):
-    name = "predict_pipeline"
 
 
 def pipeline_slips(S: int, M: int, v: int, stage: int, share: float) -> tuple[dict, dict]:
@@ -314,20 +303,17 @@ def pipeline_slips(S: int, M: int, v: int, stage: int, share: float) -> tuple[di
     return values, slips
 
 
-def step_time(yours) -> None:
-    """`step_time(lists, forward, backward)`: how long the lists of all stages take; ValueError if they hang."""
-    ask(StepTime(), yours)
-
-
-def predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle) -> None:
-    """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; bubble for v = 4;
-    the smallest M for a bubble of 10 %; idle slots of ZB-H1 if F, I and W take one each.
-    """
-    values, slips = pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1)
-    exam = PredictPipeline(
-        list(values), values, slips, "Bubbles, activations and micro-batches, within 1 %."
+step_time = grader(StepTime())
+predict_pipeline = grader(
+    Prediction(
+        "predict_pipeline",
+        """8 stages, 32 micro-batches: bubble, and micro-batches kept by GPipe and by stage 2 of 1F1B; bubble for v = 4;
+        the smallest M for a bubble of 10 %; idle slots of ZB-H1 if F, I and W take one each.
+    """,
+        "Bubbles, activations and micro-batches, within 1 %.",
+        *pipeline_slips(S=8, M=32, v=4, stage=2, share=0.1),
     )
-    ask(exam, bubble, gpipe_keeps, keeps, interleaved, enough, idle)
+)
 
 
 # ------------------------------------------------------------
@@ -338,6 +324,8 @@ def predict_pipeline(bubble, gpipe_keeps, keeps, interleaved, enough, idle) -> N
 
 
 class OneFOneB(Lists):
+    """`one_f_one_b(stage, S, M)`: the list of a stage, GPipe's bubble with at most S − stage micro-batches kept."""
+
     name = "one_f_one_b"
     right = "1 to 12 stages, 1 to 27 micro-batches: valid, GPipe's bubble, at most S − stage micro-batches kept."
 
@@ -396,6 +384,8 @@ def drawn(lists: list[list[Action]]) -> str:
 
 
 class ZeroBubble(Lists):
+    """`zero_bubble(stage, S, M)`: ZB-H1, repaired: a bubble of S − 1, and at most S micro-batches kept."""
+
     name = "zero_bubble"
     right = "1 to 12 stages, 1 to 27 micro-batches: valid, a third of 1F1B's bubble, at most S micro-batches kept."
 
@@ -413,14 +403,8 @@ class ZeroBubble(Lists):
             in_order(stage, actions, "W", "Weights' gradients come")
 
 
-def one_f_one_b(yours) -> None:
-    """`one_f_one_b(stage, S, M)`: the list of a stage, GPipe's bubble with at most S − stage micro-batches kept."""
-    ask(OneFOneB(), yours)
-
-
-def zero_bubble(yours) -> None:
-    """`zero_bubble(stage, S, M)`: ZB-H1, repaired: a bubble of S − 1, and at most S micro-batches kept."""
-    ask(ZeroBubble(), yours)
+one_f_one_b = grader(OneFOneB())
+zero_bubble = grader(ZeroBubble())
 
 
 # ------------------------------------------------------------
@@ -467,6 +451,8 @@ def part_of(weights: list[Tensor]) -> nn.Sequential:
 
 
 class RunStage(Exam):
+    """`run_stage(down, up, part, words, xs, ys, loss_fn)`: a stage runs its list; gradients in `part`."""
+
     name = "run_stage"
     right = (
         "1 to 4 stages, three schedules, up to 12 micro-batches in any order: the serial gradient, the order of "
@@ -492,7 +478,7 @@ class RunStage(Exam):
     def draw(self, case, rng):
         kind, M = case.given
         dtype = torch.float32 if M > 9 and kind == "gpipe" else torch.float64
-        drawn = lambda *shape: torch.randn(shape, generator=rng, dtype=dtype)
+        drawn = lambda *shape: normal(rng, shape, dtype=dtype)
         rows, orders = 2 + M % 3, {kind: range(M) for kind in "FB"}
         if M > 9:
             orders["F"] = orders["B"] = torch.randperm(M, generator=rng).tolist()
@@ -512,7 +498,7 @@ class RunStage(Exam):
         """The stage that an answer gets."""
         return part_of(weights)
 
-    def run(self, comm: Comm, yours, weights, order, xs, ys):
+    def run(self, comm, yours, weights, order, xs, ys):
         part = self.part(weights)
         log = []
         alive = [0]
@@ -600,22 +586,17 @@ class RunStage(Exam):
                 raise Wrong(
                     f"stage {stage}: the gradient of layer {i} is None: nothing has come back to it."
                 )
-            if near(got, right):
-                continue
             looks = {
                 f"It is {M} times too large: the loss of a batch is the mean over its micro-batches.": right
                 * M,
                 f"It is {M} times too small: divided by M twice?": right / M,
                 "It is that of mse_loss: the loss is `loss_fn`, whatever it is.": other[i],
             }
-            found = next((text for text, x in looks.items() if near(got, x)), None)
             hint = "is each gradient from the right used for the output of the same micro-batch?"
             if stage == S - 1:
                 hint = "does the loss compare each output with the targets of the same micro-batch?"
-            raise Wrong(
-                f"stage {stage}: the gradient of layer {i} is not the serial one. "
-                f"{found or f'Micro-batches mixed up? Here, {hint}'}"
-            )
+            rule = f"Micro-batches mixed up? Here, {hint}"
+            close(got, right, f"stage {stage}: the gradient of layer {i}", looks, rule)
 
     def _messages(self, outcome: Outcome, S: int, M: int, size: int) -> None:
         for s in range(S):
@@ -642,9 +623,7 @@ class RunStage(Exam):
             )
 
 
-def run_stage(yours) -> None:
-    """`run_stage(down, up, part, words, xs, ys, loss_fn)`: a stage runs its list; gradients in `part`."""
-    ask(RunStage(), yours)
+run_stage = grader(RunStage())
 
 
 # ------------------------------------------------------------
@@ -654,6 +633,8 @@ def run_stage(yours) -> None:
 
 
 class Cut(Exam):
+    """`cut(costs, S)`: (first, end) of each stage's layers, the largest part as small as can be."""
+
     name = "cut"
     right = "1 to 8 stages, up to 80 layers, the largest part as small as can be; too few layers refused."
     forbidden = FORBIDDEN
@@ -684,7 +665,7 @@ class Cut(Exam):
             costs = [1 + int(c) for c in torch.randint(40, (costs,), generator=rng)]
         return [(list(costs), S)]
 
-    def run(self, comm: Comm, yours, costs, S):
+    def run(self, comm, yours, costs, S):
         try:
             return {"parts": yours(costs, S), "costs": costs}
         except ValueError:
@@ -700,8 +681,7 @@ class Cut(Exam):
                     f"{len(costs)} layers do not make {S} stages of at least one each: raise a ValueError."
                 )
             return
-        if got["costs"] != costs:
-            raise Wrong("the list of costs was changed, and belongs to the caller.")
+        unchanged(got["costs"], costs, "the list of costs")
         parts = got["parts"]
         self._parts(parts, len(costs), S)
         sums = [sum(costs[first:end]) for first, end in parts]
@@ -719,11 +699,7 @@ class Cut(Exam):
             )
 
     def _parts(self, parts, L: int, S: int) -> None:
-        if not isinstance(parts, list | tuple):
-            kind = kind_of(parts)
-            raise Wrong(
-                f"it returns {'None. Is there a `return`?' if parts is None else f'a {kind}, not a list.'}"
-            )
+        typed(parts, list | tuple, "the result", "a list of parts")
         good = [
             isinstance(p, list | tuple) and len(p) == 2 and all(type(i) is int for i in p)
             for p in parts
@@ -752,9 +728,7 @@ class Cut(Exam):
             )
 
 
-def cut(yours) -> None:
-    """`cut(costs, S)`: (first, end) of each stage's layers, the largest part as small as can be."""
-    ask(Cut(), yours)
+cut = grader(Cut())
 
 
 # ------------------------------------------------------------
@@ -767,6 +741,8 @@ ANOTHER = "It is that of a call that came in between: each `later` has tensors o
 
 
 class SplitBackward(Exam):
+    """`split_backward(x, w1, h, w2, dy)`: dx, and a function that returns (dw1, dw2)."""
+
     name = "split_backward"
     right = "7 shapes, float64 and float32, another call in between: the three gradients; two products in each half."
     forbidden = FORBIDDEN
@@ -785,12 +761,11 @@ class SplitBackward(Exam):
         b, i, h, o = case.given
         dtype = torch.float32 if (b, i) in ((2, 2), (3, 7), (5, 6)) else torch.float64
         x, w1, w2, dy = (
-            torch.randn(shape, generator=rng, dtype=dtype)
-            for shape in ((b, i), (i, h), (h, o), (b, o))
+            normal(rng, shape, dtype=dtype) for shape in ((b, i), (i, h), (h, o), (b, o))
         )
         return [(x, w1, w2, dy)]
 
-    def run(self, comm: Comm, yours, x, w1, w2, dy):
+    def run(self, comm, yours, x, w1, w2, dy):
         given = [x, w1, (x @ w1).relu(), w2, dy]
         before = [t.clone() for t in given]
         with FlopCounterMode(display=False) as first:
@@ -820,66 +795,37 @@ class SplitBackward(Exam):
             raise Wrong("one of the tensors that were given was changed: it belongs to the caller.")
         dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
         active = (x @ w1 > 0).to(x.dtype)
-        self._same(
-            got["dx"],
-            dx,
-            "dx",
-            {"The relu lets a gradient through only where h > 0.": dy @ w2.T @ w1.T},
-        )
-        weights = got["weights"]
-        if not (isinstance(weights, tuple | list) and len(weights) == 2):
-            kind = (
-                "None"
-                if weights is None
-                else weights.kind
-                if isinstance(weights, Other)
-                else "not two tensors"
-            )
-            raise Wrong(f"the second half returns {kind}, and should return (dw1, dw2).")
+        relu = "The relu lets a gradient through only where h > 0."
+        steps = "Go back step by step: dh = dy·w2ᵀ, dz = dh where h > 0, dx = dz·w1ᵀ."
+        close(got["dx"], dx, "dx", {relu: dy @ w2.T @ w1.T}, steps)
+        weights = unpacked(got["weights"], ("dw1", "dw2"), "of the second half ")
         dz = dy @ w2.T * active
-        self._same(
-            weights[0],
-            dw1,
-            "dw1",
-            {
-                "The relu lets a gradient through only where h > 0.": x.T @ (dy @ w2.T),
-                "It is transposed.": dw1.T,
-                "It is dw2.": dw2,
+        turned, other = "It is transposed.", {"dw1": "It is dw2.", "dw2": "It is dw1."}
+        shaped = dz.shape == dy.shape
+        looks = {
+            "dw1": {
+                relu: x.T @ (dy @ w2.T),
+                turned: dw1.T,
+                other["dw1"]: dw2,
                 ANOTHER: 8 * dw1,
             },
-        )
-        self._same(
-            weights[1],
-            dw2,
-            "dw2",
-            {
+            "dw2": {
                 "It is made from z = x·w1: what went into w2 is h, after the relu.": (x @ w1).T
                 @ dy,
-                "It is transposed.": dw2.T,
-                "It is dw1.": dw1,
+                turned: dw2.T,
+                other["dw2"]: dw1,
                 ANOTHER: 4 * dw2,
                 "It is made with dz: the gradient of what left w2 is dy.": (x @ w1).relu().T @ dz
-                if dz.shape == dy.shape
+                if shaped
                 else dw2,
             },
-        )
+        }
+        for name, want in (("dw1", dw1), ("dw2", dw2)):
+            mine = weights[name]
+            if isinstance(mine, Tensor) and mine.shape != want.shape and mine.shape == want.T.shape:
+                raise Wrong(f"{name} has shape {tuple(mine.shape)}. {turned}")
+            close(mine, want, name, looks[name], steps)
         self._work(got["flops"], *case.given)
-
-    def _same(self, got, want: Tensor, name: str, looks: dict[str, Tensor]) -> None:
-        try:
-            alike(0, got, want, name)
-        except Wrong as wrong:
-            turned = isinstance(got, Tensor) and got.shape == want.T.shape
-            text = str(wrong).removeprefix("rank 0: ")
-            raise Wrong(
-                f"{text}{' It is transposed.' if turned and got.shape != want.shape else ''}"
-            ) from None
-        if not near(got, want):
-            found = next(
-                (text for text, x in looks.items() if x.shape == got.shape and near(got, x)), None
-            )
-            steps = "Go back step by step: dh = dy·w2ᵀ, dz = dh where h > 0, dx = dz·w1ᵀ."
-            raise Wrong(f"{name} is not what PyTorch's backward gives. {found or steps}")
 
     def _work(self, flops: list[int], b: int, i: int, h: int, o: int) -> None:
         half = 2 * b * h * (i + o)
@@ -901,6 +847,4 @@ class SplitBackward(Exam):
             )
 
 
-def split_backward(yours) -> None:
-    """`split_backward(x, w1, h, w2, dy)`: dx, and a function that returns (dw1, dw2)."""
-    ask(SplitBackward(), yours)
+split_backward = grader(SplitBackward())

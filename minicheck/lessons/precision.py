@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
+from operator import eq
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +18,31 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidist.comm.base import Comm
 
-from ..exam import Case, Exam, Other, Outcome, Wrong, alike, kind_of, ranks
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Other,
+    Outcome,
+    Prediction,
+    Wrong,
+    alike,
+    close,
+    few,
+    integer,
+    near,
+    normal,
+    number,
+    ranks,
+    real,
+    recognized,
+    typed,
+    unchanged,
+    uniform,
+)
+from ..exam import bare as unwrapped
+from ..guard import grader
 from ..oracles.precision import COUNTING, FORBIDDEN, SLIPS, Masters, looks_like, rounded, scales
 from ..refuse import LIBRARYS, Refused
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # What PyTorch has of a scaler below its Python classes, `torch._amp_update_scale_` for one: refused in an answer.
@@ -45,16 +67,16 @@ KNOWN = {(5, 10): "fp16", (8, 7): "bf16"}
 
 
 def bare(x):
-    """A number without its wrapping: a tensor of one element, or a number of numpy's, as Python has it; inf for an int
-    that is larger than every float."""
+    """A number without its wrapping, as Python has it; inf for an int that is larger than every float."""
+    x = unwrapped(x)
     if type(x) is int and abs(x) > 1e308:
-        return math.inf if x > 0 else -math.inf
-    if isinstance(x, Tensor) and x.numel() == 1:
-        return x.item()
+        return real(x)
     return float(x) if isinstance(x, float) else x
 
 
 class RoundTo(Exam):
+    """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
+
     name = "round_to"
     right = "fp16, bf16 and 6 other formats: normal and subnormal numbers, ties, 0, and what is too large."
     forbidden = FORBIDDEN
@@ -72,14 +94,11 @@ class RoundTo(Exam):
     )
 
     def draw(self, case, rng):
-        pick = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        pick = partial(integer, rng)
         exponent, fraction = case.given or (pick(3, 8), pick(2, 12))
         bias = 2 ** (exponent - 1) - 1
         powers = torch.randint(1 - bias - fraction - 3, bias + 3, (120,), generator=rng).tolist()
-        numbers = [
-            m * 2.0**p
-            for m, p in zip(torch.randn(120, generator=rng, dtype=torch.float64).tolist(), powers)
-        ]
+        numbers = [m * 2.0**p for m, p in zip(normal(rng, 120).tolist(), powers)]
         step, most = 2.0 ** (1 - bias - fraction), (2 - 2.0**-fraction) * 2.0**bias
         ties = [
             (k + 0.5) * step * 2.0**p * s
@@ -115,20 +134,14 @@ class RoundTo(Exam):
             )
         ]
 
-    def run(self, comm: Comm, yours, numbers, exponent, fraction):
+    def run(self, comm, yours, numbers, exponent, fraction):
         return [bare(yours(x, exponent, fraction)) for x in numbers]
 
     def judge(self, case, args, outcome):
         (numbers, exponent, fraction), got = args[0], outcome.results[0]
         where = "" if case.given else f"{exponent} bits of exponent, {fraction} of fraction: "
         for y in got:
-            if y is None:
-                raise Wrong(f"{where}it returns None. Is there a `return`?")
-            if isinstance(y, bool) or not isinstance(y, int | float):
-                kind = kind_of(y)
-                raise Wrong(
-                    f"{where}it returns something of type {kind}, and should return a float."
-                )
+            typed(y, int | float, f"{where}the result", "a float")
         for x, y in zip(numbers, got, strict=True):
             want = rounded(x, exponent, fraction)
             if y != want:
@@ -151,17 +164,11 @@ def _region(x: float, exponent: int, fraction: int) -> str:
     return f"It lies between 2^{power} and 2^{power + 1}, where the step is 2^{power - fraction}; ties go to even."
 
 
-def round_to(yours) -> None:
-    """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
-    ask(RoundTo(), yours)
+round_to = grader(RoundTo())
 
 
 # ------------------------------------------------------------
 # Numbers: what fp16 holds, what a model's states take, how long a scale takes.
-
-
-class PredictPrecision(Prediction):
-    name = "predict_precision"
 
 
 def precision_slips(
@@ -221,16 +228,17 @@ def precision_slips(
     return values, slips
 
 
-def predict_precision(kept, lost, stuck, states, all_half, faster, recovered) -> None:
-    """fp16: a weight of 1 after 100 updates of 2⁻¹⁰; of 2⁻¹²; where a sum of 2s stops. GB of 1.5 B parameters with
-    masters and Adam; of the same at O3; how many times as fast a large product is on an H100; good steps after two
-    overflows.
-    """
-    values, slips = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)
-    exam = PredictPrecision(
-        list(values), values, slips, "Rounding, memory, time and steps, within 1 %."
+predict_precision = grader(
+    Prediction(
+        "predict_precision",
+        """fp16: a weight of 1 after 100 updates of 2⁻¹⁰; of 2⁻¹²; where a sum of 2s stops. GB of 1.5 B parameters with
+        masters and Adam; of the same at O3; how many times as fast a large product is on an H100; good steps after two
+        overflows.
+    """,
+        "Rounding, memory, time and steps, within 1 %.",
+        *precision_slips(100, 1.5, 989.0, 67.0, 2, 2000),
     )
-    ask(exam, kept, lost, stuck, states, all_half, faster, recovered)
+)
 
 
 # ------------------------------------------------------------
@@ -238,6 +246,8 @@ def predict_precision(kept, lost, stuck, states, all_half, faster, recovered) ->
 
 
 class Scaler(Exam):
+    """`Scaler(init, growth, backoff, interval)`: `.scale`, `.scaled`, `.update`, `.state`, `.load`."""
+
     name = "scaler"
     right = "growth and back-off, overflows in a row and at the end of an interval, a loss in fp16, saved and loaded."
     forbidden = FORBIDDEN
@@ -263,13 +273,13 @@ class Scaler(Exam):
             if marks
             else (torch.rand(count, generator=rng) < 0.15).tolist()
         )
-        at = 4 if "saved" in case.what else int(torch.randint(1, len(found), (), generator=rng))
+        at = 4 if "saved" in case.what else integer(rng, 1, len(found))
         if case.n == 2:
             return [(how, found[:at]), (how, found[at:])]
         loss = 1 + torch.rand((), generator=rng)
         return [(how, found, at, loss, loss.to(torch.float16) * 4)]
 
-    def run(self, comm: Comm, yours, how, found, *rest):
+    def run(self, comm, yours, how, found, *rest):
         with NoKernels():
             return (
                 self._alone(yours, how, found, *rest)
@@ -335,8 +345,8 @@ class Scaler(Exam):
         (how, found, at, loss, half), got = args[0], outcome.results[0]
         marks = "".join("x" if bad else "." for bad in found)
         want = scales(*how, found)
-        seen = [number(s) for s in got["seen"]]
-        if number(got["first"]) != how[0]:
+        seen = [scale_of(s) for s in got["seen"]]
+        if scale_of(got["first"]) != how[0]:
             raise Wrong(
                 f"before any update, scale is {shown(got['first'])}, and should be {how[0]:g}."
             )
@@ -351,10 +361,7 @@ class Scaler(Exam):
                     how[0], 2.0, 0.5, how[3], found
                 ),
             }
-            hint = next(
-                (text for text, wrong in slips.items() if wrong == seen),
-                self._hint(found[i], marks[: i + 1]),
-            )
+            hint = recognized(seen, slips, self._hint(found[i], marks[: i + 1]), eq)
             raise Wrong(
                 f"steps {marks} (x: overflow), growth {how[1]:g}, backoff {how[2]:g}, interval {how[3]}: "
                 f"after step {i} the scale is {shown(got['seen'][i])}, and should be {want[i]:g}. "
@@ -375,22 +382,15 @@ class Scaler(Exam):
 
     def _scaled(self, scale: float, scaled: list, loss: Tensor, half: Tensor) -> None:
         for x, given in zip(scaled, (loss, half), strict=True):
-            if not isinstance(x, Tensor):
-                kind = kind_of(x)
-                what = "None. Is there a `return`?" if x is None else f"something of type {kind}."
-                raise Wrong(
-                    f"scaled(loss) returns {what} It should return a tensor: backward begins there."
-                )
+            typed(x, Tensor, "scaled(loss)", "a tensor: backward begins there")
             want = given.float() * scale
-            if x.dtype != torch.float32 or not torch.allclose(x, want, rtol=1e-6):
+            if x.dtype != torch.float32 or not near(x, want, 1e-6):
                 name = str(given.dtype).removeprefix("torch.")
-                hint = (
-                    "It is not multiplied."
-                    if torch.allclose(x.float(), given.float())
-                    else "It is divided."
-                    if torch.allclose(x.float(), given.float() / scale)
-                    else ""
-                )
+                looks = {
+                    "It is not multiplied.": given.float(),
+                    "It is divided.": given.float() / scale,
+                }
+                hint = recognized(x.float(), looks, "")
                 if given.dtype == torch.float16:
                     hint = "A loss in fp16 would overflow when it is multiplied: convert it to fp32 first."
                 raise Wrong(
@@ -406,7 +406,7 @@ class Scaler(Exam):
             )
         whole = scales(*how, found)
         want = [whole[at - 1], *whole[at:]]
-        seen = [number(s) for s in got["resumed"]]
+        seen = [scale_of(s) for s in got["resumed"]]
         if seen != want:
             alone = [whole[at - 1], *scales(whole[at - 1], *how[1:], found[at:])]
             first = seen[0] != want[0]
@@ -424,7 +424,7 @@ class Scaler(Exam):
             )
 
 
-def number(x) -> float:
+def scale_of(x) -> float:
     """A scale as a number; nan for anything else."""
     return float(x) if isinstance(x, int | float) and not isinstance(x, bool) else float("nan")
 
@@ -443,9 +443,7 @@ def plain(x) -> bool:
     return x is None or isinstance(x, int | float | str)
 
 
-def scaler(yours) -> None:
-    """`Scaler(init, growth, backoff, interval)`: `.scale`, `.scaled`, `.update`, `.state`, `.load`."""
-    ask(Scaler(), yours)
+scaler = grader(Scaler())
 
 
 # ------------------------------------------------------------
@@ -493,6 +491,8 @@ def tensors(value) -> list[Tensor]:
 
 
 class Autocast(Exam):
+    """`Autocast(dtype, white, black, gray)`: a TorchFunctionMode that casts by the names of functions."""
+
     name = "autocast"
     right = "fp16 and bf16, three lists, arguments by name, in lists and tuples, float64 and integers, gradients."
     forbidden = (*FORBIDDEN, "torch.amp.autocast_mode")
@@ -517,9 +517,9 @@ class Autocast(Exam):
 
     def draw(self, case, rng):
         order = torch.randperm(len(NAMES), generator=rng).tolist()
-        names = [NAMES[i] + f"_{int(torch.randint(100, (), generator=rng))}" for i in order[:3]]
+        names = [NAMES[i] + f"_{integer(rng, 0, 100)}" for i in order[:3]]
         names.append(names[0] + "_")  # another name, as torch's in-place functions have
-        drawn = lambda dtype, *shape: torch.randn(*shape, generator=rng).to(dtype)
+        drawn = lambda dtype, *shape: normal(rng, *shape, dtype=torch.float32).to(dtype)
         if case.given is None:
             return [
                 (
@@ -542,7 +542,7 @@ class Autocast(Exam):
             (names, str(dtype)[6:], [x, torch.arange(6).view(2, 3) if what == "integers" else y])
         ]
 
-    def run(self, comm: Comm, yours, names, dtype, given):
+    def run(self, comm, yours, names, dtype, given):
         dtype = getattr(torch, dtype)
         if len(given) == 4:
             return self._network(yours, dtype, *given)
@@ -657,9 +657,7 @@ class Autocast(Exam):
                 )
 
 
-def autocast(yours) -> None:
-    """`Autocast(dtype, white, black, gray)`: a TorchFunctionMode that casts by the names of functions."""
-    ask(Autocast(), yours)
+autocast = grader(Autocast())
 
 
 # ------------------------------------------------------------
@@ -668,11 +666,14 @@ def autocast(yours) -> None:
 # Sequences of steps, so that what an update loses, or a skipped step changes, adds up and shows.
 
 
+FP32 = 5e-7  # its rounding, over some steps
 SHAPES = ((3, 4), (5,), (2, 2, 2), (3,))
 LISTS = ("weights", "masters", "momenta")
 
 
 class MasterStep(Exam):
+    """`master_step(weights, masters, momenta, grads, scale, lr, mu)`: whether it stepped; all in place."""
+
     name = "master_step"
     right = "fp16 and bf16, tiny gradients and large ones, no gradient, inf and nan, several steps in a row."
     forbidden = FORBIDDEN
@@ -692,7 +693,7 @@ class MasterStep(Exam):
 
     def draw(self, case, rng):
         dtype, scale, size, steps, planted, none = case.given
-        drawn = lambda: [torch.randn(shape, generator=rng) for shape in SHAPES]
+        drawn = lambda: [normal(rng, shape, dtype=torch.float32) for shape in SHAPES]
         weights = [x.sign() * (1 + x.abs().clamp(max=0.9)) for x in drawn()]
         rate = 2.0**-13 / (size / scale) if "bf16" not in case.what else 2.0**-10
         grads = []
@@ -706,7 +707,7 @@ class MasterStep(Exam):
                 now[tensor].view(-1)[1] = value
             grads.append([None if i == none else g for i, g in enumerate(now)])
         momenta = [0.5 * size / scale * x for x in drawn()]
-        mu = 0.8 + 0.15 * float(torch.rand((), generator=rng))
+        mu = 0.8 + 0.15 * uniform(rng)
         return [
             (
                 [w.to(dtype) for w in weights],
@@ -719,7 +720,7 @@ class MasterStep(Exam):
             )
         ]
 
-    def run(self, comm: Comm, yours, weights, masters, momenta, grads, scale, lr, mu):
+    def run(self, comm, yours, weights, masters, momenta, grads, scale, lr, mu):
         kept, steps = [list(some) for some in (weights, masters, momenta)], []
         for step in grads:
             given = [None if g is None else g.clone() for g in step]
@@ -748,21 +749,11 @@ class MasterStep(Exam):
             for name in ("momenta", "masters"):
                 self._same(where, name, got, right, wrongs, stepped)
             self._copies(where, got, right)
-            if len(got["grads"]) != len(now) or not all(map(same, got["grads"], now)):
-                raise Wrong(
-                    f"{where}a gradient was changed, and belongs to the caller: its fp32 copy is yours."
-                )
+            unchanged(got["grads"], now, f"{where}a gradient")
 
     def _told(self, where: str, told, stepped: bool) -> None:
-        if told is None:
-            raise Wrong(f"{where}it returns None. Return whether it stepped: True or False.")
-        if isinstance(told, Tensor) and told.numel() == 1:
-            told = bool(told)
-        if not isinstance(told, bool):
-            kind = kind_of(told)
-            raise Wrong(
-                f"{where}it returns something of type {kind}, and should return True or False."
-            )
+        told = bool(told) if isinstance(told, Tensor) and told.numel() == 1 else told
+        typed(told, bool, f"{where}the result", "True or False: whether it stepped")
         if told and not stepped:
             raise Wrong(f"{where}it says that it stepped, but a gradient is inf or nan.")
         if stepped and not told:
@@ -775,63 +766,23 @@ class MasterStep(Exam):
         self, where: str, name: str, got: dict, right: Masters, wrongs: dict, stepped: bool
     ) -> None:
         for i, (x, want) in enumerate(zip(got[name], getattr(right, name), strict=True)):
-            if not isinstance(x, Tensor) or x.shape != want.shape or x.dtype != torch.float32:
-                raise Wrong(f"{where}{name}[{i}] is no longer a tensor of float32 with its shape.")
-            if close(x, want):
-                continue
-            found = next(
-                (text for text, w in wrongs.items() if close(x, getattr(w, name)[i])), None
-            )
-            if found is None and not stepped:
-                found = "The step is to be skipped: nothing may change."
-            found = (
-                found
-                or "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale."
-            )
-            raise Wrong(f"{where}{name}[{i}] has {farthest(x, want)}. {found}")
+            looks = {text: getattr(w, name)[i] for text, w in wrongs.items()}
+            rule = "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale."
+            rule = rule if stepped else "The step is to be skipped: nothing may change."
+            close(x, want, f"{where}{name}[{i}]", looks, rule, FP32)
 
     def _copies(self, where: str, got: dict, right: Masters) -> None:
         for i, (w, m) in enumerate(zip(got["weights"], got["masters"], strict=True)):
             if w.dtype != right.weights[i].dtype or w.shape != m.shape:
                 raise Wrong(f"{where}weights[{i}] has another dtype or shape than before.")
             if not w.equal(right.weights[i]) and not w.equal(m.to(w.dtype)):
-                found = farthest(w, m.to(w.dtype))
                 raise Wrong(
-                    f"{where}weights[{i}] is not its master, rounded: it has {found}. The model computes with "
-                    "this very tensor: copy into it, in place, after every step."
+                    f"{where}weights[{i}] is not its master, rounded. The model computes with this very tensor: "
+                    "copy into it, in place, after every step."
                 )
 
 
-def farthest(x: Tensor, want: Tensor) -> str:
-    """The number of `x` that is farthest from `want`, and what it should be."""
-    x, want = x.double().flatten(), want.double().flatten()
-    i = int((x - want).abs().nan_to_num(math.inf).argmax())
-    return f"a number {x[i]:.8g}, which should be {want[i]:.8g}"
-
-
-def close(a: Tensor, b: Tensor) -> bool:
-    """Equal but for the rounding of fp32, relative to the largest; nan where the other has it."""
-    return bool(
-        torch.allclose(
-            a, b, rtol=1e-6, atol=2e-7 * float(b.abs().nan_to_num(0, 0, 0).max()), equal_nan=True
-        )
-    )
-
-
-def same(a: Tensor | None, b: Tensor | None) -> bool:
-    """The same bits, or both None."""
-    if a is None or b is None:
-        return a is b
-    return (
-        isinstance(a, Tensor)
-        and a.dtype == b.dtype
-        and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
-    )
-
-
-def master_step(yours) -> None:
-    """`master_step(weights, masters, momenta, grads, scale, lr, mu)`: whether it stepped; all in place."""
-    ask(MasterStep(), yours)
+master_step = grader(MasterStep())
 
 
 # ------------------------------------------------------------
@@ -842,6 +793,8 @@ FLAG = 8  # bytes of a flag, at most
 
 
 class ShardedStep(Exam):
+    """`sharded_step(comm, weights, grads, scale, lr)`: all ranks step or none; returns the next scale."""
+
     name = "sharded_step"
     right = "n = 1…4, an overflow on any rank, on all, on none, a rank without parameters; then real processes."
     forbidden = FORBIDDEN
@@ -875,17 +828,19 @@ class ShardedStep(Exam):
 
     def draw(self, case, rng):
         bad, empty = case.given
-        out, scale = [], 2.0 ** int(torch.randint(8, 17, (), generator=rng))
-        lr = 0.1 + float(torch.rand((), generator=rng))
+        out, scale = [], 2.0 ** integer(rng, 8, 17)
+        lr = 0.1 + uniform(rng)
         for r in range(case.n):
             shapes = () if r in empty else ((3,), (2, 2))
-            weights, grads = ([torch.randn(s, generator=rng) for s in shapes] for _ in range(2))
+            weights, grads = (
+                [normal(rng, s, dtype=torch.float32) for s in shapes] for _ in range(2)
+            )
             if r in [b % case.n for b in bad]:
                 grads[1].view(-1)[2] = math.inf if r % 2 else math.nan
             out.append((weights, [g * scale for g in grads], scale, lr))
         return out
 
-    def run(self, comm: Comm, yours, weights, grads, scale, lr):
+    def run(self, comm, yours, weights, grads, scale, lr):
         # of the same memory: `w.data = …` does not write into it
         mine = [w.detach() for w in weights]
         told = yours(comm, list(mine), grads, scale, lr)
@@ -924,10 +879,10 @@ class ShardedStep(Exam):
         moved = []
         for i, (before, g, now) in enumerate(zip(weights, grads, after, strict=True)):
             want = before - lr * g / scale
-            alike(rank, now, want, f"weights[{i}]")
+            alike(now, want, f"rank {rank}: weights[{i}]")
             if now.equal(before):
                 moved.append(False)
-            elif near(now, want):
+            elif near(now, want, 1e-5):
                 moved.append(True)
             else:
                 looks = {
@@ -937,16 +892,10 @@ class ShardedStep(Exam):
                     - lr * g / scale / 3,
                     "lr is missing.": before - g / scale,
                 }
-                text = next(
-                    (t for t, w in looks.items() if near(now, w)),
-                    "Step: w ← w − lr·g/scale. Skip: nothing.",
+                rule = (
+                    "It is neither as before nor stepped. Step: w ← w − lr·g/scale. Skip: nothing."
                 )
-                k = int((now - want).abs().nan_to_num(math.inf).argmax())
-                raise Wrong(
-                    f"rank {rank}: weights[{i}] is neither as before nor stepped: a number is "
-                    f"{now.view(-1)[k]:g}, was {before.view(-1)[k]:g}, and stepped is {want.view(-1)[k]:g}. "
-                    f"{text}"
-                )
+                close(now, want, f"rank {rank}: weights[{i}]", looks, rule, 1e-5)
         if len(set(moved)) > 1:
             raise Wrong(
                 f"rank {rank}: one of its tensors stepped, and another did not: look at all before any steps."
@@ -954,10 +903,7 @@ class ShardedStep(Exam):
         return bool(moved and moved[0])
 
     def _scale(self, rank: int, got, want: float, bad: list[int]) -> None:
-        if got is None or isinstance(got, Other | bool) or not isinstance(got, int | float):
-            raise Wrong(
-                f"rank {rank}: it returns {'None' if got is None else 'no number'}: return the next scale."
-            )
+        number(got, f"rank {rank}: the next scale")
         if got != want:
             hint = (
                 "The scales of the ranks would differ from now on."
@@ -967,23 +913,9 @@ class ShardedStep(Exam):
             raise Wrong(f"rank {rank}: the next scale is {got:g}, and should be {want:g}. {hint}")
 
     def _traffic(self, case: Case, outcome: Outcome) -> None:
-        for r in range(case.n):
-            most = 2 * (case.n - 1)
-            count = outcome.messages(r)
-            sent = outcome.nbytes(r)
-            if sent > most * FLAG or count > most:
-                raise Wrong(
-                    f"all is right, but rank {r} sends {count} messages, {sent} bytes: one flag is enough, at "
-                    f"most {most} messages and {most * FLAG} bytes. Is one sent for each tensor, or are "
-                    "gradients sent?"
-                )
+        most = 2 * (case.n - 1)
+        hint = "One flag is enough. Is one sent for each tensor, or are gradients sent?"
+        few(outcome, most * FLAG, hint, most)
 
 
-def near(a: Tensor, b: Tensor) -> bool:
-    """Equal but for rounding; nan where the other has it."""
-    return torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
-
-
-def sharded_step(yours) -> None:
-    """`sharded_step(comm, weights, grads, scale, lr)`: all ranks step or none; returns the next scale."""
-    ask(ShardedStep(), yours)
+sharded_step = grader(ShardedStep())

@@ -14,12 +14,24 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minidist.comm.base import Comm
-
-from ..exam import Case, Exam, Other, Wrong, near
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Other,
+    Prediction,
+    Wrong,
+    alone,
+    bare,
+    close,
+    integer,
+    near,
+    normal,
+    real,
+    typed,
+    unpacked,
+)
+from ..guard import grader
 from ..oracles.remat import FORBIDDEN, alive, fewest, least, peak_of, rerun
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # Accumulation by tokens.
@@ -52,6 +64,8 @@ def count(micro: Tensor) -> int:
 
 
 class AccumulateTokens(Exam):
+    """`accumulate_tokens(loss, micros, counts)`: gradients of the mean over all tokens; the mean."""
+
     name = "accumulate_tokens"
     right = "1 to 6 micro-batches of 0 to 40 tokens: the gradient of the mean over tokens, one graph at a time."
     forbidden = FORBIDDEN
@@ -63,7 +77,7 @@ class AccumulateTokens(Exam):
     cases += (Case(1, "micro-batches drawn at random", None),)
 
     def draw(self, case, rng):
-        drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+        drawn = lambda *shape: normal(rng, *shape)
         sizes = case.given or [3, *torch.randint(20, (5,), generator=rng).tolist()]
         padding = [4, *torch.randint(5, (len(sizes),), generator=rng).tolist()]
         return [
@@ -77,7 +91,7 @@ class AccumulateTokens(Exam):
             )
         ]
 
-    def run(self, comm: Comm, yours, w, before, micros):
+    def run(self, comm, yours, w, before, micros):
         w = w.clone().requires_grad_()
         calls = []
         graphs = []
@@ -93,8 +107,7 @@ class AccumulateTokens(Exam):
 
         mean = yours(loss, list(micros), [count(m) for m in micros])
         graph = isinstance(mean, Tensor) and mean.requires_grad
-        mean = mean.item() if isinstance(mean, Tensor) and mean.numel() == 1 else mean
-        return {"grad": w.grad, "mean": mean, "calls": calls, "graph": graph}
+        return {"grad": w.grad, "mean": bare(mean), "calls": calls, "graph": graph}
 
     def judge(self, case, args, outcome):
         (w, before, micros), got = args[0], outcome.results[0]
@@ -107,31 +120,18 @@ class AccumulateTokens(Exam):
         share = [count(m) / total for m in micros]
         mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
         self._gradient(got["grad"], before, mix(grads, share), grads, micros)
-        if isinstance(got["mean"], Other | None) or not isinstance(got["mean"], int | float):
-            raise Wrong(
-                f"it returns {got['mean']}, and should return the mean loss of all tokens, a number."
-            )
+        typed(got["mean"], int | float, "the result", "the mean loss of all tokens, a number")
         if got["graph"]:
             raise Wrong(
                 "the mean that it returns has a graph, which keeps activations alive: detach it, or .item()."
             )
-        got["mean"] = max(min(got["mean"], 1e300), -1e300)  # an int may be larger than every float
-        if not math.isclose(got["mean"], mix(losses, share), rel_tol=1e-9):
-            equal = mix(losses, [1 / len(micros)] * len(micros))
-            hint = (
-                "That is the mean of the micro-batches' means. "
-                if math.isclose(got["mean"], equal)
-                else ""
-            )
-            hint = (
-                "Leave out a micro-batch without tokens: its mean is 0/0. "
-                if math.isnan(got["mean"])
-                else hint
-            )
-            raise Wrong(
-                f"the gradient is right, but the mean loss is {got['mean']:.6g}, and should be "
-                f"{mix(losses, share):.6g}. {hint}Weigh the losses as you weigh the gradients."
-            )
+        equal = mix(losses, [1 / len(micros)] * len(micros))
+        looks = {"That is the mean of the micro-batches' means.": equal}
+        rule = "Weigh the losses as you weigh the gradients."
+        if math.isnan(real(got["mean"])):
+            rule = "Leave out a micro-batch without tokens: its mean is 0/0."
+        what = "the gradient is right, but the mean loss"
+        close(got["mean"], mix(losses, share), what, looks, rule)
 
     def _calls(self, calls, micros) -> None:
         wanted = [i for i, m in enumerate(micros) if count(m)]
@@ -198,9 +198,7 @@ class AccumulateTokens(Exam):
         )
 
 
-def accumulate_tokens(yours) -> None:
-    """`accumulate_tokens(loss, micros, counts)`: gradients of the mean over all tokens; the mean."""
-    ask(AccumulateTokens(), yours)
+accumulate_tokens = grader(AccumulateTokens())
 
 
 # ------------------------------------------------------------
@@ -300,13 +298,9 @@ def chained(
     }
 
 
-def alike(mine, right: Tensor) -> bool:
-    """The same numbers, but for the order of sums."""
-    shaped = isinstance(mine, Tensor) and mine.shape == right.shape
-    return shaped and torch.allclose(mine, right, rtol=1e-12, atol=1e-12)
-
-
 class Recompute(Exam):
+    """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
+
     name = "recompute"
     right = "1 to 3 blocks, one of them used twice, data or not: the gradients, only inputs kept, a block at a time."
     forbidden = FORBIDDEN
@@ -320,7 +314,7 @@ class Recompute(Exam):
 
     def draw(self, case, rng):
         blocks, learn, factor = case.given
-        drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+        drawn = lambda *shape: normal(rng, *shape)
         return [
             (
                 [(drawn(WIDTH, WIDTH), drawn(WIDTH)) for _ in range(blocks)],
@@ -330,7 +324,7 @@ class Recompute(Exam):
             )
         ]
 
-    def run(self, comm: Comm, yours, *given):
+    def run(self, comm, yours, *given):
         if not hasattr(yours, "apply"):
             raise TypeError(
                 f"Recompute should be a torch.autograd.Function, which has `apply`, and is a "
@@ -384,7 +378,7 @@ class Recompute(Exam):
                 "a block's own should go with its backward. What stays on ctx adds up, and so does a graph "
                 "that is retained."
             )
-        if want is not plain and all(map(alike, got["grads"], plain["grads"])):
+        if want is not plain and all(map(near, got["grads"], plain["grads"])):
             raise Wrong(
                 "fn runs again in backward, but the gradients are those of its first run: so something of that "
                 "was kept. Start the backward of what the second run gives."
@@ -418,23 +412,21 @@ class Recompute(Exam):
                 )
             if i % 2 == 0 and mine.shape == right.shape and mine.equal(right - 1):
                 raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
-            if not alike(mine, right):
+            if not near(mine, right):
                 raise Wrong(
                     f"the gradient of {name} is wrong. Does dy go into the backward, and the gradient of x "
                     "come out of it, for this x alone (detached), and once?"
                 )
         if (got["x"] is None) != (want["x"] is None):
             raise Wrong("the input of the first block needs a gradient, and gets none.")
-        if want["x"] is not None and not alike(got["x"], want["x"]):
+        if want["x"] is not None and not near(got["x"], want["x"]):
             raise Wrong(
                 "the gradients of the parameters are right, but that of the first input is not: `backward` "
                 "returns it, once."
             )
 
 
-def recompute(yours) -> None:
-    """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
-    ask(Recompute(), yours)
+recompute = grader(Recompute())
 
 
 # ------------------------------------------------------------
@@ -467,13 +459,14 @@ def planned(calls: str) -> list[tuple[bool, bool, int]]:
 
 
 class Twice(Exam):
+    """`twice(fn)`: (first, again), of which `again` runs fn with the random numbers of the last first."""
+
     name = "twice"
     right = "1 to 4 runs, the last repeated first, of two functions: the same numbers, as if nothing had been."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(
-        Case(1, what, calls)
-        for what, calls in (
+    cases = alone(
+        (
             ("1 run", "FA"),
             ("2 runs", "FFAA"),
             ("4 runs, two of them after an `again`", "FFAFFAAA"),
@@ -482,13 +475,14 @@ class Twice(Exam):
     )
 
     def draw(self, case, rng):
-        seed = int(torch.randint(10**6, (), generator=rng))
+        seed = integer(rng, 0, 10**6)
         xs = [
-            torch.randn(50, generator=rng) for _ in range(sum(call in "Ff" for call in case.given))
+            normal(rng, 50, dtype=torch.float32)
+            for _ in range(sum(call in "Ff" for call in case.given))
         ]
         return [(seed, case.given, xs)]
 
-    def run(self, comm: Comm, yours, seed, plan, xs):
+    def run(self, comm, yours, seed, plan, xs):
         torch.manual_seed(seed)
         ran = []
         outs = []
@@ -570,9 +564,7 @@ class Twice(Exam):
             )
 
 
-def twice(yours) -> None:
-    """`twice(fn)`: (first, again), of which `again` runs fn with the random numbers of the last first."""
-    ask(Twice(), yours)
+twice = grader(Twice())
 
 
 # ------------------------------------------------------------
@@ -615,6 +607,8 @@ def shown(found) -> str:
 
 
 class Segments(Exam):
+    """`segments(L, budget)`: lengths of as few segments as will do within a budget of activations."""
+
     name = "segments"
     right = "1 to 900 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
     forbidden = FORBIDDEN
@@ -640,11 +634,11 @@ class Segments(Exam):
     def draw(self, case, rng):
         if isinstance(case.given, tuple):
             return [case.given]
-        layers = int(torch.randint(20, 900, (), generator=rng))
+        layers = integer(rng, 20, 900)
         enough = next(b for b in range(1, layers + 1) if fewest(layers, b))
         return [(layers, enough + case.given)]
 
-    def run(self, comm: Comm, yours, layers, budget):
+    def run(self, comm, yours, layers, budget):
         return {"found": attempt(yours, layers, budget)}
 
     def judge(self, case, args, outcome):
@@ -680,6 +674,8 @@ class Segments(Exam):
 
 
 class BestPlan(Exam):
+    """`best_plan(costs, memories, budget)`: which layers to keep, so that the others cost the least."""
+
     name = "best_plan"
     right = "1 to 40 uneven layers, 12 budgets: nothing fits that repeats less, and errors where nothing fits at all."
     forbidden = FORBIDDEN
@@ -720,7 +716,7 @@ class BestPlan(Exam):
             (costs, memories, max(int(share * sum(memories)), 1 if share < 0.2 else max(memories)))
         ]
 
-    def run(self, comm: Comm, yours, costs, memories, budget):
+    def run(self, comm, yours, costs, memories, budget):
         mine = [list(costs), list(memories)]
         return {"found": attempt(yours, *mine, budget), "given": mine}
 
@@ -766,14 +762,8 @@ class BestPlan(Exam):
             )
 
 
-def segments(yours) -> None:
-    """`segments(L, budget)`: lengths of as few segments as will do within a budget of activations."""
-    ask(Segments(), yours)
-
-
-def best_plan(yours) -> None:
-    """`best_plan(costs, memories, budget)`: which layers to keep, so that the others cost the least."""
-    ask(BestPlan(), yours)
+segments = grader(Segments())
+best_plan = grader(BestPlan())
 
 
 # ------------------------------------------------------------
@@ -827,6 +817,8 @@ def serial(
 
 
 class ReversibleBackward(Exam):
+    """`reversible_backward(f, g, y1, y2, dy1, dy2)`: x1, x2 and their gradients; the parameters' are added."""
+
     name = "reversible_backward"
     right = "blocks of 1 to 6 numbers: inputs and gradients from outputs, f and g once each."
     forbidden = FORBIDDEN
@@ -838,14 +830,14 @@ class ReversibleBackward(Exam):
 
     def draw(self, case, rng):
         rows, width = case.given
-        drawn = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)
+        drawn = lambda *shape: normal(rng, *shape)
         weights = [(drawn(width, width), drawn(width)) for _ in range(2)]
         x1, x2, dy1, dy2 = (drawn(rows, width) for _ in range(4))
         f, g = (Part(w, b) for w, b in weights)
         y1, y2, _, _ = serial(f, g, x1, x2, dy1, dy2)
         return [(weights, [y1, y2, dy1, dy2])]  # the inputs stay here
 
-    def run(self, comm: Comm, yours, weights, tensors):
+    def run(self, comm, yours, weights, tensors):
         runs: list = []
         made = [Part(w, b, runs) for w, b in weights]
         for module in made:
@@ -873,10 +865,7 @@ class ReversibleBackward(Exam):
             x1 = y1 - f(x2)
         _, _, dx1, dx2 = serial(f, g, x1, x2, dy1, dy2)
         found, want = got["found"], (x1, x2, dx1, dx2)
-        if not isinstance(found, list) or len(found) != 4:
-            raise Wrong(
-                "it returns four tensors: x1, x2, and the gradients of both. Is there a `return`?"
-            )
+        found = unpacked(found, NAMES)
         if not got["same"]:
             raise Wrong("a tensor that was given was changed, and belongs to the caller.")
         with torch.no_grad():
@@ -908,20 +897,8 @@ class ReversibleBackward(Exam):
                 },
             }
         for i in (1, 0, 2, 3):  # x1 comes from x2
-            name = NAMES[i]
-            mine = found[i]
-            right = want[i]
-            if not isinstance(mine, Tensor) or mine.shape != right.shape:
-                raise Wrong(
-                    f"{name} should be a tensor of shape {tuple(right.shape)}, and is "
-                    f"{'None' if mine is None else 'something else'}."
-                )
-            if not near(mine, right):
-                hint = next(
-                    (text for text, x in looks[name].items() if near(mine, x)),
-                    "Follow each way from it to y1 and y2: gradients of all ways are added.",
-                )
-                raise Wrong(f"{name} is wrong. {hint}")
+            rule = "Follow each way from it to y1 and y2: gradients of all ways are added."
+            close(found[NAMES[i]], want[i], NAMES[i], looks[NAMES[i]], rule)
         self._parameters(got, [*f.parameters(), *g.parameters()])
 
     def _parameters(self, got: dict, parameters: list[Tensor]) -> None:
@@ -962,17 +939,11 @@ class ReversibleBackward(Exam):
             return torch.autograd.grad(f(x2), x2, dy1)[0]
 
 
-def reversible_backward(yours) -> None:
-    """`reversible_backward(f, g, y1, y2, dy1, dy2)`: x1, x2 and their gradients; the parameters' are added."""
-    ask(ReversibleBackward(), yours)
+reversible_backward = grader(ReversibleBackward())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: bytes, segments, work, a share, a momentum, a rate.
-
-
-class PredictRemat(Prediction):
-    name = "predict_remat"
 
 
 def remat_slips(
@@ -1059,13 +1030,14 @@ def remat_slips(
     return values, slips
 
 
-def predict_remat(plain_bytes, segment_bytes, best, work, halves, share, momentum, rate) -> None:
-    """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
-    those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
-    2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
-    """
-    values, slips = remat_slips(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8)
-    exam = PredictRemat(
-        list(values), values, slips, "Bytes, segments, work, share, momentum and rate: within 1 %."
+predict_remat = grader(
+    Prediction(
+        "predict_remat",
+        """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
+        those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
+        2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
+    """,
+        "Bytes, segments, work, share, momentum and rate: within 1 %.",
+        *remat_slips(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8),
     )
-    ask(exam, plain_bytes, segment_bytes, best, work, halves, share, momentum, rate)
+)

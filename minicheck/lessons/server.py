@@ -6,18 +6,31 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from minidist.comm.base import Comm
 from minidist.comm.cluster import Cluster, Device
 from minidist.comm.world import World
 
-from ..exam import Case, Exam, Outcome, Wrong, alike, kind_of, near
-from ..guard import ask
+from ..exam import (
+    HALF,
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    alike,
+    alone,
+    close,
+    near,
+    normal,
+    typed,
+    uniform,
+)
+from ..guard import grader
 from ..oracles.server import as_they_come, in_step, owners
-from .predictions import HALF, Prediction
 
 # ------------------------------------------------------------
 # What workers compute in lesson 08's exercises: a gradient that betrays its rank, its step and its weights.
@@ -62,15 +75,15 @@ class Gradient:
 
 
 def draw_rate(rng: torch.Generator) -> float:
-    return 0.2 + 0.2 * torch.rand((), generator=rng).item()
+    return 0.2 + 0.2 * uniform(rng)
 
 
 def draw_gradient(
     rng: torch.Generator, length: int, seconds: list[float]
 ) -> tuple[float, Tensor, list[float]]:
     """The arguments of a `Gradient`."""
-    scale = 0.2 + 0.6 * torch.rand((), generator=rng).item()
-    return scale, torch.randn(len(seconds), length, generator=rng, dtype=torch.float64), seconds
+    scale = 0.2 + 0.6 * uniform(rng)
+    return scale, normal(rng, len(seconds), length), seconds
 
 
 # ------------------------------------------------------------
@@ -116,7 +129,7 @@ def replayed(
         clock[k] += 1
         clocks.append(clock)
     got = results[0]["w"]
-    alike(0, got, states[-1], "w in the end")
+    alike(got, states[-1], "rank 0: w in the end")
     if not near(got, states[-1]):
         hint = (
             "The last update is missing."
@@ -129,14 +142,10 @@ def replayed(
 
 
 def _log(log, steps: list[int]) -> list[tuple[int, int]]:
-    if log is None:
-        raise Wrong(
-            "rank 0 returns None, and should return a list of (rank, staleness). Is there a `return`?"
-        )
-    if not isinstance(log, list) or not all(_pair(entry) for entry in log):
-        raise Wrong(
-            "rank 0 should return a list of (rank, staleness), two integers for each update."
-        )
+    should = "a list of (rank, staleness), two integers for each update"
+    typed(log, list, "rank 0: the result", should)
+    if not all(_pair(entry) for entry in log):
+        raise Wrong(f"rank 0: the result should be {should}.")
     if len(log) != sum(steps):
         raise Wrong(
             f"{len(log)} updates are reported, and the workers have {sum(steps)} steps: every push is an "
@@ -158,7 +167,7 @@ def _pair(entry) -> bool:
 
 def _version(k: int, t: int, seen, states: list[Tensor], args: list[tuple]) -> int:
     """Which version the worker's step t was computed with."""
-    alike(k + 1, seen, states[0], f"the w that gradient is called with in step {t}")
+    alike(seen, states[0], f"rank {k + 1}: the w that gradient is called with in step {t}")
     found = next((v for v in reversed(range(len(states))) if near(seen, states[v])), None)
     if found is None:
         own = (
@@ -214,13 +223,14 @@ def _allowed(
 
 
 class Pieces(Exam):
+    """`pieces(sizes, s)`: for each server a list of (param, first, end)."""
+
     name = "pieces"
     right = "Up to 30 parameters on 1 to 9 servers: every number once, in order, shares equal to one number."
     forbidden = FORBIDDEN
     # how many parameters, the largest, servers
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "4 parameters on 2 servers": (4, 6, 2),
             "7 parameters on 3 servers": (7, 9, 3),
             "30 parameters on 4 servers": (30, 50, 4),
@@ -230,7 +240,7 @@ class Pieces(Exam):
             "a matrix larger than all others": (5, -4, 4),
             "shares that end where a parameter does": (4, 1, 2),
             "more servers than numbers": (3, 0, 7),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):
@@ -241,34 +251,29 @@ class Pieces(Exam):
             sizes[1] = 100 + sizes[0]
         return [(sizes, s)]
 
-    def run(self, comm: Comm, yours, sizes, s):
-        return {"pieces": yours(sizes, s), "sizes": sizes}
+    given = ("`sizes`",)
 
-    def judge(self, case, args, outcome):
-        (sizes, s), got = args[0], outcome.results[0]
-        if got["sizes"] != sizes:
-            raise Wrong("`sizes` was changed, and belongs to the caller.")
+    def call(self, comm, yours, *given):
+        return yours(*given)
+
+    def wants(self, case, args):
+        return [{"the result": owners(*args[0])}]
+
+    def value(self, case, args, rank, name, got, want):
+        sizes, s = args[0]
         shown = f"sizes {sizes}, {s} server{'s' * (s > 1)}: " if len(sizes) < 9 else ""
-        found = _checked(got["pieces"], s, len(sizes))
-        if found == owners(sizes, s):
-            return
-        _ranges(found, sizes, shown)
-        _shares(found, sizes, s, shown)
+        found = _checked(got, s, len(sizes))
+        if found != want:
+            _ranges(found, sizes, shown)
+            _shares(found, sizes, s, shown)
 
 
 def _checked(pieces, s: int, params: int) -> list[list[tuple[int, int, int]]]:
-    if pieces is None:
-        raise Wrong("the result is None. Is there a `return`?")
-    if not isinstance(pieces, list | tuple):
-        kind = kind_of(pieces)
-        raise Wrong(
-            f"the result is of type {kind}, and should be a list with a list for each server."
-        )
+    typed(pieces, list | tuple, "the result", "a list with a list for each server")
     if len(pieces) != s:
         raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
     for server, some in enumerate(pieces):
-        if not isinstance(some, list | tuple):
-            raise Wrong(f"server {server} should have a list of pieces, and has something else.")
+        typed(some, list | tuple, f"what server {server} has", "a list of pieces")
         for piece in some:
             if not isinstance(piece, list | tuple) or [type(i) for i in piece] != [int] * 3:
                 raise Wrong(
@@ -335,9 +340,7 @@ def _shares(found: list[list[tuple[int, int, int]]], sizes: list[int], s: int, s
     raise Wrong(f"{shown}a server's numbers of one parameter are one piece: yours are cut further.")
 
 
-def pieces(yours) -> None:
-    """`pieces(sizes, s)`: for each server a list of (param, first, end)."""
-    ask(Pieces(), yours)
+pieces = grader(Pieces())
 
 
 # ------------------------------------------------------------
@@ -382,6 +385,8 @@ SLIPS = {
 
 
 class Synchronous(Exam):
+    """`synchronous(comm, servers, w, gradient, steps, rate)`: a server returns its part of the weights."""
+
     name = "synchronous"
     right = (
         "1 to 4 workers, 1 to 4 servers: the serial program's weights in every step, bytes shared out, as fast as "
@@ -408,8 +413,8 @@ class Synchronous(Exam):
 
     def draw(self, case, rng):
         n, s, size, steps = case.given
-        rate, first = draw_rate(rng), torch.randn(size, generator=rng, dtype=torch.float64)
-        other = lambda: torch.randn(size, generator=rng, dtype=torch.float64)
+        rate, first = draw_rate(rng), normal(rng, size)
+        other = lambda: normal(rng, size)
         return [
             (s, first if r < s else other(), draw_gradient(rng, size, [1e-5] * steps), steps, rate)
             for r in range(n + s)
@@ -418,7 +423,7 @@ class Synchronous(Exam):
     def world(self, n, args):
         return timed(n, ROUNDS_BETA)
 
-    def run(self, comm: Comm, yours, servers, w, work, steps, rate):
+    def run(self, comm, yours, servers, w, work, steps, rate):
         gradient = Gradient(*work)
         result = yours(comm, servers, w, gradient, steps, rate)
         return {"part": result if comm.rank < servers else None, "seen": gradient.seen}
@@ -437,25 +442,18 @@ class Synchronous(Exam):
                 raise Wrong(
                     f"server {r} returns {len(got)} numbers: its part of the weights has {len(want[0])}."
                 )
-            alike(r, got, want[-1], "the server's part")
-            if not near(got, want[-1]):
-                raise Wrong(
-                    f"server {r}: its part is wrong after {steps} steps. {self._says(got, args, r, want)}"
-                )
+            rule = "Does every gradient meet its own part, and is it added up anew in every step?"
+            looks = partial(self._looks, args=args, server=r, want=want)
+            close(got, want[-1], f"rank {r}: the server's part", looks, rule)
         self._bytes(case, args, outcome)
         self._time(case, args, outcome)
 
-    def _says(self, got: Tensor, args: list[tuple], server: int, want: list[Tensor]) -> str:
-        if near(got, want[-2]):
-            return "It is one step behind: the last pushes are missing."
-        if near(got, want[0]):
-            return "It is as before: is it the server's own tensor that is stepped?"
-        s = args[0][0]
-        part = lambda slip: trajectory(args, slip)[-1].tensor_split(s)[server]
-        return next(
-            (text for slip, text in SLIPS.items() if near(got, part(slip))),
-            "Does every gradient meet its own part, and is it added up anew in every step?",
-        )
+    def _looks(self, got: Tensor, args: list[tuple], server: int, want: list[Tensor]) -> dict:
+        part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
+        return {
+            "It is one step behind: the last pushes are missing.": want[-2],
+            "It is as before: is it the server's own tensor that is stepped?": want[0],
+        } | {text: part(slip) for slip, text in SLIPS.items()}
 
     def _called(
         self, rank: int, seen: list, states: list[Tensor], args: list[tuple], steps: int
@@ -466,24 +464,16 @@ class Synchronous(Exam):
                 "steps."
             )
         for t, (got, want) in enumerate(zip(seen, states, strict=False)):
-            alike(rank, got, want, f"the w that gradient is called with in step {t}")
-            if near(got, want):
-                continue
-            text = (
-                "Some parts are right: is every server's part pulled, into its own place?"
-                if (got - want).abs().lt(1e-9).any()
-                else "Do servers send the weights as they are after the last step?"
-            )
-            text = next(
-                (said for slip, said in SLIPS.items() if near(got, trajectory(args, slip)[t])), text
-            )
-            if near(got, args[rank][1]):
-                text = "They are this rank's own: a step begins with a pull."
-            elif t and near(got, states[t - 1]):
+            what = f"rank {rank}: the w that gradient is called with in step {t}"
+            looks = {"They are this rank's own: a step begins with a pull.": args[rank][1]}
+            if t:
                 text = "They are those of the step before: a server answers after its step."
-            raise Wrong(
-                f"rank {rank}: in step {t} gradient(w) is called with wrong weights. {text}"
+                looks[text] = states[t - 1]
+            looks |= {text: trajectory(args, slip)[t] for slip, text in SLIPS.items()}
+            rule = (
+                "Is every server's part pulled, into its own place, as it is after the last step?"
             )
+            close(got, want, what, looks, rule)
 
     def _bytes(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         n, s, _, steps = case.given
@@ -519,9 +509,7 @@ class Synchronous(Exam):
             )
 
 
-def synchronous(yours) -> None:
-    """`synchronous(comm, servers, w, gradient, steps, rate)`: a server returns its part of the weights."""
-    ask(Synchronous(), yours)
+synchronous = grader(Synchronous())
 
 
 # ------------------------------------------------------------
@@ -546,7 +534,10 @@ def paces(kind: str, k: int, n: int, steps: int, rng: torch.Generator) -> list[f
 
 
 class Asynchronous(Exam):
-    """given: the pace, each worker's steps, the bound."""
+    """`asynchronous(comm, w, gradient, steps, rate)`: rank 0 returns [(rank, staleness), …] of its updates.
+
+    given: the pace, each worker's steps, the bound.
+    """
 
     name = "asynchronous"
     right = (
@@ -571,7 +562,7 @@ class Asynchronous(Exam):
 
     def draw(self, case, rng):
         kind, steps, bound = case.given
-        n, other = len(steps), lambda: torch.randn(SIZE, generator=rng, dtype=torch.float64)
+        n, other = len(steps), lambda: normal(rng, SIZE)
         works = [draw_gradient(rng, SIZE, paces(kind, k, n, steps[k], rng)) for k in range(n)]
         asked = self.asked(list(steps), draw_rate(rng), bound)
         return [(other(), works[max(0, r - 1)], *asked) for r in range(n + 1)]
@@ -583,7 +574,7 @@ class Asynchronous(Exam):
     def world(self, n, args):
         return timed(n, ARRIVALS_BETA)
 
-    def run(self, comm: Comm, yours, w, work, *asked):
+    def run(self, comm, yours, w, work, *asked):
         gradient, held = Gradient(*work), w.detach()
         log = yours(comm, w, gradient, *asked)
         return {
@@ -640,6 +631,8 @@ class Asynchronous(Exam):
 
 
 class Bounded(Asynchronous):
+    """`bounded(comm, w, gradient, steps, rate, bound)`: the same, with nobody more than `bound` ahead."""
+
     name = "bounded"
     right = (
         "1 to 5 workers, bounds 0 to 4: nobody begins a step more than `bound` ahead, nobody waits without "
@@ -666,6 +659,8 @@ class Bounded(Asynchronous):
 
 
 class Leavers(Asynchronous):
+    """`leavers(comm, w, gradient, steps, rate, bound)`: the same, with `steps` of each worker."""
+
     name = "leavers"
     right = (
         "workers with 1 to 9 steps, bounds 0 to 2: who has done all his steps holds nobody up, everybody else "
@@ -695,19 +690,9 @@ class Leavers(Asynchronous):
         return steps, rate, bound
 
 
-def asynchronous(yours) -> None:
-    """`asynchronous(comm, w, gradient, steps, rate)`: rank 0 returns [(rank, staleness), …] of its updates."""
-    ask(Asynchronous(), yours)
-
-
-def bounded(yours) -> None:
-    """`bounded(comm, w, gradient, steps, rate, bound)`: the same, with nobody more than `bound` ahead."""
-    ask(Bounded(), yours)
-
-
-def leavers(yours) -> None:
-    """`leavers(comm, w, gradient, steps, rate, bound)`: the same, with `steps` of each worker."""
-    ask(Leavers(), yours)
+asynchronous = grader(Asynchronous())
+bounded = grader(Bounded())
+leavers = grader(Leavers())
 
 
 # ------------------------------------------------------------
@@ -715,10 +700,6 @@ def leavers(yours) -> None:
 
 
 MILLI = "In seconds."
-
-
-class PredictServer(Prediction):
-    name = "predict_server"
 
 
 def server_slips(
@@ -808,27 +789,21 @@ def server_slips(
     return values, slips
 
 
-def predict_server(one, ring, servers, into, gradients, stalest, rate) -> None:
-    """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4."""
-    values, slips = server_slips(
-        n=32,
-        nbytes=1e9,
-        compute=40e-3,
-        alpha=10e-6,
-        beta=1 / 50e9,
-        wanted=100e-3,
-        slower=3,
-        bound=2,
-        curvature=4.0,
+predict_server = grader(
+    Prediction(
+        "predict_server",
+        """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4.""",
+        "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %.",
+        *server_slips(
+            n=32,
+            nbytes=1e9,
+            compute=40e-3,
+            alpha=10e-6,
+            beta=1 / 50e9,
+            wanted=100e-3,
+            slower=3,
+            bound=2,
+            curvature=4.0,
+        ),
     )
-    right = "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %."
-    ask(
-        PredictServer(list(values), values, slips, right),
-        one,
-        ring,
-        servers,
-        into,
-        gradients,
-        stalest,
-        rate,
-    )
+)

@@ -12,13 +12,23 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from minidist.comm.base import Comm
 from minidist.comm.world import World
 
-from ..exam import Case, Exam, Other, Outcome, Wrong, alike, equal_to, shown
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    close,
+    integer,
+    normal,
+    same,
+    typed,
+    unpacked,
+)
+from ..guard import grader
 from ..oracles import survive as oracle
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # What can be wrong with a checkpoint: each function does it to one, in a dict of files.
@@ -275,6 +285,8 @@ FORBIDDEN = (
 
 
 class SaveEvery(Exam):
+    """`save_every(cost, restart, hours, devices)`: (seconds between saves, share of the time lost)."""
+
     name = "save_every"
     right = "20 clusters drawn at random: seconds between saves, and the share of the time that is lost."
     forbidden = FORBIDDEN
@@ -286,31 +298,17 @@ class SaveEvery(Exam):
         )
         return [(draw(1, 300), draw(10, 1200), draw(5e3, 1e5), int(draw(2, 4000)))]
 
-    def run(self, comm: Comm, yours, *given):
+    returns = ("seconds", "lost")
+
+    def call(self, comm, yours, *given):
         return yours(*given)
 
-    def judge(self, case, args, outcome):
-        got = outcome.results[0]
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong(
-                "two numbers are asked for, (seconds between saves, share of the time lost)."
-            )
-        for name, mine, want in zip(
-            ("seconds", "lost"), got, oracle.interval(*args[0]), strict=True
-        ):
-            if isinstance(mine, bool) or not isinstance(mine, int | float) or not abs(mine) < 1e300:
-                raise Wrong(f"{name} should be a number, an int or float, and is {shown(mine)}.")
-            if not _close(mine, want):
-                slip = next(
-                    (text for text, value in _slips(name, *args[0]).items() if _close(mine, value)),
-                    "",
-                )
-                slip = slip or "Check the units: all in seconds."
-                raise Wrong(f"{name} is {mine:.6g}, and should be {want:.6g}. {slip}")
+    def wants(self, case, args):
+        return [dict(zip(self.returns, oracle.interval(*args[0]), strict=True))]
 
-
-def _close(a: float, b: float) -> bool:
-    return abs(a - b) <= 1e-9 * abs(b)
+    def value(self, case, args, rank, name, got, want):
+        slips = _slips(name, *args[0])
+        close(got, want, name, slips, "Check the units: all in seconds.")
 
 
 def _slips(name: str, cost: float, restart: float, hours: float, devices: int) -> dict[str, float]:
@@ -343,9 +341,7 @@ def _slips(name: str, cost: float, restart: float, hours: float, devices: int) -
     }
 
 
-def save_every(yours) -> None:
-    """`save_every(cost, restart, hours, devices)`: (seconds between saves, share of the time lost)."""
-    ask(SaveEvery(), yours)
+save_every = grader(SaveEvery())
 
 
 # ------------------------------------------------------------
@@ -365,6 +361,8 @@ def random_bytes(size: int, rng: torch.Generator) -> bytes:
 
 
 class SaveParts(Exam):
+    """`save_parts(comm, disk, step, data)`: a checkpoint of all ranks' data, whole or not at all."""
+
     name = "save_parts"
     right = "n = 1…4, a power cut behind every call with all, half and none of what was not synced; 3 real processes."
     forbidden = FORBIDDEN
@@ -394,7 +392,7 @@ class SaveParts(Exam):
         self.shared = watched(_bytes(there))
         return World(n, rendezvous=not eager)
 
-    def run(self, comm: Comm, yours, part, there, step, eager):
+    def run(self, comm, yours, part, there, step, eager):
         disk, log = self.shared or watched(_bytes(there))
         yours(comm, disk.of(comm.rank), step, part.encode("latin-1"))
         log.append([comm.rank, "returned", "", ""])
@@ -561,9 +559,7 @@ def _check_messages(case: Case, outcome: Outcome) -> None:
         )
 
 
-def save_parts(yours) -> None:
-    """`save_parts(comm, disk, step, data)`: a checkpoint of all ranks' data, whole or not at all."""
-    ask(SaveParts(), yours)
+save_parts = grader(SaveParts())
 
 
 # ------------------------------------------------------------
@@ -571,6 +567,8 @@ def save_parts(yours) -> None:
 
 
 class Newest(Exam):
+    """`newest(disk)`: the newest whole checkpoint's step, and what is wrong with the files of those after it."""
+
     name = "newest"
     right = "16 kinds of damage to the newest, to the two newest, and to all: each named; nothing read twice."
     forbidden = FORBIDDEN
@@ -584,19 +582,16 @@ class Newest(Exam):
     def draw(self, case, rng):
         steps, files = _steps(rng) if case.given else [], {}
         for step in steps:
-            ranks = int(torch.randint(2, 6, (), generator=rng))
+            ranks = integer(rng, 2, 6)
             files |= oracle.checkpoint(
                 step,
-                [
-                    random_bytes(int(torch.randint(40, 80, (), generator=rng)), rng)
-                    for _ in range(ranks)
-                ],
+                [random_bytes(integer(rng, 40, 80), rng) for _ in range(ranks)],
             )
         for what, step in zip(case.given or (), steps):
             DAMAGE[what](files, step)
         return [({name: data.decode("latin-1") for name, data in files.items()},)]
 
-    def run(self, comm: Comm, yours, files):
+    def run(self, comm, yours, files):
         disk, log = watched({name: data.encode("latin-1") for name, data in files.items()})
         return {"found": yours(disk), "log": log}
 
@@ -604,9 +599,8 @@ class Newest(Exam):
         files = {name: data.encode("latin-1") for name, data in args[0][0].items()}
         got, log = outcome.results[0]["found"], honest(outcome.results[0]["log"])
         want, refused = oracle.newest(files)
-        if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[1], dict):
-            raise Wrong("a pair is asked for, (step or None, {file: what is wrong}).")
-        step, said = got
+        step, said = unpacked(got, ("step or None", "{file: what is wrong}")).values()
+        typed(said, dict, "the second", "a dict, {file: what is wrong}")
         if type(step) not in (int, type(None)) or step != want:
             raise Wrong(
                 f"the newest whole checkpoint is {want}, not {step!r:.60}. {_look(step, files, refused)}"
@@ -699,9 +693,7 @@ def _means(name: str, why: str | None, files: dict) -> str:
     }[why]
 
 
-def newest(yours) -> None:
-    """`newest(disk)`: the newest whole checkpoint's step, and what is wrong with the files of those after it."""
-    ask(Newest(), yours)
+newest = grader(Newest())
 
 
 # ------------------------------------------------------------
@@ -718,6 +710,8 @@ def cells(shape: tuple[int, int], down: int, across: int) -> list[Box]:
 
 
 class LoadBox(Exam):
+    """`load_box(wanted, files, read)`: a part of a matrix, from the files that have parts of it."""
+
     name = "load_box"
     right = "14 pairs of grids, uneven, with replicas and with holes: right numbers, and no byte is read in vain."
     forbidden = FORBIDDEN
@@ -748,7 +742,7 @@ class LoadBox(Exam):
 
     def draw(self, case, rng):
         saved, wanted, copies, hole = case.given
-        one_of = lambda n: int(torch.randint(n, (), generator=rng))
+        one_of = lambda n: integer(rng, 0, n)
         shape = 7 + one_of(6), 10 + one_of(7)
         parts, boxes = cells(shape, *saved), cells(shape, *wanted)
         lost = one_of(len(parts)) if hole else None
@@ -761,7 +755,7 @@ class LoadBox(Exam):
         order = torch.randperm(len(files), generator=rng).tolist()
         return [(numbers(shape, rng), dict(files[i] for i in order), boxes)]
 
-    def run(self, comm: Comm, yours, matrix, files, boxes):
+    def run(self, comm, yours, matrix, files, boxes):
         found = []
         for box in boxes:
             read, log = reader(matrix, files)
@@ -795,7 +789,7 @@ class LoadBox(Exam):
 def numbers(shape: tuple[int, int], rng: torch.Generator) -> Tensor:
     """Random numbers, among them zeros and -1s: no value tells that something is missing."""
     drawn, kind = (
-        torch.randn(shape, generator=rng, dtype=torch.float64),
+        normal(rng, shape),
         torch.randint(6, shape, generator=rng),
     )
     return drawn.where(kind > 1, 0.0 - kind.double())
@@ -832,30 +826,19 @@ def any_covered(box: Box, files: dict[str, Box]) -> bool:
     return sum(area(common(box, one)) for one in set(files.values())) == area(box)
 
 
+BEGINS = (
+    "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where the "
+    "wanted box begins. Or was nothing put there?"
+)
+
+
 def _values(where: str, got, want: Tensor) -> None:
-    if got is None or isinstance(got, Other) or not isinstance(got, Tensor):
-        raise Wrong(f"{where}a tensor is asked for. Is there a `return`?")
-    try:
-        alike(0, got, want, "it")
-    except Wrong as wrong:
-        raise Wrong(f"{where}{str(wrong).removeprefix('rank 0: ')}") from None
-    if not got.equal(want):
-        bad = tuple((got != want).nonzero()[0].tolist())
-        words = equal_to(
-            got,
-            {
-                "It is what float32 keeps of it.": want.float().double(),
-                "It is what a whole number keeps of it.": want.trunc(),
-            },
-        ) or (
-            "It is zero: was nothing put there?"
-            if got[bad] == 0
-            else "Rows and columns for `read` count from where the file's box begins, the place in your tensor from where "
-            "the wanted box begins."
-        )
-        raise Wrong(
-            f"{where}at {list(bad)} is {got[bad].item()}, and should be {want[bad].item()}. {words}"
-        )
+    looks = {
+        "It is what float32 keeps of it.": want.float().double(),
+        "It is what a whole number keeps of it.": want.trunc(),
+        "It is zero: was nothing put there?": 0 * want,
+    }
+    same(got, want, f"{where}the tensor", looks, BEGINS)
 
 
 def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:
@@ -891,17 +874,11 @@ def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:
         )
 
 
-def load_box(yours) -> None:
-    """`load_box(wanted, files, read)`: a part of a matrix, from the files that have parts of it."""
-    ask(LoadBox(), yours)
+load_box = grader(LoadBox())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: the checkpoint, the failures and the cost of a real run.
-
-
-class PredictSurvive(Prediction):
-    name = "predict_survive"
 
 
 def survive_slips(
@@ -980,22 +957,11 @@ def survive_slips(
     return values, slips
 
 
-def predict_survive(
-    whole_bytes, rank_bytes, save_seconds, mtbf_seconds, every_seconds, bubble, gpu_hours, failures
-) -> None:
-    """20 B parameters, 400 B tokens, 32 nodes, 8 stages, 32 micro-batches, 2 GB/s, 20,000 h, 989 TFLOP/s at 40 %."""
-    values, slips = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
-    exam = PredictSurvive(
-        list(values), values, slips, "Bytes, seconds, hours, the bubble and failures, within 1 %."
+predict_survive = grader(
+    Prediction(
+        "predict_survive",
+        """20 B parameters, 400 B tokens, 32 nodes, 8 stages, 32 micro-batches, 2 GB/s, 20,000 h, 989 TFLOP/s at 40 %.""",
+        "Bytes, seconds, hours, the bubble and failures, within 1 %.",
+        *survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4),
     )
-    ask(
-        exam,
-        whole_bytes,
-        rank_bytes,
-        save_seconds,
-        mtbf_seconds,
-        every_seconds,
-        bubble,
-        gpu_hours,
-        failures,
-    )
+)

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, near, unchanged, who
-from ..guard import ask
+from ..exam import (
+    ALL,
+    NUMBERS,
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    alike,
+    close,
+    equal,
+    few,
+    integer,
+    normal,
+    recognized,
+    refusal,
+    ring_bytes,
+    unchanged,
+    who,
+)
+from ..guard import grader
 from ..oracles import tensor as oracle
-from .predictions import ALL, NUMBERS, Prediction
 
 # ------------------------------------------------------------
 # An answer run forward, and backward if asked: what it gave, and what became of what it was given.
@@ -25,7 +43,6 @@ HOOKED = (
     "What another reader says of it was added up, too: a hook on a tensor sees all that is said of it, and in "
     "x + f(x) x has two readers. Only the gradient of what f returns is to be summed."
 )
-ROUNDED = "It is right to six digits: something rounds it, to float32 perhaps. Keep the dtype of what came in."
 FORBIDDEN = ("minidist.parallel", "minicheck.oracles.tensor")
 
 
@@ -90,7 +107,7 @@ class Through(Exam):
         """What a wrong output ("y") or gradient ("dx") looks like, or the rule."""
         raise NotImplementedError
 
-    def budget(self, case: Case, args: list[tuple], rank: int) -> tuple[int, int, str]:
+    def budget(self, case: Case, args: list[tuple]) -> tuple[int, int, str]:
         """Bytes that a rank may send forward, and in all; and what they are for."""
         raise NotImplementedError
 
@@ -116,7 +133,7 @@ class Through(Exam):
 
     def _handed_in(self, rank: int, got: dict, args: tuple) -> None:
         for name, x, before in zip(self.names, got["inputs"], args[0], strict=True):
-            unchanged(rank, x, before, name)
+            unchanged(x, before, f"rank {rank}: {name}")
         if args[1] is not None and not (isinstance(got["dy"], Tensor) and got["dy"].equal(args[1])):
             raise Wrong(
                 f"rank {rank}: the gradient that came into backward was changed. Others read it, too (the "
@@ -124,37 +141,16 @@ class Through(Exam):
             )
 
     def _told(self, case: Case, args: list[tuple], rank: int, name: str, got, want: Tensor) -> None:
-        alike(rank, got, want, "the output" if name == "y" else name)
-        if not near(got, want):
-            k = int((got - want).abs().nan_to_num(torch.inf).argmax())
-            rounded = bool((got - want).abs().max() <= 1e-6 * want.abs().max())
-            look = ROUNDED if rounded else self.looks(case, args, rank, name, got)
-            shown = "the output" if name == "y" else f"the gradient {name}"
-            raise Wrong(
-                f"rank {rank}: {shown} is wrong: its number {k} is {number(got.reshape(-1)[k])}, and should be "
-                f"{number(want.reshape(-1)[k])}. {look}"
-            )
+        shown = "the output" if name == "y" else f"the gradient {name}"
+        looks = partial(self.looks, case, args, rank, name)
+        close(got, want, f"rank {rank}: {shown}", looks)
 
     def _cheap(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
-        for r in range(case.n):
-            forward, both, what = self.budget(case, args, r)
-            most = forward if args[r][1] is None else both
-            if outcome.nbytes(r) > most:
-                way = "forward" if args[r][1] is None else "forward and backward together"
-                raise Wrong(
-                    f"the numbers are right, but {way} rank {r} sends {outcome.nbytes(r)} bytes, and {most} "
-                    f"are enough: {what}."
-                )
-
-
-def number(x: Tensor) -> str:
-    """Whole numbers with all their digits."""
-    return f"{x.item():.0f}" if float(x).is_integer() else f"{x.item():.6g}"
-
-
-def first(got: Tensor, looks: dict[str, Tensor], rule: str) -> str:
-    """The first sentence whose numbers `got` has; else the rule."""
-    return next((text for text, x in looks.items() if near(got, x)), rule)
+        forward, both, what = self.budget(case, args)
+        if args[0][1] is None:
+            few(outcome, forward, f"Forward: {what}.")
+        else:
+            few(outcome, both, f"Forward and backward together: {what}.")
 
 
 # ------------------------------------------------------------
@@ -173,11 +169,13 @@ class Operator(Through):
 
     def drawn(self, case, rng):
         """n + 1 tensors of 1 to 4 dimensions, by n and way."""
-        shape = [oracle.between(rng, 2, 5) for _ in range(1 + (case.n + case.given[-1]) % 4)]
+        shape = [integer(rng, 2, 6) for _ in range(1 + (case.n + case.given[-1]) % 4)]
         return [oracle.whole(rng, *shape, short=case.n == 4) for _ in range(case.n + 1)]
 
 
 class CopyTo(Operator):
+    """`copy_to(x, comm)`: f, identity forward and all-reduce backward."""
+
     name = "copy_to"
     right = "n = 1…4, any shape: nothing forward, the sum of all gradients backward, one all-reduce; 3 real processes."
 
@@ -192,7 +190,7 @@ class CopyTo(Operator):
     def looks(self, case, args, rank, name, got):
         n, x = case.n, args[rank][0][0]
         if name == "y":
-            return first(
+            return recognized(
                 got,
                 {
                     f"It is {n}·x: x is whole on every rank already, forward adds up nothing.": n
@@ -206,12 +204,14 @@ class CopyTo(Operator):
             return HOOKED
         return who(got, grads, rank) or "Backward is the all-reduce of the gradients that come in."
 
-    def budget(self, case, args, rank):
+    def budget(self, case, args):
         what = "nothing forward, one all-reduce of x's size and dtype backward"
-        return 0, oracle.all_reduce_bytes(args[0][0][0], case.n), what
+        return 0, ring_bytes([args[0][0][0]], case.n), what
 
 
 class ReduceFrom(Operator):
+    """`reduce_from(x, comm)`: g, all-reduce forward and identity backward."""
+
     name = "reduce_from"
     right = "n = 1…4, any shape: one all-reduce forward, nothing backward; then 3 real processes."
 
@@ -232,22 +232,16 @@ class ReduceFrom(Operator):
             f"It is 1/{n} of what came in: hand it on as it is.": dy / n,
             "It is zero.": 0 * dy,
         }
-        return first(got, looks, "Backward hands the gradient on as it is.")
+        return recognized(got, looks, "Backward hands the gradient on as it is.")
 
-    def budget(self, case, args, rank):
+    def budget(self, case, args):
         return *[
-            oracle.all_reduce_bytes(args[0][0][0], case.n)
+            ring_bytes([args[0][0][0]], case.n)
         ] * 2, "one all-reduce forward, nothing backward"
 
 
-def copy_to(yours) -> None:
-    """`copy_to(x, comm)`: f, identity forward and all-reduce backward."""
-    ask(CopyTo(), yours)
-
-
-def reduce_from(yours) -> None:
-    """`reduce_from(x, comm)`: g, all-reduce forward and identity backward."""
-    ask(ReduceFrom(), yours)
+copy_to = grader(CopyTo())
+reduce_from = grader(ReduceFrom())
 
 
 # ------------------------------------------------------------
@@ -258,6 +252,8 @@ LAYERS_RANKS = (2, 3, 4, 1)
 
 
 class RowLinear(Through):
+    """`row_linear(x, weight, bias, comm)`: a linear layer split by its inputs; the bias once."""
+
     name = "row_linear"
     right = "n = 1…4, uneven parts, any shape: the serial layer, each gradient, one all-reduce; then 3 real processes."
     names = ("x", "weight", "bias")
@@ -267,13 +263,13 @@ class RowLinear(Through):
     )
 
     def draw(self, case, rng):
-        inputs, outputs = oracle.between(rng, 2 * case.n, 3 * case.n), oracle.between(rng, 3, 6)
+        inputs, outputs = integer(rng, 2 * case.n, 3 * case.n + 1), integer(rng, 3, 7)
         # 0 to 3 dimensions
-        rows = [oracle.between(rng, 2, 3) for _ in range((case.n + case.given[-1]) % 4)]
+        rows = [integer(rng, 2, 4) for _ in range((case.n + case.given[-1]) % 4)]
         x, weight, bias = (
-            oracle.draw(rng, *s) for s in ((*rows, inputs), (outputs, inputs), (outputs,))
+            normal(rng, *s) for s in ((*rows, inputs), (outputs, inputs), (outputs,))
         )
-        dy = oracle.draw(rng, *rows, outputs)
+        dy = normal(rng, *rows, outputs)
         parts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
         return [([a, b, bias], dy if case.given[-1] else None) for a, b in parts]
 
@@ -289,19 +285,17 @@ class RowLinear(Through):
         n, ((x, weight, bias), _) = case.n, args[rank]
         want = self.wants(case, args)[rank]
         if name != "y":
-            return first(
+            return recognized(
                 got,
                 grad_looks(n, want.grads[name[1:]]) | bias_looks(n, name, want.grads["bias"]),
                 "With g after the partial product, and the bias after g, autograd does the rest.",
             )
         own = F.linear(x, weight)
-        return first(got, sum_looks(n, want.y, own, bias), "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.")
+        return recognized(got, sum_looks(n, want.y, own, bias), "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.")
 
-    def budget(self, case, args, rank):
+    def budget(self, case, args):
         y = self.wants(case, args)[0].y
-        return *[
-            oracle.all_reduce_bytes(y, case.n)
-        ] * 2, "one all-reduce of Y forward, and none backward"
+        return *[ring_bytes([y], case.n)] * 2, "one all-reduce of Y forward, and none backward"
 
 
 def sum_looks(n: int, right, own, bias) -> dict:
@@ -330,17 +324,13 @@ def grad_looks(n: int, right) -> dict:
 
 def bias_looks(n: int, name: str, right) -> dict:
     """What tricks with the bias do to its gradient."""
-    return (
-        {}
-        if "bias" not in name
-        else {
-            "It is zero: the bias is not used here. If one rank alone adds it, the copies on the others never learn, and "
-            "part.": 0 * right
-        }
-    )
+    text = "It is zero: the bias is not used here. If one rank alone adds it, the copies on the others never learn, and part."
+    return {text: 0 * right} if "bias" in name else {}
 
 
 class Mlp(Through):
+    """`mlp(x, fc, fc_bias, proj, proj_bias, comm)`: fc by outputs, proj by inputs, one all-reduce each way."""
+
     name = "mlp"
     right = (
         "n = 1…4, uneven parts: the serial MLP, gradient by gradient, one all-reduce forward and one backward; "
@@ -350,10 +340,10 @@ class Mlp(Through):
     cases, processes = ways(LAYERS_RANKS), RowLinear.processes
 
     def draw(self, case, rng):
-        batch, tokens, hidden = (oracle.between(rng, *size) for size in ((1, 3), (2, 4), (3, 5)))
-        x, dy = (oracle.draw(rng, batch, tokens, hidden) for _ in range(2))
-        fc, proj = oracle.draw(rng, 4 * hidden, hidden), oracle.draw(rng, hidden, 4 * hidden)
-        fc_bias, proj_bias = oracle.draw(rng, 4 * hidden), oracle.draw(rng, hidden)
+        batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 6)))
+        x, dy = (normal(rng, batch, tokens, hidden) for _ in range(2))
+        fc, proj = normal(rng, 4 * hidden, hidden), normal(rng, hidden, 4 * hidden)
+        fc_bias, proj_bias = normal(rng, 4 * hidden), normal(rng, hidden)
         parts = zip(
             *(oracle.cut(w, case.n, dim) for w, dim in ((fc, 0), (fc_bias, 0), (proj, 1))),
             strict=True,
@@ -392,7 +382,7 @@ class Mlp(Through):
                 "what all say. f belongs before fc.": own,
                 HOOKED: right + (n - 1) * OTHER,
             }
-        return first(
+        return recognized(
             got,
             looks | grad_looks(n, right) | bias_looks(n, name, right),
             "f before fc, g after proj, and nothing else that talks.",
@@ -418,26 +408,20 @@ class Mlp(Through):
             )
             + bias
         )
-        return first(
+        return recognized(
             got,
             sum_looks(n, right, own, bias) | other | {"fc_bias is missing.": bare},
             "gelu(x·fcᵀ + fc_bias) of this rank's features, times its part of proj, summed over the ranks, "
             "plus proj_bias.",
         )
 
-    def budget(self, case, args, rank):
-        one = oracle.all_reduce_bytes(args[0][0][0], case.n)
+    def budget(self, case, args):
+        one = ring_bytes([args[0][0][0]], case.n)
         return one, 2 * one, "one all-reduce of y forward (g), one of x's gradient backward (f)"
 
 
-def row_linear(yours) -> None:
-    """`row_linear(x, weight, bias, comm)`: a linear layer split by its inputs; the bias once."""
-    ask(RowLinear(), yours)
-
-
-def mlp(yours) -> None:
-    """`mlp(x, fc, fc_bias, proj, proj_bias, comm)`: fc by outputs, proj by inputs, one all-reduce each way."""
-    ask(Mlp(), yours)
+row_linear = grader(RowLinear())
+mlp = grader(Mlp())
 
 
 # ------------------------------------------------------------
@@ -445,6 +429,8 @@ def mlp(yours) -> None:
 
 
 class MyHeads(Exam):
+    """`my_heads(weight, heads, comm)`: this rank's rows of a weight [Q; K; V]."""
+
     name = "my_heads"
     right = "n = 1…6, 1 to 4 heads a rank, weights and biases; uneven ones refused; then 3 real processes."
     forbidden = (*FORBIDDEN, "minidist.cut")
@@ -485,17 +471,17 @@ class MyHeads(Exam):
         (x, heads), n = args[0], case.n
         for r, got in enumerate(outcome.results):
             if heads % n:
-                self._refused(r, got, heads, n)
+                why = f"{heads} heads cannot be dealt out evenly to {n} ranks"
+                refusal(got, [heads, n], f"rank {r}: ", why)
                 continue
-            unchanged(r, got["x"], x, "the weight")
+            unchanged(got["x"], x, f"rank {r}: the weight")
             parts = [self._part(x, heads, n, s) for s in range(n)]
-            alike(r, got["mine"], parts[r], "your part")
+            alike(got["mine"], parts[r], f"rank {r}: your part")
             if not got["mine"].equal(parts[r]):
-                look = equal_to(got["mine"], self._looks(x, heads, n, r, parts)) or self._rule(
-                    heads, n, r
-                )
+                looks, rule = self._looks(x, heads, n, r, parts), self._rule(heads, n, r)
                 raise Wrong(
-                    f"rank {r}: these are other rows than those of this rank's heads. {look}"
+                    f"rank {r}: these are other rows than those of this rank's heads. "
+                    f"{recognized(got['mine'], looks, rule, equal)}"
                 )
             if got["shared"] and n == 1:
                 raise Wrong(
@@ -546,21 +532,8 @@ class MyHeads(Exam):
             )[r * each : (r + 1) * each].reshape(-1, *rest),
         } | {f"It is rank {s}'s part.": parts[s] for s in range(n) if s != r}
 
-    def _refused(self, rank: int, got: dict, heads: int, n: int) -> None:
-        if "refused" not in got:
-            raise Wrong(
-                f"rank {rank}: {heads} heads cannot be dealt out evenly to {n} ranks: raise a ValueError."
-            )
-        if missing := [k for k in (heads, n) if str(k) not in re.findall(r"\d+", got["refused"])]:
-            raise Wrong(
-                f"rank {rank}: the ValueError says {got['refused']!r}. Whoever reads it needs both numbers, "
-                f"and {missing[0]} is not in it."
-            )
 
-
-def my_heads(yours) -> None:
-    """`my_heads(weight, heads, comm)`: this rank's rows of a weight [Q; K; V]."""
-    ask(MyHeads(), yours)
+my_heads = grader(MyHeads())
 
 
 # ------------------------------------------------------------
@@ -568,6 +541,8 @@ def my_heads(yours) -> None:
 
 
 class SequencePair(Through):
+    """`gather_sequence(x, comm)` and `reduce_scatter_sequence(x, comm)`, along dim 1."""
+
     name = "sequence_pair"
     right = (
         "n = 1…4: an all-gather and a reduce-scatter along the tokens, each the other's backward, half an "
@@ -585,9 +560,9 @@ class SequencePair(Through):
 
     def draw(self, case, rng):
         word, both = case.given
-        batch = case.n * oracle.between(rng, 1, 2)
-        tokens = oracle.between(rng, 2, 3)
-        hidden = oracle.between(rng, 2, 4)
+        batch = case.n * integer(rng, 1, 3)
+        tokens = integer(rng, 2, 4)
+        hidden = integer(rng, 2, 5)
         part, full = (batch, tokens, hidden), (batch, tokens * case.n, hidden)
         ins, outs = (part, full) if word == "gather" else (full, part)
         whole = lambda shape: oracle.whole(rng, *shape, short=case.n == 4)
@@ -627,7 +602,7 @@ class SequencePair(Through):
                 * torch.cat(parts, 1),
                 "The parts are in another order than the ranks.": torch.cat(parts[::-1], 1),
             }
-            return first(
+            return recognized(
                 got,
                 looks,
                 "It is all ranks' parts, one after the other along dim 1, in rank order.",
@@ -649,22 +624,20 @@ class SequencePair(Through):
             .reshape_as(mine[rank]),
             f"It is {n} times too large.": n * mine[rank],
         }
-        return first(
+        return recognized(
             got, looks | {f"It is rank {s}'s part.": mine[s] for s in range(n) if s != rank}, rule
         )
 
-    def budget(self, case, args, rank):
-        half = (
-            oracle.all_reduce_bytes(
-                self.wants(case, args)[0].y if case.given[0] == "gather" else args[0][0][0], case.n
-            )
-            // 2
-        )
+    def budget(self, case, args):
+        whole = self.wants(case, args)[0].y if case.given[0] == "gather" else args[0][0][0]
+        half = ring_bytes([whole], case.n) // 2
         what = "an all-gather or a reduce-scatter sends (n−1)/n·N, half an all-reduce, and there is one each way"
         return half, 2 * half, what
 
 
 class SequenceNorm(Through):
+    """`sequence_norm(x, weight, bias, comm)`: layer norm of this rank's tokens, with the gradients of all."""
+
     name = "sequence_norm"
     right = "n = 1…4: outputs and gradients of the serial norm, 2 all-reduces of H numbers; then 3 real processes."
     names = ("x", "weight", "bias")
@@ -674,9 +647,9 @@ class SequenceNorm(Through):
     )
 
     def draw(self, case, rng):
-        batch, tokens, hidden = (oracle.between(rng, *size) for size in ((1, 3), (2, 4), (3, 7)))
-        x, dy = (oracle.draw(rng, batch, tokens * case.n, hidden) for _ in range(2))
-        weight, bias = oracle.draw(rng, hidden), oracle.draw(rng, hidden)
+        batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 8)))
+        x, dy = (normal(rng, batch, tokens * case.n, hidden) for _ in range(2))
+        weight, bias = normal(rng, hidden), normal(rng, hidden)
         parts = zip(oracle.cut(x, case.n, 1), oracle.cut(dy, case.n, 1), strict=True)
         return [([part, weight, bias], grad if case.given[-1] else None) for part, grad in parts]
 
@@ -703,7 +676,7 @@ class SequenceNorm(Through):
                     inputs[0], case.n * inputs[1], case.n * inputs[2]
                 ),
             }
-            return first(
+            return recognized(
                 got,
                 looks,
                 "A token's norm needs that token alone: F.layer_norm of this rank's tokens.",
@@ -716,12 +689,12 @@ class SequenceNorm(Through):
                 "is whole on every rank, and used on a part of the data, needs f."
             )
         looks = oracle.usual(case.n, right, own) | {HOOKED: right + (case.n - 1) * OTHER}
-        return first(
+        return recognized(
             got, looks, f"It is the sum, over all ranks' tokens, of what they say of {name[1:]}."
         )
 
-    def budget(self, case, args, rank):
-        both = 2 * oracle.all_reduce_bytes(args[0][0][1], case.n)
+    def budget(self, case, args):
+        both = 2 * ring_bytes([args[0][0][1]], case.n)
         return (
             0,
             both,
@@ -729,22 +702,12 @@ class SequenceNorm(Through):
         )
 
 
-def sequence_pair(gather, scatter) -> None:
-    """`gather_sequence(x, comm)` and `reduce_scatter_sequence(x, comm)`, along dim 1."""
-    ask(SequencePair(), gather, scatter)
-
-
-def sequence_norm(yours) -> None:
-    """`sequence_norm(x, weight, bias, comm)`: layer norm of this rank's tokens, with the gradients of all."""
-    ask(SequenceNorm(), yours)
+sequence_pair = grader(SequencePair())
+sequence_norm = grader(SequenceNorm())
 
 
 # ------------------------------------------------------------
 # Numbers: what a tensor-parallel layer sends and holds.
-
-
-class PredictTensor(Prediction):
-    name = "predict_tensor"
 
 
 def tensor_slips(
@@ -814,14 +777,15 @@ def tensor_slips(
     return values, slips
 
 
-def predict_tensor(messages, nbytes, seconds, row_first, heads, sequence, weights) -> None:
-    """A layer with H = 8,192 on 4 ranks, B = 1, T = 4,096, bf16, α = 5 µs, β = 1/(300 GB/s), forward and backward.
+predict_tensor = grader(
+    Prediction(
+        "predict_tensor",
+        """A layer with H = 8,192 on 4 ranks, B = 1, T = 4,096, bf16, α = 5 µs, β = 1/(300 GB/s), forward and backward.
 
-    messages, nbytes, seconds: of one rank, by rings.  row_first: bytes forward of an MLP with both layers by rows.
-    heads: nbytes with twice as many heads.  sequence: nbytes with sequence parallel.  weights: bytes of its matrices.
-    """
-    values, slips = tensor_slips(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
-    exam = PredictTensor(
-        list(values), values, slips, "Messages, bytes, seconds and weights, within 1 %."
+        messages, nbytes, seconds: of one rank, by rings.  row_first: bytes forward of an MLP with both layers by rows.
+        heads: nbytes with twice as many heads.  sequence: nbytes with sequence parallel.  weights: bytes of its matrices.
+    """,
+        "Messages, bytes, seconds and weights, within 1 %.",
+        *tensor_slips(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9),
     )
-    ask(exam, messages, nbytes, seconds, row_first, heads, sequence, weights)
+)

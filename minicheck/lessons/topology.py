@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from itertools import product
 
 import torch
@@ -14,10 +13,29 @@ from minidist.comm.cluster import Cluster
 from minidist.comm.trace import Message, Trace
 from minidist.comm.world import World
 
-from ..exam import Case, Exam, Outcome, Wrong, alike, equal_to, kind_of, same, who
-from ..guard import ask
-from .messages import DTYPES, numbers, rounded, words
-from .predictions import ALL, HALF, Prediction, close
+from ..exam import (
+    ALL,
+    HALF,
+    ROUGHLY,
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    equal,
+    few,
+    first_near,
+    integer,
+    near,
+    number,
+    real,
+    recognized,
+    typed,
+    uniform,
+    who,
+)
+from ..guard import grader
+from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words
 
 # ------------------------------------------------------------
 # The shape of a broadcast: a tree, and a pipeline with a bug.
@@ -38,7 +56,7 @@ def rounds(outcome: Outcome, nbytes: int) -> float | None:
     return outcome.time / nbytes if outcome.time is not None and nbytes else None
 
 
-class ByteClock(Exam):
+class ByteClock(InPlace):
     """An examination in a World whose clock counts bytes."""
 
     def world(self, n, args):
@@ -46,6 +64,8 @@ class ByteClock(Exam):
 
 
 class TreeBroadcast(ByteClock):
+    """`tree_broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages, ⌈log2 n⌉ rounds."""
+
     name = "tree_broadcast"
     right = "n = 1…16, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
     # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
@@ -75,34 +95,21 @@ class TreeBroadcast(ByteClock):
         shape, root = case.given
         if root is None:
             low, most = shape
-            shape, root = [
-                int(torch.randint(*of, (), generator=rng)) for of in ((low, most), (1, case.n))
-            ]
-        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+            shape, root = [integer(rng, *of) for of in ((low, most), (1, case.n))]
+        dtype = DTYPES[integer(rng, 0, 3)]
         return [
             (numbers(shape if isinstance(shape, tuple) else (shape,), dtype, rng), root)
             for _ in range(case.n)
         ]
 
-    def run(self, comm: Comm, yours, x, root):
-        held = x.detach()
-        yours(comm, x, root)
-        return held
+    def wants(self, case, args):
+        return [{"x": args[args[0][1]][0]}] * case.n
 
-    def judge(self, case, args, outcome):
-        n, xs, (_, root) = case.n, [x for x, _ in args], args[0]
-        for r, x in enumerate(outcome.results):
-            same(r, x, xs[root], "x", lambda x, r=r: self._guess(x, xs, r, root))
-        nbytes, least = xs[0].nbytes, (n - 1).bit_length()
-        if (outcome.messages(), outcome.nbytes()) != (n - 1, (n - 1) * nbytes) and (
-            nbytes or outcome.messages()
-        ):
-            raise Wrong(
-                f"the numbers are right, but {outcome.messages()} messages with {outcome.nbytes()} bytes were "
-                f"sent: n−1 = {n - 1} with {(n - 1) * nbytes} bytes are enough, one to each rank that has "
-                "nothing yet."
-            )
-        took = rounds(outcome, nbytes)
+    def cost(self, case, args, outcome):
+        n, (x, root) = case.n, args[0]
+        least = (n - 1).bit_length()
+        one_to_each(outcome, n, x.nbytes)
+        took = rounds(outcome, x.nbytes)
         if took is not None and took < least:
             raise Wrong(
                 f"the World's clock says {took:g} rounds, and {least} is the least there can be. {SET}"
@@ -113,10 +120,11 @@ class TreeBroadcast(ByteClock):
                 f"{shape_of(outcome, n, root)}"
             )
 
-    def _guess(self, x, xs: list, r: int, root: int) -> str | None:
-        if x.equal(xs[r]):
-            return f"It is rank {r}'s own, as before: nothing arrived from root {root}."
-        return who(x, xs, r) if len(xs) < 9 else f"It is not root {root}'s."
+    def mistakes(self, case, args, rank, name, got):
+        xs, root = [x for x, _ in args], args[0][1]
+        if got.equal(xs[rank]):
+            return f"It is rank {rank}'s own, as before: nothing arrived from root {root}."
+        return who(got, xs, rank) if len(xs) < 9 else f"It is not root {root}'s."
 
 
 def shape_of(outcome: Outcome, n: int, root: int) -> str:
@@ -132,6 +140,8 @@ def shape_of(outcome: Outcome, n: int, root: int) -> str:
 
 
 class Pipeline(ByteClock):
+    """`pipeline(comm, x, pieces)`: rank 0's x on every rank, along a chain, in n−2+pieces steps of a piece each."""
+
     name = "pipeline"
     right = "n = 1…8, 1 to 32 pieces, n−2+pieces steps; then 2 and 3 real processes."
     cases = (
@@ -159,36 +169,28 @@ class Pipeline(ByteClock):
     )
 
     def draw(self, case, rng):
-        size, pieces = case.given or [
-            int(torch.randint(1, most, (), generator=rng)) for most in (100, 12)
-        ]
-        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        size, pieces = case.given or [integer(rng, 1, most) for most in (100, 12)]
+        dtype = DTYPES[integer(rng, 0, 3)]
         return [(numbers((size,), dtype, rng), pieces) for _ in range(case.n)]
 
-    def run(self, comm: Comm, yours, x, pieces):
-        held = x.detach()
-        yours(comm, x, pieces)
-        return held
+    def wants(self, case, args):
+        return [{"x": args[0][0]}] * case.n
 
-    def judge(self, case, args, outcome):
-        n, xs, (_, pieces) = case.n, [x for x, _ in args], args[0]
-        for r, x in enumerate(outcome.results):
-            same(r, x, xs[0], "x", lambda x, r=r: self._guess(x, xs, r, pieces))
+    def cost(self, case, args, outcome):
+        n, (x, pieces) = case.n, args[0]
         for r in range(n - 1):
             if outcome.receivers(r) not in ([r + 1], []):
                 raise Wrong(
                     f"the numbers are right, but rank {r} sends to {outcome.receivers(r)}: in a chain it "
                     f"sends to rank {r + 1} only."
                 )
-            if outcome.messages(r) != pieces or outcome.nbytes(r) != xs[0].nbytes:
+            if outcome.messages(r) != pieces or outcome.nbytes(r) != x.nbytes:
                 raise Wrong(
                     f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages with "
-                    f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {xs[0].nbytes} bytes "
-                    "together."
+                    f"{outcome.nbytes(r)} bytes, and should send {pieces} pieces, {x.nbytes} bytes together."
                 )
-        self._in_time(
-            n, pieces, xs[0].nbytes, -(-xs[0].numel() // pieces) * xs[0].element_size(), outcome
-        )
+        piece = -(-x.numel() // pieces) * x.element_size()
+        self._in_time(n, pieces, x.nbytes, piece, outcome)
 
     def _in_time(self, n: int, pieces: int, whole: int, piece: int, outcome: Outcome) -> None:
         took, least = rounds(outcome, piece), n - 2 + pieces
@@ -207,31 +209,21 @@ class Pipeline(ByteClock):
             f"{text} A rank has a wire out and a wire in: while one piece leaves, the next can arrive."
         )
 
-    def _guess(self, x, xs: list, r: int, pieces: int) -> str | None:
-        mine, right, before = (t.reshape(-1).tensor_split(pieces) for t in (x, xs[0], xs[r]))
-        for i, piece in enumerate(mine):
-            if not piece.equal(right[i]):
-                if any(piece.equal(x.reshape(-1).tensor_split(pieces)[i]) for x in xs[1:r]):
-                    return f"Piece {i} of {pieces} was passed on before the root's had arrived."
-                if piece.equal(before[i]):
-                    return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
-                there = [
-                    f"Piece {i} is the root's piece {j}, in the wrong place."
-                    for j in range(pieces)
-                    if piece.equal(right[j])
-                ]
-                return there[0] if there else None
-        return None
+    def mistakes(self, case, args, rank, name, got):
+        xs, pieces = [x for x, _ in args], args[0][1]
+        cut = lambda x: x.reshape(-1).tensor_split(pieces)
+        mine, right = cut(got), cut(xs[0])
+        i = next(i for i in range(pieces) if not mine[i].equal(right[i]))
+        if any(mine[i].equal(cut(x)[i]) for x in xs[1:rank]):
+            return f"Piece {i} of {pieces} was passed on before the root's had arrived."
+        if mine[i].equal(cut(xs[rank])[i]):
+            return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
+        places = [j for j in range(pieces) if mine[i].equal(right[j])]
+        return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
 
 
-def tree_broadcast(yours) -> None:
-    """`tree_broadcast(comm, x, root)`: fills every rank's x with the root's. n−1 messages, ⌈log2 n⌉ rounds."""
-    ask(TreeBroadcast(), yours)
-
-
-def pipeline(yours) -> None:
-    """`pipeline(comm, x, pieces)`: rank 0's x on every rank, along a chain, in n−2+pieces steps of a piece each."""
-    ask(Pipeline(), yours)
+tree_broadcast = grader(TreeBroadcast())
+pipeline = grader(Pipeline())
 
 
 # ------------------------------------------------------------
@@ -244,7 +236,9 @@ HALVING_RANKS = (4, 2, 8, 1, 16)
 HALVING_SHAPES = ((8,), (16,), (), (1,), (0,), (3,), (13,), (4, 6), (1000,))
 
 
-class HalvingDoubling(Exam):
+class HalvingDoubling(InPlace):
+    """`halving_doubling(comm, x)`: fills every rank's x with the sum; n is a power of 2. 2·log2 n messages a rank."""
+
     name = "halving_doubling"
     right = (
         "n = 1…16, 9 shapes and secret lengths, 2·log2 n messages and 2(n−1)/n·N bytes a rank; "
@@ -264,56 +258,38 @@ class HalvingDoubling(Exam):
     )
 
     def draw(self, case, rng):
-        shape = (
-            (int(torch.randint(100, 3000, (), generator=rng)),)
-            if case.given is None
-            else case.given
-        )
-        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        shape = (integer(rng, 100, 3000),) if case.given is None else case.given
+        dtype = DTYPES[integer(rng, 0, 3)]
         return [(numbers(shape, dtype, rng),) for _ in range(case.n)]
 
-    def run(self, comm: Comm, yours, x):
-        held = x.detach()
-        yours(comm, x)
-        return held
+    def wants(self, case, args):
+        return [{"x": sum_of(args)}] * case.n
 
-    def judge(self, case, args, outcome):
-        xs = [x for (x,) in args]
-        total = sum(xs[1:], xs[0])
-        for r, x in enumerate(outcome.results):
-            alike(r, x, total, "x")
-            same(r, x, total, "x", lambda x, r=r: self._guess(x, xs, total, r))
-        self._cost(case.n, xs[0], outcome)
-
-    def _cost(self, n: int, x, outcome: Outcome) -> None:
+    def cost(self, case, args, outcome):
+        n, (x,) = case.n, args[0]
         steps = n.bit_length() - 1
-        halves = [-(-x.numel() // 2**k) * x.element_size() for k in range(1, steps + 1)]
-        most = 2 * sum(halves)
+        most = 2 * sum(-(-x.numel() // 2**k) * x.element_size() for k in range(1, steps + 1))
+        few(outcome, most, "In the first half what a rank sends should be halved in every step.")
         for r in range(n):
-            sent, nbytes = outcome.messages(r), outcome.nbytes(r)
-            if nbytes > most:
-                raise Wrong(
-                    f"the numbers are right, but rank {r} sends {nbytes} bytes, and {most} are enough. "
-                    "In the first half what a rank sends should be halved in every step."
-                )
+            sent = outcome.messages(r)
             if sent != 2 * steps and (x.numel() or sent > 2 * steps):
                 raise Wrong(
                     f"the numbers are right, but rank {r} sends {sent} messages: 2·log2 n = {2 * steps} is "
                     f"what is asked for.{_ring(outcome, r, n)}"
                 )
 
-    def _guess(self, x, xs: list, total, r: int) -> str | None:
+    def mistakes(self, case, args, rank, name, got):
         """The parts that are wrong, at the finest cut at which one of them has a simple cause."""
-        n = len(xs)
-        if text := rounded(x, total):
-            return text
+        n, xs = case.n, [x for (x,) in args]
+        total = sum_of(args)
         for cut in sorted({1, 2, n}):
             parts = [
-                [t.reshape(-1).tensor_split(cut)[i] for t in (x, total, *xs)] for i in range(cut)
+                [t.reshape(-1).tensor_split(cut)[i] for t in (got, total, *xs)] for i in range(cut)
             ]
             wrong = [i for i in range(cut) if not parts[i][0].equal(parts[i][1])]
             mine, _, *own = parts[wrong[0]]
-            if text := (who(mine, own, r) or _times(mine, own)) if n < 9 else _few(mine, own, r):
+            text = (who(mine, own, rank) or _times(mine, own)) if n < 9 else _few(mine, own, rank)
+            if text:
                 return f"Of {cut} parts, part {wrong[0]}: {text}" if cut > 1 else text
         return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
 
@@ -339,9 +315,7 @@ def _ring(outcome: Outcome, r: int, n: int) -> str:
     )
 
 
-def halving_doubling(yours) -> None:
-    """`halving_doubling(comm, x)`: fills every rank's x with the sum; n is a power of 2. 2·log2 n messages a rank."""
-    ask(HalvingDoubling(), yours)
+halving_doubling = grader(HalvingDoubling())
 
 
 # ------------------------------------------------------------
@@ -367,6 +341,8 @@ def clock(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> flo
 
 
 class AllReduceSeconds(Exam):
+    """`all_reduce_seconds(algorithm, n, nbytes, alpha, beta)`: of "ring", "tree" and "halving_doubling"."""
+
     name = "all_reduce_seconds"
     right = (
         "Three algorithms, n = 1…32, bytes, α and β drawn at random: as on the clock of a World."
@@ -378,43 +354,26 @@ class AllReduceSeconds(Exam):
     def draw(self, case, rng):
         algorithm, n = case.given
         alpha, beta, share = [
-            10 ** (low + wide * float(torch.rand((), generator=rng)))
-            for low, wide in ((-6, 2), (-11, 2), (-0.5, 1))
+            10 ** (low + wide * uniform(rng)) for low, wide in ((-6, 2), (-11, 2), (-0.5, 1))
         ]
         # so that no term is lost in the other
         return [(algorithm, n, n * int(share * alpha / beta), alpha, beta)]
 
-    def run(self, comm: Comm, yours, *args):
+    def call(self, comm, yours, *args):
         return yours(*args)
 
-    def judge(self, case, args, outcome):
+    def wants(self, case, args):
+        return [{"the result": clock(*args[0])}]
+
+    def value(self, case, args, rank, name, got, want):
         _, _, nbytes, alpha, beta = args[0]
-        got, want = number(outcome.results[0]), clock(*args[0])
-        if abs(got - want) > 1e-6 * want:
-            slip = next(
-                (text for value, text in slips_of(*args[0]).items() if close(got, value)), ""
-            )
+        number(got, name)
+        if not near(got, want, 1e-6):
+            slip = first_near(got, slips_of(*args[0]), ROUGHLY) or part_wrong(*args[0], got, want)
             raise Wrong(
-                f"{nbytes} bytes, α = {alpha:.3g} s, β = {beta:.3g} s/B: your formula gives {got:.6g} s, the "
-                f"World takes {want:.6g} s. {slip or part_wrong(*args[0], got, want)}".rstrip()
+                f"{nbytes} bytes, α = {alpha:.3g} s, β = {beta:.3g} s/B: your formula gives {real(got):.6g} s, the "
+                f"World takes {want:.6g} s. {slip}"
             )
-
-
-def number(value) -> float:
-    """Raise Wrong unless an answer is a number."""
-    if value is None:
-        raise Wrong("it returns None. Is there a `return`?")
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not abs(value) <= sys.float_info.max
-    ):
-        kind = kind_of(value)
-        shown = (
-            value if kind == "float" else "far too large" if kind == "int" else f"of type {kind}"
-        )
-        raise Wrong(f"a finite number is asked for, and this is {shown}.")
-    return float(value)
 
 
 def slips_of(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> dict[float, str]:
@@ -448,7 +407,7 @@ def part_wrong(
     """Which of the two terms is off, if the other fits."""
     latency = clock(algorithm, n, nbytes, alpha, 0.0)
     for value, text in ((latency, "the bytes"), (want - latency, "the latencies")):
-        if n > 1 and close(got, value):
+        if n > 1 and near(got, value, ROUGHLY):
             return f"{text.capitalize()} are missing."
     return (
         "With one rank nothing is sent."
@@ -467,51 +426,51 @@ FACTORS = {
 }
 
 
-class Bandwidth(Exam):
-    """NVIDIA/nccl-tests, doc/PERFORMANCE.md."""
+EXACTLY = 1e-12  # so that what is rounded to whole bytes per second shows
 
+
+class Bandwidth(Exam):
     name = "bandwidth"
     right = "Six verbs, ranks, bytes and seconds drawn at random, as nccl-tests define it."
     cases = tuple(Case(1, verb, (verb, n)) for verb in FACTORS for n in (8, 2, 3, None))
 
     def draw(self, case, rng):
         verb, n = case.given
-        n = n or int(torch.randint(4, 2000, (), generator=rng))
-        nbytes, seconds = [
-            10 ** (low + 3 * float(torch.rand((), generator=rng))) for low in (6, -4)
-        ]
+        n = n or integer(rng, 4, 2000)
+        nbytes, seconds = [10 ** (low + 3 * uniform(rng)) for low in (6, -4)]
         return [(verb, n, int(nbytes), seconds)]
 
-    def run(self, comm: Comm, yours, *args):
+    returns = ("the algorithm bandwidth", "the bus bandwidth")
+
+    def call(self, comm, yours, *args):
         return yours(*args)
 
-    def judge(self, case, args, outcome):
+    def wants(self, case, args):
         verb, n, nbytes, seconds = args[0]
-        got = outcome.results[0]
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise Wrong("it should return two numbers: (algorithm bandwidth, bus bandwidth).")
-        algorithm, bus = map(number, got)
         want = nbytes / seconds
-        if not near(algorithm, want):
-            text = "Nearly: is something rounded?" if close(algorithm, want) else ""
-            text = (
-                "That is the other of the two."
-                if near(algorithm, want * FACTORS[verb](n))
-                else text
-            )
+        return [dict(zip(self.returns, (want, FACTORS[verb](n) * want), strict=True))]
+
+    def value(self, case, args, rank, name, got, want):
+        verb, n, nbytes, seconds = args[0]
+        number(got, name)
+        if near(got, want, EXACTLY):
+            return
+        algorithm, bus = self.wants(case, args)[0].values()
+        if name in self.returns[:1]:
+            text = "Nearly: is something rounded?" if near(got, want, ROUGHLY) else ""
+            text = "That is the other of the two." if near(got, bus, EXACTLY) else text
             raise Wrong(
-                f"n = {n}, {nbytes} bytes in {seconds:.3g} s: the algorithm bandwidth is {algorithm:.6g}, and "
+                f"n = {n}, {nbytes} bytes in {seconds:.3g} s: the algorithm bandwidth is {real(got):.6g}, and "
                 f"should be N over seconds, {want:.6g} bytes per second. {text}".rstrip()
             )
-        if not near(bus, want * FACTORS[verb](n)):
-            raise Wrong(
-                f"n = {n}: the bus bandwidth is {bus / want:.4g} times the algorithm bandwidth, and should be "
-                f"{FACTORS[verb](n):.4g} times. {self._why(verb, n, bus / want)}".rstrip()
-            )
+        raise Wrong(
+            f"n = {n}: the bus bandwidth is {real(got) / algorithm:.4g} times the algorithm bandwidth, and should be "
+            f"{want / algorithm:.4g} times. {self._why(verb, n, real(got) / algorithm)}"
+        )
 
     def _why(self, verb: str, n: int, factor: float) -> str:
         one = (n - 1) / n
-        if close(factor, 2 * one):
+        if near(factor, 2 * one, ROUGHLY):
             return "An all-reduce has two halves; this verb is one, or none."
         texts = {
             one: HALF if verb == "all_reduce" else "Each must have all N bytes, and pass them on.",
@@ -522,14 +481,7 @@ class Bandwidth(Exam):
             n - 1: "N is the whole tensor, not the part of one rank.",
             n / (2 * (n - 1)): "It is the other way up.",
         }
-        return next(
-            (text for value, text in texts.items() if close(factor, value)),
-            "What must each rank send?",
-        )
-
-
-def near(a: float, b: float) -> bool:
-    return abs(a - b) <= 1e-12 * abs(b)  # so that what is rounded to whole bytes per second shows
+        return first_near(factor, texts, ROUGHLY, "What must each rank send?")
 
 
 def cost_slips(
@@ -581,29 +533,20 @@ def cost_slips(
     return values, slips
 
 
-class PredictCost(Prediction):
-    name = "predict_cost"
+all_reduce_seconds = grader(AllReduceSeconds())
+bandwidth = grader(Bandwidth())
+predict_cost = grader(
+    Prediction(
+        "predict_cost",
+        """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
 
-
-def all_reduce_seconds(yours) -> None:
-    """`all_reduce_seconds(algorithm, n, nbytes, alpha, beta)`: of "ring", "tree" and "halving_doubling"."""
-    ask(AllReduceSeconds(), yours)
-
-
-def bandwidth(yours) -> None:
-    """`bandwidth(verb, n, nbytes, seconds)`: (algorithm bandwidth, bus bandwidth), bytes per second."""
-    ask(Bandwidth(), yours)
-
-
-def predict_cost(ring, tree, crossover, across, late) -> None:
-    """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
-
-    across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
-    late: how likely a step waits, if each rank is late once in a thousand steps.
-    """
-    values, slips = cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
-    exam = PredictCost(list(values), values, slips, "Seconds, bytes and odds, within 1 %.")
-    ask(exam, ring, tree, crossover, across, late)
+        across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
+        late: how likely a step waits, if each rank is late once in a thousand steps.
+    """,
+        "Seconds, bytes and odds, within 1 %.",
+        *cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001),
+    )
+)
 
 
 # ------------------------------------------------------------
@@ -618,7 +561,9 @@ NODES_SHAPES = ((8,), (24,), (), (0,), (13,), (3, 5), (1000,))
 SPLIT = 24  # bytes of a message of comm.split
 
 
-class Hierarchical(Exam):
+class Hierarchical(InPlace):
+    """`hierarchical(comm, x, per_node)`: fills every rank's x with the sum, with few bytes between nodes."""
+
     name = "hierarchical"
     right = (
         "1…4 nodes of 1…4 ranks, 7 shapes and secret lengths, 2(m−1)/m·N/g bytes a rank between m nodes of g; "
@@ -641,43 +586,26 @@ class Hierarchical(Exam):
 
     def draw(self, case, rng):
         per_node, shape = case.given
-        shape = (int(torch.randint(100, 3000, (), generator=rng)),) if shape is None else shape
-        dtype = DTYPES[int(torch.randint(3, (), generator=rng))]
+        shape = (integer(rng, 100, 3000),) if shape is None else shape
+        dtype = DTYPES[integer(rng, 0, 3)]
         return [(numbers(shape, dtype, rng), per_node) for _ in range(case.n)]
 
-    def run(self, comm: Comm, yours, x, per_node):
-        held = x.detach()
-        yours(comm, x, per_node)
-        return held
+    def wants(self, case, args):
+        return [{"x": sum_of(args)}] * case.n
 
-    def judge(self, case, args, outcome):
-        xs, (_, per_node) = [x for x, _ in args], args[0]
-        total = sum(xs[1:], xs[0])
-        for r, x in enumerate(outcome.results):
-            alike(r, x, total, "x")
-            same(r, x, total, "x", lambda x, r=r: self._guess(x, xs, r, per_node))
-        self._cost(case.n, per_node, xs[0], outcome)
-
-    def _guess(self, x, xs: list, r: int, per_node: int) -> str | None:
-        node = r // per_node
+    def mistakes(self, case, args, rank, name, got):
+        xs, per_node = [x for x, _ in args], args[0][1]
+        node, nodes = rank // per_node, case.n // per_node
         mine = sum(xs[node * per_node : (node + 1) * per_node])
-        place = sum(xs[r % per_node :: per_node])
-        candidates = {
+        looks = {
             f"It is the sum of node {node} alone: the sums of the nodes were never added up.": mine,
-            f"It is the sum of the ranks that are number {r % per_node} of their node: the sums in the nodes "
-            "are missing.": place,
+            f"It is the sum of the ranks that are number {rank % per_node} of their node: the sums in the nodes "
+            "are missing.": sum(xs[rank % per_node :: per_node]),
+            f"Node {node}'s sum counts {nodes} times: added up again where all hold it already?": mine
+            * nodes,
         }
-        twice = {
-            f"Node {node}'s sum counts {len(xs) // per_node} times: added up again where all hold it already?": mine
-            * (len(xs) // per_node)
-        }
-        return (
-            equal_to(x, candidates)
-            or equal_to(x, twice)
-            or who(x, xs, r)
-            or rounded(x, sum(xs))
-            or self._part(x, xs, r, per_node)
-        )
+        found = recognized(got, looks, "", equal) or who(got, xs, rank)
+        return found or self._part(got, xs, rank, per_node)
 
     def _part(self, x, xs: list, r: int, per_node: int) -> str | None:
         """Which piece of a node's cut is wrong, and how."""
@@ -691,7 +619,8 @@ class Hierarchical(Exam):
                 return f"Of {per_node} pieces, piece {i}: {text}" if text else None
         return None
 
-    def _cost(self, n: int, g: int, x, outcome: Outcome) -> None:
+    def cost(self, case, args, outcome):
+        n, (x, g) = case.n, args[0]
         m, split = n // g, [m for m in outcome.sent if m[2] == SPLIT]
         piece = -(-x.numel() // n) * m  # padded, if need be
         across, inside = ([0] * n, [0] * n)
@@ -732,9 +661,7 @@ class Hierarchical(Exam):
         return "Add up inside the node first, and cut: what crosses should be one piece of g."
 
 
-def hierarchical(yours) -> None:
-    """`hierarchical(comm, x, per_node)`: fills every rank's x with the sum, with few bytes between nodes."""
-    ask(Hierarchical(), yours)
+hierarchical = grader(Hierarchical())
 
 
 # ------------------------------------------------------------
@@ -782,6 +709,8 @@ def program(comm: Comm, name: str, two: list[int], sizes: list[int]) -> None:
 
 
 class FindSlow(Exam):
+    """`find_slow(trace)`: the rank whose messages take longer than the others'."""
+
     name = "find_slow"
     right = (
         "4 to 9 ranks, all-reduces and all-to-alls, any rank slow, by 1.5 to 4 times, with noise."
@@ -798,12 +727,12 @@ class FindSlow(Exam):
 
     def draw(self, case, rng):
         (n, name), (low, high) = case.given, SLOWER
-        self.slow, seed = [int(torch.randint(most, (), generator=rng)) for most in (n, 2**31)]
-        self.factor = low + (high - low) * float(torch.rand((), generator=rng))
+        self.slow, seed = [integer(rng, 0, most) for most in (n, 2**31)]
+        self.factor = low + (high - low) * uniform(rng)
         # no neighbours of the slow one
-        first = self.slow + 2 + int(torch.randint(max(1, n - 4), (), generator=rng))
+        first = self.slow + 2 + integer(rng, 0, max(1, n - 4))
         two = [first % n, (first + 1) % n] if n > 4 else []
-        sizes = [int(torch.randint(10**5, 10**7, (), generator=rng)) for _ in range(3)]
+        sizes = [integer(rng, 10**5, 10**7) for _ in range(3)]
         cluster = (
             Cluster.uniform(n, 5e-6, 1 / 50e9).slow_rank(self.slow, self.factor).jitter(NOISE, seed)
         )
@@ -811,7 +740,7 @@ class FindSlow(Exam):
         world.run(program, name, two, sizes)
         return [(n, [tuple(m)[:6] for m in world.trace])]
 
-    def run(self, comm: Comm, yours, n, rows):
+    def run(self, comm, yours, n, rows):
         trace = Trace(n)
         for row in rows:
             trace.add(*row)
@@ -819,11 +748,7 @@ class FindSlow(Exam):
 
     def judge(self, case, args, outcome):
         got, (n, rows) = outcome.results[0], args[0]
-        if got is None:
-            raise Wrong("it returns None. Is there a `return`?")
-        if isinstance(got, bool) or not isinstance(got, int):
-            kind = kind_of(got)
-            raise Wrong(f"the number of a rank is asked for, an int, and this is of type {kind}.")
+        typed(got, int, "the result", "the number of a rank, an int")
         if not 0 <= got < n:
             raise Wrong(f"there is no rank {got}: there are {n} ranks, 0 to {n - 1}.")
         if got != self.slow:
@@ -846,6 +771,4 @@ class FindSlow(Exam):
         return "In a slow rank's messages each byte takes longer, in those that it sends and those that it receives."
 
 
-def find_slow(yours) -> None:
-    """`find_slow(trace)`: the rank whose messages take longer than the others'."""
-    ask(FindSlow(), yours)
+find_slow = grader(FindSlow())

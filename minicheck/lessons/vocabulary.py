@@ -5,25 +5,34 @@ The oracle computes on one rank what the answers compute on several, and what mi
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from minidist.comm.base import Comm
-
-from ..exam import Case, Outcome, Wrong, near, ring_bytes, same, unchanged, who
-from ..guard import ask
+from ..exam import (
+    ALL,
+    HALF,
+    NUMBERS,
+    Case,
+    Prediction,
+    few,
+    normal,
+    recognized,
+    ring_bytes,
+    who,
+)
+from ..guard import grader
 from ..oracles.vocabulary import (
     IGNORED,
     Logits,
     VocabularyExam,
     cut,
     drawn_tokens,
-    few_bytes,
     right,
     silent,
     three_numbers,
 )
-from .predictions import ALL, HALF, NUMBERS, Prediction
 
 # ------------------------------------------------------------
 # Rows: the look-up, its gradient, the projection's backward.
@@ -42,19 +51,13 @@ def drawn(shape, dtype: torch.dtype, rng: torch.Generator, share: float = 1.0) -
     return torch.randint(-most, most, tuple(shape), generator=rng).to(dtype)
 
 
-def looks_like(got: Tensor, looks: dict[str, Tensor], want: Tensor) -> str | None:
-    """The first sentence whose tensor `got` is, but for rounding."""
-    rounded = "It is right but for rounding: was it of another dtype on its way?"
-    return next(
-        (text for text, x in looks.items() if near(got, x)),
-        rounded if near(got.float(), want.float()) else None,
-    )
-
-
 class LookUp(VocabularyExam):
-    name = "look_up"
+    """`look_up(comm, rows, tokens, vocab)`: the rows of the tokens, (…, H), on every rank. One all-reduce."""
+
+    name, exact = "look_up", True
+    given = ("rows", "tokens")
     right = "n = 1…4, uneven parts, repeated tokens, two dtypes, one all-reduce's bytes; then 3 real processes."
-    given = (
+    sizes = (
         (3, 40, (5,), F64),
         (2, 41, (2, 3), F32),
         (4, 42, (2, 1, 3), F64),
@@ -62,7 +65,7 @@ class LookUp(VocabularyExam):
         (1, 5, (4,), F32),
     )
     cases = tuple(
-        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in given
+        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in sizes
     )
     processes = (Case(3, "3 real processes", (40, (5,), F64)),)
 
@@ -72,25 +75,16 @@ class LookUp(VocabularyExam):
         tokens = drawn_tokens(vocab, case.n, shape, rng)
         return [(rows[r], tokens, vocab) for r in range(case.n)]
 
-    def run(self, comm: Comm, yours, rows, tokens, vocab):
-        return {"y": yours(comm, rows, tokens, vocab), "rows": rows, "tokens": tokens}
+    def wants(self, case, args):
+        return [{"the result": torch.cat([a[0] for a in args])[args[0][1]]}] * case.n
 
-    def judge(self, case, args, outcome):
+    def mistakes(self, case, args, rank, name, got):
         parts, tokens = [a[0] for a in args], args[0][1]
-        want = torch.cat(parts)[tokens]
         own = [self._own(parts, tokens, r) for r in range(case.n)]
-        for r, got in enumerate(outcome.results):
-            unchanged(r, got["rows"], parts[r], "rows")
-            unchanged(r, got["tokens"], tokens, "tokens")
-            looks = self._looks(parts, tokens, r)
-            same(
-                r,
-                got["y"],
-                want,
-                "the result",
-                lambda y, r=r, looks=looks: looks_like(y, looks, want) or who(y, own, r),
-            )
-        few_bytes(outcome, case.n, ring_bytes([want], case.n), WIDE)
+        return recognized(got, self._looks(parts, tokens, rank), "") or who(got, own, rank)
+
+    def cost(self, case, args, outcome):
+        few(outcome, ring_bytes([self.wants(case, args)[0]["the result"]], case.n), WIDE)
 
     def _own(
         self,
@@ -159,11 +153,14 @@ class LookUp(VocabularyExam):
 
 
 class LookUpGradient(VocabularyExam):
-    name = "look_up_gradient"
+    """`look_up_gradient(comm, grad, tokens, vocab)`: the gradient of this rank's rows, (V_r, H). No message."""
+
+    name, exact = "look_up_gradient", True
+    returns, given = ("the gradient",), ("grad", "tokens")
     right = (
         "n = 1…4, uneven parts, tokens that repeat, two dtypes, no message; then 3 real processes."
     )
-    given = (
+    sizes = (
         (3, 11, (7,), F64),
         (2, 9, (2, 4), F32),
         (4, 14, (2, 3, 2), F64),
@@ -171,7 +168,7 @@ class LookUpGradient(VocabularyExam):
         (1, 4, (6,), F32),
     )
     cases = tuple(
-        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in given
+        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in sizes
     )
     processes = (Case(3, "3 real processes", (11, (7,), F64)),)
 
@@ -180,35 +177,28 @@ class LookUpGradient(VocabularyExam):
         tokens = drawn_tokens(vocab, case.n, shape, rng)
         return [(drawn((*shape, case.n + 1), dtype, rng), tokens, vocab)] * case.n
 
-    def run(self, comm: Comm, yours, grad, tokens, vocab):
-        return {"rows": yours(comm, grad, tokens, vocab), "grad": grad, "tokens": tokens}
-
-    def judge(self, case, args, outcome):
+    def wants(self, case, args):
         grad, tokens, vocab = args[0]
-        flat, at = grad.flatten(0, -2), tokens.reshape(-1)
-        zeros = grad.new_zeros(vocab, flat.shape[1])
-        parts = cut(zeros.index_add(0, at, flat), case.n)
-        once = cut(zeros.index_put((at,), flat), case.n)
-        for r, got in enumerate(outcome.results):
-            looks = {
-                "A token that occurs twice adds twice: = keeps the last gradient, and += with a list of indices "
-                "too. Use index_add_.": once[r],
-                f"It is {case.n} times too large: every rank has the whole gradient, so nothing is to be summed "
-                "over ranks.": case.n * parts[r],
-                "It is divided by the number of ranks: nothing is to be averaged.": parts[r]
-                / case.n,
-                "It is zero.": torch.zeros_like(parts[r]),
-                **self._astray(grad, tokens, len(parts[r]), case, r),
-            }
-            unchanged(r, got["grad"], grad, "grad")
-            unchanged(r, got["tokens"], tokens, "tokens")
-            same(
-                r,
-                got["rows"],
-                parts[r],
-                "the gradient",
-                lambda y, r=r, looks=looks: looks_like(y, looks, parts[r]),
-            )
+        zeros = grad.new_zeros(vocab, grad.shape[-1])
+        whole = zeros.index_add(0, tokens.reshape(-1), grad.flatten(0, -2))
+        return [{"the gradient": part} for part in cut(whole, case.n)]
+
+    def mistakes(self, case, args, rank, name, got):
+        (grad, tokens, vocab), n = args[0], case.n
+        zeros = grad.new_zeros(vocab, grad.shape[-1])
+        once = cut(zeros.index_put((tokens.reshape(-1),), grad.flatten(0, -2)), n)[rank]
+        want = self.wants(case, args)[rank][name]
+        return {
+            "A token that occurs twice adds twice: = keeps the last gradient, and += with a list of indices "
+            "too. Use index_add_.": once,
+            f"It is {n} times too large: every rank has the whole gradient, so nothing is to be summed "
+            "over ranks.": n * want,
+            "It is divided by the number of ranks: nothing is to be averaged.": want / n,
+            "It is zero.": torch.zeros_like(want),
+            **self._astray(grad, tokens, len(want), case, rank),
+        }
+
+    def cost(self, case, args, outcome):
         silent(outcome, "every rank has the gradients of all tokens already.")
 
     def _astray(
@@ -233,11 +223,14 @@ class LookUpGradient(VocabularyExam):
 
 
 class ProjectBackward(VocabularyExam):
-    name = "project_backward"
+    """`project_backward(comm, dlogits, x, rows)`: (dx, drows) of logits = x · rowsᵀ. One all-reduce, of dx."""
+
+    name, exact = "project_backward", True
+    returns, given = ("dx", "drows"), ("dlogits", "x", "rows")
     right = "n = 1…4, uneven and even parts, two dtypes, dx whole, one all-reduce's bytes; then 3 real processes."
-    given = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
+    sizes = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
     cases = tuple(
-        Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t, dtype)) for n, v, t, dtype in given
+        Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t, dtype)) for n, v, t, dtype in sizes
     )
     processes = (Case(3, "3 real processes", (40, 4, F64)),)
 
@@ -250,65 +243,33 @@ class ProjectBackward(VocabularyExam):
         )
         return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n), strict=True)]
 
-    def run(self, comm: Comm, yours, dlogits, x, rows):
-        pair = yours(comm, dlogits, x, rows)
-        dx, drows = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
-        return {"dx": dx, "drows": drows, "given": [dlogits, x, rows]}
+    def wants(self, case, args):
+        dx = sum(d @ w for d, _, w in args)
+        return [{"dx": dx, "drows": dlogits.T @ x} for dlogits, x, _ in args]
 
-    def judge(self, case, args, outcome):
-        n, partial = case.n, [d @ w for d, x, w in args]
-        for r, got in enumerate(outcome.results):
-            dlogits, x, _ = args[r]
-            for after, before, name in zip(
-                got["given"], args[r], ("dlogits", "x", "rows"), strict=True
-            ):
-                unchanged(r, after, before, name)
-            same(
-                r,
-                got["dx"],
-                sum(partial),
-                "dx",
-                lambda y, r=r: looks_like(y, {}, sum(partial)) or who(y, partial, r),
-            )
-            right = dlogits.T @ x
-            mixed = (
-                sum(d.T @ x for d, *_ in args)
-                if n > 1 and self._even(args)
-                else torch.zeros_like(right)
-            )
-            looks = {
-                f"It is {n} times too large: a rank's rows have all their gradient here, nothing is to be added.": n
-                * right,
-                "It is divided by the number of ranks: nothing is to be averaged.": right / n,
-                "It is a sum over ranks: but their rows are different words'. A rank's rows have all their "
-                "gradient here.": mixed,
-            }
-            same(
-                r,
-                got["drows"],
-                right,
-                "drows",
-                lambda y, looks=looks, right=right: looks_like(y, looks, right),
-            )
-        few_bytes(outcome, n, ring_bytes([partial[0]], n), WIDE)
+    def mistakes(self, case, args, rank, name, got):
+        n, want = case.n, self.wants(case, args)[rank][name]
+        if name == "dx":
+            return who(got, [d @ w for d, _, w in args], rank)
+        mixed = sum(d.T @ x for d, x, _ in args) if n > 1 and self._even(args) else 0 * want
+        return {
+            f"It is {n} times too large: a rank's rows have all their gradient here, nothing is to be added.": n
+            * want,
+            "It is divided by the number of ranks: nothing is to be averaged.": want / n,
+            "It is a sum over ranks: but their rows are different words'. A rank's rows have all their "
+            "gradient here.": mixed,
+        }
+
+    def cost(self, case, args, outcome):
+        few(outcome, ring_bytes([self.wants(case, args)[0]["dx"]], case.n), WIDE)
 
     def _even(self, args) -> bool:
         return len({len(rows) for *_, rows in args}) == 1
 
 
-def look_up(yours) -> None:
-    """`look_up(comm, rows, tokens, vocab)`: the rows of the tokens, (…, H), on every rank. One all-reduce."""
-    ask(LookUp(), yours)
-
-
-def look_up_gradient(yours) -> None:
-    """`look_up_gradient(comm, grad, tokens, vocab)`: the gradient of this rank's rows, (V_r, H). No message."""
-    ask(LookUpGradient(), yours)
-
-
-def project_backward(yours) -> None:
-    """`project_backward(comm, dlogits, x, rows)`: (dx, drows) of logits = x · rowsᵀ. One all-reduce, of dx."""
-    ask(ProjectBackward(), yours)
+look_up = grader(LookUp())
+look_up_gradient = grader(LookUpGradient())
+project_backward = grader(ProjectBackward())
 
 
 # ------------------------------------------------------------
@@ -340,22 +301,12 @@ def cases_of(given) -> tuple[Case, ...]:
     )
 
 
-def the_same(outcome: Outcome, name: str) -> None:
-    """Raise Wrong unless all ranks have the same numbers, bit for bit."""
-    for r, got in enumerate(outcome.results):
-        if not got[name].equal(outcome.results[0][name]):
-            raise Wrong(
-                f"{name} is right but for rounding, which differs on rank 0 and rank {r}: it should be the "
-                "same on every rank, so add up in the same order."
-            )
-
-
 class LossExam(VocabularyExam):
     """Every rank has its part of the logits; a case's `given`: V, tokens, dtype, the size of the logits."""
 
     def draw(self, case, rng):
         vocab, tokens, dtype, most = case.given
-        logits = torch.randn(tokens, vocab, generator=rng, dtype=torch.float64)
+        logits = normal(rng, tokens, vocab)
         if most > 100:  # near ±10,000; one row all below zero; of another, one rank's
             sign = torch.randint(0, 2, (tokens, vocab), generator=rng).mul(2).sub(1)
             sign[0], sign[1], sign[1, : -(-vocab // case.n)] = -1, 1, -1
@@ -366,80 +317,57 @@ class LossExam(VocabularyExam):
     def whole(self, case: Case, args) -> Logits:
         return Logits(torch.cat([a[0] for a in args], 1).double(), args[0][1], case.n)
 
-    def losses(self, case: Case, args, outcome: Outcome) -> tuple[Logits, torch.dtype, float]:
-        """Judge the losses; returns the whole, the dtype of results, and how far these may be off."""
-        logits, dtype = self.whole(case, args), torch.promote_types(args[0][0].dtype, torch.float32)
+    def wants(self, case, args):
+        logits = self.whole(case, args)
+        dtype, total = torch.promote_types(args[0][0].dtype, torch.float32), logits.totals()
+        found = {"losses": (total - logits.hits()).to(dtype), "log_total": total.to(dtype)}
+        return [found] * case.n
+
+    def value(self, case, args, rank, name, got, want):
+        logits = self.whole(case, args)
+        largest = float(logits.whole.abs().max())
         # of a difference of such numbers
-        rounding = 8 * torch.finfo(dtype).eps * float(logits.whole.abs().max())
-        slack = rounding + (1e-9 if dtype == torch.float64 else 3e-5)
-        for r, got in enumerate(outcome.results):
-            right(
-                r,
-                got["losses"],
-                logits.totals() - logits.hits(),
-                dtype,
-                "losses",
-                logits.wrong_losses(r),
-                slack,
-                float(logits.whole.abs().max()) * HALF_ROUNDING,
-            )
-            unchanged(r, got["part"], args[r][0], "part")
-        the_same(outcome, "losses")
-        return logits, dtype, slack
+        slack = 8 * torch.finfo(want.dtype).eps * largest
+        slack += 1e-9 if want.dtype == torch.float64 else 3e-5
+        wrong = logits.wrong_losses if name == "losses" else logits.wrong_totals
+        right(rank, got, want, name, wrong(rank), slack, largest * HALF_ROUNDING)
 
 
 class SplitLoss(LossExam):
+    """`split_loss(comm, part, targets, vocab)`: (losses, log_total), (tokens,) each. Three numbers a token travel."""
+
     name = "split_loss"
+    returns = replicated = ("losses", "log_total")
+    given = ("part",)
     right = "n = 1…4, uneven parts, logits of ±10,000, three dtypes, three numbers a token; then 3 real processes."
     cases = cases_of(GIVEN)
     processes = cases_of(GIVEN[:1])
 
-    def run(self, comm: Comm, yours, part, targets, vocab):
-        pair = yours(comm, part, targets, vocab)
-        losses, log_total = (
-            pair if isinstance(pair, list | tuple) and len(pair) == 2 else (pair, None)
-        )
-        return {"losses": losses, "log_total": log_total, "part": part}
-
-    def judge(self, case, args, outcome):
-        logits, dtype, slack = self.losses(case, args, outcome)
-        for r, got in enumerate(outcome.results):
-            right(
-                r,
-                got["log_total"],
-                logits.totals(),
-                dtype,
-                "log_total",
-                logits.wrong_totals(r),
-                slack,
-                float(logits.whole.abs().max()) * HALF_ROUNDING,
-            )
-        the_same(outcome, "log_total")
-        few_bytes(outcome, case.n, three_numbers(logits.totals().to(dtype), case.n), GATHERED)
+    def cost(self, case, args, outcome):
+        few(outcome, three_numbers(self.wants(case, args)[0]["losses"], case.n), GATHERED)
 
 
 class MergedLoss(LossExam):
+    """`merged_loss(comm, part, targets, vocab)`: losses (tokens,) by one all-gather of three numbers a token."""
+
     name = "merged_loss"
+    returns = replicated = ("losses",)
+    given = ("part",)
     right = "n = 1…4, uneven parts, parts of very different size, n−1 messages a rank; then 3 real processes."
     cases = cases_of(c for c in GIVEN if c[3] == torch.float64)
     processes = cases_of(GIVEN[:1])
 
-    def run(self, comm: Comm, yours, part, targets, vocab):
-        return {"losses": yours(comm, part, targets, vocab), "part": part}
-
-    def judge(self, case, args, outcome):
-        logits, *_ = self.losses(case, args, outcome)
-        for r in range(case.n):
-            if outcome.messages(r) > case.n - 1:
-                raise Wrong(
-                    f"the numbers are right, but rank {r} sends {outcome.messages(r)} messages: n−1 = "
-                    f"{case.n - 1} are enough. One all-gather of all three numbers of all tokens."
-                )
-        few_bytes(outcome, case.n, 3 * (case.n - 1) * logits.totals().nbytes, GATHERED)
+    def cost(self, case, args, outcome):
+        others, losses = case.n - 1, self.wants(case, args)[0]["losses"]
+        few(outcome, math.inf, "One all-gather of all three numbers of all tokens.", others)
+        few(outcome, 3 * others * losses.nbytes, GATHERED)
 
 
 class LogitsGradient(LossExam):
+    """`logits_gradient(comm, part, targets, vocab, log_total)`: of the mean loss, (tokens, V_r). No message."""
+
     name = "logits_gradient"
+    returns, given = ("the gradient",), ("part", "", "", "log_total")
     right = "n = 1…4, uneven parts, ignored tokens, logits of ±10,000, three dtypes, no message; then 3 real processes."
     cases = cases_of(GIVEN)
     processes = cases_of(GIVEN[:1])
@@ -462,21 +390,15 @@ class LogitsGradient(LossExam):
             for part, _, vocab in args
         ]
 
-    def run(self, comm: Comm, yours, part, targets, vocab, log_total):
-        return {
-            "grad": yours(comm, part, targets, vocab, log_total),
-            "part": part,
-            "log_total": log_total,
-        }
+    def wants(self, case, args):
+        dtype, whole = args[0][0].dtype, self.whole(case, args).gradient()
+        return [{"the gradient": part.to(dtype)} for part in cut(whole, case.n, 1)]
 
-    def judge(self, case, args, outcome):
-        logits, part = self.whole(case, args), args[0][0].dtype
-        slack = {torch.float64: 1e-9, torch.float32: 1e-5}.get(part, 2e-3)
-        wants = cut(logits.gradient(), case.n, 1)
-        for r, got in enumerate(outcome.results):
-            right(r, got["grad"], wants[r], part, "the gradient", self._looks(logits, r), slack)
-            unchanged(r, got["part"], args[r][0], "part")
-            unchanged(r, got["log_total"], args[r][3], "log_total")
+    def value(self, case, args, rank, name, got, want):
+        slack = {torch.float64: 1e-9, torch.float32: 1e-5}.get(want.dtype, 2e-3)
+        right(rank, got, want, name, self._looks(self.whole(case, args), rank), slack)
+
+    def cost(self, case, args, outcome):
         silent(outcome, "log_total and the targets are on every rank: backward needs nothing more.")
 
     def _looks(self, logits: Logits, rank: int) -> dict[str, torch.Tensor]:
@@ -543,27 +465,13 @@ class LogitsGradient(LossExam):
         }
 
 
-def split_loss(yours) -> None:
-    """`split_loss(comm, part, targets, vocab)`: (losses, log_total), (tokens,) each. Three numbers a token travel."""
-    ask(SplitLoss(), yours)
-
-
-def logits_gradient(yours) -> None:
-    """`logits_gradient(comm, part, targets, vocab, log_total)`: of the mean loss, (tokens, V_r). No message."""
-    ask(LogitsGradient(), yours)
-
-
-def merged_loss(yours) -> None:
-    """`merged_loss(comm, part, targets, vocab)`: losses (tokens,) by one all-gather of three numbers a token."""
-    ask(MergedLoss(), yours)
+split_loss = grader(SplitLoss())
+logits_gradient = grader(LogitsGradient())
+merged_loss = grader(MergedLoss())
 
 
 # ------------------------------------------------------------
 # Numbers: what a split saves, and what it sends.
-
-
-class PredictVocabulary(Prediction):
-    name = "predict_vocabulary"
 
 
 def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
@@ -627,13 +535,16 @@ def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
     return values, slips
 
 
-def predict_vocabulary(saved, gathered, reduced, doubled, messages, looked_up) -> None:
-    """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
+predict_vocabulary = grader(
+    Prediction(
+        "predict_vocabulary",
+        """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
 
-    saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
-    reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
-    messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
-    """
-    values, slips = vocabulary_slips(n=8, vocab=64_000, hidden=5_120)
-    exam = PredictVocabulary(list(values), values, slips, "Memory, bytes and messages, within 1 %.")
-    ask(exam, saved, gathered, reduced, doubled, messages, looked_up)
+        saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
+        reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
+        messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
+    """,
+        "Memory, bytes and messages, within 1 %.",
+        *vocabulary_slips(n=8, vocab=64_000, hidden=5_120),
+    )
+)

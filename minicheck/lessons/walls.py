@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import accumulate, pairwise, product
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -11,15 +12,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from minidist.comm.base import Comm
 from minidist.comm.charge import Charge, Watch
 from minidist.comm.costs import Ledger
 from minidist.models import mlp
 
-from ..exam import UNKNOWN, Case, Exam, Wrong, kind_of
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Prediction,
+    Wrong,
+    close,
+    entries,
+    first_near,
+    integer,
+    near,
+    normal,
+    refusal,
+    typed,
+    unpacked,
+)
+from ..guard import grader
 from ..oracles import walls as oracle
-from .predictions import Prediction
 
 # ------------------------------------------------------------
 # Is a number what it should be? If not: which usual slip gives exactly this number?
@@ -27,8 +40,6 @@ from .predictions import Prediction
 # Bytes are integers and compared exactly; times and fractions are floats, compared within 1e-9.
 
 
-SLACK = 1e-9
-RETURN = "Is there a `return`?"
 PREFIXES = {1e3: "kB", 1e6: "MB", 1e9: "GB", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB"}
 
 
@@ -37,78 +48,28 @@ class Sheet(Exam):
 
     forbidden = ("minidist.study", "minicheck.oracles.walls")
 
+    def call(self, comm, yours, *given):
+        return yours(*given)
+
 
 Looks = Mapping[str, float]  # what a wrong number may come from: the number that this slip gives
 
 
 def whole(got, want: int, name: str, looks: Looks) -> None:
     """Raise Wrong unless `got` is the integer `want`."""
-    _number(got, name)
-    if got != want:
+
+    def mistakes(got):
         unit = next(
-            (word for size, word in PREFIXES.items() if want and _alike(got * size, want)), None
+            (word for size, word in PREFIXES.items() if want and near(got * size, want)), ""
         )
-        said = f"Is it in {unit}? Bytes are asked for." if unit else _said(got, looks)
-        raise Wrong(f"{name} is {shown(got)}, and should be {shown(want)}. {said}")
+        return f"Is it in {unit}? Bytes are asked for." if unit else looks
+
+    close(got, want, name, mistakes, slack=0)
     if isinstance(got, float):
         raise Wrong(
             f"{name} is the float {got!r}: it should be an integer. Floats are exact up to 2^53 only: "
             "calculate with integers, and divide with //."
         )
-
-
-def close(got, want: float, name: str, looks: Looks) -> None:
-    """Raise Wrong unless `got` is the number `want`, but for rounding."""
-    _number(got, name)
-    if not _alike(got, want):
-        raise Wrong(f"{name} is {shown(got)}, and should be {shown(want)}. {_said(got, looks)}")
-
-
-def _number(got, name: str) -> None:
-    if got is None:
-        raise Wrong(f"{name} is None. {RETURN}")
-    if isinstance(got, bool) or not isinstance(got, int | float):
-        raise Wrong(f"{name} is {kind(got)}, and should be a number.")
-
-
-def _alike(one: float, other: float) -> bool:
-    return abs(one - other) <= SLACK * abs(other)
-
-
-def _said(got: float, looks: Looks) -> str:
-    exact = [text for text, value in looks.items() if got == value]
-    return (
-        next((text for text, value in looks.items() if _alike(got, value)), UNKNOWN)
-        if not exact
-        else exact[0]
-    )
-
-
-def entries(got, names: tuple[str, ...], what: str) -> None:
-    """Raise Wrong unless `got` is a dict with exactly the keys `names`."""
-    if got is None:
-        raise Wrong(f"{what} is None. {RETURN}")
-    if not isinstance(got, dict):
-        raise Wrong(f"{what} is {kind(got)}, and should be a dict with {_listed(names)}.")
-    if set(got) != set(names):
-        raise Wrong(
-            f"{what} has the keys {_listed(sorted(map(str, got)))}, and should have {_listed(names)}."
-        )
-
-
-def _listed(names) -> str:
-    return ", ".join(map(repr, names)) or "none"
-
-
-def kind(x) -> str:
-    """`a list`, `an int`: the type in words."""
-    word = kind_of(x)
-    return f"{'an' if word[0] in 'aeiouAEIOU' else 'a'} {word}"
-
-
-def shown(x: float) -> str:
-    """A number as one reads it: 16,000,000 or 0.4125."""
-    return f"{x:,}" if isinstance(x, int) else f"{x:.9g}"
 
 
 # ------------------------------------------------------------
@@ -128,6 +89,8 @@ KINDS = {
 
 
 class Peak(Sheet):
+    """`peak(events)`: the most bytes that live at once, the event that first reaches it, what is left at the end."""
+
     name = "peak"
     right = "10 lists of events: a training step, ties, names that come back, nothing left, secret lengths."
     cases = tuple(
@@ -137,25 +100,25 @@ class Peak(Sheet):
     def draw(self, case, rng):
         return [(DRAWN[case.given](rng),)]
 
-    def run(self, comm: Comm, yours, events):
-        return {"out": yours(events), "events": events}
+    returns, given = ("the peak", "when", "what is left"), ("the list of events",)
 
-    def judge(self, case, args, outcome):
-        events, got = args[0][0], outcome.results[0]
-        if got["events"] != events:
-            raise Wrong("the list of events was changed, and belongs to the caller.")
-        out = got["out"]
-        if out is None:
-            raise Wrong(f"the result is None. {RETURN}")
-        if not isinstance(out, tuple | list) or len(out) != 3:
-            raise Wrong(
-                f"the result is {kind(out)}, and should be a tuple of three: most, when, left."
-            )
+    def wants(self, case, args):
+        events = args[0][0]
         live = oracle.live(events)
-        most = max(live)
-        whole(out[0], most, "the peak", _peaks(events, live))
-        whole(out[1], live.index(most), "when", _whens(live))
-        _left(out[2], oracle.left(events), events)
+        return [
+            {
+                "the peak": max(live),
+                "when": live.index(max(live)),
+                "what is left": oracle.left(events),
+            }
+        ]
+
+    def value(self, case, args, rank, name, got, want):
+        events = args[0][0]
+        if name == "what is left":
+            return _left(got, want, events)
+        live = oracle.live(events)
+        whole(got, want, name, _peaks(events, live) if name == "the peak" else _whens(live))
 
 
 def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
@@ -208,7 +171,7 @@ def _left(got, want: dict[str, int], events: list[Event]) -> None:
     if not isinstance(got, dict):
         if got == sum(want.values()) or got in (list(want), list(want.values())):
             raise Wrong("what is left is asked for by name: a dict, name → bytes.")
-        raise Wrong(f"what is left is {kind(got)}, and should be a dict: name → bytes.")
+        typed(got, dict, "what is left", "a dict: name → bytes")
     if got and not all(isinstance(name, str) for name in got):
         raise Wrong(
             f"what is left has the key {next(iter(got))!r}: names are the keys, bytes the values."
@@ -236,16 +199,12 @@ def _left(got, want: dict[str, int], events: list[Event]) -> None:
 
 # ------------------------------------------------------------------------------------------------ what is drawn
 def _bytes(rng: torch.Generator) -> int:
-    return 4 * int(torch.randint(1, 10**6, (), generator=rng))
-
-
-def _count(rng: torch.Generator, low: int, high: int) -> int:
-    return int(torch.randint(low, high, (), generator=rng))
+    return 4 * integer(rng, 1, 10**6)
 
 
 def _step(rng: torch.Generator) -> list[Event]:
     """Weights, then outputs in forward; in backward each output is freed as its gradient comes; then momentum."""
-    layers = _count(rng, 3, 7)
+    layers = integer(rng, 3, 7)
     w, y = ([_bytes(rng) for _ in range(layers)] for _ in range(2))
     events = [(f"w{i}", w[i]) for i in range(layers)] + [(f"y{i}", y[i]) for i in range(layers)]
     for i in reversed(range(layers)):
@@ -261,10 +220,10 @@ def _step(rng: torch.Generator) -> list[Event]:
 def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
     live: dict[str, int] = {}
     events = []
-    for i in range(count or _count(rng, 12, 30)):
+    for i in range(count or integer(rng, 12, 30)):
         names = sorted(live)
-        if len(names) > 3 and _count(rng, 0, 2):
-            name = names[_count(rng, 0, len(names))]
+        if len(names) > 3 and integer(rng, 0, 2):
+            name = names[integer(rng, 0, len(names))]
             events.append((name, -live.pop(name)))
         else:
             live[f"t{i}"] = _bytes(rng)
@@ -320,9 +279,7 @@ DRAWN = {
 }
 
 
-def peak(yours) -> None:
-    """`peak(events)`: the most bytes that live at once, the event that first reaches it, what is left at the end."""
-    ask(Peak(), yours)
+peak = grader(Peak())
 
 
 # ------------------------------------------------------------
@@ -337,6 +294,8 @@ UNKNOWN_WORDS = (("lion", "fp32", "lion"), ("adam", "int8", "int8"))
 
 
 class ModelStates(Sheet):
+    """`model_states(trained, frozen, optimizer, precision)`: bytes of parameters, gradients and optimizer states."""
+
     name = "model_states"
     right = "3 optimizers × 2 precisions, frozen parameters, all frozen, sizes up to GPT-3's; unknown words refused."
     cases = tuple(
@@ -351,13 +310,11 @@ class ModelStates(Sheet):
     def draw(self, case, rng):
         optimizer, precision, some = case.given
         most = 10**12 if some == "large" else 10**6
-        trained, frozen = (
-            1 + 2 * int(torch.randint(10, most, (), generator=rng)) for _ in range(2)
-        )
+        trained, frozen = (1 + 2 * integer(rng, 10, most) for _ in range(2))
         trained, frozen = (0 if some == "frozen" else trained), (0 if some == "trained" else frozen)
         return [(trained, frozen, optimizer, precision)]
 
-    def run(self, comm: Comm, yours, *given):
+    def run(self, comm, yours, *given):
         try:
             return {"states": yours(*given)}
         except ValueError as error:
@@ -368,7 +325,8 @@ class ModelStates(Sheet):
         got = outcome.results[0]
         strange = next((w for o, p, w in UNKNOWN_WORDS if (o, p) == (optimizer, precision)), None)
         if strange:
-            return self._refused(got, strange)
+            why = f"there is no {strange!r} in the table. A number would be made up"
+            return refusal(got, [strange], "", why)
         if "refused" in got:
             raise Wrong(f"a ValueError for what should work: {got['refused']}")
         entries(got["states"], STATES, "the result")
@@ -380,16 +338,6 @@ class ModelStates(Sheet):
                 want[part],
                 name,
                 _looks_of_states(part, trained, frozen, optimizer, precision),
-            )
-
-    def _refused(self, got: dict, word: str) -> None:
-        if "refused" not in got:
-            raise Wrong(
-                f"there is no {word!r} in the table. A number would be made up: raise a ValueError."
-            )
-        if word not in got["refused"]:
-            raise Wrong(
-                f"the ValueError says {got['refused']!r}. Whoever reads it looks for the word {word!r}."
             )
 
 
@@ -450,9 +398,7 @@ def _looks_of_states(
     }
 
 
-def model_states(yours) -> None:
-    """`model_states(trained, frozen, optimizer, precision)`: bytes of parameters, gradients and optimizer states."""
-    ask(ModelStates(), yours)
+model_states = grader(ModelStates())
 
 
 # ------------------------------------------------------------
@@ -466,6 +412,8 @@ SHAPES = ((3, 4), (1, 4), (2, 2), (0, 4), (5, 8), (4, 2), (0, 2), (1, 8))
 
 
 class ActivationBytes(Sheet):
+    """`activation_bytes(batch, sizes, itemsize, activation)`: bytes that an MLP's forward keeps for its backward."""
+
     name = "activation_bytes"
     right = "16 MLPs, 0 to 5 hidden layers, relu and gelu, 2, 4 and 8 bytes a number: what autograd saves, to the byte."
     cases = tuple(
@@ -482,17 +430,15 @@ class ActivationBytes(Sheet):
         batch, *sizes = torch.randint(2, 3000, (hidden + 3,), generator=rng).tolist()
         return [(batch, sizes, itemsize, word)]
 
-    def run(self, comm: Comm, yours, batch, sizes, itemsize, word):
-        return {"bytes": yours(batch, sizes, itemsize, word), "sizes": sizes}
+    given = ("", "`sizes`")
 
-    def judge(self, case, args, outcome):
-        batch, sizes, itemsize, word = args[0]
-        got = outcome.results[0]
-        if got["sizes"] != sizes:
-            raise Wrong("`sizes` was changed, and belongs to the caller.")
-        name = f"for a batch of {batch} and sizes {sizes}, the result"
-        want = oracle.kept(*args[0])
-        whole(got["bytes"], want, name, _looks_of_activations(want, batch, sizes, itemsize, word))
+    def wants(self, case, args):
+        return [{"the result": oracle.kept(*args[0])}]
+
+    def value(self, case, args, rank, name, got, want):
+        batch, sizes, *_ = args[0]
+        what = f"for a batch of {batch} and sizes {sizes}, the result"
+        whole(got, want, what, _looks_of_activations(want, *args[0]))
 
 
 def _looks_of_activations(
@@ -531,9 +477,7 @@ def _looks_of_activations(
     return {text: value for text, value in slips.items() if value != want}
 
 
-def activation_bytes(yours) -> None:
-    """`activation_bytes(batch, sizes, itemsize, activation)`: bytes that an MLP's forward keeps for its backward."""
-    ask(ActivationBytes(), yours)
+activation_bytes = grader(ActivationBytes())
 
 
 # ------------------------------------------------------------
@@ -548,12 +492,12 @@ def activation_bytes(yours) -> None:
 CLAIMS = {"A": 24.0, "B": 2.0, "C": 1250.0, "D": 222.5, "E": 6.0, "F": 2720.0, "G": 33.0, "H": 1.2}
 
 
-def near(a: float, b: float) -> bool:
-    """Within 0.3 %: the smallest of the errors is 0.5 %."""
-    return abs(a - b) <= 0.003 * abs(b)
+CLAIMED = 0.003  # the smallest of the errors is 0.5 %
 
 
 class FindErrors(Sheet):
+    """`errors`: a dict with each wrong claim's letter and the figure that it should have, in the claim's unit."""
+
     name, functions = "find_errors", False
     cases = (Case(1, "your list"),)
     right = "Those claims are wrong, and the others hold."
@@ -561,35 +505,24 @@ class FindErrors(Sheet):
     def draw(self, case, rng):
         return [()]
 
-    def run(self, comm: Comm, errors):
+    def run(self, comm, errors):
         return errors
 
     def judge(self, case, args, outcome):
         got, figures = outcome.results[0], oracle.claims()
         if got is None:
             raise Wrong("errors is not set yet.")
-        if not isinstance(got, dict):
-            raise Wrong(f"errors is {kind(got)}, and should be a dict: letter → the right figure.")
+        typed(got, dict, "errors", "a dict: letter → the right figure")
         strange = [letter for letter in got if letter not in CLAIMS]
         if strange:
             raise Wrong(f"there is no claim {strange[0]!r}: the letters are A to H, as strings.")
-        wrong = [letter for letter in CLAIMS if not near(CLAIMS[letter], figures[letter])]
+        wrong = [letter for letter in CLAIMS if not near(CLAIMS[letter], figures[letter], CLAIMED)]
         for letter, figure in got.items():
             if letter not in wrong:
-                raise Wrong(f"claim {letter} holds: {shown(CLAIMS[letter])} is what comes out.")
-            if isinstance(figure, bool) or not isinstance(figure, int | float):
-                raise Wrong(
-                    f"the figure of {letter} is {kind(figure)}, and should be a number, in the claim's unit."
-                )
-            if not near(figure, figures[letter]):
-                slip = next(
-                    (
-                        text
-                        for value, text in oracle.claim_slips()[letter].items()
-                        if near(figure, value)
-                    ),
-                    "",
-                )
+                raise Wrong(f"claim {letter} holds: {CLAIMS[letter]:g} is what comes out.")
+            typed(figure, int | float, f"the figure of {letter}", "a number, in the claim's unit")
+            if not near(figure, figures[letter], CLAIMED):
+                slip = first_near(figure, oracle.claim_slips()[letter], CLAIMED)
                 size = "large" if figure > figures[letter] else "small"
                 raise Wrong(
                     f"claim {letter} is wrong, but {figure:g} is too {size}. {slip}".rstrip()
@@ -604,32 +537,27 @@ class FindErrors(Sheet):
 class PredictMemory(Prediction):
     """Its numbers are not in the examination that travels: they come when it judges."""
 
-    name, forbidden = "predict_memory", Sheet.forbidden
+    forbidden = Sheet.forbidden
 
     def judge(self, case, args, outcome):
         self.values, self.slips = oracle.step([1000, 2000, 2000, 1000], 4000)
         super().judge(case, args, outcome)
 
 
-def find_errors(errors) -> None:
-    """`errors`: a dict with each wrong claim's letter and the figure that it should have, in the claim's unit."""
-    ask(FindErrors(), errors)
+find_errors = grader(FindErrors())
+predict_memory = grader(
+    PredictMemory(
+        "predict_memory",
+        """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
 
-
-def predict_memory(stays, kept, forward, equal) -> None:
-    """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
-
-    stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
-    forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
-    """
-    names = ["stays", "kept", "forward", "equal"]
-    ask(
-        PredictMemory(names, {}, {}, "Bytes, FLOPs and the batch, within 1 %."),
-        stays,
-        kept,
-        forward,
-        equal,
+        stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
+        forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
+    """,
+        "Bytes, FLOPs and the batch, within 1 %.",
+        dict.fromkeys(("stays", "kept", "forward", "equal")),
+        {},
     )
+)
 
 
 # ------------------------------------------------------------
@@ -640,6 +568,8 @@ def predict_memory(stays, kept, forward, equal) -> None:
 
 
 class LargestModel(Sheet):
+    """`largest_model(memory, batch, seq, hidden, heads, vocab)`: transformer layers that fit."""
+
     name = "largest_model"
     right = "14 cards and shapes: to the byte, one byte less, the vocabulary alone too large, not one layer."
     kinds = {
@@ -654,9 +584,7 @@ class LargestModel(Sheet):
     cases = tuple(Case(1, words, kind) for kind, words in (*kinds.items(), *kinds.items()))
 
     def draw(self, case, rng):
-        def one(low, high):
-            return int(torch.randint(low, high, (), generator=rng))
-
+        one = partial(integer, rng)
         heads = one(2, 17)
         batch = one(1, 9)
         seq = one(64, 2049)
@@ -674,17 +602,14 @@ class LargestModel(Sheet):
         }.get(case.given, one(1, each))
         return [(fixed + layers * each + spare, batch, seq, hidden, heads, vocab)]
 
-    def run(self, comm: Comm, yours, *given):
-        return yours(*given)
+    def wants(self, case, args):
+        return [{"the result": oracle.layers(*args[0])}]
 
-    def judge(self, case, args, outcome):
+    def value(self, case, args, rank, name, got, want):
         memory, batch, seq, hidden, heads, vocab = args[0]
-        want = oracle.layers(*args[0])
-        name = (
-            f"for {memory:,} bytes, batch {batch}, seq {seq}, hidden {hidden}, heads {heads}, vocab {vocab}, "
-            "the result"
-        )
-        whole(outcome.results[0], want, name, _looks_of_size(want, *args[0]))
+        given = f"batch {batch}, seq {seq}, hidden {hidden}, heads {heads}, vocab {vocab}"
+        looks = _looks_of_size(want, *args[0])
+        whole(got, want, f"for {memory:,} bytes, {given}, the result", looks)
 
 
 def _looks_of_size(
@@ -732,9 +657,7 @@ def _looks_of_size(
     }
 
 
-def largest_model(yours) -> None:
-    """`largest_model(memory, batch, seq, hidden, heads, vocab)`: transformer layers that fit."""
-    ask(LargestModel(), yours)
+largest_model = grader(LargestModel())
 
 
 # ------------------------------------------------------------
@@ -748,6 +671,8 @@ COST_FIGURES = ("gpu_hours", "days", "mfu", "hfu")
 
 
 class RunCost(Sheet):
+    """`run_cost(parameters, tokens, gpus, peak, achieved, recompute)`: GPU-hours, days, MFU and HFU of a run."""
+
     name = "run_cost"
     right = "12 runs, with and without recomputation: hours, days, MFU and HFU."
     cases = tuple(
@@ -756,9 +681,7 @@ class RunCost(Sheet):
     )
 
     def draw(self, case, rng):
-        def one(low, high):
-            return int(torch.randint(low, high, (), generator=rng))
-
+        one = partial(integer, rng)
         peak = one(60, 2000) * 10**12
         return [
             (
@@ -771,19 +694,14 @@ class RunCost(Sheet):
             )
         ]
 
-    def run(self, comm: Comm, yours, *given):
-        return yours(*given)
+    def wants(self, case, args):
+        return [{"the result": oracle.cost(*args[0])}]
 
-    def judge(self, case, args, outcome):
-        got, looks = outcome.results[0], _cost_looks(*args[0])
-        entries(got, COST_FIGURES, "the result")
-        for part, want in oracle.cost(*args[0]).items():
-            close(
-                got[part],
-                want,
-                repr(part),
-                {text: value for text, value in looks[part].items() if value != want},
-            )
+    def value(self, case, args, rank, name, got, want):
+        entries(got, COST_FIGURES, name)
+        looks = _cost_looks(*args[0])
+        for part, right in want.items():
+            close(got[part], right, repr(part), looks[part])
 
 
 def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, dict[str, float]]:
@@ -840,9 +758,7 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, di
     }
 
 
-def run_cost(yours) -> None:
-    """`run_cost(parameters, tokens, gpus, peak, achieved, recompute)`: GPU-hours, days, MFU and HFU of a run."""
-    ask(RunCost(), yours)
+run_cost = grader(RunCost())
 
 
 # ------------------------------------------------------------
@@ -908,6 +824,8 @@ def metered(train, given: Given) -> dict:
 
 
 class TrainLean(Sheet):
+    """`train(model, optimizer, loss_fn, batches, test)`: losses and test losses, at the peak of one batch."""
+
     name = "train_lean"
     right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
     cases = tuple(
@@ -918,33 +836,26 @@ class TrainLean(Sheet):
 
     def draw(self, case, rng):
         word, steps = case.given
-        draw = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        draw = partial(integer, rng)
         sizes = [draw(20, 40), *(draw(60, 80) for _ in range(7)), 10]
         batch = draw(150, 250)
         data = [
             (
-                torch.randn(n, sizes[0], generator=rng, dtype=torch.float64),
+                normal(rng, n, sizes[0]),
                 torch.randint(10, (n,), generator=rng),
             )
             for n in [batch] * steps + [batch * 3 // 2]
         ]
         return [(sizes, word, data[:-1], data[-1])]
 
-    def run(self, comm: Comm, yours, *given):
+    def run(self, comm, yours, *given):
         return metered(yours, Given(*given))
 
     def judge(self, case, args, outcome):
         got, lean = outcome.results[0], metered(oracle.train, Given(*args[0]))
-        found = got["found"]
-        if found is None:
-            raise Wrong(f"the result is None. {RETURN}")
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise Wrong(
-                f"the result is {kind(found)}, and should be two lists: losses, and losses of the test set."
-            )
-        for name, mine, right in zip(("losses", "tests"), found, lean["found"], strict=True):
-            _numbers(name, mine, right)
-        if not torch.allclose(got["weights"], lean["weights"], rtol=CLOSE, atol=CLOSE):
+        for name, mine in unpacked(got["found"], ("losses", "tests")).items():
+            _numbers(name, mine, lean["found"][name == "tests"])
+        if not near(got["weights"], lean["weights"], CLOSE):
             raise Wrong(
                 "the losses are right, but the weights are not those of the loop above: is a step missing, or "
                 "one too many?"
@@ -954,8 +865,7 @@ class TrainLean(Sheet):
 
 
 def _numbers(name: str, got, want: list[float]) -> None:
-    if not isinstance(got, list):
-        raise Wrong(f"{name} is {kind(got)}, and should be a list.")
+    typed(got, list, name, "a list")
     if len(got) != len(want):
         raise Wrong(
             f"{name} has length {len(got)}, and should have {len(want)}: a number for each batch."
@@ -966,16 +876,12 @@ def _numbers(name: str, got, want: list[float]) -> None:
                 f"{name}[{i}] is a tensor. As long as it lives it may hold the graph that it came from, with "
                 "all activations: keep the number, x.item()."
             )
-        if not isinstance(mine, float):
-            raise Wrong(f"{name}[{i}] is {kind(mine)}, and should be a float.")
-        if abs(mine - right) > CLOSE * max(1.0, abs(right)):
-            hint = {
-                "losses": "Are gradients cleared before each backward, and is there a step for each batch?",
-                "tests": "It is the loss of the whole test set, after the step.",
-            }[name]
-            raise Wrong(
-                f"{name}[{i}] is {mine:.6g}, and should be {right:.6g}, as in the loop above. {hint}"
-            )
+        typed(mine, float, f"{name}[{i}]", "a float")
+        hint = {
+            "losses": "Are gradients cleared before each backward, and is there a step for each batch?",
+            "tests": "It is the loss of the whole test set, after the step.",
+        }[name]
+        close(mine, right, f"{name}[{i}]", None, hint, CLOSE)
 
 
 def _flops(got: int, want: int) -> None:
@@ -1032,6 +938,4 @@ def _memory(got: dict, lean: dict) -> None:
     )
 
 
-def train_lean(yours) -> None:
-    """`train(model, optimizer, loss_fn, batches, test)`: losses and test losses, at the peak of one batch."""
-    ask(TrainLean(), yours)
+train_lean = grader(TrainLean())

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from minidist.comm.base import Comm
 from minidist.comm.charge import charges
 
-from ..exam import UNKNOWN, Case, Exam, Outcome, Wrong, alike, kind_of, near, real, shown
-from ..guard import ask
+from ..exam import (
+    Case,
+    Exam,
+    Outcome,
+    Prediction,
+    Wrong,
+    alike,
+    alone,
+    bare,
+    close,
+    few_in_all,
+    identical,
+    integer,
+    norm_is,
+    normal,
+    scaled,
+    typed,
+    unchanged,
+    wrong_means,
+)
+from ..guard import grader
 from ..oracles import zero as oracle
 from ..oracles.zero import cut, serial
-from .buckets import Network, looks_of, network, timed
-from .predictions import Prediction
+from .buckets import Network, network, timed
 
 # ------------------------------------------------------------
 # What the exercises of lesson 13 share: what the meter of a World says of this rank's memory, and bytes sent.
@@ -113,12 +131,13 @@ def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
 
 
 class Owners(Exam):
+    """`owners(nbytes, n)`: the rank that owns each parameter, balanced by bytes."""
+
     name = "owners"
     right = "1 to 8 ranks, up to 60 parameters drawn at random: an owner for each, the fullest rank as full as need be."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, what, given)
-        for what, given in {
+    cases = alone(
+        {
             "6 parameters, 3 ranks": ([8, 7, 6, 5, 4, 3], 3),
             "the largest comes last": ([1, 1, 1, 1, 1, 5], 2),
             "12 parameters, 4 ranks": (12, 4),
@@ -130,16 +149,16 @@ class Owners(Exam):
             "a few large among small ones": ([100, 1, 1, 1, 100, 1, 1, 1, 100, 1, 1, 1], 3),
             "one of 0 bytes": ([0, 5, 3, 3], 2),
             "25 parameters, 5 ranks": (25, 5),
-        }.items()
+        }
     )
 
     def draw(self, case, rng):
         sizes, n = case.given
         if isinstance(sizes, int):
             sizes = (8 * torch.randint(1, 1000, (sizes,), generator=rng) ** 2).tolist()
-        return [(sizes, n, int(torch.randint(1, 4, (), generator=rng)))]
+        return [(sizes, n, integer(rng, 1, 4))]
 
-    def run(self, comm: Comm, yours, sizes, n, others):
+    def run(self, comm, yours, sizes, n, others):
         mine = list(sizes)
         owner = yours(mine, n)
         for k in range(others):  # of another model
@@ -148,16 +167,9 @@ class Owners(Exam):
 
     def judge(self, case, args, outcome):
         (sizes, n, _), got = args[0], outcome.results[0]
-        if got["sizes"] != sizes:
-            raise Wrong("`nbytes` was changed, and belongs to the caller: sort a copy.")
+        unchanged(got["sizes"], sizes, "`nbytes`")
         owner = got["owner"]
-        if owner is None:
-            raise Wrong("the result is None. Is there a `return`?")
-        if not isinstance(owner, list | tuple):
-            kind = kind_of(owner)
-            raise Wrong(
-                f"the result is of type {kind}, and should be a list: the rank that owns each parameter."
-            )
+        typed(owner, list | tuple, "the result", "a list: the rank that owns each parameter")
         self._ranks(list(owner), sizes, n)
         if list(owner) != list(got["again"]):
             raise Wrong(
@@ -208,9 +220,7 @@ class Owners(Exam):
         raise Wrong(f"{said} Largest first, each to the rank that has the fewest bytes by then.")
 
 
-def owners(yours) -> None:
-    """`owners(nbytes, n)`: the rank that owns each parameter, balanced by bytes."""
-    ask(Owners(), yours)
+owners = grader(Owners())
 
 
 # ------------------------------------------------------------
@@ -221,7 +231,15 @@ def owners(yours) -> None:
 # rank gives other weights, wherever the states are hidden.
 
 
+PLACES = (
+    "Is it this parameter's own place in the flat buffer? Are gradients laid out like the parameters, in the order of "
+    "their owners?"
+)
+
+
 class Sharded(Exam):
+    """`sharded(comm, params, owner, optimizer)`: returns step(), Adam with its states at the owners."""
+
     name = "sharded"
     right = (
         "n = 1…4, uneven parts, a rank that owns nothing: Adam's serial weights on all ranks, states of the own "
@@ -241,12 +259,12 @@ class Sharded(Exam):
     processes = (Case(3, "3 real processes", [2, 0, 1, 1]),)
 
     def draw(self, case, rng):
-        draw = lambda low, high: int(torch.randint(low, high, (), generator=rng))
+        draw = partial(integer, rng)
         shapes = [
             (draw(20, 30), draw(20, 30)) if i % 3 else (draw(400, 600),)
             for i in range(len(case.given))
         ]
-        drawn = lambda: [torch.randn(s, generator=rng, dtype=torch.float64) for s in shapes]
+        drawn = lambda: [normal(rng, s) for s in shapes]
         values = drawn()
         rates = (
             0.03
@@ -261,7 +279,7 @@ class Sharded(Exam):
     def world(self, n, args):
         return timed(n)
 
-    def run(self, comm: Comm, yours, values, owner, grads, rate):
+    def run(self, comm, yours, values, owner, grads, rate):
         params = [v.clone().requires_grad_() for v in values]
         before, made = now(), []
 
@@ -301,11 +319,10 @@ class Sharded(Exam):
         looks = self._looks(args, values, means)
         for r, got in enumerate(outcome.results):
             for i, right in enumerate(want):
-                self._weight(r, i, got["params"][i], right, owner[i], looks(r, i))
-                if not got["params"][i].equal(outcome.results[0]["params"][i]):
-                    raise Wrong(
-                        f"params[{i}] is right but for rounding, which differs on rank 0 and rank {r}."
-                    )
+                what = f"rank {r}: params[{i}], which rank {owner[i]} owns, after {STEPS} steps"
+                close(got["params"][i], right, what, looks(r, i), PLACES)
+        for i in range(len(want)):
+            identical([got["params"][i] for got in outcome.results], f"params[{i}]")
         psi = sum(v.nbytes for v in values)
         for r, got in enumerate(outcome.results):
             self._memory(r, got, mine[r], psi)
@@ -343,22 +360,6 @@ class Sharded(Exam):
             },
         }
 
-    def _weight(
-        self, r: int, i: int, got, want: Tensor, owner: int, looks: dict[str, Tensor]
-    ) -> None:
-        alike(r, got, want, f"params[{i}]")
-        if near(got, want):
-            return
-        hint = next(
-            (text for text, x in looks.items() if near(got, x)),
-            "Is it this parameter's own place in the flat "
-            "buffer? Are gradients laid out like the parameters, in the order of their owners?",
-        )
-        raise Wrong(
-            f"rank {r}: params[{i}], which rank {owner} owns, has not the serial weights after {STEPS} steps. "
-            f"{hint}"
-        )
-
     def _too_many(self, r: int, states: int, mine: list[Tensor]) -> None:
         own = 2 * sum(v.nbytes for v in mine)
         if states > own:
@@ -382,9 +383,7 @@ class Sharded(Exam):
             )
 
 
-def sharded(yours) -> None:
-    """`sharded(comm, params, owner, optimizer)`: returns step(), Adam with its states at the owners."""
-    ask(Sharded(), yours)
+sharded = grader(Sharded())
 
 
 # ------------------------------------------------------------
@@ -394,6 +393,8 @@ def sharded(yours) -> None:
 
 
 class ToOwners(Exam):
+    """`to_owners(comm, params, owner)`: hooks that average each gradient at its owner and free it elsewhere."""
+
     name = "to_owners"
     right = (
         "n = 1…4, up to 9 layers, two backwards: averages at the owners, None elsewhere, freed during backward; "
@@ -416,13 +417,13 @@ class ToOwners(Exam):
         values, depth = network(1, len(case.given), rng)
         dtype = torch.float32 if case.n == 4 else torch.float64
         # of a rank and backward
-        xs = torch.randn(case.n, 2, 2, 16, generator=rng, dtype=torch.float64).to(dtype)
+        xs = normal(rng, case.n, 2, 2, 16).to(dtype)
         return [([v.to(dtype) for v in values], depth, list(case.given), list(x)) for x in xs]
 
     def world(self, n, args):
         return timed(n)
 
-    def run(self, comm: Comm, yours, values, depth, owner, xs):
+    def run(self, comm, yours, values, depth, owner, xs):
         model, found = Network(values, depth), []
         # the meter knows a Parameter's gradient
         params, peaks = [nn.Parameter(p.detach()) for p in model.params()], []
@@ -479,12 +480,8 @@ class ToOwners(Exam):
             return
         if got is None:
             raise Wrong(f"{which} is None, and this rank owns it: here its average stays.")
-        alike(r, got, own[0], f"params[{i}].grad")
-        if not near(got, sum(own) / len(own)):
-            hint = looks_of(got, r, own).replace(
-                UNKNOWN, "It is no mean of the ranks' gradients of this parameter."
-            )
-            raise Wrong(f"{which} is wrong. {hint}")
+        rule = "It is no mean of the ranks' gradients of this parameter."
+        close(got, sum(own) / len(own), which, wrong_means(r, own), rule)
 
     def _memory(self, r: int, peaks: list[tuple[int, int]], mine: int, largest: int) -> None:
         for gradients, more in peaks:
@@ -501,9 +498,7 @@ class ToOwners(Exam):
                 )
 
 
-def to_owners(yours) -> None:
-    """`to_owners(comm, params, owner)`: hooks that average each gradient at its owner and free it elsewhere."""
-    ask(ToOwners(), yours)
+to_owners = grader(ToOwners())
 
 
 # ------------------------------------------------------------
@@ -515,7 +510,13 @@ def to_owners(yours) -> None:
 ROWS = 2
 
 
+DX = "It is dy · W, of this rank's own dy, with the whole weight, and is not averaged."
+SHARD = "It should be this rank's part of the mean of dyᵀ·x over the ranks, in the order of the weight's own numbers."
+
+
 class ShardedLinear(Exam):
+    """`sharded_linear(comm, x, shard, shape)`: x·Wᵀ, of a weight that is gathered in forward and in backward."""
+
     name = "sharded_linear"
     right = (
         "n = 1…5, 1 to 6 layers, uneven and empty shards: outputs, gradients of inputs and shards, no weight "
@@ -541,10 +542,8 @@ class ShardedLinear(Exam):
     def draw(self, case, rng):
         layers, small = case.given
         widths = [3, 1] if small else torch.randint(30, 40, (layers + 1,), generator=rng).tolist()
-        weights = [
-            torch.randn(b, a, generator=rng, dtype=torch.float64) / 5 for a, b in pairwise(widths)
-        ]
-        drawn = lambda width: torch.randn(ROWS, width, generator=rng, dtype=torch.float64)
+        weights = [normal(rng, b, a) / 5 for a, b in pairwise(widths)]
+        drawn = lambda width: normal(rng, ROWS, width)
         return [
             (
                 [cut(w, case.n)[r] for w in weights],
@@ -558,7 +557,7 @@ class ShardedLinear(Exam):
     def world(self, n, args):
         return timed(n)
 
-    def run(self, comm: Comm, yours, shards, shapes, x, dy):
+    def run(self, comm, yours, shards, shapes, x, dy):
         shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()
         for shard in shards:
             shard.grad = torch.ones_like(shard)  # what another backward left: gradients add up
@@ -593,21 +592,12 @@ class ShardedLinear(Exam):
         runs = [serial(weights, a[2], a[3]) for a in args]
         for r, got in enumerate(outcome.results):
             y, dx, _ = runs[r]
-            alike(r, got["y"], y, "the output")
-            if not near(got["y"], y):
-                raise Wrong(
-                    f"rank {r}: the output is wrong. {self._output(got['y'], weights, args[r])}"
-                )
+            close(got["y"], y, f"rank {r}: the output", *self._output(weights, args[r]))
             if "cut" in got:
                 raise Wrong(
                     f"rank {r}: the output is right, but has no graph: no gradient can come back through it."
                 )
-            alike(r, got["dx"], dx, "the gradient of x")
-            if not near(got["dx"], dx):
-                raise Wrong(
-                    f"rank {r}: the gradient of x is wrong. It is dy · W, of this rank's own dy, with the "
-                    "whole weight, and is not averaged."
-                )
+            close(got["dx"], dx, f"rank {r}: the gradient of x", None, DX)
             if not got["dy"].equal(args[r][3]):
                 raise Wrong(
                     f"rank {r}: the gradient that came into backward was changed. Others read it, too (the "
@@ -628,19 +618,16 @@ class ShardedLinear(Exam):
         )
         sent_at_least(outcome, 3 * (n - 1) * psi, "3(n−1)Ψ numbers")
 
-    def _output(self, got: Tensor, weights: list[Tensor], given: tuple) -> str:
+    def _output(self, weights: list[Tensor], given: tuple) -> tuple[dict[str, Tensor], str]:
         x, first = given[2], weights[0]
-        if len(weights) == 1 and first.shape[0] == first.shape[1] and near(got, x @ first):
-            return "It is x·W: as in nn.Linear it should be x·Wᵀ."
-        return "It should be x·Wᵀ, of the shards of all ranks put together in rank order."
+        square = len(weights) == 1 and first.shape[0] == first.shape[1]
+        looks = {"It is x·W: as in nn.Linear it should be x·Wᵀ.": x @ first} if square else {}
+        return looks, "It should be x·Wᵀ, of the shards of all ranks put together in rank order."
 
     def _shard(self, r: int, i: int, got, own: list[Tensor]) -> None:
         n = len(own)
         want = cut(sum(own) / n, n)[r]
-        alike(r, got, want, f"the gradient of shard {i}")
-        got = got - 1
-        if near(got, want):
-            return
+        alike(got, want, f"rank {r}: the gradient of shard {i}")
         looks = {
             "It is as before, nothing was added. Is it returned by backward?": 0 * want,
             "What shard.grad held before is gone: return the gradient, and autograd adds it.": want
@@ -653,12 +640,13 @@ class ShardedLinear(Exam):
             f"It belongs to shard {s}: rank r owns the r-th part.": cut(sum(own) / n, n)[s]
             for s in range(n)
         }
-        text = next(
-            (text for text, x in looks.items() if near(got, x)),
-            "It should be this rank's part of the mean of "
-            "dyᵀ·x over the ranks, in the order of the weight's own numbers.",
+        close(
+            got - 1,
+            want,
+            f"rank {r}: the gradient of shard {i}, beside what was there",
+            looks,
+            SHARD,
         )
-        raise Wrong(f"rank {r}: the gradient of shard {i} is wrong. {text}")
 
     def _memory(self, r: int, got: dict, given: tuple, weights: list[Tensor]) -> None:
         rows = sum(ROWS * 8 * w.shape[0] for w in weights)
@@ -677,17 +665,11 @@ class ShardedLinear(Exam):
             )
 
 
-def sharded_linear(yours) -> None:
-    """`sharded_linear(comm, x, shard, shape)`: x·Wᵀ, of a weight that is gathered in forward and in backward."""
-    ask(ShardedLinear(), yours)
+sharded_linear = grader(ShardedLinear())
 
 
 # ------------------------------------------------------------
 # Numbers foretold: bytes by stage, bytes sent, GPUs, offload.
-
-
-class PredictZero(Prediction):
-    name = "predict_zero"
 
 
 def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
@@ -781,15 +763,16 @@ def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
     }
 
 
-def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link) -> None:
-    """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
-    and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
-    hosts, at stage 2, bytes on each GPU and bytes over its link in a step."""
-    values, slips = zero_slips(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9)
-    exam = PredictZero(
-        list(values), values, slips, "Bytes by stage, bytes sent, GPUs, offload, within 1 %."
+predict_zero = grader(
+    Prediction(
+        "predict_zero",
+        """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
+        and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
+        hosts, at stage 2, bytes on each GPU and bytes over its link in a step.""",
+        "Bytes by stage, bytes sent, GPUs, offload, within 1 %.",
+        *zero_slips(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9),
     )
-    ask(exam, stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, over_link)
+)
 
 
 # ------------------------------------------------------------
@@ -799,6 +782,8 @@ def predict_zero(stage_1, stage_2, stage_3, sent_2, sent_3, gpus, offloaded, ove
 
 
 class Clip(Exam):
+    """`clip(comm, grads, limit)`: scales all ranks' gradients to a norm of at most `limit`; returns what it was."""
+
     name = "clip"
     right = "n = 1…5, norms above and below the limit, and 0, a rank without gradients: one norm; 3 processes."
     forbidden = FORBIDDEN
@@ -818,28 +803,19 @@ class Clip(Exam):
 
     def draw(self, case, rng):
         count, factor = case.given
-        draw = lambda i: (
-            torch.randn(
-                int(torch.randint(3, 9, (), generator=rng)),
-                1 + i % 2,
-                generator=rng,
-                dtype=torch.float64,
-            )
-            * bool(factor)
-        )
+        draw = lambda i: normal(rng, integer(rng, 3, 9), 1 + i % 2) * bool(factor)
         drawn = [[draw(i).squeeze(1) for i in range(count or r)] for r in range(case.n)]
         if case.n > 2 and oracle.order_hidden(drawn):
             return self.draw(case, rng)
         limit = factor * oracle.norm(g for some in drawn for g in some) or 1.0
         return [(some, limit) for some in drawn]
 
-    def run(self, comm: Comm, yours, grads, limit):
+    def run(self, comm, yours, grads, limit):
         mine = [g.clone() for g in grads]
         # the optimizer's memory: `g.data = …` leaves it as it was
         aliases = [g.detach() for g in mine]
         found = yours(comm, mine, limit)
-        found = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
-        return {"norm": found, "grads": aliases}
+        return {"norm": bare(found), "grads": aliases}
 
     def judge(self, case, args, outcome):
         limit, n = args[0][1], case.n
@@ -855,29 +831,18 @@ class Clip(Exam):
         factor = min(1.0, limit / (want + 1e-6))
         for r, got in enumerate(outcome.results):
             for i, g in enumerate(args[r][0]):
-                alike(r, got["grads"][i], g, f"grads[{i}]")
-                scale = float((got["grads"][i] * g).sum() / (g * g).sum()) if want else 1.0
-                if not near(got["grads"][i], scale * g):
-                    raise Wrong(
-                        f"rank {r}: grads[{i}] is no multiple of what it was: clip the norm, not the numbers."
-                    )
-                if abs(scale - factor) > 1e-9 * factor:
-                    self._factor(r, i, scale, factor, limit, each[r])
-        most = max(2, n) * (n - 1) * 8
-        if outcome.nbytes() > most:
-            raise Wrong(
-                f"the numbers are right, but all ranks together send {outcome.nbytes()} bytes: one number of 8 "
-                f"bytes from each rank to each other is enough, {most} bytes."
-            )
+                slips = {
+                    1.0: "Nothing was scaled: write in place, g.mul_(…).",
+                    min(
+                        1.0, limit / (each[r] + 1e-6)
+                    ): "That is the factor of this rank's own norm.",
+                }
+                scaled(got["grads"][i], g, factor, f"rank {r}: grads[{i}]", slips)
+        hint = "one number of 8 bytes from each rank to each other."
+        few_in_all(outcome, max(2, n) * (n - 1) * 8, hint)
 
     def _norm(self, r: int, got, want: float, each: list[float], limit: float) -> None:
-        if isinstance(got, bool) or not isinstance(got, int | float):
-            raise Wrong(f"rank {r}: it returns {shown(got)}, and should return the norm, a number.")
-        got = real(got)
-        if abs(got - want) <= 1e-9 * want:
-            return
         looks = {
-            "It is right to six digits: something rounds it, to float32 perhaps. Keep the gradients' dtype.": want,
             "It is the norm of this rank's gradients alone: each rank would scale by another factor.": each[
                 r
             ],
@@ -889,29 +854,8 @@ class Clip(Exam):
             "It is the largest of the ranks' norms. Squares add up.": max(each),
             "It is the norm after clipping: return what it was before.": min(want, limit),
         }
-        text = next(
-            (text for text, x in looks.items() if abs(got - x) <= 1e-5 * x),
-            "It is the root of the sum of all squares, of all ranks.",
-        )
-        raise Wrong(f"rank {r}: the norm is {got:.10g}, and should be {want:.10g}. {text}")
-
-    def _factor(
-        self, r: int, i: int, scale: float, factor: float, limit: float, own: float
-    ) -> None:
-        looks = {
-            "It is right to six digits: the factor is limit / (norm + 1e-6), and nothing is rounded.": factor,
-            "Nothing was scaled: write in place, g.mul_(…).": 1.0,
-            "That is the factor of this rank's own norm.": min(1.0, limit / (own + 1e-6)),
-            "It was scaled twice.": factor**2,
-        }
-        text = next((text for text, x in looks.items() if abs(scale - x) < 1e-5), "")
-        if scale > 1:
-            text = "Gradients below the limit stay as they are: the factor is at most 1."
-        raise Wrong(
-            f"rank {r}: grads[{i}] was scaled by {scale:.10g}, and should be by {factor:.10g}. {text}".rstrip()
-        )
+        rule = "It is the root of the sum of all squares, of all ranks."
+        norm_is(got, want, f"rank {r}: ", looks, rule)
 
 
-def clip(yours) -> None:
-    """`clip(comm, grads, limit)`: scales all ranks' gradients to a norm of at most `limit`; returns what it was."""
-    ask(Clip(), yours)
+clip = grader(Clip())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from minidist.parallel.schedules import parse, simulate, validate
+from minidist.parallel.schedules import parse
+from minidist.parallel.simulate import simulate
+from minidist.parallel.validate import validate
 
 
 def words(kind: str, stage: int, S: int, M: int) -> list[str]:

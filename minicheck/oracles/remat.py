@@ -12,7 +12,7 @@ from torch import Tensor
 FORBIDDEN = (
     "minidist.collectives",
     "minidist.parallel",
-    "minidist.train.remat",
+    "minidist.train",
     "minidist.parallel.accumulate",
     "minidist.study",
     "torch.utils.checkpoint",

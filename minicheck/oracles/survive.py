@@ -9,8 +9,6 @@ import json
 import math
 from zlib import crc32
 
-WHY = ("missing", "size", "checksum", "foreign", "damaged")
-
 
 def interval(cost: float, restart: float, hours: float, devices: int) -> tuple[float, float]:
     """Seconds between saves (Young 1974), and the share of the time that saving and failures then take."""

@@ -1,4 +1,4 @@
-"""The serial layers of lesson 14's exercises, their gradients, and the bytes that the split ones may send."""
+"""The serial layers of lesson 14's exercises, and their gradients."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from torch import Tensor
 from minidist.split import uneven
 
 
-def draw(rng: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=rng, dtype=torch.float64)
-
-
 def whole(rng: torch.Generator, *shape: int, short: bool = False) -> Tensor:
     """Whole numbers, whose sums are exact: float64 of ten digits, which float32 rounds; float32 of six if `short`."""
     digits = torch.randint(10**9, 10**10, shape, generator=rng)
     return (digits // 10**4).float() if short else digits.double()
-
-
-def between(rng: torch.Generator, low: int, high: int) -> int:
-    """A whole number, low … high."""
-    return int(torch.randint(low, high + 1, (), generator=rng))
 
 
 def serial(function, inputs: list[Tensor], dy: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -38,11 +29,6 @@ def mlp(x: Tensor, fc: Tensor, fc_bias: Tensor, proj: Tensor, proj_bias: Tensor)
 def cut(x: Tensor, n: int, dim: int) -> list[Tensor]:
     """The ranks' parts; the first are larger by one where n does not divide."""
     return [part.contiguous() for part in x.split(uneven(x.shape[dim], n), dim)]
-
-
-def all_reduce_bytes(x: Tensor, n: int) -> int:
-    """Of one rank, by a ring whose chunks are rounded up."""
-    return 2 * (n - 1) * -(-x.numel() // n) * x.element_size()
 
 
 def usual(n: int, right: Tensor, own: Tensor) -> dict[str, Tensor]:

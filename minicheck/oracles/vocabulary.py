@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minidist.split import bounds, uneven
 
-from ..exam import UNKNOWN, Exam, Outcome, Wrong, alike, ranks, ring_bytes
+from ..exam import UNKNOWN, Exam, Outcome, Wrong, alike, ranks, recognized, ring_bytes
 
 IGNORED = -100
 
@@ -145,26 +145,20 @@ def close(got: Tensor, want: Tensor, slack: float) -> bool:
 
 
 def right(
-    rank: int,
-    got,
-    want: Tensor,
-    dtype: torch.dtype,
-    name: str,
-    looks: dict[str, Tensor],
-    slack: float,
-    rounding: float = 0.0,
+    rank: int, got, want: Tensor, name: str, looks: dict[str, Tensor], slack: float, rounding=0.0
 ) -> None:
-    """Raise Wrong unless `got` is `want` within a relative `slack`, and of `dtype`. looks: what it may be, in words.
+    """Raise Wrong unless each number of `got` is that of `want` within a relative `slack`. looks: what it may be.
 
     rounding: what float16 would be off by.
     """
-    alike(rank, got, want.to(dtype), name)
+    alike(got, want, f"rank {rank}: {name}")
+    want = want.double()
     if close(got, want, slack):
         return
     off = ((got.double() - want).abs() / (1 + want.abs())).nan_to_num(torch.inf).reshape(-1)
     worst = int(off.argmax())
     value, should = got.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
-    said = next((text for text, x in looks.items() if close(got, x, slack)), UNKNOWN)
+    said = recognized(got, looks, fits=lambda a, b: close(a, b, slack))
     if not got.isfinite().all():
         said = "exp of a large number is infinite, and of very small ones 0, whose log is −inf: subtract the largest "
         said += "logit of all ranks first."
@@ -174,16 +168,6 @@ def right(
         f"rank {rank}: {name} is wrong, its number {worst} is {value:.8g} and should be {should:.8g}. "
         f"{said.format(rank)}"
     )
-
-
-def few_bytes(outcome: Outcome, n: int, most: int, hint: str) -> None:
-    """Raise Wrong if a rank sends more than `most` bytes."""
-    for r in range(n):
-        if outcome.nbytes(r) > most:
-            raise Wrong(
-                f"the numbers are right, but rank {r} sends {outcome.nbytes(r)} bytes, and {most} are enough. "
-                f"{hint}"
-            )
 
 
 def silent(outcome: Outcome, why: str) -> None:

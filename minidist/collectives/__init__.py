@@ -4,6 +4,7 @@ from .hierarchical import Hierarchical
 from .verbs import (
     all_gather,
     all_gather_,
+    all_gather_json,
     all_reduce_,
     all_to_all,
     bandwidth,
@@ -35,6 +36,7 @@ __all__ = [
     *VERBS,
     "Hierarchical",
     "all_gather_",
+    "all_gather_json",
     "bandwidth",
     "fastest",
     "predict",

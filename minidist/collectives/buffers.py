@@ -73,7 +73,7 @@ class Rows:
         ]
 
 
-def together(chunks: list[Tensor], first: int, end: int) -> Tensor:
+def adjacent_view(chunks: list[Tensor], first: int, end: int) -> Tensor:
     """Chunks `first` … `end−1` as one flat view. They lie one after the other in one buffer, as all chunks here do."""
     total = sum(chunk.numel() for chunk in chunks[first:end])
     # also where there is nothing at all, and offsets mean nothing
@@ -82,7 +82,7 @@ def together(chunks: list[Tensor], first: int, end: int) -> Tensor:
     return chunks[first].as_strided((total,), (1,), chunks[first].storage_offset())
 
 
-def beside(chunks: list[Tensor]) -> bool:
+def are_adjacent(chunks: list[Tensor]) -> bool:
     """Whether the chunks lie one after the other in one buffer."""
     ends = [chunk.storage_offset() + chunk.numel() for chunk in chunks]
     same = len({chunk.untyped_storage()._cdata for chunk in chunks}) == 1

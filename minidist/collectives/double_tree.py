@@ -27,7 +27,7 @@ from torch import Tensor
 from ..comm.base import Comm, Link, Recv, Send
 from . import links
 from .buffers import scratch
-from .links import Net, Step, cut
+from .links import Formulas, Step, cut
 
 NOBODY = -1
 
@@ -187,29 +187,24 @@ def _pieces(n: int, nbytes: int, fill: int, link: Link) -> int:
     return ceil(links.pieces(1 + fill / 2, nbytes, link) / 2)
 
 
-class Cost:
-    """Seconds of each verb; rank 0 is the root."""
+class Cost(Formulas):
+    """The longest chain of messages that wait for each other: `links.path`."""
 
-    @staticmethod
-    def _seconds(net: Net, nbytes: float, rooted: bool, up: bool, gamma: float = 0.0) -> float:
-        if net.n == 1:
+    def _seconds(self, rooted: bool, up: bool) -> float:
+        if self.n == 1:
             return 0.0
-        first, (_, last) = first_steps(net.n, rooted), _of_ranks(net.n, rooted)
-        k = _pieces(net.n, nbytes, last, net.far)
+        first, (_, last) = first_steps(self.n, rooted), _of_ranks(self.n, rooted)
+        k = _pieces(self.n, self.nbytes, last, self.net.far)
         edges = [(last - s, v, p) if up else (s, p, v) for (_, p, v), s in first.items()]
-        edges = tuple((s, src, dst, net.link(dst, src)) for s, src, dst in edges)
-        return links.path(net.n, edges, 2, k, nbytes / 2 / k, gamma)
+        edges = tuple((s, src, dst, self.net.link(dst, src)) for s, src, dst in edges)
+        gamma = self.gamma if up else 0.0
+        return links.path(self.n, edges, 2, k, self.nbytes / 2 / k, gamma)
 
-    @staticmethod
-    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost._seconds(net, nbytes, True, False)
+    def broadcast(self) -> float:
+        return self._seconds(True, False)
 
-    @staticmethod
-    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost._seconds(net, nbytes, True, True, gamma)
+    def reduce(self) -> float:
+        return self._seconds(True, True)
 
-    @staticmethod
-    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost._seconds(net, nbytes, False, True, gamma) + Cost._seconds(
-            net, nbytes, False, False
-        )
+    def all_reduce(self) -> float:
+        return self._seconds(False, True) + self._seconds(False, False)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..comm.base import Comm, Link
 from ..split import uneven
-from .buffers import put, scratch, together
-from .links import Net, slowest
+from .buffers import adjacent_view, put, scratch
+from .links import Formulas, Net, slowest
 
 
 class _Group:
@@ -102,7 +102,7 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
 def _owned(group: _Group, chunks: list[Tensor]) -> tuple[Tensor, list[int]]:
     """All chunks as one, and where in it the actors' parts begin and end."""
     starts = [0, *accumulate(chunk.numel() for chunk in chunks)]
-    return together(chunks, 0, len(chunks)), [
+    return adjacent_view(chunks, 0, len(chunks)), [
         starts[v + min(v, group.pairs)] for v in range(group.p + 1)
     ]
 
@@ -142,64 +142,52 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
     group.unfold(whole)
 
 
-class Cost:
-    """Seconds of each verb. In each step all wait for the pair that exchanges most, over the slowest link.
+class Cost(Formulas):
+    """In each step all wait for the pair that exchanges most, over the slowest link.
 
     p: the power of two that act; r = n−p: the pairs. The formulas given are those for r = 0.
     """
 
-    @staticmethod
-    def _links(net: Net) -> tuple[int, list[list[Link]], list[Link]]:
-        """p; the links between actors 1, 2, 4, … apart; those within the pairs."""
-        p = 1 << (net.n.bit_length() - 1)
-        r = net.n - p
-        ranks = [2 * v if v < r else v + r for v in range(p)]
-        steps = []
-        for d in (1 << i for i in range(p.bit_length() - 1)):
-            apart = [(ranks[v | d], ranks[v]) for v in range(p) if not v & d]
-            steps.append(net.among(("doubling", d), lambda apart=apart: apart))
-        return (
-            p,
-            steps,
-            net.among("pairs", lambda: [(2 * v, 2 * v + 1) for v in range(r)]) if r else [],
-        )
+    def __init__(self, net: Net, nbytes: float, gamma: float = 0.0):
+        super().__init__(net, nbytes, gamma)
+        self.p = 1 << (net.n.bit_length() - 1)
+        self.r = net.n - self.p
 
-    @staticmethod
-    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def _pairs(self, nbytes: float) -> float:
+        """Seconds of a message within the pairs."""
+        pairs = lambda: [(2 * v, 2 * v + 1) for v in range(self.r)]
+        return slowest(self.net.among("pairs", pairs), nbytes) if self.r else 0.0
+
+    def _steps(self) -> list[tuple[int, list[Link]]]:
+        """Distances 1, 2, 4, … between actors, and the links between those that are so far apart."""
+        ranks = [2 * v if v < self.r else v + self.r for v in range(self.p)]
+        apart = lambda d: [(ranks[v | d], ranks[v]) for v in range(self.p) if not v & d]
+        distances = [1 << i for i in range(self.p.bit_length() - 1)]
+        return [(d, self.net.among(("doubling", d), lambda d=d: apart(d))) for d in distances]
+
+    def all_reduce(self) -> float:
         """2 log₂n α + (n−1)/n·N(2β + γ)"""
-        p, steps, pairs = Cost._links(net)
-        halves = sum(2 * slowest(links, nbytes / p * (1 << i)) for i, links in enumerate(steps))
-        combined = (p - 1) / p + (1 if pairs else 0)
-        return 2 * slowest(pairs, nbytes) + halves + combined * nbytes * gamma
+        halves = sum(2 * slowest(links, self.nbytes / self.p * d) for d, links in self._steps())
+        combined = (self.p - 1) / self.p + (1 if self.r else 0)
+        return 2 * self._pairs(self.nbytes) + halves + combined * self.nbytes * self.gamma
 
-    @staticmethod
-    def reduce_scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def reduce_scatter(self) -> float:
         """log₂n α + (n−1)/n·N(β + γ). The first 2^i actors own as many chunks, and one more for each pair."""
-        p, steps, pairs = Cost._links(net)
-        shares = [nbytes / net.n * ((1 << i) + min(1 << i, net.n - p)) for i in range(len(steps))]
-        fold = (
-            slowest(pairs, nbytes)
-            + slowest(pairs, nbytes / net.n)
-            + (nbytes * gamma if pairs else 0.0)
-        )
-        return fold + sum(
-            slowest(links, each) + each * gamma for links, each in zip(steps, shares, strict=True)
-        )
+        shares = [(links, self.chunk * (d + min(d, self.r))) for d, links in self._steps()]
+        fold = self._pairs(self.nbytes) + self._pairs(self.chunk)
+        combined = self.nbytes * self.gamma if self.r else 0.0
+        return fold + combined + sum(slowest(*share) + share[1] * self.gamma for share in shares)
 
-    @staticmethod
-    def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_gather(self) -> float:
         """log₂n α + (n−1)/n·Nβ. With pairs, who sends more than it receives is done before its partner."""
-        p, steps, pairs = Cost._links(net)
-        share, r = nbytes / net.n, net.n - p
-        done = [slowest(pairs, share) if v < r else 0.0 for v in range(p)]
-        for i, links in enumerate(steps):
-            d, alpha = 1 << i, slowest(links, 0)
-            wire = [
-                slowest(links, share * (d + min(max(r - low, 0), d))) - alpha
-                for low in range(0, p, d)
-            ]
+        p, r = self.p, self.r
+        done = [self._pairs(self.chunk) if v < r else 0.0 for v in range(p)]
+        for d, links in self._steps():
+            alpha = slowest(links, 0)
+            chunks = [d + min(max(r - low, 0), d) for low in range(0, p, d)]
+            wire = [slowest(links, self.chunk * count) - alpha for count in chunks]
             done = [
-                max(done[v], done[v ^ d]) + max(wire[v >> i], alpha + wire[v >> i ^ 1])
+                max(done[v], done[v ^ d]) + max(wire[v // d], alpha + wire[v // d ^ 1])
                 for v in range(p)
             ]
-        return max(end + (slowest(pairs, nbytes) if v < r else 0.0) for v, end in enumerate(done))
+        return max(end + (self._pairs(self.nbytes) if v < r else 0.0) for v, end in enumerate(done))

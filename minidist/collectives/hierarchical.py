@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isclose
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
-from ..split import uneven
 from . import double_tree, halving_doubling, naive, pipelined, ring, tree
-from .buffers import scratch, together
-from .links import Net, slowest
+from .buffers import adjacent_view, scratch
+from .links import Formulas, Net, slowest
 
 # ------------------------------------------------------------
 # The algorithms by name: what each is good at, and which verbs it has. Costs and sources are in their files.
@@ -32,7 +31,7 @@ from .links import Net, slowest
 #                                              cast_ reduce_ reduce_ scatter gather gather scatter all    barrier
 #     "naive"             all through one desk   ×      ×       ×       ×       ×      ×      ×      ×       ×
 #     "ring"              fewest bytes           ×      ×       ×       ×       ×                    ×       ×
-#     "tree"              fewest rounds          ×      ×       ×                      ×      ×              ×
+#     "tree"              fewest rounds          ×      ×       ×                                             ×
 #     "double_tree"       few, and full wires    ×      ×       ×
 #     "halving_doubling"  few, and few bytes                    ×       ×       ×
 #     "pipelined"         latency is hidden      ×      ×       ×       ×       ×
@@ -96,13 +95,15 @@ class Bundled:
 
     def __init__(self, nodes: Nodes, chunks: list[Tensor], filled: bool):
         order = [r for bundle in nodes.bundles for ranks in bundle for r in ranks]
-        self._to = None if order == list(range(len(chunks))) else together(chunks, 0, len(chunks))
+        self._to = (
+            None if order == list(range(len(chunks))) else adjacent_view(chunks, 0, len(chunks))
+        )
         self.chunk = chunks
         if self._to is not None:
             buffer = torch.cat([chunks[r] for r in order]) if filled else torch.empty_like(self._to)
             views = dict(zip(order, buffer.split([chunks[r].numel() for r in order]), strict=True))
             self.chunk = [views[r] for r in range(len(chunks))]
-        join = lambda tensors: together(tensors, 0, len(tensors))
+        join = lambda tensors: adjacent_view(tensors, 0, len(tensors))
         self.part = [
             [join([self.chunk[r] for r in ranks]) for ranks in bundle] for bundle in nodes.bundles
         ]
@@ -172,7 +173,6 @@ class Hierarchical:
     inner: str = "ring"
     outer: str = "ring"
     size: int | None = None
-    steady: ClassVar[bool] = True  # it draws no random numbers
 
     def __post_init__(self):
         inner, outer = having("reduce_scatter", "all_gather"), having("all_reduce")
@@ -223,7 +223,7 @@ class Hierarchical:
 
     def _shards(self, comm: Comm, flat: Tensor) -> tuple[_Groups, list[Tensor]]:
         group = self.groups(comm)
-        return group, group.padded(list(flat.split(uneven(flat.numel(), group.nodes.shards))))
+        return group, group.padded(list(flat.tensor_split(group.nodes.shards)))
 
     def broadcast(self, comm: Comm, flat: Tensor, root: int) -> None:
         """Scatter in the root's node, broadcasts of the shards, all-gather: all network cards work."""
@@ -285,75 +285,67 @@ class Hierarchical:
         self.within.all_gather(group.inner, group.padded(bundled.bundle))
         bundled.restore()
 
-    @property
-    def Cost(self) -> Cost:
-        return Cost(self)
+    def Cost(self, net: Net, nbytes: float, gamma: float = 0.0) -> Cost:
+        """The formulas of this hierarchy."""
+        return Cost(self, net, nbytes, gamma)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of each verb: those of its parts, in the slowest node and of the slowest peers; rank 0 is the root.
+class Cost(Formulas):
+    """The times of the parts, in the slowest node and of the slowest peers.
 
     Somewhat too long where nodes differ in size, for ranks with empty shards wait less. Copies are not counted.
     """
 
-    algorithm: Hierarchical
+    def __init__(self, algorithm: Hierarchical, net: Net, nbytes: float, gamma: float):
+        super().__init__(net, nbytes, gamma)
+        self.algorithm = algorithm
+        self.nodes = algorithm.nodes(net)
+        self.shard = nbytes / self.nodes.shards
 
-    def _inner(self, verb: str, net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def _part(self, what: str, k: int, ranks: list[int]) -> Net:
+        return self.net.part((what, self.algorithm.size, k), ranks)
+
+    def _inner(self, verb: str, gamma: float = 0.0) -> float:
         """A verb within the nodes; a larger node passes shards as long as the smallest does, some of them empty."""
-        nodes, formula = self.algorithm.nodes(net), getattr(self.algorithm.within.Cost, verb)
-        parts = [
-            net.part(("node", self.algorithm.size, k), ranks)
-            for k, ranks in enumerate(nodes.members)
-        ]
-        return max(formula(part, nbytes * part.n / nodes.shards, gamma) for part in parts)
+        parts = [self._part("node", k, ranks) for k, ranks in enumerate(self.nodes.members)]
+        cost = self.algorithm.within.Cost
+        return max(getattr(cost(part, self.shard * part.n, gamma), verb)() for part in parts)
 
-    def _outer(self, verb: str, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        nodes, formula = self.algorithm.nodes(net), getattr(self.algorithm.between(verb).Cost, verb)
-        parts = [
-            net.part(("peers", self.algorithm.size, p), nodes.peers(p)) for p in range(nodes.shards)
-        ]
-        return max(formula(part, nbytes / nodes.shards, gamma) for part in parts)
+    def _outer(self, verb: str, gamma: float = 0.0) -> float:
+        """A verb between the nodes, of each place's shard."""
+        parts = [self._part("peers", p, self.nodes.peers(p)) for p in range(self.nodes.shards)]
+        cost = self.algorithm.between(verb).Cost
+        return max(getattr(cost(part, self.shard, gamma), verb)() for part in parts)
 
-    def _home(self, net: Net, nbytes: float) -> float:
+    def _home(self) -> float:
         """Scatter or gather of the shards in the root's node."""
-        nodes = self.algorithm.nodes(net)
-        return naive.Cost.scatter(
-            net.part(("home", self.algorithm.size), nodes.members[0][: nodes.shards]), nbytes
-        )
+        home = self._part("home", 0, self.nodes.members[0][: self.nodes.shards])
+        return naive.Cost(home, self.nbytes).scatter()
 
-    def _left_over(self, net: Net, nbytes: float) -> float:
+    def _left_over(self) -> float:
         """A chunk between a rank that is left over and the peer that works for it."""
-        nodes = self.algorithm.nodes(net)
-        pairs = [(ranks[0], r) for bundle in nodes.bundles for ranks in bundle for r in ranks[1:]]
-        return (
-            slowest(net.among(("left over", self.algorithm.size), lambda: pairs), nbytes / net.n)
-            if pairs
-            else 0.0
+        shared = [ranks for bundle in self.nodes.bundles for ranks in bundle]
+        pairs = [(first, r) for first, *others in shared for r in others]
+        if not pairs:
+            return 0.0
+        return slowest(
+            self.net.among(("left over", self.algorithm.size), lambda: pairs), self.chunk
         )
 
-    def all_reduce(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        halves = self._inner("reduce_scatter", net, nbytes, gamma) + self._inner(
-            "all_gather", net, nbytes
-        )
-        return halves + self._outer("all_reduce", net, nbytes, gamma)
+    def all_reduce(self) -> float:
+        halves = self._inner("reduce_scatter", self.gamma) + self._inner("all_gather")
+        return halves + self._outer("all_reduce", self.gamma)
 
-    def broadcast(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return (
-            self._home(net, nbytes)
-            + self._outer("broadcast", net, nbytes)
-            + self._inner("all_gather", net, nbytes)
-        )
+    def broadcast(self) -> float:
+        return self._home() + self._outer("broadcast") + self._inner("all_gather")
 
-    def reduce(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        inner = self._inner("reduce_scatter", net, nbytes, gamma)
-        return inner + self._outer("reduce", net, nbytes, gamma) + self._home(net, nbytes)
+    def reduce(self) -> float:
+        inner = self._inner("reduce_scatter", self.gamma)
+        return inner + self._outer("reduce", self.gamma) + self._home()
 
-    def reduce_scatter(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        inner = self._inner("reduce_scatter", net, nbytes, gamma)
-        return (
-            inner + self._outer("reduce_scatter", net, nbytes, gamma) + self._left_over(net, nbytes)
-        )
+    def reduce_scatter(self) -> float:
+        inner = self._inner("reduce_scatter", self.gamma)
+        return inner + self._outer("reduce_scatter", self.gamma) + self._left_over()
 
-    def all_gather(self, net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return self.reduce_scatter(net, nbytes)
+    def all_gather(self) -> float:
+        return self._outer("all_gather") + self._inner("all_gather") + self._left_over()

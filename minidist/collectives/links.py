@@ -16,7 +16,6 @@ from typing import Any
 from torch import Tensor
 
 from ..comm.base import Comm, Link, Recv, Send
-from ..split import uneven
 
 
 class Net:
@@ -105,6 +104,21 @@ def worst(links: Iterable[Link], nbytes: float) -> Link:
     return max(links, key=lambda link: link.alpha + nbytes * link.beta)
 
 
+class Formulas:
+    """What the verbs of an algorithm take, in seconds: `Cost(net, nbytes).all_reduce()`. Each algorithm has its own.
+
+    net: how the n ranks are linked; rank 0 is the root.  nbytes: N, the whole: what each rank has before an all-reduce
+    or a reduce-scatter, and after an all-gather.  chunk: the n-th part of it.  gamma: γ, seconds to combine a byte.
+    """
+
+    def __init__(self, net: Net, nbytes: float, gamma: float = 0.0):
+        self.net = net
+        self.n = net.n
+        self.nbytes = nbytes
+        self.chunk = nbytes / net.n
+        self.gamma = gamma
+
+
 # ------------------------------------------------------------
 # Steps of a pipeline: what starts when, with several under way at a time.
 #
@@ -175,7 +189,7 @@ def pieces(hops: float, nbytes: int, link: Link) -> int:
 
 def cut(flat: Tensor, k: int) -> list[Tensor]:
     """`flat` in `k` pieces, as equal as can be."""
-    return list(flat.split(uneven(flat.numel(), k)))
+    return list(flat.tensor_split(k))
 
 
 @lru_cache(maxsize=1024)

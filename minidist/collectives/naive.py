@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
 from .buffers import put
-from .links import Net, slowest
+from .links import Formulas, slowest
 
 
 def _others(comm: Comm) -> list[int]:
@@ -110,50 +110,40 @@ def barrier(comm: Comm, token: Tensor) -> None:
     broadcast(comm, token, 0)
 
 
-class Cost:
-    """Seconds of each verb; rank 0 is the root. N bytes are the whole, of which a chunk is the n-th part.
+class Cost(Formulas):
+    """α for each message that is waited for, Nβ for each that passes the same wire (Hockney 1994; Chan et al. 2007)."""
 
-    α for each message that is waited for, Nβ for each that passes the same wire (Hockney 1994; Chan et al. 2007).
-    """
-
-    @staticmethod
-    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def broadcast(self) -> float:
         """α + (n−1)Nβ; over each kind of link (a port of the root's of its own) at once."""
-        star = net.star
+        star = self.net.star
         kinds = [
             [link for link in star if link.beta == beta] for beta in {link.beta for link in star}
         ]
-        return max(
-            (slowest(kind, 0) + sum(nbytes * link.beta for link in kind) for kind in kinds),
-            default=0.0,
-        )
+        times = [slowest(kind, 0) + sum(self.nbytes * link.beta for link in kind) for kind in kinds]
+        return max(times, default=0.0)
 
-    @staticmethod
-    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return sum(link.alpha + nbytes * (link.beta + gamma) for link in net.star)
+    def reduce(self) -> float:
+        """(n−1)(α + Nβ + Nγ)"""
+        return sum(link.alpha + self.nbytes * (link.beta + self.gamma) for link in self.net.star)
 
-    @staticmethod
-    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost.reduce(net, nbytes, gamma) + Cost.broadcast(net, nbytes)
+    def all_reduce(self) -> float:
+        return self.reduce() + self.broadcast()
 
-    @staticmethod
-    def scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost.broadcast(net, nbytes / net.n)
+    def scatter(self) -> float:
+        return Cost(self.net, self.chunk).broadcast()
 
     gather = scatter
 
-    @staticmethod
-    def all_to_all(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_to_all(self) -> float:
         """Every wire out and every wire in is busy all the time, at the pace of the slowest."""
-        latency = slowest(net.crossing, 0) if net.n > 1 else 0.0
-        return latency + (net.n - 1) * max(0.0, slowest(net.crossing, nbytes / net.n) - latency)
+        crossing = self.net.crossing if self.n > 1 else []
+        latency = slowest(crossing, 0)
+        return latency + (self.n - 1) * max(0.0, slowest(crossing, self.chunk) - latency)
 
     all_gather = all_to_all
 
-    @staticmethod
-    def reduce_scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost.all_to_all(net, nbytes) + (net.n - 1) / net.n * nbytes * gamma
+    def reduce_scatter(self) -> float:
+        return self.all_to_all() + (self.n - 1) * self.chunk * self.gamma
 
-    @staticmethod
-    def barrier(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return 2 * Cost.broadcast(net, nbytes)
+    def barrier(self) -> float:
+        return 2 * self.broadcast()

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..comm.base import Comm, Link, Recv, Send
+from ..comm.base import Comm, Recv, Send
 from . import links
 from .buffers import put, scratch
-from .links import Net, Step, cut, worst
+from .links import Formulas, Step, cut, worst
 
 PIECES = 2  # of a ring's chunk: as many as are under way
 
@@ -131,56 +131,42 @@ def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     links.run(comm, chain())
 
 
-class Cost:
-    """Seconds of each verb; rank 0 is the root. What S steps take is in links.py; a ring's half has S = 2(n−1)."""
+class Cost(Formulas):
+    """What S steps take is in links.py; a ring's half has S = 2(n−1)."""
 
-    @staticmethod
-    def _half(net: Net, nbytes: float) -> tuple[int, Link, float]:
-        piece = nbytes / net.n / PIECES
-        return PIECES * (net.n - 1), worst(net.ring, piece), piece
+    def _seconds(self, steps: int, gamma: float) -> float:
+        if self.n == 1:
+            return 0.0
+        piece = self.chunk / PIECES
+        return links.seconds(steps, worst(self.net.ring, piece), piece, gamma)
 
-    @staticmethod
-    def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_gather(self) -> float:
         """(n−1)/n·Nβ + α where a piece is longer on the wire than α"""
-        return links.seconds(*Cost._half(net, nbytes), gamma) if net.n > 1 else 0.0
+        return self._seconds(PIECES * (self.n - 1), self.gamma)
 
     reduce_scatter = all_gather
 
-    @staticmethod
-    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_reduce(self) -> float:
         """The second half begins when all but one of the first half's pieces are combined, and goes on when that is."""
-        if net.n == 1:
-            return 0.0
-        half, link, piece = Cost._half(net, nbytes)
-        begun = links.seconds(half + 2, link, piece, gamma) - links.seconds(2, link, piece, gamma)
-        combined = links.seconds(half, link, piece, gamma)
-        return max(
-            begun + links.seconds(half, link, piece),
-            combined + links.seconds(half - 1, link, piece),
-        )
+        half, gamma = PIECES * (self.n - 1), self.gamma
+        begun = self._seconds(half + 2, gamma) - self._seconds(2, gamma)
+        combined = self._seconds(half, gamma)
+        return max(begun + self._seconds(half, 0.0), combined + self._seconds(half - 1, 0.0))
 
-    @staticmethod
-    def _chain(net: Net, k: int, nbytes: float, gamma: float) -> float:
+    def _chain(self, hops: int, gamma: float) -> float:
         """(n−2)(α + Nβ/k + Nγ/k) for the first piece, then all k over the last link; backwards the same."""
-        piece, chain = nbytes / k, [net.link(r + 1, r) for r in range(net.n - 1)]
+        if self.n == 1:
+            return 0.0
+        k = links.pieces(hops, self.nbytes, self.net.far)
+        piece, chain = self.nbytes / k, [self.net.link(r + 1, r) for r in range(self.n - 1)]
         if len(set(chain)) == 1:
             turn = chain[0].alpha + piece * (chain[0].beta + gamma)
-            return (net.n - 2) * turn + links.seconds(k, chain[0], piece, gamma)
+            return (self.n - 2) * turn + links.seconds(k, chain[0], piece, gamma)
         edges = tuple((links.WINDOW * r, r, r + 1, link) for r, link in enumerate(chain))
-        return links.path(net.n, edges, 1, k, piece, gamma)
+        return links.path(self.n, edges, 1, k, piece, gamma)
 
-    @staticmethod
-    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return (
-            Cost._chain(net, links.pieces(net.n - 1, nbytes, net.far), nbytes, 0.0)
-            if net.n > 1
-            else 0.0
-        )
+    def broadcast(self) -> float:
+        return self._chain(self.n - 1, 0.0)
 
-    @staticmethod
-    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return (
-            Cost._chain(net, links.pieces(net.n, nbytes, net.far), nbytes, gamma)
-            if net.n > 1
-            else 0.0
-        )
+    def reduce(self) -> float:
+        return self._chain(self.n, self.gamma)  # combining is a hop more

@@ -17,14 +17,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..comm.base import Comm
-from ..split import uneven
 from . import naive
 from .buffers import scratch
-from .links import Net, slowest
+from .links import Formulas, slowest
 
 
 def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
-    return list(flat.split(uneven(flat.numel(), comm.size)))
+    return list(flat.tensor_split(comm.size))  # as `split.uneven` says
 
 
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
@@ -127,44 +126,37 @@ def barrier(comm: Comm, token: Tensor) -> None:
         distance *= 2
 
 
-class Cost:
-    """Seconds of each verb; N bytes are the whole, of which a chunk is the n-th part.
+class Cost(Formulas):
+    """All ranks are in step, so each step takes as long as its slowest link.
 
-    All ranks are in step, so each step takes as long as its slowest link. Thakur, Rabenseifner and Gropp
-    2005, section 4; Patarasuk and Yuan 2009; Chan et al. 2007.
+    Thakur, Rabenseifner and Gropp 2005, section 4; Patarasuk and Yuan 2009; Chan et al. 2007.
     """
 
-    @staticmethod
-    def all_gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_gather(self) -> float:
         """(n−1)(α + N/n·β)"""
-        return (net.n - 1) * slowest(net.ring, nbytes / net.n)
+        return (self.n - 1) * slowest(self.net.ring, self.chunk)
 
-    @staticmethod
-    def reduce_scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def reduce_scatter(self) -> float:
         """(n−1)(α + N/n·β + N/n·γ)"""
-        return (net.n - 1) * (slowest(net.ring, nbytes / net.n) + nbytes / net.n * gamma)
+        return (self.n - 1) * (slowest(self.net.ring, self.chunk) + self.chunk * self.gamma)
 
-    @staticmethod
-    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_reduce(self) -> float:
         """2(n−1)α + (n−1)/n·N(2β + γ)"""
-        return Cost.reduce_scatter(net, nbytes, gamma) + Cost.all_gather(net, nbytes)
+        return self.reduce_scatter() + self.all_gather()
 
-    @staticmethod
-    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def broadcast(self) -> float:
         """nα + 2(n−1)/n·Nβ: the last rank of the scatter is the last of the ring."""
-        return naive.Cost.scatter(net, nbytes) + Cost.all_gather(net, nbytes)
+        return naive.Cost(self.net, self.nbytes).scatter() + self.all_gather()
 
-    @staticmethod
-    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def reduce(self) -> float:
         """nα + (n−1)/n·N(2β + γ)"""
-        return Cost.reduce_scatter(net, nbytes, gamma) + naive.Cost.gather(net, nbytes)
+        return self.reduce_scatter() + naive.Cost(self.net, self.nbytes).gather()
 
-    @staticmethod
-    def all_to_all(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def all_to_all(self) -> float:
         """(n−1)(α + N/n·β)"""
-        return (net.n - 1) * slowest(net.crossing, nbytes / net.n)
+        return (self.n - 1) * slowest(self.net.crossing, self.chunk)
 
-    @staticmethod
-    def barrier(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def barrier(self) -> float:
         """⌈log₂n⌉(α + Nβ), N being the byte of the token"""
-        return sum(slowest(net.apart(1 << i), nbytes) for i in range((net.n - 1).bit_length()))
+        rounds = range((self.n - 1).bit_length())
+        return sum(slowest(self.net.apart(1 << i), self.nbytes) for i in rounds)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..comm.base import Comm, Recv, Send
-from .buffers import scratch, together
-from .links import Net, slowest
+from ..comm.base import Comm, Link
+from .buffers import scratch
+from .links import Formulas, slowest
 
 
 def _place(comm: Comm, root: int) -> tuple[int, list[int]]:
@@ -66,55 +66,6 @@ def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     broadcast(comm, flat, 0)
 
 
-def _runs(first: int, count: int, n: int) -> list[tuple[int, int]]:
-    """Ranks `first` … `first+count−1`, counted around, as runs of ranks that follow each other."""
-    first %= n
-    end = first + count
-    return [(first, end)] if end <= n else [(first, n), (0, end - n)]
-
-
-def _below(v: int, n: int) -> int:
-    """How many ranks there are from v on downwards, itself included."""
-    return min(v & -v if v else n, n - v)
-
-
-def gather(comm: Comm, chunks: list[Tensor], root: int) -> None:
-    """Each rank passes on all that came from below in one message (two where the ranks go around).
-
-    ⌈log₂n⌉α + (n−1)/n·Nβ. The other ranks' `chunks` are room to work in.
-    """
-    (v, children), n = _place(comm, root), comm.size
-    for distance in children:
-        runs = _runs(comm.rank + distance, _below(v + distance, n), n)
-        source = (comm.rank + distance) % n
-        comm.batch([Recv(together(chunks, *run), source, "gather") for run in runs]).wait()
-    if v:
-        parent, runs = (root + _parent(v)) % n, _runs(comm.rank, _below(v, n), n)
-        comm.batch([Send(together(chunks, *run), parent, "gather") for run in runs]).wait()
-
-
-def scatter(comm: Comm, chunks: list[Tensor], root: int) -> None:
-    """Each rank receives what is for it and all below it in one message (two where the ranks go around).
-
-    ⌊log₂n⌋α + (n−1)/n·Nβ. On the other ranks, `chunks` say how long they are; this rank's is put into its place.
-    """
-    (v, children), n = _place(comm, root), comm.size
-    if v:
-        receives = []
-        for first, end in _runs(comm.rank, _below(v, n), n):
-            lengths = [chunk.numel() for chunk in chunks[first:end]]
-            room = scratch(chunks[comm.rank], sum(lengths))
-            receives.append(Recv(room, (root + _parent(v)) % n, "scatter"))
-            chunks[first:end] = room.split(lengths)
-        comm.batch(receives).wait()
-    for distance in reversed(children):
-        to, runs = (
-            (comm.rank + distance) % n,
-            _runs(comm.rank + distance, _below(v + distance, n), n),
-        )
-        comm.batch([Send(together(chunks, *run), to, "scatter") for run in runs]).wait()
-
-
 def barrier(comm: Comm, token: Tensor) -> None:
     """Up the tree, when all below have come, then down again."""
     v, children = _place(comm, 0)
@@ -125,63 +76,33 @@ def barrier(comm: Comm, token: Tensor) -> None:
     broadcast(comm, token, 0, "barrier")
 
 
-class Cost:
-    """Seconds of each verb; rank 0 is the root. A round takes as long as the slowest link between ranks 2^i apart."""
+class Cost(Formulas):
+    """A round takes as long as the slowest link between ranks 2^i apart."""
 
-    @staticmethod
-    def rounds(net: Net) -> list:
+    def rounds(self) -> list[list[Link]]:
         """For each distance 1, 2, 4, … the links that are used."""
-        n = net.n
-        pairs = [
-            lambda d=1 << i: [(v + d, v) for v in range(0, n - d, 2 * d)]
-            for i in range((n - 1).bit_length())
-        ]
-        return [net.among(("tree", i), round_) for i, round_ in enumerate(pairs)]
+        pairs = lambda d: [(v + d, v) for v in range(0, self.n - d, 2 * d)]
+        distances = [1 << i for i in range((self.n - 1).bit_length())]
+        return [self.net.among(("tree", d), lambda d=d: pairs(d)) for d in distances]
 
-    @staticmethod
-    def latency(net: Net) -> float:
+    def latency(self) -> float:
         """The largest sum of α on a path down: ⌊log₂n⌋ where all are alike. A rank's bits are its path."""
-        alphas, last = [slowest(links, 0) for links in Cost.rounds(net)], net.n - 1
+        alphas, last = [slowest(links, 0) for links in self.rounds()], self.n - 1
         paths = [last] + [(last >> i << i) - 1 for i in range(len(alphas)) if last >> i & 1]
         return max(sum(alpha for i, alpha in enumerate(alphas) if path >> i & 1) for path in paths)
 
-    @staticmethod
-    def broadcast(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def broadcast(self) -> float:
         """⌊log₂n⌋α + ⌈log₂n⌉Nβ: the root's next message leaves before the last one has come."""
-        return Cost.latency(net) + sum(
-            slowest(links, nbytes) - slowest(links, 0) for links in Cost.rounds(net)
-        )
+        wires = [slowest(links, self.nbytes) - slowest(links, 0) for links in self.rounds()]
+        return self.latency() + sum(wires)
 
-    @staticmethod
-    def reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
+    def reduce(self) -> float:
         """⌈log₂n⌉(α + Nβ + Nγ)"""
-        return sum(slowest(links, nbytes) + nbytes * gamma for links in Cost.rounds(net))
+        combined = self.nbytes * self.gamma
+        return sum(slowest(links, self.nbytes) + combined for links in self.rounds())
 
-    @staticmethod
-    def all_reduce(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost.reduce(net, nbytes, gamma) + Cost.broadcast(net, nbytes)
+    def all_reduce(self) -> float:
+        return self.reduce() + self.broadcast()
 
-    @staticmethod
-    def _shares(net: Net, nbytes: float) -> list[tuple[list, float]]:
-        """For each round its links, and the bytes that the root sends or receives in it."""
-        return [
-            (links, min(1 << i, net.n - (1 << i)) * nbytes / net.n)
-            for i, links in enumerate(Cost.rounds(net))
-        ]
-
-    @staticmethod
-    def gather(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        """⌈log₂n⌉α + (n−1)/n·Nβ"""
-        return sum(slowest(links, share) for links, share in Cost._shares(net, nbytes))
-
-    @staticmethod
-    def scatter(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        """⌊log₂n⌋α + (n−1)/n·Nβ"""
-        wires = sum(
-            slowest(links, share) - slowest(links, 0) for links, share in Cost._shares(net, nbytes)
-        )
-        return Cost.latency(net) + wires
-
-    @staticmethod
-    def barrier(net: Net, nbytes: float, gamma: float = 0.0) -> float:
-        return Cost.all_reduce(net, nbytes)
+    def barrier(self) -> float:
+        return Cost(self.net, self.nbytes).all_reduce()

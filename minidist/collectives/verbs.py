@@ -7,7 +7,7 @@
 Rows (the first dimension) are what is split and put together: `all_gather(reduce_scatter(x))` is
 `all_reduce_(x)`. Rows split evenly, or as `sizes` says (the same list on every rank). In-place verbs end
 in `_` and take any shape. Everywhere `x` may be a list of tensors: one message carries them all, and a
-list comes back. `op`: "sum", "mean", "min", "max", "prod". `algorithm`: a name (hierarchical.py has the table),
+list comes back; `sizes` may then be a list of sizes for each. `op`: "sum", "mean", "min", "max", "prod". `algorithm`: a name (hierarchical.py has the table),
 "auto" (what `fastest` predicts), "native" (the transport library's own), a `Hierarchical(inner, outer, size)`, or
 any object with functions like theirs; None for the Comm's default.
 """
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -23,9 +25,9 @@ from torch import Tensor
 
 from ..arguments import choice, whole
 from ..comm.base import Comm, describe, expanded
-from ..split import given
+from ..split import checked_sizes
 from . import naive
-from .buffers import Flat, Rows, beside, rows, scratch
+from .buffers import Flat, Rows, are_adjacent, rows
 from .hierarchical import FLAT, Hierarchical, having
 from .links import Net, Uniform
 
@@ -43,19 +45,16 @@ ALGORITHMS = FLAT | {"hierarchical": Hierarchical()}
 _BETWEEN_NODES = [Hierarchical(outer=name) for name in having("all_reduce") if name != "naive"]
 
 
-def formula(verb: str, algorithm):
-    """The formula of a verb: seconds(net, nbytes, gamma). ValueError if the algorithm has no such verb."""
+def _seconds(net: Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) -> float:
+    """The formula of a verb. ValueError if the algorithm has no such verb."""
     verb = verb.removesuffix("_")
-    named = {
-        name: getattr(one.Cost, verb) for name, one in ALGORITHMS.items() if hasattr(one.Cost, verb)
-    }
-    if not isinstance(algorithm, str) and hasattr(algorithm.Cost, verb):
-        return getattr(algorithm.Cost, verb)
-    if algorithm not in named:
+    module = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm
+    if not hasattr(module, verb):
+        named = [repr(name) for name, known in ALGORITHMS.items() if hasattr(known, verb)]
         raise ValueError(
-            f"there is a formula of {verb} for {', '.join(map(repr, named))}, not for {algorithm!r}"
+            f"there is a formula of {verb} for {', '.join(named)}, not for {algorithm!r}"
         )
-    return named[algorithm]
+    return getattr(module.Cost(net, nbytes, gamma), verb)()
 
 
 def seconds(
@@ -65,7 +64,7 @@ def seconds(
 
     ValueError if the algorithm has no such verb, or n < 1.
     """
-    return formula(verb, algorithm)(Uniform(n, alpha, beta), nbytes, gamma)
+    return _seconds(Uniform(n, alpha, beta), verb, nbytes, algorithm, gamma)
 
 
 def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) -> float:
@@ -76,9 +75,8 @@ def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float 
     both ways at once: each is taken for a free one.
     """
     net = comm if isinstance(comm, Net) else Net.of(comm)
-    return formula(verb, fastest(net, verb, nbytes) if algorithm == "auto" else algorithm)(
-        net, nbytes, gamma
-    )
+    algorithm = fastest(net, verb, nbytes) if algorithm == "auto" else algorithm
+    return _seconds(net, verb, nbytes, algorithm, gamma)
 
 
 def fastest(comm: Comm | Net, verb: str, nbytes: float):
@@ -93,10 +91,10 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float):
         return "naive"
 
     def choose():
-        have: list = [name for name, module in FLAT.items() if hasattr(module.Cost, verb)]
+        have: list = having(verb)
         if len(Hierarchical().nodes(net).members) > 1:
-            have += [a for a in _BETWEEN_NODES if a.outer in having(verb) and hasattr(a.Cost, verb)]
-        times = [formula(verb, a)(net, nbytes) for a in have]
+            have += [a for a in _BETWEEN_NODES if a.outer in have and hasattr(a, verb)]
+        times = [_seconds(net, verb, nbytes, a) for a in have]
         return next(a for a, time in zip(have, times, strict=True) if time <= 1.03 * min(times))
 
     return net.keep(("fastest", verb, nbytes), choose)
@@ -181,49 +179,45 @@ def collective(comm: Comm, verb: str, xs, algorithm, rooted: bool = False, **opt
     return comm.collective(text, rooted)
 
 
-def native(comm: Comm, algorithm: str | None):
-    """The library's own collectives if they are asked for, else None."""
+def run(
+    comm: Comm, verb: str, algorithm, chunks: list[Tensor], *args, op: str | None = None
+) -> None:
+    """Hand flat tensors to our function for `verb`, or to the transport library's own collective.
+
+    chunks: all that is sent, of whose bytes "auto" takes the fastest.  args: of the function, but for what combines.
+    """
     if (algorithm or comm.algorithm) != "native":
-        return None
-    if comm.native is None:
+        module = chosen(comm, verb, algorithm, chunks)
+        ours = module in ALGORITHMS.values() or isinstance(module, Hierarchical)
+        with comm.steady if ours else nullcontext():  # ours draw no random numbers
+            getattr(module, verb)(comm, *args, *([OPS[op]] if op else []))
+    elif comm.native is None:
         only = f"a {type(comm).__name__} has only ours"
         raise ValueError(f'algorithm="native" is for Comms over torch.distributed; {only}')
-    return comm.native
+    else:
+        getattr(comm.native, verb)(*args, *([op] if op else []))
 
 
-def chosen(comm: Comm, verb: str, algorithm, nbytes: int) -> Callable:
-    """Our function for `verb`; a Comm's default that does not know the verb means the naive one.
+def chosen(comm: Comm, verb: str, algorithm, chunks: list[Tensor]):
+    """The algorithm that runs `verb`; a Comm's default that does not know the verb means the naive one.
 
-    "auto": what `fastest` predicts to be fastest for `nbytes` over the Comm's links, the same on every rank.
+    "auto": what `fastest` predicts to be fastest for the chunks over the Comm's links, the same on every rank.
     """
-    have = {name: getattr(one, verb) for name, one in ALGORITHMS.items() if hasattr(one, verb)}
-    name = algorithm or (comm.algorithm if comm.algorithm in [*have, "auto"] else "naive")
+    name = algorithm or comm.algorithm
     if name == "auto":
-        name = fastest(comm, verb, nbytes)
-    if isinstance(name, str):
-        if name not in have:
-            names = ", ".join(map(repr, [*have, "auto", "native"]))
-            raise ValueError(f"{verb} has the algorithms {names}, not {name!r}")
-        return _steady(comm, have[name])
-    if not hasattr(name, verb):
+        name = fastest(comm, verb, sum(chunk.nbytes for chunk in chunks))
+    module = ALGORITHMS.get(name) if isinstance(name, str) else name
+    if hasattr(module, verb):
+        return module
+    if algorithm is None:
+        return naive
+    if not isinstance(algorithm, str):
         raise ValueError(
-            f"an algorithm is a name or an object with a function {verb}, not {name!r}"
+            f"an algorithm is a name or an object with a function {verb}, not {algorithm!r}"
         )
-    return (
-        _steady(comm, getattr(name, verb))
-        if getattr(name, "steady", False)
-        else getattr(name, verb)
-    )
-
-
-def _steady(comm: Comm, run: Callable) -> Callable:
-    """`run`, which draws no random numbers, as ours do not."""
-
-    def steady(*args):
-        with comm.steady:
-            return run(*args)
-
-    return steady
+    have = [name for name, known in ALGORITHMS.items() if hasattr(known, verb)]
+    names = ", ".join(map(repr, [*have, "auto", "native"]))
+    raise ValueError(f"{verb} has the algorithms {names}, not {algorithm!r}")
 
 
 def check_root(comm: Comm, root: int) -> None:
@@ -250,7 +244,8 @@ def check_tensor(x: Tensor) -> Tensor:
 
 
 def check_op(xs: list[Tensor], op: str) -> None:
-    choice(op, "op", OPS)
+    if op not in list(OPS):
+        choice(op, "op", OPS)  # says which there are
     for x in xs:
         if check_tensor(x).dtype in UNCOMPUTED or (x.is_complex() and op in ("min", "max")):
             raise ValueError(
@@ -259,22 +254,6 @@ def check_op(xs: list[Tensor], op: str) -> None:
         if op == "mean" and not (x.is_floating_point() or x.is_complex()):
             raise ValueError(
                 f"the mean of {x.dtype} tensors is not {x.dtype}: reduce a floating-point copy"
-            )
-
-
-def check_out(
-    comm: Comm, xs: list[Tensor] | None, split: list[list[int]] | None, outs: list[Tensor]
-) -> None:
-    """The root's `outs` must have room for exactly its own rows; the header of the message checks the others."""
-    if xs is None:
-        return
-    if len(xs) != len(outs):
-        raise ValueError(f"rank {comm.rank} scatters {len(xs)} tensors, but `out` has {len(outs)}")
-    for x, s, out in zip(xs, split, outs, strict=True):
-        rows = x.new_empty((s[comm.rank], *x.shape[1:]), device="meta")
-        if (rows.numel(), rows.dtype) != (out.numel(), out.dtype):
-            raise ValueError(
-                f"rank {comm.rank} keeps rows {describe(rows)}, but `out` is {describe(out)}"
             )
 
 
@@ -295,18 +274,39 @@ def flats(x: Tensor | list[Tensor], op: str | None = None) -> list[Flat]:
             )
     if op is not None:
         check_op(xs, op)
-    return [
-        Flat([t for t in xs if t.dtype == dtype]) for dtype in dict.fromkeys(t.dtype for t in xs)
-    ]
+    return [Flat([xs[i] for i in same]) for same in by_dtype(xs)]
 
 
-def by_dtype(xs: list[Tensor], run: Callable[[list[Tensor]], list]) -> list:
-    """`run` on the tensors of each dtype together; the results in the order of `xs`."""
+def by_dtype(xs: list[Tensor]) -> list[list[int]]:
+    """Which of the tensors have one dtype, and can share a message: lists of their indices."""
+    same: dict[torch.dtype, list[int]] = {}
+    for i, x in enumerate(xs):
+        same.setdefault(check_tensor(x).dtype, []).append(i)
+    return list(same.values())
+
+
+def coalesced(x, run: Callable[..., list], *sizes) -> Any:
+    """`run(xs, *sizes)` on the tensors of each dtype together; returns what it gave for each, a tensor's alone.
+
+    sizes: lists of rows for each rank, or of such lists, one for each tensor; or None.
+    """
+    if not isinstance(x, list | tuple):
+        return run([x], *([s] for s in sizes))[0]
+    each = [sizes_of_each(x, s) for s in sizes]
     results: dict[int, Tensor] = {}
-    for dtype in dict.fromkeys(check_tensor(x).dtype for x in xs):
-        some = [i for i, x in enumerate(xs) if x.dtype == dtype]
-        results.update(zip(some, run([xs[i] for i in some]), strict=True))
-    return [results[i] for i in range(len(xs))]
+    for same in by_dtype(x):
+        found = run([x[i] for i in same], *([s[i] for i in same] for s in each))
+        results.update(zip(same, found, strict=True))
+    return [results[i] for i in range(len(x))]
+
+
+def sizes_of_each(xs: list[Tensor], sizes) -> list:
+    """The sizes of each tensor, where `sizes` are those of all, or a list of them for each."""
+    if not isinstance(sizes, list | tuple) or not isinstance(next(iter(sizes), None), list | tuple):
+        return [sizes] * len(xs)
+    if len(sizes) != len(xs):
+        raise ValueError(f"the sizes of {len(sizes)} tensors were given for {len(xs)}")
+    return list(sizes)
 
 
 def height(x: Tensor) -> int:
@@ -315,10 +315,11 @@ def height(x: Tensor) -> int:
     return x.shape[0] if x.ndim else 1
 
 
-def room(comm: Comm, xs: list[Tensor], sizes: list[int] | None) -> Rows:
-    """Room for all ranks' rows of `xs`, this rank's filled in."""
+def gather_buffer(comm: Comm, xs: list[Tensor], sizes: list) -> Rows:
+    """Allocate the result of an all-gather, and copy this rank's rows of `xs` into it."""
     split = [
-        given([height(x)] * comm.size if sizes is None else sizes, None, comm.size) for x in xs
+        checked_sizes([height(x)] * comm.size if s is None else s, None, comm.size)
+        for x, s in zip(xs, sizes, strict=True)
     ]
     for x, s in zip(xs, split, strict=True):
         if s[comm.rank] != height(x):
@@ -330,18 +331,12 @@ def room(comm: Comm, xs: list[Tensor], sizes: list[int] | None) -> Rows:
     return out
 
 
-def nbytes(chunks: list[Tensor]) -> int:
-    """Bytes of all chunks together."""
-    return sum(chunk.nbytes for chunk in chunks)
-
-
-def others(comm: Comm, outs: list[Tensor], sizes: list[int] | None, mine: Tensor) -> list[Tensor]:
-    """All ranks' chunks of a scatter, on a rank that is not its root: `mine`, and as long ones without memory."""
-    counts = given([1] * comm.size if sizes is None else sizes, None, comm.size)
-    own = counts[comm.rank]
-    row = mine.numel() // own if own else sum(out.shape[1:].numel() for out in outs)
-    chunks = [scratch(mine, 1).expand(count * row) for count in counts]
-    return [*chunks[: comm.rank], mine, *chunks[comm.rank + 1 :]]
+def gathered_shapes(xs: list[Tensor], sizes: list) -> list[tuple]:
+    """What ranks must say of the tensors that they give: their shapes; without the rows, where those may differ."""
+    return [
+        tuple(x.shape) if s is None else ("rows", *x.shape[1:])
+        for x, s in zip(xs, sizes, strict=True)
+    ]
 
 
 # ------------------------------------------------------------
@@ -356,10 +351,7 @@ def broadcast_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, algorithm=No
         return x
     with collective(comm, "broadcast_", x, algorithm, rooted=True, root=root):
         for flat in buffers:
-            if run := native(comm, algorithm):
-                run.broadcast(flat.buffer, root)
-            else:
-                chosen(comm, "broadcast", algorithm, flat.buffer.nbytes)(comm, flat.buffer, root)
+            run(comm, "broadcast", algorithm, [flat.buffer], flat.buffer, root)
             flat.restore()
     return x
 
@@ -373,12 +365,7 @@ def reduce_(comm: Comm, x: Tensor | list[Tensor], root: int = 0, op: str = "sum"
         return x
     with collective(comm, "reduce_", x, algorithm, rooted=True, root=root, op=op):
         for flat in buffers:
-            if run := native(comm, algorithm):
-                run.reduce(flat.buffer, root, op)
-            else:
-                chosen(comm, "reduce", algorithm, flat.buffer.nbytes)(
-                    comm, flat.buffer, root, OPS[op]
-                )
+            run(comm, "reduce", algorithm, [flat.buffer], flat.buffer, root, op=op)
             if comm.rank == root:
                 mean(flat.buffer, op, comm.size)
                 flat.restore()
@@ -396,194 +383,169 @@ def all_reduce_(comm: Comm, x: Tensor | list[Tensor], op: str = "sum", algorithm
         return x
     with collective(comm, "all_reduce_", x, algorithm, op=op):
         for flat in buffers:
-            if run := native(comm, algorithm):
-                run.all_reduce(flat.buffer, op)
-            else:
-                chosen(comm, "all_reduce", algorithm, flat.buffer.nbytes)(
-                    comm, flat.buffer, OPS[op]
-                )
+            run(comm, "all_reduce", algorithm, [flat.buffer], flat.buffer, op=op)
             mean(flat.buffer, op, comm.size)
             flat.restore()
     return x
 
 
-def reduce_scatter(comm: Comm, x, op: str = "sum", sizes: list[int] | None = None, algorithm=None):
+def reduce_scatter(comm: Comm, x, op: str = "sum", sizes: list | None = None, algorithm=None):
     """This rank's rows of `x` combined over all ranks: (R, …) → (R/n, …), or `sizes[rank]` rows."""
-    if isinstance(x, list | tuple):
-        return by_dtype(x, lambda some: _reduce_scatter(comm, some, op, sizes, algorithm))
-    return _reduce_scatter(comm, [x], op, sizes, algorithm)[0]
+
+    def scattered(xs: list[Tensor], each: list) -> list[Tensor]:
+        check_op(xs, op)
+        split = [checked_sizes(s, height(x), comm.size) for x, s in zip(xs, each, strict=True)]
+        chunks = rows(xs, split)
+        out = Rows(xs[0], [x.shape[1:] for x in xs], [[s[comm.rank]] for s in split])
+        [mine] = out.chunks
+        with collective(comm, "reduce_scatter", xs, algorithm, op=op, sizes=sizes):
+            run(comm, "reduce_scatter", algorithm, chunks, chunks, mine, op=op)
+        mean(mine, op, comm.size)
+        return out.tensors()
+
+    return coalesced(x, scattered, sizes)
 
 
-def _reduce_scatter(comm: Comm, xs: list[Tensor], op: str, sizes, algorithm) -> list[Tensor]:
-    check_op(xs, op)
-    split = [given(sizes, height(x), comm.size) for x in xs]
-    chunks = rows(xs, split)
-    out = Rows(xs[0], [x.shape[1:] for x in xs], [[s[comm.rank]] for s in split])
-    with collective(comm, "reduce_scatter", xs, algorithm, op=op, sizes=sizes):
-        if run := native(comm, algorithm):
-            chunks = [chunk.clone() for chunk in chunks]
-            run.reduce_scatter(chunks, op)
-            out.chunks[0].copy_(chunks[comm.rank])
-        else:
-            chosen(comm, "reduce_scatter", algorithm, nbytes(chunks))(
-                comm, chunks, out.chunks[0], OPS[op]
-            )
-    mean(out.chunks[0], op, comm.size)
-    return out.tensors()
-
-
-def all_gather(comm: Comm, x, sizes: list[int] | None = None, algorithm=None):
+def all_gather(comm: Comm, x, sizes: list | None = None, algorithm=None):
     """Every rank's rows, in rank order, on every rank: (R, …) → (nR, …).
 
     `sizes[r]`: rows of rank r, where they differ. A number (no dimension) counts as one row.
     """
-    if isinstance(x, list | tuple):
-        return by_dtype(x, lambda some: _all_gather(comm, some, sizes, algorithm))
-    return _all_gather(comm, [x], sizes, algorithm)[0]
+
+    def gathered(xs: list[Tensor], each: list) -> list[Tensor]:
+        out = gather_buffer(comm, xs, each)
+        shapes = gathered_shapes(xs, each)
+        with collective(comm, "all_gather", shapes, algorithm, sizes=sizes):
+            run(comm, "all_gather", algorithm, out.chunks, out.chunks)
+        return out.tensors()
+
+    return coalesced(x, gathered, sizes)
 
 
-def _all_gather(comm: Comm, xs: list[Tensor], sizes, algorithm) -> list[Tensor]:
-    out = room(comm, xs, sizes)
-    with collective(comm, "all_gather", _parts(xs, sizes), algorithm, sizes=sizes):
-        if run := native(comm, algorithm):
-            run.all_gather(out.chunks)
-        else:
-            chosen(comm, "all_gather", algorithm, nbytes(out.chunks))(comm, out.chunks)
-    return out.tensors()
+def all_gather_json(comm: Comm, value) -> list:
+    """Gather one JSON value from every rank, from host to host; returns them in rank order."""
+    comm = comm.on_host()
+    text = encoded(comm, value)
+    sizes = all_gather(comm, text.new_tensor([len(text)], dtype=torch.int64)).tolist()
+    texts = all_gather(comm, text, sizes).split(sizes)
+    return [json.loads(bytes(text.tolist())) for text in texts]
 
 
-def _parts(xs: list[Tensor], sizes) -> list[tuple]:
-    """What ranks must say of the tensors that they give: their shapes; without the rows, where those may differ."""
-    return [tuple(x.shape) if sizes is None else ("rows", *x.shape[1:]) for x in xs]
+def broadcast_json(comm: Comm, value, root: int):
+    """The JSON value of rank `root`, on every rank; its length goes first, 2 messages to each."""
+    comm = comm.on_host()
+    text = encoded(comm, value)
+    length = text.new_tensor([len(text)], dtype=torch.int64)
+    naive.broadcast(comm, length, root)
+    text = text if comm.rank == root else text.new_empty(int(length))
+    naive.broadcast(comm, text, root)
+    return json.loads(bytes(text.tolist()))
 
 
-def gather(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, algorithm=None):
+def encoded(comm: Comm, value) -> Tensor:
+    """A JSON value as bytes, where they can be read: no meta tensor can."""
+    device = "cpu" if comm.device.type == "meta" else comm.device
+    return torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=device)
+
+
+def gather(comm: Comm, x, root: int = 0, sizes: list | None = None, algorithm=None):
     """Every rank's rows, in rank order, on rank `root`; None on the others. `sizes` as in `all_gather`."""
-    if isinstance(x, list | tuple):
-        gathered = by_dtype(x, lambda some: _gather(comm, some, root, sizes, algorithm))
-        return gathered if comm.rank == root else None
-    return _gather(comm, [x], root, sizes, algorithm)[0]
-
-
-def _gather(comm: Comm, xs: list[Tensor], root: int, sizes, algorithm) -> list[Tensor | None]:
     check_root(comm, root)
-    out = room(comm, xs, sizes)
-    with collective(
-        comm, "gather", _parts(xs, sizes), algorithm, rooted=True, root=root, sizes=sizes
-    ):
-        if run := native(comm, algorithm):
-            run.gather(out.chunks, root)
-        else:
-            chosen(comm, "gather", algorithm, nbytes(out.chunks))(comm, out.chunks, root)
-    return out.tensors() if comm.rank == root else [None] * len(xs)
+
+    def gathered(xs: list[Tensor], each: list) -> list[Tensor]:
+        out = gather_buffer(comm, xs, each)
+        shapes = gathered_shapes(xs, each)
+        with collective(comm, "gather", shapes, algorithm, rooted=True, root=root, sizes=sizes):
+            run(comm, "gather", algorithm, out.chunks, out.chunks, root)
+        return out.tensors()
+
+    found = coalesced(x, gathered, sizes)
+    return found if comm.rank == root else None
 
 
-def scatter(comm: Comm, x, root: int = 0, sizes: list[int] | None = None, out=None, algorithm=None):
+def scatter(comm: Comm, x, root: int = 0, sizes: list | None = None, out=None, algorithm=None):
     """Rows of rank `root`'s `x`, to each rank its own: (R, …) → (R/n, …). The others pass x=None.
 
-    `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes
-    travel first, one message of 512 bytes to each rank.
+    `sizes[r]`: rows for rank r. `out`: what to fill, given on every rank or on none; without it the shapes travel
+    first, in 2 messages to each rank.
     """
     check_root(comm, root)
-    if comm.rank == root and x is None:
+    is_root = comm.rank == root
+    if is_root and x is None:
         raise ValueError(f"rank {root} is the root of this scatter: it must give x")
-    several = isinstance(x if comm.rank == root else out, list | tuple)
-    xs = (list(x) if several else [x]) if comm.rank == root else None
-    split = None if xs is None else [given(sizes, height(t), comm.size) for t in xs]
+    several = isinstance(x if is_root else out, list | tuple)
+    xs = (list(x) if several else [x]) if is_root else []
+    split = [checked_sizes(sizes, height(t), comm.size) for t in xs]
     announced = "out is given" if out is not None else "shapes travel first"
     with collective(
         comm, "scatter", [], algorithm, rooted=True, root=root, sizes=sizes, where=announced
     ):
         if out is None:
-            outs, several = _announced(comm, xs, split, root, several)
+            kinds = [str(t.dtype).removeprefix("torch.") for t in xs]
+            shapes = [[s, list(t.shape[1:])] for t, s in zip(xs, split, strict=True)]
+            several, kinds, shapes = broadcast_json(comm, [several, kinds, shapes], root)
+            outs = [
+                torch.empty(s[comm.rank], *rest, dtype=getattr(torch, kind), device=comm.device)
+                for kind, (s, rest) in zip(kinds, shapes, strict=True)
+            ]
         else:
             outs = list(out) if isinstance(out, list | tuple) else [out]
             check_out(comm, xs, split, outs)
-        for dtype in dict.fromkeys(o.dtype for o in outs):
-            some = [i for i, o in enumerate(outs) if o.dtype == dtype]
-            mine = Flat([outs[i] for i in some])
-            chunks = others(comm, [outs[i] for i in some], sizes, mine.buffer)
-            if comm.rank == root:
-                chunks = rows([xs[i] for i in some], [split[i] for i in some])
-            if run := native(comm, algorithm):
-                run.scatter(chunks, root)
-            else:
-                chosen(comm, "scatter", algorithm, nbytes(chunks))(comm, chunks, root)
+        for same in by_dtype(outs):
+            mine = Flat([outs[i] for i in same])
+            chunks = [mine.buffer] * comm.size
+            if is_root:
+                chunks = rows([xs[i] for i in same], [split[i] for i in same])
+            run(comm, "scatter", algorithm, chunks, chunks, root)
             mine.buffer.copy_(chunks[comm.rank])
             mine.restore()
     return outs if several else outs[0]
 
 
-def _announced(comm: Comm, xs, split, root: int, several: bool) -> tuple[list[Tensor], bool]:
-    """Room for this rank's rows; `root` tells the others dtypes, rows and shapes."""
-    notes = [torch.zeros(512, dtype=torch.uint8) for _ in range(comm.size)]
-    if comm.rank == root:
-        for r, note in enumerate(notes):
-            parts = [
-                [str(x.dtype).removeprefix("torch."), s[r], *x.shape[1:]]
-                for x, s in zip(xs, split, strict=True)
-            ]
-            text = json.dumps([several, parts]).encode()
-            if len(text) > len(note):
-                raise ValueError(
-                    f"the shapes of {len(xs)} tensors do not fit into {len(note)} bytes: give `out` on every rank"
-                )
-            note[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    words = comm.on_host()
-    if words.device.type == "cuda":
-        notes = [note.to(words.device) for note in notes]
-    naive.scatter(words, notes, root)
-    several, parts = json.loads(bytes(notes[comm.rank].tolist()).rstrip(b"\0").decode())
-    return [
-        torch.empty(shape, dtype=getattr(torch, dtype), device=comm.device)
-        for dtype, *shape in parts
-    ], several
+def check_out(comm: Comm, xs: list[Tensor], split: list[list[int]], outs: list[Tensor]) -> None:
+    """The root's `outs` must have room for exactly its own rows; the header of the message checks the others."""
+    if xs and len(xs) != len(outs):
+        raise ValueError(f"rank {comm.rank} scatters {len(xs)} tensors, but `out` has {len(outs)}")
+    for x, s, out in zip(xs, split, outs, strict=False):
+        kept = x[: s[comm.rank]] if x.ndim else x
+        if (kept.numel(), kept.dtype) != (out.numel(), out.dtype):
+            raise ValueError(
+                f"rank {comm.rank} keeps rows {describe(kept)}, but `out` is {describe(out)}"
+            )
 
 
 def all_to_all(
-    comm: Comm,
-    x,
-    sizes: list[int] | None = None,
-    out_sizes: list[int] | None = None,
-    algorithm=None,
+    comm: Comm, x, sizes: list | None = None, out_sizes: list | None = None, algorithm=None
 ):
     """Rows for each rank in, rows from each rank out, in rank order: (R, …) → (R, …).
 
     Where they differ: `sizes[r]` rows go to rank r, `out_sizes[r]` come from it (default: as `sizes`).
     """
-    if isinstance(x, list | tuple):
-        return by_dtype(x, lambda some: _all_to_all(comm, some, sizes, out_sizes, algorithm))
-    return _all_to_all(comm, [x], sizes, out_sizes, algorithm)[0]
 
+    def exchanged(xs: list[Tensor], each: list, out_each: list) -> list[Tensor]:
+        split = [checked_sizes(s, height(x), comm.size) for x, s in zip(xs, each, strict=True)]
+        back = [
+            to if s is None else checked_sizes(s, None, comm.size)
+            for s, to in zip(out_each, split, strict=True)
+        ]
+        for to, source in zip(split, back, strict=True):
+            if to[comm.rank] != source[comm.rank]:
+                raise ValueError(
+                    f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}"
+                )
+        out = Rows(xs[0], [x.shape[1:] for x in xs], back)
+        with collective(comm, "all_to_all", [("rows", *x.shape[1:]) for x in xs], algorithm):
+            run(comm, "all_to_all", algorithm, out.chunks, out.chunks, rows(xs, split))
+        return out.tensors()
 
-def _all_to_all(comm: Comm, xs: list[Tensor], sizes, out_sizes, algorithm) -> list[Tensor]:
-    split = [given(sizes, height(x), comm.size) for x in xs]
-    back = [given(out_sizes, None, comm.size) if out_sizes is not None else s for s in split]
-    for to, source in zip(split, back, strict=True):
-        if to[comm.rank] != source[comm.rank]:
-            raise ValueError(
-                f"rank {comm.rank} keeps {to[comm.rank]} rows of its own, but out_sizes says {source}"
-            )
-    out = Rows(xs[0], [x.shape[1:] for x in xs], back)
-    with collective(comm, "all_to_all", [("rows", *x.shape[1:]) for x in xs], algorithm):
-        if run := native(comm, algorithm):
-            run.all_to_all(out.chunks, rows(xs, split))
-        else:
-            chosen(comm, "all_to_all", algorithm, nbytes(out.chunks))(
-                comm, out.chunks, rows(xs, split)
-            )
-    return out.tensors()
+    return coalesced(x, exchanged, sizes, out_sizes)
 
 
 def barrier(comm: Comm, algorithm=None) -> None:
     """Return once every rank has come here."""
     with collective(comm, "barrier", [], algorithm):
-        if run := native(comm, algorithm):
-            run.barrier()
-        else:
-            chosen(comm, "barrier", algorithm, 1)(
-                comm, torch.zeros(1, dtype=torch.uint8, device=comm.device)
-            )
+        token = torch.zeros(1, dtype=torch.uint8, device=comm.device)
+        run(comm, "barrier", algorithm, [token], token)
 
 
 # ------------------------------------------------------------
@@ -601,18 +563,14 @@ def barrier(comm: Comm, algorithm=None) -> None:
 
 
 # algorithms that take each chunk by itself, wherever it lies
-ANYWHERE = ("naive", "ring", "pipelined")
+ANYWHERE = ("naive", "ring", "pipelined", "native")
 
 
 def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
     """Fill the other ranks' chunks; this rank's is there."""
-    _check(comm, chunks)
-    if run := native(comm, algorithm):
-        run.all_gather(chunks)
-        return
-    near = _near(comm, chunks, algorithm)
+    near = _adjacent(comm, chunks, algorithm)
     with collective(comm, "all_gather_", _whole(chunks), algorithm):
-        chosen(comm, "all_gather", algorithm, nbytes(near))(comm, near)
+        run(comm, "all_gather", algorithm, near, near)
     if near is not chunks:
         for chunk, got in zip(chunks, near, strict=True):
             chunk.copy_(got)
@@ -620,19 +578,24 @@ def all_gather_(comm: Comm, chunks: list[Tensor], algorithm=None) -> None:
 
 def reduce_scatter_(comm: Comm, chunks: list[Tensor], op: str = "sum", algorithm=None) -> None:
     """This rank's chunk becomes all ranks' combined; what the others hold afterwards is of no use."""
-    _check(comm, chunks)
+    near = _adjacent(comm, chunks, algorithm)
     check_op(chunks, op)
     mine = chunks[comm.rank]
-    if run := native(comm, algorithm):
-        run.reduce_scatter(chunks, op)
-    else:
-        near = _near(comm, chunks, algorithm)
-        with collective(comm, "reduce_scatter_", _whole(chunks), algorithm, op=op):
-            chosen(comm, "reduce_scatter", algorithm, nbytes(near))(comm, near, mine, OPS[op])
+    with collective(comm, "reduce_scatter_", _whole(chunks), algorithm, op=op):
+        run(comm, "reduce_scatter", algorithm, near, near, mine, op=op)
     mean(mine, op, comm.size)
 
 
-def _check(comm: Comm, chunks: list[Tensor]) -> None:
+def _whole(chunks: list[Tensor]) -> list[tuple[int]]:
+    """The shape of all chunks together; where one of them differs, its own message tells."""
+    return [(sum(chunk.numel() for chunk in chunks),)]
+
+
+def _adjacent(comm: Comm, chunks: list[Tensor], algorithm) -> list[Tensor]:
+    """`chunks`, or a copy of them in one buffer for an algorithm that sends several as one message.
+
+    Raises ValueError for another number of them than of ranks, and unless all are flat, contiguous and of one dtype.
+    """
     if len(chunks) != comm.size:
         raise ValueError(f"{len(chunks)} chunks were given for {comm.size} ranks")
     for r, chunk in enumerate(chunks):
@@ -641,15 +604,6 @@ def _check(comm: Comm, chunks: list[Tensor]) -> None:
                 f"chunk {r} is {tuple(chunk.shape)} {chunk.dtype} with strides {chunk.stride()}: "
                 f"all are flat, contiguous and {chunks[0].dtype}, as chunk 0"
             )
-
-
-def _whole(chunks: list[Tensor]) -> list[tuple[int]]:
-    """The shape of all chunks together; where one of them differs, its own message tells."""
-    return [(sum(chunk.numel() for chunk in chunks),)]
-
-
-def _near(comm: Comm, chunks: list[Tensor], algorithm) -> list[Tensor]:
-    """`chunks`, or a copy of them in one buffer for an algorithm that sends several as one message."""
-    if (algorithm or comm.algorithm) in ANYWHERE or beside(chunks):
+    if (algorithm or comm.algorithm) in ANYWHERE or are_adjacent(chunks):
         return chunks
     return list(torch.cat(chunks).split([chunk.numel() for chunk in chunks]))

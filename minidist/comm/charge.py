@@ -43,7 +43,10 @@ COPIES = {"copy_", "_to_copy", "clone"}  # what may have operands on the host an
 
 
 def roofline(device: Device, cost: Cost) -> float:
-    """Seconds that a call takes on `device`. ValueError if it has no peak for the dtype of a product."""
+    """Seconds that a call takes on `device`, at the peak of its data sheet: `device.efficiency` is not charged.
+
+    Raises ValueError if it has no peak for the dtype of a product.
+    """
     compute = cost.flops / device.peak(cost.dtype) if cost.flops else 0.0
     return device.launch + max(compute, cost.nbytes / device.bandwidth)
 

@@ -48,8 +48,10 @@ LEVELS = {
 class Device:
     """What a rank computes with.
 
-    flops: peak FLOP/s of matrix products, by dtype.  memory: bytes.  bandwidth: of that memory, bytes/s.
-    launch: seconds that an operation takes to start, however small it is.
+    flops: peak FLOP/s of matrix products, by dtype, as its data sheet says.  memory: bytes.  bandwidth: of that
+    memory, bytes/s.  launch: seconds that an operation takes to start, however small it is.
+    efficiency: the part of the data sheet, of FLOP/s and of bytes/s alike, that an operation reaches; None where nobody
+    has measured it.  tiles: of a product's result, how many are worked on at once; 0: products have no tiles.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Device:
     memory: int
     bandwidth: float
     launch: float = 0.0
+    efficiency: float | None = None
+    tiles: int = 0
 
     def peak(self, dtype: torch.dtype) -> float:
         """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
@@ -66,6 +70,11 @@ class Device:
                 f"{self.name} has a peak for {known}, not for {str(dtype).removeprefix('torch.')}"
             )
         return self.flops[dtype]
+
+    @property
+    def ideal(self) -> Device:
+        """The device that reaches all of its data sheet: the one whose time a World charges."""
+        return replace(self, efficiency=1.0, tiles=0)
 
     def part(self, of: int) -> Device:
         """One of `of` equal parts of its speed and its memory. An operation starts as fast as on the whole."""
@@ -196,16 +205,31 @@ def nic(gigabits: float, share: int = 1) -> Level:
 
 
 def gpu(
-    name: str, tensor: float, single: float, double: float, memory: float, bandwidth: float
+    name: str,
+    tensor: float,
+    single: float,
+    double: float,
+    memory: float,
+    bandwidth: float,
+    efficiency: float,
+    tiles: int,
 ) -> Device:
-    """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB; TB/s."""
+    """TFLOP/s of fp16 and bf16, of fp32 and of fp64; GB; TB/s; the part of it that is reached, and processors."""
     flops = {
         bfloat16: tensor * TERA,
         float16: tensor * TERA,
         float32: single * TERA,
         float64: double * TERA,
     }
-    return Device(name, flops, int(memory * GIGA), bandwidth * TERA, LAUNCH)
+    return Device(
+        name,
+        flops,
+        int(memory * GIGA),
+        bandwidth * TERA,
+        LAUNCH,
+        efficiency=efficiency,
+        tiles=tiles,
+    )
 
 
 # hardware.csv, V100 SXM: fp16, fp32, fp64. Assumptions: bf16 at the speed of fp32 (a V100 has no tensor cores
@@ -216,13 +240,18 @@ V100 = Device(
     int(32 * GIGA),
     0.9 * TERA,
     LAUNCH,
+    efficiency=0.76,
+    tiles=80,
 )
 # hardware.csv, by device: fp16_dense = bf16_dense, fp32, HBM_capacity, HBM_bandwidth. fp64 is an assumption
-# (the makers' data sheets, without tensor cores).
-A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0)
-H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35)
-H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8)
-B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0)
+# (the makers' data sheets, without tensor cores). The efficiency of the A100 was chosen on published runs (study.plan);
+# that of the others is an assumption: the A100's times what the best product reaches of the data sheet, over what it
+# reaches there (hardware.csv, max_achievable_matmul_bf16: 86.9 % on A100, 80.3 % on H100, 77.6 % on B200); a V100 as
+# an A100. The last figure counts its processors.
+A100 = gpu("A100 SXM", 312.0, 19.5, 9.7, 80.0, 2.0, 0.76, 108)
+H100 = gpu("H100 SXM", 989.0, 67.0, 34.0, 80.0, 3.35, 0.70, 132)
+H200 = gpu("H200 SXM", 989.0, 67.0, 34.0, 141.0, 4.8, 0.70, 132)
+B200 = gpu("B200 SXM", 2250.0, 80.0, 40.0, 180.0, 8.0, 0.68, 148)
 
 
 def cpus(

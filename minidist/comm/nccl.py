@@ -131,13 +131,12 @@ class Native:
         self._begin()
         dist.all_reduce(flat, op=_OPS[op], group=self._group)
 
-    def reduce_scatter(self, chunks: list[Tensor], op: str) -> None:
+    def reduce_scatter(self, chunks: list[Tensor], out: Tensor, op: str) -> None:
         self._begin()
-        mine = chunks[self._comm.rank]
         flat = _joined(chunks)
-        out = torch.empty(flat.numel() // len(chunks), dtype=flat.dtype, device=flat.device)
-        _reduce_scatter(out, flat, op=_OPS[op], group=self._group)
-        mine.copy_(out[: mine.numel()])
+        padded = torch.empty(flat.numel() // len(chunks), dtype=flat.dtype, device=flat.device)
+        _reduce_scatter(padded, flat, op=_OPS[op], group=self._group)
+        out.copy_(padded[: out.numel()])
 
     def all_gather(self, chunks: list[Tensor]) -> None:
         self._begin()
@@ -174,7 +173,7 @@ class Native:
         for chunk, values in zip(outputs, out.split([o.numel() for o in outputs]), strict=True):
             chunk.copy_(values)
 
-    def barrier(self) -> None:
+    def barrier(self, token: Tensor) -> None:
         self._begin()
         dist.barrier(group=self._group)
 

@@ -6,7 +6,7 @@ average_gradients      the plain way: one all-reduce a parameter, after backward
 SyncBatchNorm          batch norm over the batch of all ranks (batchnorm)
 ShardedOptimizer       ZeRO 1 and 2: optimizer states, and gradients, in shards (zero)
 FullySharded           ZeRO 3: parameters, too, gathered just in time (zero)
-OffloadedOptimizer     the step on the CPU, beside the next step of the device (zero)
+OffloadedOptimizer     the step on the CPU, beside the next step of the device (offload)
 ColumnLinear, RowLinear, TensorMLP, TensorAttention, TensorLayer    layers split over ranks (tensor)
 VocabEmbedding, vocab_cross_entropy    an embedding and a loss split over the vocabulary (vocab)
 Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline, schedules)
@@ -22,12 +22,13 @@ from .batchnorm import SyncBatchNorm
 from .compress import DGC, Half, PowerSGD, Sign
 from .data import DataParallel, Sampler, average_gradients
 from .local_sgd import AdaComm, LocalSGD, SlowMomentum
+from .offload import OffloadedOptimizer
 from .pipedream import PipeDream, PipeDream2BW
 from .pipeline import Pipeline, partition
 from .server import ParameterServer
 from .tensor import ColumnLinear, RowLinear, TensorAttention, TensorLayer, TensorMLP
 from .vocab import VocabEmbedding, vocab_cross_entropy
-from .zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
+from .zero import FullySharded, ShardedOptimizer
 
 __all__ = [
     "DGC",

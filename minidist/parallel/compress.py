@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..collectives import all_gather, all_reduce_
-from ..comm.base import Comm
+from ..comm.base import Comm, Work
 from ..decide import decide
 
 # ------------------------------------------------------------
@@ -46,7 +46,7 @@ class Compression(ABC):
     """An object for each model and each rank. `average_` is its interface with a bucket, all else has a default.
 
     first: None, or `first(comm, buckets, share)`, called in every backward before the first bucket, with all of them;
-    share: what the gradients are still to be multiplied by, None for nothing.  progress: names of attributes, numbers,
+    share: a Work, of what the gradients are still to be multiplied by, None for nothing.  progress: names of attributes, numbers,
     that are saved with the state.  On meta tensors every compression runs, and sends as many bytes.
     """
 
@@ -350,12 +350,12 @@ class DGC(Lossy):
         return self.warm_up[self.epoch] if self.epoch < len(self.warm_up) else self.final
 
     @torch.no_grad()
-    def _measure(self, comm: Comm, buckets: list, share: Tensor | float | None) -> None:
+    def _measure(self, comm: Comm, buckets: list, share: Work | None) -> None:
         """How much this rank's gradients are to be scaled, by the norm of all of them."""
         norms = torch.stack(
             [torch.linalg.vector_norm(b.grads, dtype=torch.float64) for b in buckets]
         )
-        norm = torch.linalg.vector_norm(norms) * (1 if share is None else share)
+        norm = torch.linalg.vector_norm(norms) * (1 if share is None else share.wait())
         self._scale = (self.clip / comm.size**0.5 / (norm + 1e-6)).clamp(max=1)
 
     def average_(self, comm: Comm, bucket, algorithm: str | None) -> None:

@@ -15,30 +15,25 @@ Cost of a step with N bytes of gradients in P tensors, by rings: 2(n−1)·Pα +
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import flags
-from ..collectives import all_reduce_, broadcast_
+from ..collectives import all_gather_json, all_reduce_, broadcast_
 from ..collectives.verbs import ALGORITHMS
-from ..comm.base import Comm, describe
+from ..comm.base import Comm, Work, describe
 from ..split import bounds, even, uneven
 from .claims import Claim, same_group
-from .pipeline.mail import host
-from .pipeline.ties import told
-from .reducer import Backwards, Bucket, Reducer, share
-from .zero.averages import Averages
+from .reducer import Averages, Bucket, Reducer, share
 
 # ------------------------------------------------------------
 # A bucket whose average a compression makes: what it is handed, and what keeps lossy averages from mixing.
 #
-# An all-reduce may take an average for a gradient: equal gradients are their own average. A lossy one may not: it would
-# send a second time what it has sent, and add a second time what it holds back. So what was averaged is set aside
-# before the next increment comes, and added after (see zero/averages.py).
-#
-#     p.grad   avg 1 ── set aside ──▶ None ── backward ──▶ g2 ── compressed, averaged ──▶ avg 2 ──▶ avg 1 + avg 2
+# A lossy average may not be taken for a gradient: it would send a second time what it has sent, and add a second time what
+# it holds back. So what was averaged is set aside before the next increment comes, and added after (`Averages`).
 #
 # A gradient that no rank has is not compressed at all: what is held back of it waits until there is one.
 
@@ -73,9 +68,9 @@ class CompressedBucket(Bucket):
         super().put(p, factor)
 
     @torch.no_grad()
-    def reduce(self, comm: Comm, part: Tensor | float | None, algorithm: str | None) -> None:
-        if part is not None:
-            self.grads.mul_(part)
+    def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
+        if share is not None:
+            self.grads.mul_(share.wait())
         self._compression.average_(comm, self, algorithm)
 
     def there(self) -> set[str]:
@@ -122,13 +117,13 @@ def check_alike(comm: Comm, module: nn.Module) -> None:
     lines = [f"{kind} {name}, {describe(x)}" for kind, name, x in _tensors(module)]
     digest = int.from_bytes(sha256("\n".join(lines).encode()).digest()[:7], "big")
     words = comm.on_host()
-    both = torch.tensor([digest, -digest], device=host(words))
+    both = torch.tensor([digest, -digest], device="cpu")
     largest, least = all_reduce_(
         words, both, op="max", algorithm=None if words.native else "tree"
     ).tolist()
     if largest == -least:
         return
-    everyone = told(comm, lines)
+    everyone = all_gather_json(comm, lines)
     rank = next(rank for rank, theirs in enumerate(everyone) if theirs != everyone[0])
     ours, theirs = everyone[0], everyone[rank]
     only = [f"rank 0 alone has {line}" for line in ours if line not in theirs]
@@ -225,7 +220,7 @@ def scaled_(grad: Tensor, part: Tensor | float, weight: float | None) -> Tensor:
     return grad.zero_() if weight == 0 else grad.mul_(part)
 
 
-class DataParallel(Backwards, nn.Module):
+class DataParallel(nn.Module):
     """`module` on every rank of `comm`, kept equal: its gradients are averaged while a backward runs.
 
         model = DataParallel(module, comm)      # every rank now has rank 0's parameters and buffers
@@ -275,49 +270,75 @@ class DataParallel(Backwards, nn.Module):
             )
         self.module = module
         self.comm = comm
-        self.weight = None
         self.compression = compression
         self.broadcast_buffers, self._to_all = broadcast_buffers, _for_broadcasts(algorithm)
-        self._averaged = None if compression is None else Copies()
-        how = (
-            {} if compression is None else {"bucket": self._compressed, "first": compression.first}
+        compressed = {}
+        if compression is not None:
+            compressed = {
+                "bucket": self._compressed,
+                "averages": Copies(),
+                "first": compression.first,
+            }
+        self._reducer = Reducer(
+            comm,
+            self._named,
+            bucket_bytes=bucket_bytes,
+            first_bucket_bytes=first_bucket_bytes,
+            overlap=overlap,
+            algorithm=algorithm,
+            **compressed,
         )
-        self._follow(Reducer(comm, bucket_bytes, first_bucket_bytes, overlap, algorithm, **how))
         for name, p in module.named_parameters():
             if p.device.type != comm.device.type:
                 raise ValueError(
                     f"{name} is on {p.device}, this Comm passes tensors on {comm.device}: move the module"
                 )
-        self._claim = Claim(self, "DataParallel", comm, self._unwatch)
+        self._claim = Claim(self, "DataParallel", comm, self._reducer.unwatch)
         # first: what has claims may have taken its parameters to pieces
         self._claim.verify(module.parameters())
         check_alike(comm, module)
         self._claim.take(module.parameters())
         broadcast_(comm, [*module.parameters(), *module.buffers()], algorithm=self._to_all)
-        self._watch(self.module.parameters())
+        self._reducer.watch(self.module.parameters())
 
     def forward(self, *args, **kwargs):
         self._claim.check()
-        if self.training and self._averages and self.broadcast_buffers:
+        if self.training and self._reducer.in_backward and self.broadcast_buffers:
             broadcast_(self.comm, list(self.module.buffers()), algorithm=self._to_all)
-        self._watch(self.module.parameters())
+        self._reducer.watch(self.module.parameters())
         return self.module(*args, **kwargs)
 
-    def _begin(self) -> None:
-        self._reducer.begin(
-            {p: name for name, p in self.module.named_parameters() if p.requires_grad}, self.weight
-        )
+    @property
+    def weight(self) -> float | None:
+        return self._reducer.weight
+
+    @weight.setter
+    def weight(self, weight: float | None) -> None:
+        self._reducer.weight = weight
+
+    def no_sync(self) -> AbstractContextManager:
+        """A `backward()` in here only accumulates; the next one outside averages the total.
+
+        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
+        """
+        self._claim.check()
+        return self._reducer.no_sync()
+
+    def average(self) -> None:
+        """What the end of a backward does, for a rank whose backward reaches no parameter. Called twice it changes
+        nothing more."""
+        self._claim.check()
+        self._reducer.average()
+
+    def _named(self) -> dict[Tensor, str]:
+        """The parameters that train now, and their names."""
+        return {p: name for name, p in self.module.named_parameters() if p.requires_grad}
 
     def _compressed(self, params: list[Tensor]) -> CompressedBucket:
-        names = {p: name for name, p in self.module.named_parameters()}
+        names = self._named()
         return CompressedBucket(
-            params, [names[p] for p in params], self.compression, self._averaged
+            params, [names[p] for p in params], self.compression, self._reducer.averages
         )
-
-    def _before(self, p: Tensor, increment: Tensor) -> None:
-        super()._before(p, increment)
-        if self._averaged is not None:
-            self._averaged.set_aside(p)
 
     @property
     def buckets(self) -> list[list[str]]:

@@ -21,7 +21,7 @@ from ..cut import cuts
 from ..models import Embedding, Head, LayerNorm, TransformerLayer, initial_
 from ..models import SequenceEmbedding as FirstPart
 from ..split import bounds
-from .schedules.flow import Shape
+from .schedules import Shape
 from .tensor import TensorDropout, TensorLayer, gather_from, scatter_to
 from .vocab import VocabEmbedding
 

@@ -1,8 +1,21 @@
-"""PipeDream: asynchronous pipelines, whose stages update without waiting for each other.
+"""PipeDream: a pipeline without a flush. Each stage updates its weights after every backward and never waits.
 
-PipeDream      one update a micro-batch; weight stashing, vertical sync
-PipeDream2BW   one update for m micro-batches, two versions of the weights
-most_versions, most_stale, version_bytes    versions, staleness and memory, as formulas
+    pipeline = PipeDream(part, comm, lambda p: SGD(p, lr=0.1), loss_fn)   # `part`: this rank's stage
+    losses = pipeline.run(batches)                                        # each (x, y) is a micro-batch
+
+    stage 0  F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …       F1 used version 0 of the weights, U0 made version 1: B1 must go
+    stage 1     F0 B0 U0 F1 B1 U1 F2 B2 U2 …       back through version 0, which was stashed
+
+For a micro-batch number i of a long run, w(v) being all stages' weights of version v:
+    stashing        stage s uses its version i − (S − 1 − s) in forward and backward
+    vertical sync   all stages use version i − (S − 1): w(t+1) = w(t) − lr·∇f(w(t − S + 1))
+    2BW             m micro-batches together, two versions: w(t+1) = w(t) − lr·∇f(w(t − 1))
+
+The bubble is that of the start and the end, for all of the run; the price is memory (S − s versions of stage s, S with
+vertical sync, 2 with 2BW) and staleness. A naive way that works does not exist: an optimizer's step beside a graph that
+is still to go back is an error, or silently wrong (`Overwritten`).
+Sources: Narayanan et al. 2019, "PipeDream", section 3.3; Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel
+DNN Training", section 3.1.
 """
 
 from __future__ import annotations
@@ -17,18 +30,9 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from ..comm.base import Comm
-from .pipeline import Pipeline
-from .schedules import (
-    Action,
-    ScheduleError,
-    forward_versions,
-    lists,
-    pipedream,
-    pipedream_2bw,
-    validate,
-)
-from .schedules.action import Schedule
-from .schedules.flow import Shape
+from .pipeline import Pipeline, Plan
+from .schedules import Action, Lists, Schedule, Shape, pipedream, pipedream_2bw
+from .validate import ScheduleError, forward_versions, validate
 
 # ------------------------------------------------------------
 # The weights of a stage in several versions: the newest, and every older one that a micro-batch still needs.
@@ -136,77 +140,7 @@ class Overwritten(Versions):
 
 
 # ------------------------------------------------------------
-# What the papers say of versions: how many a stage holds, how stale its gradients are. No list is looked at.
-#
-#                      versions of stage s     staleness             one version for all stages
-#     stashing         S − s                   S − 1 − s             no
-#     vertical sync    S                       S − 1                 yes
-#     2BW              2                       1                     yes
-#     no stashing      1                       S − 1 − s             not even for a stage: wrong
-#
-# With stashing, stage s computes forward and backward of a micro-batch with the same weights, but other stages use
-# weights of another age for it; with vertical sync all use those that stage 0 had. Memory: versions times the bytes of
-# the stage's weights: over equal stages S(S+1)/2 of them with stashing, S² with vertical sync, 2S with 2BW.
-#
-# Sources: Narayanan et al. 2019, "PipeDream", section 3.3; Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel
-# DNN Training", section 3.1.
-
-
-def most_versions(rule: str, stage: int, S: int) -> int:
-    """Versions of the weights that a stage holds at most, the newest among them, in a run that is long enough.
-
-    rule: "stash", "vertical", "2bw" or "no stash". Long enough: 2(S − stage − 1) micro-batches with stashing,
-    2(S − 1) with vertical sync, two groups with 2BW.
-    Raises ValueError for another name, and for a stage that is not there.
-    """
-    return _row(rule, stage, S)[0]
-
-
-def most_stale(rule: str, stage: int, S: int) -> int:
-    """Updates between the weights that a micro-batch's forward used and those its gradient was added to, at most.
-
-    The first S − 1 micro-batches of a run (with 2BW: the first group) are less stale. Errors: as `most_versions`.
-    """
-    return _row(rule, stage, S)[1]
-
-
-def version_bytes(rule: str, stage: int, S: int, nbytes: int) -> int:
-    """Memory of all versions of a stage whose weights take `nbytes`, the newest among them."""
-    return most_versions(rule, stage, S) * nbytes
-
-
-def _row(rule: str, stage: int, S: int) -> tuple[int, int]:
-    if not 0 <= stage < S:
-        raise ValueError(f"there is no stage {stage} in a pipeline of {S} stages, 0 to {S - 1}")
-    rows = {
-        "stash": (S - stage, S - 1 - stage),
-        "vertical": (S, S - 1),
-        "2bw": (2, 1),
-        "no stash": (1, S - 1 - stage),
-    }
-    if rule not in rows:
-        raise ValueError(f"there is a formula for {', '.join(rows)}, not for {rule!r}")
-    return rows[rule]
-
-
-# ------------------------------------------------------------
-# PipeDream: a pipeline without a flush. Each stage updates its weights after every backward and never waits.
-#
-#     pipeline = PipeDream(part, comm, lambda p: SGD(p, lr=0.1), loss_fn)   # `part`: this rank's stage
-#     losses = pipeline.run(batches)                                        # each (x, y) is a micro-batch
-#
-#     stage 0  F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …       F1 used version 0 of the weights, U0 made version 1: B1 must go
-#     stage 1     F0 B0 U0 F1 B1 U1 F2 B2 U2 …       back through version 0, which was stashed
-#
-# For a micro-batch number i of a long run, w(v) being all stages' weights of version v:
-#     stashing        stage s uses its version i − (S − 1 − s) in forward and backward
-#     vertical sync   all stages use version i − (S − 1): w(t+1) = w(t) − lr·∇f(w(t − S + 1))
-#     2BW             m micro-batches together, two versions: w(t+1) = w(t) − lr·∇f(w(t − 1))
-#
-# The bubble is that of the start and the end, for all of the run; the price is memory (`version_bytes`) and staleness.
-# Sources: Narayanan et al. 2019, "PipeDream", section 3.3; Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel
-# DNN Training", section 3.1.
-
+# The pipeline: the executor of `pipeline`, whose forwards and backwards run with a version, and which updates.
 
 Factory = Callable[[list[nn.Parameter]], Optimizer]
 
@@ -217,7 +151,7 @@ class PipeDream(Pipeline):
     module: this stage, with weights of its own (none tied to another stage's).  optimizer(parameters): any of
     torch.optim; it is stepped at every U of the list.  loss_fn(output, target): on the last stage.
     vertical: vertical sync, all stages use for a micro-batch the version that stage 0 had when it entered.
-    schedule(stage, S, M): lists with U's, also of one's own.  recompute, ahead: as for `Pipeline`.
+    schedule(stage, S, M): lists with U's, also of one's own.  recompute: as for `Pipeline`.
     wrong_no_stash: True keeps no old version. Backward then uses weights that its forward did not: WRONG, to be seen.
 
     staleness[i]: how many updates of this stage lay between the weights that micro-batch i of the last run used and
@@ -236,14 +170,13 @@ class PipeDream(Pipeline):
         vertical: bool = False,
         schedule: Schedule = pipedream,
         recompute: bool = False,
-        ahead: int = 1,
         wrong_no_stash: bool = False,
     ):
         if vertical and wrong_no_stash:
             raise ValueError(
                 "vertical sync means old versions, and wrong_no_stash keeps none: choose one of them"
             )
-        super().__init__(module, comm, schedule, loss_fn, recompute, ahead=ahead)
+        super().__init__(module, comm, schedule, loss_fn, recompute)
         self.rule, self.group = "first" if vertical else "newest", None
         self.versions = (Overwritten if wrong_no_stash else Versions)(module)
         trained = list(self.versions.parameters.values())
@@ -271,12 +204,12 @@ class PipeDream(Pipeline):
             super().backward(action)
 
     def input(self, action: Action) -> None:
-        """I: likewise."""
+        """I: the inputs' gradients, with the weights of its F."""
         super().input(action)
         self.versions.done(self._used[action.micro])
 
     def weight(self, action: Action) -> None:
-        """W: likewise."""
+        """W: the weights' gradients, with the weights of its F."""
         with self._gathered(action):
             super().weight(action)
 
@@ -298,19 +231,18 @@ class PipeDream(Pipeline):
         """Each update has one micro-batch's mean gradient."""
         return 1.0
 
-    def check(self, all_lists: list[list[Action]], shape: Shape) -> None:
+    def check(self, every: Lists, shape: Shape) -> None:
         """Raise ScheduleError unless these lists are a schedule, in which every gradient is used."""
         # long: a World's ranks check it once
-        key = "pipedream", self.rule, self.group, tuple(map(tuple, all_lists))
-        self.comm.keep(key, lambda: _check(all_lists, shape, self.rule, self.group), alike=True)
+        key = "pipedream", self.rule, self.group, tuple(map(tuple, every))
+        self.comm.keep(key, lambda: _check(every, shape, self.rule, self.group), alike=True)
 
-    def _begin(self, todo, M: int, inputs, targets) -> None:
-        super()._begin(todo, M, inputs, targets)
-        rows = forward_versions(lists(self.schedule, self.comm.size, M), self.rule, self.group)
-        self._used = {
-            micro: self.versions.newest + version for micro, version in rows[self.stage].items()
-        }
-        self.versions.begin(Counter(self._used[a.micro] for a in todo.actions if a.kind in "FBIW"))
+    def _begin(self, plan: Plan, M: int, inputs, targets) -> None:
+        super()._begin(plan, M, inputs, targets)
+        used = forward_versions(plan.lists, self.rule, self.group)[self.stage]
+        self._used = {micro: self.versions.newest + version for micro, version in used.items()}
+        actions = plan.lists[self.stage]
+        self.versions.begin(Counter(self._used[a.micro] for a in actions if a.kind in "FBIW"))
         self.staleness, self._waiting = [0] * M, []
 
     @contextmanager
@@ -347,14 +279,11 @@ class PipeDream2BW(PipeDream):
         loss_fn: Callable | None = None,
         m: int | None = None,
         recompute: bool = False,
-        ahead: int = 1,
     ):
         m = comm.size if m is None else m
         pipedream_2bw(comm.rank, comm.size, m, m)  # m ≥ S
         schedule = partial(pipedream_2bw, m=m)
-        super().__init__(
-            module, comm, optimizer, loss_fn, schedule=schedule, recompute=recompute, ahead=ahead
-        )
+        super().__init__(module, comm, optimizer, loss_fn, schedule=schedule, recompute=recompute)
         self.rule, self.group = "2bw", m
 
     def share(self, micro: int) -> float:
@@ -362,9 +291,9 @@ class PipeDream2BW(PipeDream):
         return 1 / self.group
 
 
-def _check(all_lists: list[list[Action]], shape: Shape, rule: str, group: int | None) -> None:
-    validate(all_lists, shape.S, shape.M, rule=rule, group=group)
-    for stage, actions in enumerate(all_lists):
+def _check(every: Lists, shape: Shape, rule: str, group: int | None) -> None:
+    validate(every, shape.S, shape.M, rule=rule, group=group)
+    for stage, actions in enumerate(every):
         last = max(i for i, a in enumerate(actions) if a.kind in "BW")
         if not any(a.kind == "U" for a in actions[last:]):
             missing = Action("U", actions[last].micro)

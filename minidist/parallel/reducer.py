@@ -9,12 +9,13 @@ all before it are complete. What no backward reached is completed at the end. Af
 buckets are laid out anew, in the order in which rank 0's gradients became ready.
 
 Time with compute T and one all-reduce of c seconds a bucket, b of them: T + c at best, T/b + bc where the
-wire is slower (see overlap.py). Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
+wire is slower (see `overlap`). Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -112,10 +113,11 @@ class Bucket:
         if self._absent:
             self.flags[self._absent] = 0
 
-    def reduce(self, comm: Comm, part: Tensor | float | None, algorithm: str | None) -> None:
+    @torch.no_grad()
+    def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
         """Sum the gradients over the ranks, times this rank's share where `put` did not know it yet."""
-        if part is not None:
-            self.grads.mul_(part)
+        if share is not None:
+            self.grads.mul_(share.wait())
         all_reduce_(comm, self.buffer, algorithm=algorithm)
 
     def hand_out(self) -> None:
@@ -129,6 +131,92 @@ class Bucket:
         for i in self._absent:
             if ranks[i]:
                 self.params[i].grad = self._views[self.params[i]]
+
+
+# ------------------------------------------------------------
+# Which gradients are averages already. An all-reduce may take an average for a gradient: equal gradients are their own
+# average. A gradient that is averaged at its owner alone, or by a lossy compression, must be told from one that is not: if
+# the next backward added its increment there, the next average would take the old one for one rank's part of n. So it is set
+# aside before the increment comes, and added after:
+#
+#     p.grad   avg 1 ── set aside ──▶ None ── backward ──▶ g2 ── averaged ──▶ avg 2 ──▶ avg 1 + avg 2
+#     held              avg 1                                                  ──────────┘
+
+
+class Averages:
+    """The averaged gradients of parameters, and those of them that were set aside."""
+
+    def __init__(self):
+        # Weak: a gradient that the user drops is gone. While it is somebody's .grad its Python object lives, too.
+        self._made: weakref.WeakValueDictionary[Tensor, Tensor] = weakref.WeakValueDictionary()
+        self._held: dict[Tensor, Tensor] = {}
+
+    def set_aside(self, p: Tensor) -> None:
+        """Leave in `p.grad` only what is not averaged yet."""
+        if p.grad is None:
+            self._held.pop(p, None)  # it was dropped in between, as `module.zero_grad()` does
+        elif p.grad is self._made.get(p):
+            self._held[p], p.grad = p.grad, None
+
+    def give(self, p: Tensor, average: Tensor | None) -> None:
+        """Add `average` (None: there is none) to what was set aside, as the gradient of `p`."""
+        held = self._held.pop(p, None)
+        if held is not None:
+            average = held if average is None else held.add_(average)
+        p.grad = average
+        if average is not None:
+            self._made[p] = average
+
+    def note(self, p: Tensor) -> None:
+        """The gradient of `p` is an average, in whatever dtype it is now."""
+        self._made[p] = p.grad
+
+    def forget(self) -> None:
+        """Drop what is set aside."""
+        self._held.clear()
+
+
+# ------------------------------------------------------------
+# What several techniques do beside the computation, or say to each other.
+
+
+class Done(Work):
+    """A work that was done at once."""
+
+    def __init__(self, result=None):
+        self._result = result
+        self.source = None
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self):
+        return self._result
+
+
+class Lane:
+    """Jobs over `comm` one after the other: on a lane, beside the computation, or here and now. last: the latest one."""
+
+    def __init__(self, comm: Comm, beside: bool):
+        self.comm = comm
+        self.beside = beside
+        self.last: Work = Done()
+
+    def run(self, job: Callable, *args, after: Work | None = None) -> Work:
+        """`job(comm, *args)`, once `after` is done. Not if an earlier one went wrong: then ranks are no longer in step."""
+        if not self.beside:
+            return Done(job(self.comm, *args))
+        self.last = self.comm.stream(_in_turn, [self.last, after or self.last, job, *args])
+        return self.last
+
+
+def _in_turn(comm: Comm, todo: list):
+    """A lane keeps its arguments until its next job, so the list is emptied: they may be a block's gradients."""
+    last, after, job, *args = todo
+    todo.clear()
+    last.wait()
+    after.wait()
+    return job(comm, *args)
 
 
 # ------------------------------------------------------------
@@ -152,49 +240,127 @@ def check_weight(comm: Comm, weight: float | None) -> None:
 
 
 class Reducer:
-    """Averages the gradients of one backward after the other: `begin`, `ready(p)` for each, `finish`.
+    """Averages gradients over `comm`, bucket by bucket, while a backward computes those of the layers before.
 
-    bucket: makes one of a list of parameters; it says where their averages go.  in_flight: how many may be under way;
-    the next one waits, and backward with it, so that on a slow wire they do not pile up in memory. None: any number.
+        reducer = Reducer(comm, lambda: {p: name for name, p in module.named_parameters()})
+        reducer.watch(module.parameters())      # from now on every backward ends with averages
+
+    named: gives the parameters that train now, in the order of registration, and their names.
+    bucket: makes one of a list of parameters; it says where their averages go.
+    averages: where an average must be told from an increment.  in_backward: False: nothing is sent before `average()`.
+    in_flight: how many buckets may be under way; the next one waits, and backward with it, so that on a slow wire they do
+    not pile up in memory. None: any number.
     first: `first(comm, buckets, share)` is run where the buckets are, before the first of them, once all gradients are
     there: then nothing is sent while backward runs.
+    weight: of this rank's gradients, or None where all ranks weigh alike.  averaged: whether nothing has come since the
+    last average.  active: whether a backward has begun and not finished.
+
+    A backward calls `begin`, `ready(p)` for each gradient, `finish`:
+
+        AccumulateGrad of p:   _before(p)  ·  p.grad += increment  ·  _has_gradient(p)  → ready(p)
+        the backward ends:     average()   → finish()
+
+    `register_hook` sees the increment, before it is added; `register_post_accumulate_grad_hook` is called when it has been.
     """
 
     def __init__(
         self,
         comm: Comm,
-        bucket_bytes: int,
-        first_bucket_bytes: int,
-        overlap: bool,
-        algorithm: str | None,
+        named: Callable[[], Mapping[Tensor, str]],
+        bucket_bytes: int = 25 << 20,
+        first_bucket_bytes: int = 1 << 20,
+        overlap: bool = True,
+        algorithm: str | None = None,
         bucket: Callable[[list[Tensor]], Bucket] = Bucket,
+        averages: Averages | None = None,
+        in_backward: bool = True,
         in_flight: int | None = None,
         first: Callable | None = None,
     ):
+        assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
         self.comm = comm
+        self.named = named
+        self.bucket_bytes = bucket_bytes
+        self.first_bucket_bytes = first_bucket_bytes
         self.overlap = overlap
         self.algorithm = algorithm
-        self.bucket_bytes, self.first_bucket_bytes = bucket_bytes, first_bucket_bytes
-        assign([], [], bucket_bytes, first_bucket_bytes)  # raises for a size that cannot be
-        self._bucket = bucket
-        self._in_flight = in_flight
-        self._first = first
-        self._early = overlap and first is None  # whether a bucket starts before all are complete
-        self.active = False  # whether a backward has begun and not finished
+        self.bucket = bucket
+        self.averages = averages
+        self.in_backward = in_backward
+        self.in_flight = in_flight
+        self.first = first
+        self.weight: float | None = None
+        self.averaged = False
+        self.active = False
         self.buckets: list[Bucket] = []
         self._names: dict[Tensor, str] = {}  # of the parameters that the buckets are for
         self._bucket_of: dict[Tensor, Bucket] = {}
-        # a new order for the buckets, from the next backward on
-        self._order: list[Tensor] | None = None
+        self._order: list[Tensor] | None = None  # a new one, from the next backward on
         self._agreed = False  # whether the buckets lie in the order of use
         self._works: list[Work] = []
+        self._backward: int | None = None  # the number of the backward that began
+        self._hooks: dict[Tensor, tuple] = {}
 
-    def begin(self, names: Mapping[Tensor, str], weight: float | None) -> None:
-        """A backward begins. names: of the parameters that require a gradient, in the order of registration.
+    def watch(self, params: Iterable[Tensor]) -> None:
+        """Hear of the gradients of these parameters, also of those that were frozen before."""
+        for p in params:
+            if p.requires_grad and p not in self._hooks:
+                after = p.register_post_accumulate_grad_hook(self._has_gradient)
+                self._hooks[p] = p.register_hook(functools.partial(self._before, p)), after
 
-        weight: of this rank's gradients, or None where all ranks weigh alike. Nothing is waited for.
+    def unwatch(self) -> None:
+        """Hear of no gradient any more."""
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks = {}
+
+    @contextmanager
+    def no_sync(self):
+        """A `backward()` in here only accumulates; the next one outside averages the total."""
+        before, self.in_backward = self.in_backward, False
+        try:
+            yield
+        finally:
+            self.in_backward = before
+
+    def average(self) -> None:
+        """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
+
+        Called twice it changes nothing more: equal gradients are their own average. So a gradient
+        that was averaged, and then accumulated into, comes out right.
         """
-        check_weight(self.comm, weight)
+        if not self.active:
+            self.begin()
+        self.finish()
+
+    def _before(self, p: Tensor, increment: Tensor) -> None:
+        """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant
+        checkpointing), or one that raised."""
+        if self.active and _backward_now() != self._backward:
+            self.average()
+        if self.averages is not None:
+            self.averages.set_aside(p)
+        self.averaged = False
+
+    def _has_gradient(self, p: Tensor) -> None:
+        """A gradient is there. The first one of a backward asks autograd for a call when this backward ends."""
+        if not self.in_backward:
+            return
+        if not self.active:
+            self._backward = _backward_now()
+            torch.autograd.Variable._execution_engine.queue_callback(self._ended)
+            self.begin()
+        self.ready(p)
+
+    def _ended(self) -> None:
+        if self.active:  # not if a backward within it came last
+            self.average()
+
+    def begin(self) -> None:
+        """A backward begins. Nothing is waited for."""
+        check_weight(self.comm, self.weight)
+        names = self.named()
         if list(map(id, names)) != list(map(id, self._names)):
             self._names, self._agreed = dict(names), False
             self._lay_out(list(names)[::-1])
@@ -203,12 +369,13 @@ class Reducer:
         for bucket in self.buckets:
             bucket.missing = set(bucket.params)
         self.active = True
-        self._ready = []
+        self._ready: list[Tensor] = []
         self._started = 0
         self._works = []
+        self._lane = Lane(self.comm, self.overlap)
         # Without weights one pass scales a gradient and moves it; else the sum of the weights is still on its way.
-        self._factor = 1 / self.comm.size if weight is None else float(weight > 0)
-        self._share = None if weight is None else self._run(share, weight)
+        self._factor = 1 / self.comm.size if self.weight is None else float(self.weight > 0)
+        self._share = None if self.weight is None else self._run(share, self.weight)
 
     def names(self) -> list[list[str]]:
         """The parameters of each bucket."""
@@ -219,26 +386,22 @@ class Reducer:
         positions = assign(
             sizes, [p.dtype for p in order], self.bucket_bytes, self.first_bucket_bytes
         )
-        self.buckets = [self._bucket([order[i] for i in bucket]) for bucket in positions]
+        self.buckets = [self.bucket([order[i] for i in bucket]) for bucket in positions]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.params}
         self._order = None
 
-    def _run(self, job, *args) -> Work | Tensor | float | None:
-        """`job(comm, *args)` on the lane, or here and now."""
-        if not self.overlap:
-            return job(self.comm, *args)
-        self._works.append(self.comm.stream(_bucket_by_bucket, self._works[-1:], job, *args))
+    def _run(self, job: Callable, *args) -> Work:
+        self._works.append(self._lane.run(job, *args))
         return self._works[-1]
 
     def ready(self, p: Tensor) -> None:
         """The gradient of `p` is there. The last one of a bucket starts the all-reduce."""
         self._put(p)
         self._ready.append(p)
-        while (
-            self._early
-            and self._started < len(self.buckets)
-            and not self.buckets[self._started].missing
-        ):
+        early = self.overlap and self.first is None
+        while early and self._started < len(self.buckets):
+            if self.buckets[self._started].missing:
+                break
             self._start()
 
     def _put(self, p: Tensor) -> None:
@@ -252,32 +415,33 @@ class Reducer:
     def _start(self) -> None:
         bucket = self.buckets[self._started]
         self._started += 1
-        bucket.seal()
-        if self._in_flight is not None and len(self._works) >= self._in_flight:
+        if self.in_flight is not None and len(self._works) >= self.in_flight:
             with suppress(Exception):  # `finish` raises it
-                self._works[-self._in_flight].wait()
-        self._run(_reduce, bucket, self._share, self.algorithm)
+                self._works[-self.in_flight].wait()
+        bucket.seal()
+        self._run(bucket.reduce, self._share, self.algorithm)
 
     def finish(self) -> None:
         """The backward has ended: complete the buckets, wait for all of them, hand out the averages."""
         late = self.buckets[self._started :]
-        for p in [p for bucket in late for p in bucket.params if p in bucket.missing]:
-            self._put(p)
-        if self._first is not None:
-            self._run(_with_share, self._first, self.buckets, self._share)
+        for bucket in late:
+            for p in bucket.params:
+                if p in bucket.missing:
+                    self._put(p)
+        if self.first is not None:
+            self._run(self.first, self.buckets, self._share)
         for _ in late:
             self._start()
         agreed = None if self._agreed else self._agree()
         self.active = False
         self._wait()
         if agreed is not None:
-            self._order = [
-                list(self._bucket_of)[i] for i in (agreed.wait() if self.overlap else agreed)
-            ]
+            self._order = [list(self._bucket_of)[i] for i in agreed.wait()]
         for bucket in self.buckets:
             bucket.hand_out()
+        self.averaged = True
 
-    def _agree(self) -> Work | list[int] | None:
+    def _agree(self) -> Work | None:
         """Learn in which order rank 0's gradients became ready; one bucket for each dtype needs no order."""
         self._agreed = True
         if len(self.buckets) == len({p.dtype for p in self._names}):
@@ -299,114 +463,10 @@ class Reducer:
             raise failed
 
 
-def _bucket_by_bucket(comm: Comm, before: list[Work], job, *args):
-    """The lane's next job, unless the one before went wrong: then the ranks are no longer in step."""
-    for work in before:
-        work.wait()
-    return job(comm, *args)
-
-
-def _reduce(comm: Comm, bucket: Bucket, part: Work | Tensor | None, algorithm: str | None) -> None:
-    """What the lane does with a bucket."""
-    bucket.reduce(comm, _known(part), algorithm)
-
-
-def _with_share(
-    comm: Comm, job: Callable, buckets: list[Bucket], part: Work | Tensor | None
-) -> None:
-    job(comm, buckets, _known(part))
-
-
-def _known(part: Work | Tensor | None) -> Tensor | None:
-    return part.wait() if isinstance(part, Work) else part
-
-
 def _from_rank_0(comm: Comm, numbers: list[int]) -> list[int]:
     comm = comm.on_host()
     device = "cpu" if comm.device.type == "meta" else comm.device
     return broadcast_(comm, torch.tensor(numbers, device=device)).tolist()
-
-
-# ------------------------------------------------------------
-# Hooks: the gradients of a backward are handed to a `Reducer` as they come, and its end finishes them.
-#
-#     AccumulateGrad of p:   _before(p)  ·  p.grad += increment  ·  _has_gradient(p)  → reducer.ready(p)
-#     the backward ends:     _ended      → average() → reducer.finish()
-#
-# `register_hook` sees the increment, before it is added; `register_post_accumulate_grad_hook` is called when it has
-# been. Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 3.2.4 (no_sync).
-
-
-class Backwards:
-    """Follows backwards with `_reducer`. A class with this one says in `_begin` what the reducer begins with, and has a
-    `_claim` on its parameters, which lets go by `_unwatch`."""
-
-    def _follow(self, reducer: Reducer, averages: bool = True) -> None:
-        self._reducer = reducer
-        self._averages = averages
-        self._backward = None
-        self._watched = {}
-
-    @contextmanager
-    def no_sync(self):
-        """A `backward()` in here only accumulates; the next one outside averages the total.
-
-        For k micro-batches of equal size divide each loss by k, and leave the last one outside.
-        """
-        self._claim.check()
-        before, self._averages = self._averages, False
-        try:
-            yield
-        finally:
-            self._averages = before
-
-    def average(self) -> None:
-        """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
-
-        Called twice it changes nothing more: equal gradients are their own average. So a gradient
-        that was averaged, and then accumulated into, comes out right.
-        """
-        self._claim.check()
-        if not self._reducer.active:
-            self._begin()
-        self._reducer.finish()
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _watch(self, params: Iterable[Tensor]) -> None:
-        """Hear of the gradients of these parameters, also of those that were frozen before."""
-        for p in params:
-            if p.requires_grad and p not in self._watched:
-                after = p.register_post_accumulate_grad_hook(self._has_gradient)
-                self._watched[p] = p.register_hook(functools.partial(self._before, p)), after
-
-    def _unwatch(self) -> None:
-        """Hear of no gradient any more."""
-        for handles in self._watched.values():
-            for handle in handles:
-                handle.remove()
-        self._watched = {}
-
-    def _before(self, p: Tensor, increment: Tensor) -> None:
-        """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant
-        checkpointing), or one that raised."""
-        if self._reducer.active and _backward_now() != self._backward:
-            self.average()
-
-    def _has_gradient(self, p: Tensor) -> None:
-        """A gradient is there. The first one of a backward asks autograd for a call when this backward ends."""
-        if not self._averages:
-            return
-        if not self._reducer.active:
-            self._backward = _backward_now()
-            torch.autograd.Variable._execution_engine.queue_callback(self._ended)
-            self._begin()
-        self._reducer.ready(p)
-
-    def _ended(self) -> None:
-        if self._reducer.active:  # not if a backward within it came last
-            self.average()
 
 
 def _backward_now() -> int:

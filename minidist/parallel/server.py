@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from ..collectives import all_gather_, broadcast_
 from ..comm.base import ANY, Comm, PeerLost, Recv, Send, Work
 from ..split import bounds, uneven
-from .zero.layout import best_fit
+from .zero import best_fit
 
 # ------------------------------------------------------------
 # The parameter server in twenty lines: rank 0 holds the parameters, all others compute gradients.

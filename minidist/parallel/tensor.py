@@ -26,7 +26,7 @@ from ..collectives import all_gather, all_reduce_, reduce_scatter
 from ..comm.base import Comm, describe
 from ..cut import Cut, cuts, join
 from ..models import MLP, Attention, Dropout, LayerNorm, TransformerLayer, initial_
-from ..split import bounds, given, uneven
+from ..split import bounds, checked_sizes, uneven
 
 # ------------------------------------------------------------
 # The operators between split and whole: each is an autograd function, and its backward is another one of them.
@@ -116,7 +116,7 @@ class _ReduceScatter(Function):
 
 def _sizes(x: Tensor, comm: Comm, dim: int, sizes: list[int] | None) -> list[int]:
     """The parts of `x` along `dim`; ValueError if they do not fit."""
-    return given(sizes, x.shape[dim], comm.size)
+    return checked_sizes(sizes, x.shape[dim], comm.size)
 
 
 def gather_rows(comm: Comm, x: Tensor, dim: int, sizes: list[int] | None = None) -> Tensor:
@@ -414,7 +414,7 @@ class ColumnLinear(nn.Module):
             raise ValueError(
                 f"what is not split is not gathered: sequence={sequence}, regather={regather}"
             )
-        cut = Cut(0, given(sizes or uneven(outputs, comm.size), outputs, comm.size))
+        cut = Cut(0, checked_sizes(sizes or uneven(outputs, comm.size), outputs, comm.size))
         whole = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if bias else {})
         self.bias, self.cuts = None, dict.fromkeys(whole, cut)
         for key, shape in whole.items():
@@ -460,7 +460,7 @@ class RowLinear(nn.Module):
         device=None,
     ):
         super().__init__()
-        cut = Cut(1, given(sizes or uneven(inputs, comm.size), inputs, comm.size))
+        cut = Cut(1, checked_sizes(sizes or uneven(inputs, comm.size), inputs, comm.size))
         self.weight = parameter(
             (outputs, inputs), cut, comm, seed, join(name, "weight"), dtype, device
         )

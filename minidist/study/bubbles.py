@@ -17,19 +17,10 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from minidist.parallel.schedules import (
-    Action,
-    interleaved,
-    lists,
-    one_f_one_b,
-    search,
-    simulate,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from minidist.parallel.schedules import Action, interleaved, lists, one_f_one_b, zb_h1, zb_h2, zb_v
+from minidist.parallel.simulate import search, simulate
+from minidist.study.charts import Table, table
 from minidist.study.published import published
-from minidist.study.tables import Table, table
 
 BY_HAND = {"1F1B": one_f_one_b, "1F1B-I": interleaved, "ZB-H1": zb_h1, "ZB-H2": zb_h2, "ZB-V": zb_v}
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}

@@ -24,9 +24,9 @@ from minidist.comm.cluster import H100, Device
 from minidist.comm.costs import Cost, Ledger, Operator
 from minidist.comm.program import reachable
 from minidist.comm.trace import Timeline
+from minidist.study.charts import Table, table
 from minidist.study.picture import measure as words
 from minidist.study.picture import short, unit_of
-from minidist.study.tables import Table, table
 
 PHASES = ("forward", "backward", "step")
 FLOP_UNITS = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))

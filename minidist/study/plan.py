@@ -26,16 +26,23 @@ from minidist.collectives.verbs import predict
 from minidist.comm.base import Link
 from minidist.comm.cluster import Cluster, Device, nic
 from minidist.split import uneven
-from minidist.study.memory.activations import in_flight
-from minidist.study.memory.cost import mfu
-from minidist.study.memory.grid import Grid, PerRank, per_rank, rank_parameters, stage_layers
-from minidist.study.memory.items import GB
-from minidist.study.memory.states import PRECISIONS, known
-from minidist.study.memory.transformer import Transformer
+from minidist.study.charts import Table, stacked, table
 from minidist.study.picture import Picture
+from minidist.study.predict import (
+    GB,
+    PRECISIONS,
+    Grid,
+    PerRank,
+    Transformer,
+    flops,
+    in_flight,
+    known,
+    per_rank,
+    rank_parameters,
+    stage_layers,
+    utilization,
+)
 from minidist.study.published import published
-from minidist.study.stacked import stacked
-from minidist.study.tables import Table, table
 
 # ------------------------------------------------------------
 # What a layer does beside its products: bytes that are read and written, counted in passes over its data.
@@ -144,70 +151,40 @@ step, 11.8 where they were reduced at the end)."""
 #     product   launch + max(FLOPs / (η·peak) · waves, bytes / (η·bandwidth))
 #     passes    launch + bytes / (η·bandwidth)
 #
-# One constant a device, η: the part of its data sheet, of FLOP/s and of bytes/s alike, that an operation reaches.
+# One constant a device, η, its `efficiency`: the part of its data sheet, of FLOP/s and of bytes/s alike, that an
+# operation reaches.
 # What else a product loses follows from its sizes:
 #
 #     waves   its result is cut into tiles, which the processors take in rounds; the last round is not full. ⌈w⌉/w
 #     rows    a row that is not a multiple of 16 bytes cannot be loaded for the tensor cores: it runs at fp32's peak
 #
 # Sources: Williams et al. 2009, the roofline; NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
-# quantization, tensor core requirements. η of the A100 was chosen on the published runs (`TABLES`), one figure for all.
+# quantization, tensor core requirements. η of the A100 was
+# chosen on the published runs (`TABLES`), one figure for all.
 
 
 TILES = (128, 256), (256, 128)
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """efficiency: η.  processors: how many tiles are worked on at once; 0: products have no tiles and no rows."""
-
-    efficiency: float
-    processors: int = 0
-
-
-IDEAL = Accelerator(1.0)
-"""The data sheet itself: what a World charges."""
-
-ACCELERATORS = {
-    "V100 SXM": Accelerator(0.76, 80),
-    "A100 SXM": Accelerator(0.76, 108),
-    "H100 SXM": Accelerator(0.70, 132),
-    "H200 SXM": Accelerator(0.70, 132),
-    "B200 SXM": Accelerator(0.68, 148),
-}
-"""By the name of the device. Other than the A100's, η is an assumption: the A100's times what the best product reaches
-of the data sheet, over what it reaches there (hardware.csv, max_achievable_matmul_bf16: 86.9 % on A100, 80.3 % on
-H100, 77.6 % on B200); a V100 as an A100."""
-
-
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """A device that computes in `dtype`, and what it reaches of its data sheet."""
+    """A device that computes in `dtype`, and reaches `efficiency` of its data sheet.
+
+    launch: seconds, in place of the device's own. Raises ValueError for a device whose efficiency nobody has measured.
+    """
 
     device: Device
-    accelerator: Accelerator
     dtype: torch.dtype = torch.bfloat16
-    launch: float = 0.0
+    launch: float | None = None
 
-    @classmethod
-    def of(
-        cls,
-        device: Device,
-        accelerator: Accelerator | None = None,
-        dtype: torch.dtype = torch.bfloat16,
-        launch: float | None = None,
-    ) -> Machine:
-        """The device with its η, and `launch` in place of its own. ValueError for one without η that is given none."""
-        if accelerator is None and device.name not in ACCELERATORS:
+    def __post_init__(self):
+        if self.device.efficiency is None:
             raise ValueError(
-                f"η is known of {', '.join(ACCELERATORS)}, not of {device.name}: give an Accelerator(η)"
+                f"what {self.device.name} reaches of its data sheet is not known: "
+                "give the device an efficiency"
             )
-        return cls(
-            device,
-            accelerator or ACCELERATORS[device.name],
-            dtype,
-            device.launch if launch is None else launch,
-        )
+        if self.launch is None:
+            object.__setattr__(self, "launch", self.device.launch)
 
     @property
     def peak(self) -> float:
@@ -216,9 +193,7 @@ class Machine:
 
     def passes(self, nbytes: float, launches: int = 1) -> float:
         """Seconds of `launches` operators that read and write `nbytes` in all."""
-        return launches * self.launch + nbytes / (
-            self.accelerator.efficiency * self.device.bandwidth
-        )
+        return launches * self.launch + nbytes / (self.device.efficiency * self.device.bandwidth)
 
     def product(self, m: int, n: int, k: int, count: int = 1) -> float:
         """Seconds of one operator that makes `count` products, (m, k) by (k, n) each."""
@@ -228,27 +203,22 @@ class Machine:
 
     def work(self, flops: float, nbytes: float) -> float:
         """Seconds of one operator of so many FLOPs and bytes."""
-        return max(
-            self.passes(nbytes), self.launch + flops / (self.accelerator.efficiency * self.peak)
-        )
+        return max(self.passes(nbytes), self.launch + flops / (self.device.efficiency * self.peak))
 
     def _waves(self, m: int, n: int, count: int) -> float:
         """How much longer for the tiles and rounds that are not full."""
-        if not self.accelerator.processors:
+        if not self.device.tiles:
             return 1.0
         rounds = (
-            ceil(count * ceil(m / a) * ceil(n / b) / self.accelerator.processors) * a * b
-            for a, b in TILES
+            ceil(count * ceil(m / a) * ceil(n / b) / self.device.tiles) * a * b for a, b in TILES
         )
-        return min(rounds) * self.accelerator.processors / (count * m * n)
+        return min(rounds) * self.device.tiles / (count * m * n)
 
     def _rows(self, n: int, k: int) -> float:
         """The part of the peak that rows of this length leave."""
         whole = all(x * self.dtype.itemsize % 16 == 0 for x in (n, k))
         return (
-            1.0
-            if whole or not self.accelerator.processors
-            else self.device.peak(torch.float32) / self.peak
+            1.0 if whole or not self.device.tiles else self.device.peak(torch.float32) / self.peak
         )
 
 
@@ -863,7 +833,8 @@ class Plan:
 
     @property
     def mfu(self) -> float:
-        return mfu(self.model, self.batch, self.seconds, self.gpus, self.machine.peak)
+        done = flops(self.model, self.batch)
+        return utilization(done, self.seconds, self.gpus, self.machine.peak)
 
     @property
     def tokens_per_second(self) -> float:
@@ -908,15 +879,13 @@ def plan(
     batch: int,
     *,
     kernels: Kernels = FUSED,
-    accelerator: Accelerator | None = None,
     precision: str = "bf16, fp32 gradients",
     dtype: torch.dtype = torch.bfloat16,
     algorithm: str = "hierarchical",
 ) -> Plan:
     """The fastest grid for a step of `batch` sequences: `plan("gpt3-175b", "h100:128x8", 1536)`.
 
-    model, cluster: as they are, or by name (`MODELS`, `cluster_of`).  kernels: the program that trains.  accelerator:
-    what the device reaches of its data sheet.  precision: as for `memory.states`.  algorithm: of collectives.
+    model, cluster: as they are, or by name (`MODELS`, `cluster_of`).  kernels: the program that trains.  precision: as for `predict.states`.  algorithm: of collectives.
     Raises ValueError for a name that is unknown, for a batch that no grid divides, and where nothing fits: it says by
     how much the leanest grid is too large.
     """
@@ -929,7 +898,7 @@ def plan(
     if batch < 1:
         raise ValueError(f"a step has at least 1 sequence, not {batch}")
     known(precision, PRECISIONS, "precision")
-    machine = Machine.of(cluster.device, accelerator, dtype, kernels.launch)
+    machine = Machine(cluster.device, dtype, kernels.launch)
     planner = Planner(model, cluster, kernels, machine, algorithm)
     base = Grid(dropout=kernels.explicit, precision=precision)
     found = [planner.estimate(grid) for grid in grids(model, cluster, batch, base)]
@@ -979,7 +948,7 @@ def short(seconds: float) -> str:
 #     recompute   8 to 2240 A100, with sequence parallel and selective recomputation, and with full recomputation and
 #                 neither (Korthikanti et al. 2022, Table 5)
 #
-# Nothing is fitted to a row: the only constant is η of the A100 (`ACCELERATORS`). What a table leaves open is said once
+# Nothing is fitted to a row: the only constant is the efficiency of the A100. What a table leaves open is said once
 # for all of its rows: BLOOM's heads are 64 and its words 250,880 (chronicles); Table 1's micro-batch and chunks a stage
 # are those that the planner finds fastest, as its authors chose theirs.
 
@@ -996,9 +965,9 @@ class Run:
     seconds: float
     nbytes: float | None = None
 
-    def predicted(self, accelerator: Accelerator | None = None) -> Estimate:
+    def predicted(self) -> Estimate:
         """What the planner says; of several grids, of the fastest that fits."""
-        machine = Machine.of(self.cluster.device, accelerator, torch.float16, self.kernels.launch)
+        machine = Machine(self.cluster.device, torch.float16, self.kernels.launch)
         planner = Planner(self.model, self.cluster, self.kernels, machine)
         found = [planner.estimate(grid) for grid in self.grids]
         return (
@@ -1148,11 +1117,11 @@ class Errors:
 TABLES = {"bloom": bloom, "megatron": megatron, "recompute": recompute}
 
 
-def errors(name: str, accelerator: Accelerator | None = None) -> Errors:
+def errors(name: str) -> Errors:
     """What the planner says of each row of a table. ValueError for a name that is none of `TABLES`."""
     if name not in TABLES:
         raise ValueError(f"the tables are {', '.join(TABLES)}, not {name!r}")
-    said = [(run, run.predicted(accelerator)) for run in TABLES[name]()]
+    said = [(run, run.predicted()) for run in TABLES[name]()]
     return Errors(
         name, tuple(Row(r.name, r.seconds, e.step.total, r.nbytes, e.total) for r, e in said)
     )
@@ -1223,7 +1192,7 @@ def text(found: Plan, tokens: float, rate: float) -> str:
     """All of it."""
     head = (
         f"{found.cluster.summary()}\nbatch {found.batch:,} × {found.model.context:,} tokens, "
-        f"{len(found.estimates):,} grids; η = {found.machine.accelerator.efficiency:g} of the data sheet\n"
+        f"{len(found.estimates):,} grids; η = {found.machine.device.efficiency:g} of the data sheet\n"
         f"\n{named(found.best.grid)}: {found.seconds:.2f} s a step, MFU {found.mfu:.1%}"
     )
     parts = (

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 import torch
 
 from minidist.comm.cluster import Device
+from minidist.study.charts import Table, curves, table
 from minidist.study.meter import Profile, Tally
 from minidist.study.picture import Picture
-from minidist.study.plot import curves
-from minidist.study.tables import Table, table
 
 MOST_POINTS, TERA = 10, 1e12
 

@@ -13,8 +13,9 @@ from html import escape
 from types import ModuleType
 from typing import Any
 
-from minidist.study import line
+from minidist.study.picture import CARD, EDGE, INK, MUTED
 
+MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 COLORS = {
     "Keyword": "bold #0B5C8A",
     "Keyword.Constant": "nobold #0B5C8A",
@@ -24,7 +25,7 @@ COLORS = {
     "Name.Decorator": "#7A3566",
     "Literal.String": "#00664A",
     "Literal.Number": "#9C3F00",
-    "Comment": "italic " + line.MUTED,
+    "Comment": "italic " + MUTED,
 }
 
 
@@ -39,13 +40,13 @@ class Source:
 
     def _repr_html_(self) -> str:
         count = self.text.count("\n") + 1
-        card = f"background-color: {line.CARD}; color: {line.INK}; border: 1px solid {line.EDGE}; border-radius: 8px"
-        what = f"{escape(self.name)} · {count} line{'s' * (count != 1)}"
-        head = (
-            f'<div style="color: {line.MUTED}; font-size: 12px; padding-bottom: 6px">{what}</div>'
+        card = (
+            f"background-color: {CARD}; color: {INK}; border: 1px solid {EDGE}; border-radius: 8px"
         )
-        type_ = f"font-family: {line.MONO}; font-size: 12px; line-height: 1.5; overflow: visible"
-        plain = f"margin: 0; padding: 0; background-color: {line.CARD}; color: {line.INK}; white-space: pre; {type_}"
+        what = f"{escape(self.name)} · {count} line{'s' * (count != 1)}"
+        head = f'<div style="color: {MUTED}; font-size: 12px; padding-bottom: 6px">{what}</div>'
+        type_ = f"font-family: {MONO}; font-size: 12px; line-height: 1.5; overflow: visible"
+        plain = f"margin: 0; padding: 0; background-color: {CARD}; color: {INK}; white-space: pre; {type_}"
         code = f'<pre style="{plain}">{_highlighted(self.text)}</pre>'
         return f'<div style="{card}; padding: 10px 14px; overflow-x: auto">{head}{code}</div>'
 

@@ -1,22 +1,25 @@
 """What one rank does for itself beyond the plain step.
 
 autocast, Masters, LossScaler, prepare    mixed precision: lists of operators, fp32 copies, a scaled loss, O0 to O3 (amp)
-checkpoint, checkpoint_sequential, selective    activations computed again instead of kept (remat)
-ReversibleSequence    blocks whose inputs follow from their outputs (remat)
+checkpoint, checkpoint_sequential    activations computed again instead of kept (remat)
+selective             only those of listed operators computed again (selective)
+ReversibleSequence    blocks whose inputs follow from their outputs (reversible)
 SGD, AdamW, LARS, LAMB    optimizers, also of shards, the last two with a trust ratio by layer (optim)
 groups                parameters without weight decay and trust ratio, and those that are cut (optim)
 NoiseScale            how large a batch is worth it (optim)
 warm_up, cosine, batch_ramp, scaled    rates and batches that change with the steps (schedule)
 clip_grad_norm_       clipping by the norm of all gradients, each counted once (norm)
 
-Fused operators and optimizers over a flat buffer are in `fuse`.
+Fused operators are in `fuse`, optimizers over one flat buffer in `flat_optim`.
 """
 
 from .amp import LossScaler, Masters, autocast, prepare
 from .norm import clip_grad_norm_
 from .optim import LAMB, LARS, SGD, AdamW, NoiseScale, groups
-from .remat import ReversibleSequence, checkpoint, checkpoint_sequential, selective
+from .remat import checkpoint, checkpoint_sequential
+from .reversible import ReversibleSequence
 from .schedule import batch_ramp, cosine, scaled, warm_up
+from .selective import selective
 
 __all__ = [
     "LAMB",

@@ -117,12 +117,12 @@ class autocast(TorchFunctionMode):
     """Run the functions of `white` in `dtype`, those of `black` in fp32, those of `gray` in their widest input's.
 
     dtype: torch.float16 or torch.bfloat16.  white, black, gray: names, or functions of torch; to add one,
-    `autocast(black=BLACK | {"gelu"})`; to move one, take it from the other.  cache: cast an fp32 leaf that requires
-    grad once while this context is entered; a leaf that was changed since is cast again, and under no_grad all are.
-    enabled: False switches an enclosing autocast off.
+    `autocast(black=BLACK | {"gelu"})`; to move one, take it from the other.  enabled: False switches an enclosing
+    autocast off.
 
-    Only the innermost counts. One instance may be entered again, also within itself. float64 is left alone.
-    Errors: ValueError for another dtype, or a function on two lists.
+    An fp32 leaf that requires grad is cast once while this context is entered; one that was changed since is cast again,
+    and under no_grad all are. Only the innermost autocast counts. One instance may be entered again, also within itself.
+    float64 is left alone. Raises ValueError for another dtype, or a function on two lists.
     """
 
     def __init__(
@@ -131,14 +131,12 @@ class autocast(TorchFunctionMode):
         white: Iterable[str | Callable] = WHITE,
         black: Iterable[str | Callable] = BLACK,
         gray: Iterable[str | Callable] = GRAY,
-        cache: bool = True,
         enabled: bool = True,
     ):
         super().__init__()
         if dtype not in HALVES:
             raise ValueError(f"autocast is to one of {HALVES}, not to {dtype}")
         self.dtype = dtype
-        self.cache = cache
         self.enabled = enabled
         self.white = names(white)
         self.black = names(black)
@@ -146,9 +144,9 @@ class autocast(TorchFunctionMode):
         twice = sorted(self.white & self.black | self.white & self.gray | self.black & self.gray)
         if twice:
             raise ValueError(f"on two lists at once: {', '.join(twice)}")
-        self._kept: dict[Tensor, tuple[int, Tensor]] = {}
-        # how often it was entered; how many within it do a call in its place
-        self._entered = self._silenced = 0
+        self._casts: dict[Tensor, tuple[int, Tensor]] = {}  # a leaf's version, and its cast
+        self._entered = 0  # how often
+        self._silenced = 0  # by how many within it that do a call in its place
 
     def __enter__(self) -> autocast:
         self._entered += 1
@@ -158,17 +156,16 @@ class autocast(TorchFunctionMode):
         super().__exit__(*exception)
         self._entered -= 1
         if not self._entered:
-            self._kept.clear()
+            self._casts.clear()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, outer = (
-            kwargs or {},
-            [] if self._silenced else [mode for mode in _autocasts() if mode is not self],
-        )
+        outer = []
+        if not self._silenced:  # this is the innermost: the others get the call next
+            outer = [mode for mode in autocasts() if mode is not self]
         for mode in outer:
-            mode._silenced += 1  # this is the innermost: they get the call next
+            mode._silenced += 1
         try:
-            return self._call(func, args, kwargs)
+            return self._call(func, args, kwargs or {})
         finally:
             for mode in outer:
                 mode._silenced -= 1
@@ -183,17 +180,18 @@ class autocast(TorchFunctionMode):
             args, kwargs = cast((args, kwargs), _single)
         elif name in self.gray:
             args, kwargs = cast((args, kwargs), _to(widest((args, kwargs))))
-        elif (inner := opened(func)) is not None:
-            return self._within(inner, args, kwargs)
+        elif opened(func) is not None:
+            return self._within(opened(func), args, kwargs)
         return func(*args, **kwargs)
 
     def _low(self, x: Tensor) -> Tensor:
-        if not (self.cache and x.is_leaf and x.requires_grad and torch.is_grad_enabled()):
+        if not (x.is_leaf and x.requires_grad and torch.is_grad_enabled()):
             return x.to(self.dtype)
-        version, kept = self._kept.get(x, (None, None))
+        version, low = self._casts.get(x, (None, None))
         if version != x._version:
-            version, kept = self._kept[x] = x._version, x.to(self.dtype)
-        return kept
+            low = x.to(self.dtype)
+            self._casts[x] = x._version, low
+        return low
 
     def _within(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         """Call a function written in Python with this mode in force, so that what it calls is cast."""
@@ -204,14 +202,9 @@ class autocast(TorchFunctionMode):
             super().__exit__(None, None, None)
 
 
-def _autocasts() -> list[autocast]:
-    """Those in this thread's stack of modes, the innermost last."""
+def autocasts() -> list[autocast]:
+    """Those that this thread has entered, the innermost last."""
     return [mode for mode in _get_current_function_mode_stack() if isinstance(mode, autocast)]
-
-
-def active() -> autocast | None:
-    """The autocast in force in this thread: whoever runs a part of the program again later enters it then."""
-    return next(reversed(_autocasts()), None)
 
 
 def cast(value, to: Callable[[Tensor], Tensor]):
@@ -292,6 +285,8 @@ class Masters(Optimizer):
         dtype: torch.dtype = torch.float32,
         **kwargs,
     ):
+        if not dtype.is_floating_point:
+            raise ValueError(f"masters have a floating-point dtype, not {dtype}")
         self.inner: Optimizer | None = None
         self.dtype = dtype
         self._make = optimizer_class
@@ -321,7 +316,14 @@ class Masters(Optimizer):
         return p if p.dtype.itemsize >= self.dtype.itemsize else p.detach().to(self.dtype)
 
     def masters(self) -> list[Tensor]:
-        """What the inner optimizer steps, in the order of the groups; a wide parameter is its own master."""
+        """What the inner optimizer steps, in the order of the groups; a wide parameter is its own master.
+
+        Parameters that were put at the end of a group by its owner get theirs here.
+        """
+        for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            for p in group["params"][len(inner["params"]) :]:
+                inner["params"].append(self._master(p))
+                self._versions[p] = p._version
         return [m for group in self.inner.param_groups for m in group["params"]]
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
@@ -336,9 +338,7 @@ class Masters(Optimizer):
             if p.grad is not None and p.grad.dtype != m.dtype:
                 p.grad_dtype = None  # else torch insists on the parameter's dtype
                 p.grad = p.grad.to(m.dtype)
-        return [
-            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
-        ]
+        return stored_gradients(self)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -394,6 +394,12 @@ class Masters(Optimizer):
             self.load_masters(state_dict["masters"])
 
 
+def stored_gradients(optimizer: Optimizer) -> list[Tensor]:
+    """`p.grad` of each parameter that has one, in the order of the groups."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    return [p.grad for p in params if p.grad is not None]
+
+
 def _options(source: list[dict], to: list[dict]) -> None:
     """Learning rates and all other options of the groups, but not their parameters."""
     for a, b in zip(source, to, strict=True):
@@ -427,16 +433,17 @@ class LossScaler:
         scaler.step(optimizer)
         scaler.update()
 
-    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval in steps.  enabled: False does nothing
-    but step.  dynamic: False keeps S; a step with an inf is skipped all the same.  comm: ranks that step together
-    agree whether one of them has found an inf, with one all-reduce for each optimizer; None: this rank alone decides,
-    which is right only where all ranks see the same gradients.
+    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval in steps.  min_scale: S does not fall
+    below it; steps that overflow all the same are skipped.  enabled: False does nothing but step.  dynamic: False keeps
+    S; a step with an inf is skipped all the same.  comm: ranks that step together agree whether one of them has found an
+    inf, with one all-reduce for each optimizer; None: this rank alone decides, which is right only where all ranks see
+    the same gradients.
 
     Several optimizers: `step` for each, one `update`. An optimizer that keeps its gradients elsewhere has a method
     `gradients()`, which brings them there and returns them (see Masters). On meta tensors no step is skipped.
-    skipped: how many steps were. Errors: ValueError for factors that neither grow nor back off, for a gradient in
+    skipped: how many steps were. Raises ValueError for factors that neither grow nor back off, for a gradient in
     fp16 (it would lose, divided in fp16, what scaling saved: use Masters), and where there is no gradient at all;
-    RuntimeError where the calls come in another order.
+    RuntimeError where the calls come in another order, and where S would become 0.
     """
 
     def __init__(
@@ -448,6 +455,7 @@ class LossScaler:
         enabled: bool = True,
         comm: Comm | None = None,
         dynamic: bool = True,
+        min_scale: float = 0.0,
     ):
         if not (
             growth_factor > 1
@@ -460,9 +468,14 @@ class LossScaler:
                 f"below 1, not start at {init}, grow by {growth_factor} after {growth_interval}, back off by "
                 f"{backoff_factor}"
             )
+        if not 0 <= min_scale <= init:
+            raise ValueError(
+                f"the smallest S is at least 0 and at most the first one, {init}: not {min_scale}"
+            )
         self.growth_factor = growth_factor
         self.backoff_factor = backoff_factor
         self.growth_interval = growth_interval
+        self.min_scale = min_scale
         self.enabled = enabled
         self.comm = comm
         self.dynamic = dynamic
@@ -475,17 +488,9 @@ class LossScaler:
         """S; 1 if scaling is off."""
         return self._scale if self.enabled else 1.0
 
-    def scale(self, outputs: Tensor | Iterable):
-        """`outputs` times S: a tensor, or tensors in lists and tuples."""
-        if not self.enabled:
-            return outputs
-        if isinstance(outputs, Tensor):
-            return outputs * self._scale
-        if not isinstance(outputs, list | tuple):
-            raise ValueError(
-                f"what is scaled is a tensor, or a list or tuple of them, not {type(outputs).__name__}"
-            )
-        return type(outputs)(map(self.scale, outputs))
+    def scale(self, loss: Tensor) -> Tensor:
+        """`loss` times S."""
+        return loss * self._scale if self.enabled else loss
 
     @torch.no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
@@ -542,22 +547,20 @@ class LossScaler:
         self.skipped += found
         return None if found else optimizer.step(**kwargs)
 
-    def update(self, new_scale: float | None = None) -> None:
-        """Choose the next S, by what the steps since the last update have found; or take `new_scale`."""
+    def update(self) -> None:
+        """Choose the next S, by what the steps since the last update have found."""
         if not self.enabled:
             return
-        if new_scale is not None:
-            self._scale = float32(new_scale)
-        elif not self._found:
+        if not self._found:
             raise RuntimeError("no optimizer was unscaled or stepped since the last update()")
-        elif self.dynamic:
+        if self.dynamic:
             self._adapt(any(found for _, found in self._found.values()))
         self._found.clear()
 
     def _adapt(self, found: bool) -> None:
         self._good = 0 if found else self._good + 1
         if found:
-            smaller = float32(self._scale * self.backoff_factor)
+            smaller = max(float32(self._scale * self.backoff_factor), float32(self.min_scale))
             if smaller == 0:
                 raise RuntimeError(
                     f"S = {self._scale} was not small enough: gradients are inf or nan whatever S is"
@@ -595,12 +598,7 @@ def gradients(optimizer: Optimizer) -> list[Tensor]:
     if hasattr(optimizer, "gradients"):
         found = optimizer.gradients()
     else:
-        found = [
-            p.grad
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
+        found = stored_gradients(optimizer)
     found = [g._values() if g.is_sparse else g for g in found]
     low = sum(g.dtype == torch.float16 for g in found)
     if low:
@@ -696,7 +694,7 @@ def prepare(
 
     optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together (see
     LossScaler).  masters: False at O2 for an optimizer that has its own.  scaler: instead of the level's own.
-    lists: white, black, gray, cache for autocast.
+    lists: white, black, gray for autocast.
     In half, a forward casts its inputs to half and its results to fp32, for the loss.
     Errors: ValueError for an unknown level or dtype, or a model that is not in fp32.
     """

@@ -1,11 +1,11 @@
 """The norm of all gradients where each rank holds some of them: one number a rank is what has to travel.
 
-‖g‖ = (Σ_r Σ_{i of rank r} |g_i|^p)^(1/p), for p = ∞ the largest. Cost: an all-reduce of 8 bytes, 4 with fp32 gradients.
+‖g‖ = (Σ_r Σ_{i of rank r} |g_i|^p)^(1/p), for p = ∞ the largest. Cost: an all-reduce of 8 bytes.
 Invariant: every rank finds the same number, bit for bit, and scales by it. Pascanu et al. 2013, section 3.2.
 
-global_norm, clip_         of gradients that each lie on one rank
-squares, summed_           of each layer, also of one that is cut: what a trust ratio needs
-counted, clip_grad_norm_   of a model on a grid of ranks, each gradient counted once
+global_norm, clip_                  of gradients that each lie on one rank
+squares, all_reduce_cut_norms_      of each layer, also of one that is cut: what a trust ratio needs
+counted, clip_grad_norm_            of a model on a grid of ranks, each gradient counted once
 """
 
 from __future__ import annotations
@@ -26,20 +26,17 @@ def own_norm(x: Tensor, norm_type: float = 2.0) -> Tensor:
 
 
 @torch.no_grad()
-def global_norm(
-    comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0, dtype: torch.dtype = torch.float64
-) -> Tensor:
-    """The norm of the gradients of all ranks together: a number of `dtype`, in which it is also summed.
+def global_norm(comm: Comm, grads: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:
+    """The norm of the gradients of all ranks together: a number of float64, in which it is also summed.
 
-    grads: this rank's, each gradient on one rank.  norm_type: p > 0, or infinity.
+    grads: this rank's, each gradient on one rank.  norm_type: p > 0, or infinity; ValueError for another.
     """
     if not norm_type > 0:
         raise ValueError(f"the type of a norm is above 0, not {norm_type}")
-    largest = norm_type == float("inf")
     norms = [own_norm(g, norm_type) for g in grads if g.numel()]
-    nothing = torch.zeros((), dtype=dtype, device=comm.device)
-    each = torch.stack([nothing, *(x.to(comm.device, dtype) for x in norms)])
-    if largest:
+    nothing = torch.zeros((), dtype=torch.float64, device=comm.device)
+    each = torch.stack([nothing, *(x.to(comm.device, torch.float64) for x in norms)])
+    if norm_type == float("inf"):
         return all_reduce_(comm, each.max(), "max")
     return all_reduce_(comm, (each**norm_type).sum()) ** (1 / norm_type)
 
@@ -84,20 +81,22 @@ def clip_(
 # Invariant: a parameter that is whole on every rank is summed nowhere; all ranks find the same norms, bit for bit.
 
 
-def squares(some: Sequence[Tensor | None]) -> Tensor:
-    """Sums of squares of what this rank has of some tensors, (k,) float64. None counts as zeros."""
-    like = next(x for x in some if x is not None)
+def squares(tensors: Sequence[Tensor | None]) -> Tensor:
+    """Sums of squares of what this rank has of k tensors, (k,) float64. None counts as zeros."""
+    like = next(x for x in tensors if x is not None)
     nothing = torch.zeros((), dtype=torch.float64, device=like.device)
     return torch.stack(
-        [nothing if x is None else own_norm(x).to(torch.float64).square() for x in some]
+        [nothing if x is None else own_norm(x).to(torch.float64).square() for x in tensors]
     )
 
 
-def summed_(rows: Tensor, split: Sequence[Sequence[str]], across: Mapping[str, Comm]) -> Tensor:
-    """`rows` (P, 2), one of each parameter, summed in place over the ranks that hold its parts. Returns `rows`.
+def all_reduce_cut_norms_(
+    rows: Tensor, split: Sequence[Sequence[str]], across: Mapping[str, Comm]
+) -> Tensor:
+    """Sum the squares of each parameter, `rows` (P, 2), over the ranks that hold its parts, in place. Returns `rows`.
 
     split: for each parameter the names of the ways in which it is cut, the same on all ranks.  across: the ranks of
-    each way.  One all-reduce for each way that cuts any.  Raises ValueError for a way whose ranks are not given.
+    each way.  Takes one all-reduce for each way that cuts any. Raises ValueError for a way whose ranks are not given.
     """
     ways = list(dict.fromkeys(way for names in split for way in names))
     for way in ways:
@@ -134,10 +133,13 @@ def counted(
     tensor: the tensor-parallel ranks of `module`; what its `cuts` do not name is the same on all of them.
     repeated: those that another rank counts, such as `Pipeline.ties.repeated`.
     """
-    how, others = cuts(module), set(repeated)
+    cut = cuts(module)
+    counted_elsewhere = set(repeated)
     first = tensor is None or tensor.rank == 0
     return [
-        p for name, p in module.named_parameters() if p not in others and (first or name in how)
+        p
+        for name, p in module.named_parameters()
+        if p not in counted_elsewhere and (first or name in cut)
     ]
 
 
@@ -156,7 +158,6 @@ def clip_grad_norm_(
     norm_type: 2.0, another power, or inf. On one rank this is `torch.nn.utils.clip_grad_norm_`.
     Raises ValueError for a limit below 0.
     """
-    mine = [p.grad for p in counted(module, tensor, repeated) if p.grad is not None]
-    return clip_(
-        comm, [p.grad for p in module.parameters() if p.grad is not None], max_norm, norm_type, mine
-    )
+    grads = [p.grad for p in module.parameters() if p.grad is not None]
+    counted_here = [p.grad for p in counted(module, tensor, repeated) if p.grad is not None]
+    return clip_(comm, grads, max_norm, norm_type, counted_here)

@@ -20,7 +20,7 @@ from ..collectives import all_reduce_
 from ..comm.base import Comm
 from ..cut import cuts
 from ..decide import decide
-from .norm import squares, summed_
+from .norm import all_reduce_cut_norms_, squares
 
 # ------------------------------------------------------------
 # Options of optimizers, checked: those that cannot be, and those of torch.optim's classes that are not done here.
@@ -132,7 +132,8 @@ class Layerwise(torch.optim.Optimizer):
             return {}
         # (P, 2)
         rows = torch.stack([squares([p, self._measured(group, p)]) for group, p in trusted])
-        norms = summed_(rows, [group["split"] for group, _ in trusted], self.across).sqrt()
+        split = [group["split"] for group, _ in trusted]
+        norms = all_reduce_cut_norms_(rows, split, self.across).sqrt()
         return {p: self._ratio(group, *row) for (group, p), row in zip(trusted, norms, strict=True)}
 
     def _advance(self, group: dict[str, Any], p: Tensor) -> None:
@@ -163,6 +164,14 @@ class Layerwise(torch.optim.Optimizer):
 # The rate is within v in LARS, as its paper has it; both agree as long as it is constant. Where a norm is 0, r is 1.
 # Sources: You, Gitman and Ginsburg 2017, "Large Batch Training of Convolutional Networks", algorithm 1; Sutskever et al.
 # 2013, "On the importance of initialization and momentum". The one rule for both is that of tinygrad's nn/optim.py.
+
+
+def with_momentum(
+    d: Tensor, v: Tensor | None, momentum: float, dampening: float, nesterov: bool
+) -> tuple[Tensor, Tensor]:
+    """The velocity once `d` is taken into `v`, in place (None before the first step), and where to step: −lr times it."""
+    v = d.clone() if v is None else v.mul_(momentum).add_(d, alpha=1 - dampening)
+    return v, d.add_(v, alpha=momentum) if nesterov else v
 
 
 class LARS(Layerwise):
@@ -220,10 +229,9 @@ class LARS(Layerwise):
         if ratio is not None:
             d, lr = d.mul_(ratio * lr), 1.0
         if momentum:
-            v = state.get("momentum_buffer")
-            v = d.clone() if v is None else v.mul_(momentum).add_(d, alpha=1 - group["dampening"])
-            state["momentum_buffer"] = v
-            d = d.add_(v, alpha=momentum) if group["nesterov"] else v
+            state["momentum_buffer"], d = with_momentum(
+                d, state.get("momentum_buffer"), momentum, group["dampening"], group["nesterov"]
+            )
         p.sub_(d, alpha=lr)
 
 
@@ -255,6 +263,33 @@ class SGD(LARS):
 # gradients first, as in NVIDIA's. Where ‖u‖ or φ is 0, of which the paper does not speak, the ratio is 1.
 # Sources: You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2;
 # Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
+
+
+def moments_(m: Tensor, v: Tensor, g: Tensor, betas: tuple[float, float]) -> None:
+    """Take the gradient `g` into the moving averages `m` of gradients and `v` of their squares."""
+    beta1, beta2 = betas
+    m.lerp_(g, 1 - beta1)
+    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+
+
+def corrections(betas: tuple[float, float], steps: int) -> tuple[float, float]:
+    """1 − β₁ᵗ and 1 − β₂ᵗ: how full the averages are after `steps` gradients, 1, 2, …"""
+    beta1, beta2 = betas
+    return 1 - beta1**steps, 1 - beta2**steps
+
+
+def adam_update(
+    p: Tensor,
+    m: Tensor,
+    v: Tensor,
+    corrected: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> Tensor:
+    """u, in memory of its own, from averages with these `corrections`."""
+    full1, full2 = corrected
+    root = (v / full2).sqrt_().add_(eps)
+    return (m / full1).div_(root).add_(p, alpha=weight_decay)
 
 
 class LAMB(Layerwise):
@@ -300,21 +335,22 @@ class LAMB(Layerwise):
         )
 
     def _advance(self, group: dict[str, Any], p: Tensor) -> None:
-        state, (beta1, beta2) = self.state[p], group["betas"]
+        state = self.state[p]
         if not state:
             state |= {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
         state["step"] = int(state["step"]) + 1
-        state["exp_avg"].lerp_(p.grad, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+        moments_(state["exp_avg"], state["exp_avg_sq"], p.grad, group["betas"])
 
     def _update(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """u, from the states."""
-        state, (beta1, beta2) = self.state[p], group["betas"]
-        root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-        return (
-            (state["exp_avg"] / (1 - beta1 ** state["step"]))
-            .div_(root)
-            .add_(p, alpha=group["weight_decay"])
+        state = self.state[p]
+        return adam_update(
+            p,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            corrections(group["betas"], state["step"]),
+            group["eps"],
+            group["weight_decay"],
         )
 
     def _measured(self, group: dict[str, Any], p: Tensor) -> Tensor | None:

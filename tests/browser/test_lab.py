@@ -12,7 +12,8 @@ import nbformat
 import nbformat.v4 as v4
 import pytest
 
-from minidist.study import line, viewer
+from minidist.study import viewer
+from minidist.study.picture import MEANING
 from tests.browser.chromium import chromium, program, until
 from tests.repository.files import ROOT
 from tests.study.traces import remembered
@@ -163,7 +164,7 @@ def test_run_all_passes(address, folder, tmp_path):
 def drawn(page):
     """The element that shows a run, once it has the colours of one."""
     colors = [
-        [int(line.KINDS[kind][i : i + 2], 16) for i in (1, 3, 5)]
+        [int(MEANING[kind][i : i + 2], 16) for i in (1, 3, 5)]
         for kind in ("compute", "send", "receive")
     ]
 

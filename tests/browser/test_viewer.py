@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from minidist.study import line, viewer
+from minidist.study import viewer
+from minidist.study.picture import MEANING
+from minidist.study.timelines import LIGHT
 from tests.browser.chromium import chromium, program, until
 from tests.study.traces import remembered
 
@@ -27,7 +29,7 @@ def page(tmp_path_factory):
         until(
             "the page", 30, lambda: page.evaluate('document.getElementById("range")?.textContent')
         )
-        until("the picture", 30, lambda: where(page, line.KINDS["send"]).any())
+        until("the picture", 30, lambda: where(page, MEANING["send"]).any())
         yield page
 
 
@@ -59,12 +61,12 @@ def visible(page):
 
 def test_it_draws_bars_and_memory(page):
     for color in ("compute", "send", "receive", "wait"):
-        assert where(page, line.KINDS[color]).sum() > 500, color
+        assert where(page, MEANING[color]).sum() > 500, color
     assert visible(page) == [0, 4000]
 
 
 def test_pointing_at_a_message_tells_its_bytes_and_times(page):
-    page.mouse("mouseMoved", *middle(page, line.KINDS["send"]))
+    page.mouse("mouseMoved", *middle(page, MEANING["send"]))
     told = until("the tooltip", 5, lambda: tooltip(page))
     for word in (
         "rank 0 → rank 1, 0: gradient",
@@ -76,15 +78,15 @@ def test_pointing_at_a_message_tells_its_bytes_and_times(page):
 
 
 def test_a_click_marks_both_ends(page):
-    count = lambda: where(page, line.LIGHT["mark"]).sum()
+    count = lambda: where(page, LIGHT["mark"]).sum()
     before = count()
-    x, y = middle(page, line.KINDS["send"])
+    x, y = middle(page, MEANING["send"])
     for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
         page.mouse(kind, x, y)
     assert words(page, "told").startswith("rank 0 → rank 1")
     page.mouse("mouseMoved", 2, 2)
     until("the marks", 5, lambda: count() > before + 300)
-    rows = np.flatnonzero(where(page, line.LIGHT["mark"]).any(1))
+    rows = np.flatnonzero(where(page, LIGHT["mark"]).any(1))
     assert rows[-1] - rows[0] > 60  # from the wire of rank 0 to that of rank 1
     page.evaluate('document.getElementById("chart").focus()')
     page.press("Escape")
@@ -92,7 +94,7 @@ def test_a_click_marks_both_ends(page):
 
 
 def test_wheel_keys_and_buttons_change_what_is_visible(page):
-    x, y = middle(page, line.KINDS["send"])
+    x, y = middle(page, MEANING["send"])
     page.mouse("mouseWheel", x, y, deltaX=0, deltaY=-300)
     low, high = until("a zoom", 5, lambda: visible(page) != [0, 4000] and visible(page))
     assert 0 < low < 1500 < high < 4000  # around the pointer, which is at 1.5 ms
@@ -119,9 +121,9 @@ def test_wheel_keys_and_buttons_change_what_is_visible(page):
 
 def test_the_legend_hides(page):
     page.click("#legend button", "send")
-    until("no sends", 5, lambda: not where(page, line.KINDS["send"]).any())
+    until("no sends", 5, lambda: not where(page, MEANING["send"]).any())
     page.click("#legend button", "send")
-    until("sends", 5, lambda: where(page, line.KINDS["send"]).any())
+    until("sends", 5, lambda: where(page, MEANING["send"]).any())
 
 
 def test_search_counts_and_steps(page):

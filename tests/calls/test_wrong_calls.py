@@ -15,7 +15,7 @@ from minidist.parallel.data import DataParallel
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tensor import TensorLayer
 from minidist.parallelize import parallelize
-from minidist.split import even, given, uneven
+from minidist.split import checked_sizes, even, uneven
 from minidist.train.optim import AdamW
 
 FLOAT8 = torch.float8_e4m3fn
@@ -371,7 +371,7 @@ def test_split():
             lambda split=split: split(10, True),
             "rows are split over a whole number of ranks, not True",
         )
-    assert given(np.array([2, 3]), 5, 2) == [2, 3]
+    assert checked_sizes(np.array([2, 3]), 5, 2) == [2, 3]
 
 
 # ---------------------------------------------------------------------------------------------- models
@@ -487,9 +487,6 @@ def parallelized(n=2, **options):
         'parts are placed as a "loop", or as a "V" of 2 chunks, not': [
             dict(place=x) for x in ("ring", None, "V")
         ],
-        "at least 0 receives are posted ahead, not": [
-            dict(ahead=x) for x in (-1, 1.5, "1", True, None)
-        ],
         "cost is a function that gives a number for each part of a model, not": [
             dict(cost=x) for x in (None, 3)
         ],
@@ -524,7 +521,7 @@ def test_parallelize(given, words):
         dict(schedule="zb_h1"),
         dict(schedule="interleaved", chunks=2),
         dict(schedule="zb_v", chunks=2, place="V", micro_batches=4),
-        dict(schedule=schedules.gpipe, ahead=0),
+        dict(schedule=schedules.gpipe),
         dict(micro_batches=np.int64(2), zero=np.int64(0)),
         dict(optimizer=AdamW),
     ],

@@ -5,34 +5,63 @@ import signal
 
 import pytest
 
-from minidist.checkpoint import manifest
+from minidist.checkpoint import files
 from minidist.comm import World, launch
 from minidist.comm.base import PeerLost
-from tests.checkpoint.test_checkpoints import newest, saves
+from tests.checkpoint.test_checkpoint import newest, saves
 
-CALLS = ("mkdir", "open", "write", "fsync", "replace", "unlink", "rmdir")
+CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
+
+
+class Written:
+    """An open file, whose writes are counted, too."""
+
+    def __init__(self, file, write):
+        self.file = file
+        self.write = write
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.file.close()
 
 
 def arm(at, log=None):
     """From now on this process counts its calls to the disk, and dies at call `at`, of a write after half of it."""
     count = 0
 
-    def counted(name, real):
+    def counted(name, real, half=None):
         def call(*args, **kwargs):
             nonlocal count
             if log is not None:
                 log.append(name)
             elif count == at:
-                if name == "write":
-                    real(args[0], args[1][: len(args[1]) // 2])
+                if half:
+                    half(*args)
                 os.kill(os.getpid(), signal.SIGKILL)
             count += 1
             return real(*args, **kwargs)
 
         return call
 
+    def opened(path, mode):
+        if mode != "wb":
+            return open(path, mode)
+        file = counted("open", open)(path, mode)
+
+        def half(chunk):
+            file.write(chunk[: len(chunk) // 2])
+            file.flush()
+
+        return Written(file, counted("write", file.write, half))
+
     for name in CALLS:
         setattr(os, name, counted(name, getattr(os, name)))
+    files.open = opened
 
 
 def dies(comm, folder, rank, at, wait):
@@ -79,7 +108,7 @@ def test_at_every_step(tmp_path, calls, wait):
         assert step == (30 if committed else 20), (rank, at)
         seen.add(step)
         World(2).run(saves, folder, (40,))
-        assert [path.name[7:] for path in manifest.every(folder)] == [f"step-{step}", "step-40"]
+        assert [path.name[7:] for path in files.begun(folder)] == [f"step-{step}", "step-40"]
     assert seen == {20, 30}
 
 

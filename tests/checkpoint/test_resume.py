@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from minidist.checkpoint.checkpoints import Checkpoints
-from minidist.checkpoint.random import random_state, set_random_state
-from minidist.checkpoint.training import load, pieces
+from minidist.checkpoint import Checkpoints, load, pieces, random_state, set_random_state
 from minidist.parallel.compress import PowerSGD
 from minidist.parallel.data import DataParallel, Sampler
 from minidist.parallel.zero import FullySharded, ShardedOptimizer

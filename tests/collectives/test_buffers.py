@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidist.collectives.buffers import Flat, Rows, put, rows, together
+from minidist.collectives.buffers import Flat, Rows, adjacent_view, put, rows
 
 
 def test_one_contiguous_tensor_is_not_copied():
@@ -49,13 +49,13 @@ def test_a_number_is_one_row():
 
 @pytest.mark.parametrize("sizes", [[[2, 0, 1]], [[0, 3, 0]], [[3, 0, 0]], [[1, 1, 1]]])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_chunks_of_one_tensor_or_of_several_lie_together(sizes, device):
+def test_chunks_of_one_tensor_or_of_several_are_adjacent(sizes, device):
     x, y = torch.arange(6, device=device).view(3, 2), torch.arange(3, device=device)
     for tensors in ([x], [x, y]):
         chunks = rows(tensors, sizes * len(tensors))
         for first in range(3):
             for end in range(first + 1, 4):
-                whole = together(chunks, first, end)
+                whole = adjacent_view(chunks, first, end)
                 assert whole.numel() == sum(chunk.numel() for chunk in chunks[first:end])
                 if device == "cpu":
                     assert whole.tolist() == torch.cat(chunks[first:end]).tolist()
@@ -63,9 +63,9 @@ def test_chunks_of_one_tensor_or_of_several_lie_together(sizes, device):
                     assert len(memory) == 1
 
 
-def test_together_where_there_is_nothing():
+def test_a_view_where_there_is_nothing():
     assert [
-        together(rows([torch.empty(4, 0)], [[1, 2, 1]]), 0, end).numel() for end in (1, 2, 3)
+        adjacent_view(rows([torch.empty(4, 0)], [[1, 2, 1]]), 0, end).numel() for end in (1, 2, 3)
     ] == [0, 0, 0]
 
 

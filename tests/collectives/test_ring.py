@@ -1,5 +1,8 @@
 """What the rings cost: messages, bytes and time, by formulas written here a second time."""
 
+import resource
+import time
+from dataclasses import replace
 from math import ceil, log2
 
 import pytest
@@ -9,18 +12,30 @@ from minidist.collectives import (
     all_gather,
     all_reduce_,
     all_to_all,
+    bandwidth,
     barrier,
     broadcast_,
     reduce_,
     reduce_scatter,
+    seconds,
 )
 from minidist.collectives import naive as naive_module
 from minidist.collectives import ring as ring_module
-from minidist.comm import World, launch
+from minidist.comm import Cluster, World, launch
+from minidist.comm.cluster import H100
 from minidist.split import uneven
+from minidist.study import published
+from tests.size import FULL
 
-SIZES = [1, 2, 3, 4, 5, 8]
+SIZES = range(1, 9) if FULL else [1, 2, 3, 4, 5, 8]
+LENGTHS = [0, 1, 3, 7, 64, 1_000_003]
 ALPHA, BETA = 3e-6, 2e-9
+
+
+def all_reduce_traffic(n, length):
+    """Messages and bytes of each rank: it sends each chunk twice, but for its own and the next one's."""
+    sizes = uneven(length, n)
+    return [(2 * (n - 1), 8 * (2 * length - sizes[r] - sizes[(r + 1) % n])) for r in range(n)]
 
 
 def on_meta(n, verb, length, **kwargs):
@@ -46,11 +61,9 @@ def test_all_reduce(n):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("length", [0, 1, 3, 7, 64, 1_000_003])
+@pytest.mark.parametrize("length", LENGTHS)
 def test_all_reduce_of_any_length(n, length):
-    sizes = uneven(length, n)  # a rank sends each chunk twice, but for its own and the next one's
-    expected = [(2 * (n - 1), 8 * (2 * length - sizes[r] - sizes[(r + 1) % n])) for r in range(n)]
-    assert traffic(on_meta(n, all_reduce_, length).trace, n) == expected
+    assert traffic(on_meta(n, all_reduce_, length).trace, n) == all_reduce_traffic(n, length)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -97,13 +110,24 @@ def test_barrier(n):
 
 
 def one_all_reduce(comm, length):
-    return all_reduce_(comm, torch.ones(length, dtype=torch.float64), algorithm="ring")
+    x = torch.arange(length, dtype=torch.float64) * (comm.rank + 1)
+    return all_reduce_(comm, x, algorithm="ring")
 
 
+@pytest.mark.parametrize("n", SIZES if FULL else [3])
 @pytest.mark.parametrize("transport", ["shm", "gloo"])
-def test_processes_send_the_same(transport):
-    trace = launch(one_all_reduce, 3, 1001, transport=transport).trace
-    assert traffic(trace, 3) == traffic(on_meta(3, all_reduce_, 1001).trace, 3)
+def test_processes_send_the_same(n, transport, figure):
+    for length in LENGTHS if FULL else [1001]:
+        world = World(n).run(one_all_reduce, length)
+        processes = launch(one_all_reduce, n, length, transport=transport)
+        expected = torch.arange(length, dtype=torch.float64) * (n * (n + 1) // 2)
+        assert all(torch.equal(x, expected) for x in [*world, *processes])
+        for trace in (world.trace, processes.trace):
+            assert traffic(trace, n) == all_reduce_traffic(n, length)
+    figure(
+        f"n={n}, World and {transport}: results equal the serial sum; {2 * (n - 1)} messages and "
+        f"{traffic(trace, n)[0][1]:,} bytes of rank 0 for {length:,} numbers, as by formula"
+    )
 
 
 def test_several_tensors_are_one_message():
@@ -117,6 +141,59 @@ def test_several_tensors_are_one_message():
     trace = World(4).run(program).trace
     # a message for each dtype
     assert traffic(trace, 4) == [(2 * 2 * 3, 2 * 3 * (28 * 4 + 4 * 8) // 4)] * 4
+
+
+def ring_on_meta(comm, nbytes):
+    all_reduce_(comm, torch.empty(nbytes // 4, device="meta"), algorithm="ring")
+
+
+def in_a_large_world(_, n, nbytes, meter):
+    """A ring of meta tensors among `n` simulated GPUs, in a process whose memory is its own."""
+    alpha = 5e-6
+    beta = 1 / 50e9
+    device = replace(H100, launch=0.0)
+    start = time.monotonic()
+    world = World(n, cluster=Cluster.uniform(n, alpha, beta, device), device="meta", meter=meter)
+    world.run(ring_on_meta, nbytes)
+    gamma = (
+        3 / device.bandwidth if meter else 0.0
+    )  # to add two numbers and keep the sum moves three
+    return {
+        "messages": len(world.trace),
+        "time": world.time,
+        "formula": seconds("all_reduce", "ring", n, nbytes, alpha, beta, gamma),
+        "seconds": time.monotonic() - start,
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+@pytest.mark.parametrize(("meter", "limit"), [(False, 60), (True, 120)])
+def test_many_ranks(meter, limit, figure):
+    """1 GiB over 1,024 simulated GPUs takes less than one minute, two with the meter, and less than 2 GiB."""
+    n = 1024 if FULL else 32
+    found = launch(in_a_large_world, 1, n, 1 << 30, meter, timeout=900)[0]
+    figure(
+        f"{'with' if meter else 'without'} the meter: {found['messages']:,} messages of {n:,} ranks in "
+        f"{found['seconds']:.1f} s, {found['memory'] / 2**30:.2f} GiB of memory; virtual time "
+        f"{found['time'] * 1e3:.3f} ms, off the formula by {abs(found['time'] / found['formula'] - 1):.0e}"
+    )
+    assert found["messages"] == 2 * (n - 1) * n
+    assert found["time"] == pytest.approx(found["formula"], rel=1e-9)
+    assert found["seconds"] < limit and found["memory"] < 2 << 30
+
+
+def test_the_bandwidth_inside_a_node_is_what_was_measured(figure):
+    """8 GiB in one node of H200s, beside NCCL's ring."""
+    for row in published("nccl"):
+        measured = (row["hw"], row["payload"], row["quantity"]) == ("H200", "8GiB", "busbw")
+        if not measured or "Ring" not in row["algo"]:
+            continue
+        n = int(row["ranks"])
+        world = World(n, cluster=Cluster.dgx_h200(), device="meta", meter=False)
+        world.run(ring_on_meta, 8 << 30)
+        ours = bandwidth("all_reduce", n, 8 << 30, world.time)[1] / 1e9
+        figure(f"{n} H200s: bus bandwidth {ours:.1f} GB/s simulated, {row['value']:.1f} measured")
+        assert ours == pytest.approx(row["value"], rel=0.05)
 
 
 def one_step_short(comm, flat, combine):
@@ -145,7 +222,7 @@ def noisy(comm):
     ]
 
 
-@pytest.mark.parametrize("n", [4, 5])
+@pytest.mark.parametrize("n", SIZES if FULL else [4, 5])
 def test_two_runs_are_the_same(n):
     def run():
         world = World(n, seed=7)
@@ -153,7 +230,9 @@ def test_two_runs_are_the_same(n):
         return world.time, world.trace, results
 
     (time, trace, results), (again, trace_again, results_again) = run(), run()
-    assert time == again and trace == trace_again and len(trace)
+    assert time == again and trace == trace_again and (len(trace) or n == 1)
     for mine, mine_again in zip(results, results_again, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(mine, mine_again, strict=True))
-    assert not torch.equal(results[0][3], results[1][3])  # each rank has its own random numbers
+    assert n == 1 or not torch.equal(
+        results[0][3], results[1][3]
+    )  # each rank has its own random numbers

@@ -17,6 +17,7 @@ from minidist.comm import Deadlock, PeerLost, RankMissing, launch
 from minidist.comm.launch import _server
 from tests.comm.children import descriptors, files, left, lives, until
 from tests.repository.files import ROOT
+from tests.size import FULL
 
 
 def pid(comm):
@@ -36,18 +37,20 @@ def test_results():
     assert len({os.getpid(), *launch(pid, 4)}) == 5
 
 
-def test_a_dozen_launches_leave_nothing_behind():
+def test_many_launches_leave_nothing_behind(figure):
     launch(pid, 2)
     before, fds = files(), descriptors()
-    for i in range(12):
+    count = 200 if FULL else 12
+    for i in range(count):
         if i % 3 == 2:
             with pytest.raises(ZeroDivisionError):
-                launch(lambda comm: comm.rank / 0, 2)
+                launch(lambda comm: comm.rank / 0, 4)
         else:
             launch(exchange, 2, transport="gloo" if i % 6 == 0 else "shm")
     assert until(lambda: not left())
     assert until(lambda: files() <= before, 10)  # other tests may come and go beside this one
     assert descriptors() == fds
+    figure(f"{count} launches leave no process, no file and no open descriptor")
 
 
 @pytest.mark.parametrize(
@@ -396,11 +399,11 @@ def test_a_killed_server_is_replaced_and_loads_what_is_loaded_here(monkeypatch):
     server = _server(os.getpid())[1]
     server.kill()
     server.wait()
-    assert launch(has, 2, "minidist.study.line") == [False, False]
+    assert launch(has, 2, "minidist.study.picture") == [False, False]
     assert _server(os.getpid())[1].pid != server.pid
-    for name in ("minidist.nowhere", "minidist.study.line"):  # the first cannot be loaded there
+    for name in ("minidist.nowhere", "minidist.study.picture"):  # the first cannot be loaded there
         monkeypatch.setitem(sys.modules, name, None)
-    assert launch(has, 2, "minidist.study.line") == [True, True] and launch(
+    assert launch(has, 2, "minidist.study.picture") == [True, True] and launch(
         has, 1, "minidist.nowhere"
     ) == [False]
 

@@ -38,6 +38,7 @@ from tests.comm.nets import (
     world,
 )
 from tests.largest import smallest
+from tests.size import FULL
 
 
 def product(comm):
@@ -237,6 +238,11 @@ def flops(fn, *args):
     return profile.by_phase["forward"].flops, profile.by_phase["backward"].flops
 
 
+GPT2 = dict(B=2, T=256, H=768, HEADS=12)
+SIZES = [dict(B=B, T=T, H=H, HEADS=HEADS)] + [GPT2] * FULL
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"H={size['H']}")
 @pytest.mark.parametrize(
     ("device", "attention", "products"),
     [
@@ -247,12 +253,17 @@ def flops(fn, *args):
         ("meta", "operator", 5),
     ],
 )
-def test_a_transformer_layer(device, attention, products):
-    layer = Layer(attention).to(device)
+def test_a_transformer_layer(device, attention, products, size, figure):
+    B, T, H, HEADS = size.values()
+    layer = Layer(attention, H, HEADS).to(device)
     x = torch.ones(B, T, H, device=device, requires_grad=True)
     linear = 2 * B * T * (3 * H * H + H * H + 4 * H * H + 4 * H * H)  # 24·B·T·H²
     one = 2 * B * HEADS * T * T * (H // HEADS)
-    assert flops(layer, x) == (linear + 2 * one, 2 * linear + products * one)
+    forward, backward = flops(layer, x)
+    figure(
+        f"H={H}, {device}, attention {attention}: FLOPs {forward:,} forward, {backward:,} backward"
+    )
+    assert (forward, backward) == (linear + 2 * one, 2 * linear + products * one)
 
 
 def test_the_first_layer_needs_no_gradient_of_its_input():
@@ -580,7 +591,7 @@ NETS = {
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("net", NETS)
-def test_a_training_step_against_the_allocator(net, optimizer):
+def test_a_training_step_against_the_allocator(net, optimizer, figure):
     truth, ours, meta = (
         Training(NETS[net], optimizer, device) for device in ("cpu", "cpu", "meta")
     )
@@ -598,6 +609,7 @@ def test_a_training_step_against_the_allocator(net, optimizer):
             batch = states.pop("batch")
             assert {name: left[name] for name in states} == states
             assert left["activations"] + left["other"] == batch
+    figure(f"{net}, {optimizer}: peak by the allocator {peak:,} B, by the meter {profile.peak:,} B")
 
 
 def test_the_meter_itself_keeps_nothing_alive():

@@ -46,7 +46,7 @@ def collectives(comm, lengths):
     assert x.item() == functools.reduce(int.__mul__, range(1, n + 1))
 
     cs = chunks(lengths, lambda i: 10 * r + i)
-    native.reduce_scatter(cs, "sum")
+    native.reduce_scatter(cs, cs[r], "sum")
     assert cs[r].tolist() == [sum(10.0 * q + r for q in range(n))] * lengths[r]
     cs = chunks(lengths, lambda i: r if i == r else -1)
     native.all_gather(cs)
@@ -61,7 +61,7 @@ def collectives(comm, lengths):
     into = chunks([lengths[r]] * n, lambda i: -1)
     native.all_to_all(into, chunks(lengths, lambda i: 10 * r + i))
     assert values(into) == values(chunks([lengths[r]] * n, lambda q: 10 * q + r))
-    native.barrier()
+    native.barrier(torch.zeros(1))
     return 11
 
 

@@ -6,6 +6,7 @@ returns pairs (what was received, what the sender had), for any number of ranks 
 
 import itertools
 import random
+import time
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from minidist.collectives import all_reduce_
 from minidist.comm import ANY, Recv, Send
+from tests.size import FULL
 
 SIZES = (5, 0, 1, 1000, 70_000)  # the last one is more than a slot of a ring in shared memory
 
@@ -326,9 +328,29 @@ def test_any_order_is_right(run_fast, case):
     assert sum(run_fast(checked, 4, case, timeout=15)) > 0
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("n", [2, 3, 4, 8] if FULL else [2, 3, 8])
 def test_any_order_is_right_for_other_numbers_of_ranks(run, n):
     assert sum(run(one_after_another, n, CASES, timeout=30)) >= n * len(CASES)
+
+
+@pytest.mark.parametrize("size", [5, 2_500_000] if FULL else [5])
+def test_a_send_may_be_waited_for_before_the_receive(run, size, figure, request):
+    """Everyone posts a send, then a receive, and waits for the send first: 20 bytes, and 10 MB."""
+
+    def program(comm):
+        start = time.monotonic()
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        y = torch.zeros(size)
+        a = comm.isend(torch.full((size,), float(comm.rank)), right)
+        b = comm.irecv(y, left)
+        a.wait()
+        b.wait()
+        return y.unique().tolist() == [left], time.monotonic() - start
+
+    results = run(program, 4, timeout=20)
+    where = request.node.callspec.params["run"]
+    figure(f"{where}, {4 * size:,} bytes: {1e3 * max(seconds for _, seconds in results):.0f} ms")
+    assert all(right for right, _ in results)
 
 
 # Random programs.
@@ -393,8 +415,12 @@ def random_programs(comm, seeds):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_random_programs_give_what_the_sequence_gives(run, n):
-    assert sum(run(random_programs, n, range(12), timeout=30)) == 12 * 40
+def test_random_programs_give_what_the_sequence_gives(run, n, figure, request):
+    seeds = 36 if FULL else 12
+    assert sum(run(random_programs, n, range(seeds), timeout=30)) == seeds * 40
+    where = request.node.callspec.params["run"]
+    count = f"{seeds * 40:,} messages of {seeds} random programs"
+    figure(f"{where}, {n} ranks: {count} hold what their senders had")
 
 
 def test_random_programs_keep_to_their_rule():

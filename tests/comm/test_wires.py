@@ -536,7 +536,7 @@ def hangs(n, messages, programs):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_an_ordered_world_stops_exactly_where_a_stream_without_groups_does(n):
+def test_an_ordered_world_stops_exactly_where_a_stream_without_groups_does(n, figure):
     verdicts = []
     for seed in range(40):
         count = 2 + seed % 12
@@ -550,6 +550,9 @@ def test_an_ordered_world_stops_exactly_where_a_stream_without_groups_does(n):
         assert found == wanted, f"seed {seed}"
         World(n).run(random_program, seed, count)  # as in MPI: never
         verdicts.append(wanted)
+    figure(
+        f"{n} ranks: {sum(verdicts)} of 40 random programs stop, the same as by a model of queues"
+    )
     assert 3 < sum(verdicts) < 37  # both happen
 
 

@@ -23,6 +23,7 @@ from minidist.comm.wires import Wires
 from minidist.comm.world import check_runner
 from tests.largest import largest
 from tests.repository.files import ROOT
+from tests.size import FULL
 
 
 def test_results():
@@ -533,6 +534,8 @@ ENDLESS += [
     (3, what)
     for what in ("computes", "computes_with_torch", "talks", "polls", "insists", "in_a_lane")
 ]
+if FULL:
+    ENDLESS += [(depth, what) for depth in (1, 2) for what in ("computes", "talks", "in_a_lane")]
 
 
 def interrupted_interrupt(asked, delay=0.2):
@@ -550,11 +553,13 @@ def interrupted_interrupt(asked, delay=0.2):
 
 
 @pytest.mark.alone
-def test_an_interrupt_ends_worlds_in_worlds_within_a_second():
+def test_an_interrupt_ends_worlds_in_worlds_within_a_second(figure):
     """Then no thread is left, and random numbers and the next run are as before. `time.sleep` cannot be interrupted
     in a thread: it holds nobody up, and the thread ends after it."""
     *rows, (took, remaining, later, right) = interrupted_interrupt([*ENDLESS, (3, "sleeps")])
     assert len(rows) == len(ENDLESS)
+    for (depth, what), row in zip(ENDLESS, rows, strict=True):
+        figure(f"{depth} deep, {what}: over after {row[0]:.2f} s, {len(row[2])} threads left")
     assert largest(row[0] for row in rows) < 1
     assert [row[1:] for row in rows] == [[[], [], True]] * len(rows)
     assert took < 1

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import runpy
+import subprocess
 import sys
 from unittest import mock
 
@@ -30,8 +31,17 @@ def run_here(script, arguments):
 def as_torchrun(script, arguments, ranks):
     """What the ranks print that find what torchrun leaves them, in processes that have imported torch already.
 
-    torchrun itself starts train_gpt.py, in test_the_slurm_script."""
+    torchrun itself starts train_gpt.py, in test_the_slurm_script, and what runs at full size."""
     return "".join(in_its_place(run_here, ranks, script, arguments))
+
+
+def by_torchrun(script, arguments, ranks):
+    """What all ranks print under torchrun itself."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += [f"{FOLDER}/{script}", *arguments]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def results(script, runs, folder, runner=run_here, **kwargs):

@@ -5,10 +5,12 @@ from unittest import mock
 
 import pytest
 
-from tests.examples.scripts import as_torchrun, distance, results, run_here
+from tests.examples.scripts import as_torchrun, by_torchrun, distance, results, run_here
+from tests.size import FULL
 
 SCRIPT = "train_digits.py"
-SHORT = ["--epochs", "4"]
+EPOCHS = 12 if FULL else 4
+SHORT = ["--epochs", str(EPOCHS)]
 RUNS = {
     "serial": ["--ranks", "1"],
     "world": ["--ranks", "4", "--runner", "world"],
@@ -22,11 +24,16 @@ KEEP_LAST = {
 }
 
 
-def test_every_world(tmp_path):
+def test_every_world(tmp_path, figure):
     """One test: what it starts is not started twice, on two workers."""
     runs = results(SCRIPT, {name: [*SHORT, *flags] for name, flags in RUNS.items()}, tmp_path)
-    runs |= results(SCRIPT, {"torchrun": SHORT}, tmp_path, as_torchrun, ranks=2)
+    torchrun, ranks = (by_torchrun, 4) if FULL else (as_torchrun, 2)
+    runs |= results(SCRIPT, {"torchrun": SHORT}, tmp_path, torchrun, ranks=ranks)
     for name, run in runs.items():
+        figure(
+            f"{name}: accuracy {run['accuracies'][-1]:.4f}, losses at most "
+            f"{distance(run, runs['serial']):.1e} from serial"
+        )
         assert distance(run, runs["serial"]) < 1e-12, name
         assert run["accuracies"] == runs["serial"]["accuracies"], name
         assert run["accuracies"][-1] > 0.95 and run["losses"][-1] < run["losses"][0] / 5
@@ -36,12 +43,12 @@ def test_every_world(tmp_path):
             and len(run["digests"]) == run["ranks"]
         )
         lines = [line for line in run["printed"].splitlines() if line.startswith("epoch")]
-        assert len(lines) == len(run["losses"]) == 4, name
+        assert len(lines) == len(run["losses"]) == EPOCHS, name
         assert (
             f"{run['losses'][-1]:.12f}" in lines[-1] and f"{run['accuracies'][-1]:.4f}" in lines[-1]
         )
         assert run["printed"].count("equal bit for bit") == 1
-    for same in (("world", "processes"), ("two", "torchrun")):
+    for same in (("world", "processes"), ("processes" if FULL else "two", "torchrun")):
         assert len({runs[name]["digests"][0] for name in same}) == 1
     assert runs["serial"]["digests"] != runs["world"]["digests"][:1]  # another order of adding
 

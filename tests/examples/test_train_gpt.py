@@ -11,9 +11,8 @@ import time
 
 import pytest
 
-from minidist.checkpoint import manifest, nested
-from minidist.checkpoint.checkpoints import Checkpoints
-from minidist.checkpoint.saved import Saved
+from minidist.checkpoint import Checkpoints, Saved, files
+from minidist.checkpoint.checkpoint import read_state
 from minidist.comm import World
 from tests.comm.torchrun import in_its_place
 from tests.examples.scripts import FOLDER, as_torchrun, distance, results, run_here
@@ -102,7 +101,7 @@ def test_it_goes_on_where_it_was_on_another_grid(tmp_path, capsys):
     folder = tmp_path / "run"
     kept = [*SHORT, "--folder", str(folder), "--save-every", "3", "--vocab", "300"]
     whole = results(SCRIPT, {"first": [*kept, "--ranks", "2", "--pp", "2"]}, tmp_path)["first"]
-    assert [path.name for path in manifest.every(folder)] == ["000001-step-3", "000002-step-6"]
+    assert [path.name for path in files.begun(folder)] == ["000001-step-3", "000002-step-6"]
     shutil.rmtree(folder / "000002-step-6")
     again = results(
         SCRIPT, {"again": [*kept, "--ranks", "2", "--tp", "2", "--zero", "1"]}, tmp_path
@@ -150,8 +149,10 @@ def test_flags_that_changed(tmp_path):
     ]
     assert [line["rate"] for line in lines[3:]] == pytest.approx([50 * rate for rate in rates[3:]])
     assert lines[0]["loss"] == pytest.approx(whole["losses"][0], rel=1e-12)
-    saved = Saved(manifest.finished(folder)[-1])
-    assert {g["weight_decay"] for g in nested.read(saved, "optimizer.options")["groups"]} == {0.0}
+    saved = Saved(files.finished(folder)[-1])
+    assert {g["weight_decay"] for g in read_state(saved, "optimizer.options")["param_groups"]} == {
+        0.0
+    }
 
 
 def test_one_run_at_a_time(tmp_path, monkeypatch):
@@ -228,7 +229,7 @@ def test_the_slurm_script(tmp_path):
         timeout=120,
     )
     assert len(json.loads((tmp_path / "found.json").read_text())["losses"]) == 6
-    assert [path.name for path in manifest.finished(tmp_path / "run")] == ["000001-step-6"]
+    assert [path.name for path in files.finished(tmp_path / "run")] == ["000001-step-6"]
 
 
 def test_ctrl_c_saves_and_ends(tmp_path):
@@ -263,7 +264,7 @@ def test_ctrl_c_saves_and_ends(tmp_path):
     said, _ = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in said
     steps = log.read_text().count("\n")
-    assert [path.name for path in manifest.finished(folder)] == [f"000001-step-{steps}"]
+    assert [path.name for path in files.finished(folder)] == [f"000001-step-{steps}"]
     assert not (folder / "stop").exists()
     assert (
         f"stopped: step {steps} of 1000000 is saved in {folder}, the same command goes on" in said
@@ -380,6 +381,32 @@ def test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts(flags, says
         run_here(SCRIPT, flags.split())
     [line] = capsys.readouterr().err.splitlines()
     assert caught.value.code == 2 and line.startswith("train_gpt.py: error: ") and says in line
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--dp 3 --pp 2", "2 ranks are not 2×3×1"),
+        ("--heads 3", "3 heads do not split"),
+        ("--vocab 10", "at least 257"),
+        ("--text nowhere.txt", "nowhere.txt: No such file"),
+    ],
+)
+def test_under_torchrun_too(flags, says, figure):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, f"{FOLDER}/{SCRIPT}", *flags.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    lines = done.stdout.splitlines()
+    [line] = [line for line in lines if "train_gpt.py: error:" in line]
+    figure(f"{flags}: a sentence of ours among {len(lines)} lines of torchrun's")
+    assert says in line and done.returncode != 0
+    assert not any("ValueError" in line for line in lines)
 
 
 def test_rank_0_alone_says_it(capfd):

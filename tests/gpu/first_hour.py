@@ -101,7 +101,7 @@ def steps(gpus: int, backend: str) -> list[Step]:
     """All steps, in their order, for a machine with so many GPUs."""
     many = max(2, gpus)
     even = max(n for n in (2, 4, 8) if n <= many)  # divides what is trained on
-    kernels = module("tests.train.fuse.gpu.test_gpu")
+    kernels = module("tests.gpu.test_kernels")
     rehearsed = backend != "nccl"
     interpreted = {"TRITON_INTERPRET": "1"} if rehearsed else {}
     # each tensor in memory of its own, so that a step outside is seen

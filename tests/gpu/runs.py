@@ -17,9 +17,7 @@ from pathlib import Path
 
 import torch
 
-from minidist.checkpoint import manifest
-from minidist.checkpoint.random import random_state, set_random_state
-from minidist.checkpoint.saved import Saved
+from minidist.checkpoint import Saved, files, random_state, set_random_state
 from minidist.comm import World
 from tests import parallelized
 from tests.examples.scripts import FOLDER, distance, results, run_here
@@ -174,7 +172,7 @@ def saving(run, ranks, backend, folder):
     ]
     saves = [*flags, "--save-every", "1", "--keep", "100", "--folder", str(kept)]
     found = results("train_gpt.py", {"never": flags, "always": saves}, folder, run, ranks=ranks)
-    whole = manifest.finished(kept)
+    whole = files.finished(kept)
     assert [Saved(path).step for path in whole] == list(range(1, steps + 1)), whole
     for path in whole:
         Saved(path).verify()

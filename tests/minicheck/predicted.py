@@ -3,16 +3,15 @@
 import pytest
 
 from minicheck import Wrong
-from minicheck.exam import Case, Outcome
+from minicheck.exam import Case, Outcome, Prediction
 
 
-def judge(predict, facts, values, says):
-    """The verdict of the exam `predict` on `values`: right where `says` is None, else wrong with these words.
+def judge(facts, values, says):
+    """The verdict on predicted `values`: right where `says` is None, else wrong with these words.
 
     facts: the right values and the slips, as the lesson's own function computes them.
     """
-    right, slips = facts
-    exam, outcome = predict(list(right), right, slips, ""), Outcome([values], [])
+    exam, outcome = Prediction("predict", "", "", *facts), Outcome([values], [])
     if says is None:
         return exam.judge(Case(1, ""), [()], outcome)
     with pytest.raises(Wrong, match=says):

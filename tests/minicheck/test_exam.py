@@ -1,5 +1,6 @@
-"""What a wrong tensor looks like; and plain values survive the way to another process."""
+"""What a wrong value looks like; and plain values survive the way to another process."""
 
+import re
 from collections import Counter, defaultdict, deque
 from enum import IntEnum
 
@@ -10,16 +11,30 @@ import torch
 from minicheck.exam import (
     DTYPES,
     UNKNOWN,
+    Case,
+    Exam,
     Other,
+    Outcome,
     Wrong,
+    close,
     decode,
     encode,
-    equal_to,
+    entries,
+    few,
+    identical,
+    near,
+    norm_is,
+    recognized,
+    refusal,
     same,
+    scaled,
     unchanged,
+    unpacked,
     who,
     whole,
+    wrong_means,
 )
+from minicheck.guard import grader
 
 RNG = torch.Generator().manual_seed(0)
 A, B, C = (whole((5,), torch.float32, RNG) for _ in range(3))
@@ -55,19 +70,19 @@ def test_same_says_where():
     with pytest.raises(
         Wrong, match=r"rank 2: x\[3\] is 0.5, and should be \d+ \(1 of 5 numbers are wrong\)"
     ):
-        same(2, wrong, A, "x")
+        same(wrong, A, "rank 2: x")
     with pytest.raises(Wrong, match=r"number 1 of the result"):
-        same(0, torch.tensor([[1, 9]]), torch.tensor([[1, 2]]), "the result")
+        same(torch.tensor([[1, 9]]), torch.tensor([[1, 2]]), "rank 0: the result")
     with pytest.raises(Wrong, match="is nan, and"):
-        same(0, torch.tensor(float("nan")), torch.tensor(1.0), "x")
-    same(0, A.clone(), A, "x")
+        same(torch.tensor(float("nan")), torch.tensor(1.0), "x")
+    same(A.clone(), A, "x")
 
 
 def test_same_asks_the_guess_and_admits_that_it_does_not_know():
     with pytest.raises(Wrong, match="It is B"):
-        same(0, B, A, "x", lambda got: equal_to(got, {"It is B.": B, "It is C.": C}))
+        same(B, A, "x", {"It is C.": C, "It is B.": B, "It is B again.": B})
     with pytest.raises(Wrong, match=UNKNOWN):
-        same(0, A + 1, A, "x", lambda got: who(got, [A, B, C], 0))
+        same(A + 1, A, "x", lambda got: who(got, [A, B, C], 0))
 
 
 @pytest.mark.parametrize(
@@ -82,14 +97,237 @@ def test_same_asks_the_guess_and_admits_that_it_does_not_know():
 )
 def test_same_looks_at_the_type_first(got, says):
     with pytest.raises(Wrong, match=says):
-        same(0, got, A, "x")
+        same(got, A, "x")
 
 
 def test_unchanged():
-    unchanged(0, A.clone(), A, "x")
+    unchanged(A.clone(), A, "x")
+    unchanged([1, (2,)], [1, (2,)], "x")
     for after in (A + 1, A[:2], None):
         with pytest.raises(Wrong, match="belongs to the caller"):
-            unchanged(0, after, A, "x")
+            unchanged(after, A, "x")
+    with pytest.raises(Wrong, match="x was changed"):
+        unchanged([1, 2, 3], [1, 2], "x")
+
+
+NAN, INF = float("nan"), float("inf")
+D = torch.tensor([1.0, -2.0, 1e3], dtype=torch.float64)
+
+
+def with_(value, at=1):
+    return D.index_fill(0, torch.tensor(at), value)
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "slack", "is_near"),
+    [
+        (D + 1e-7, D, None, True),
+        (D + 1e-5, D, None, False),
+        (D.float() + 1e-2, D.float(), None, True),
+        (D + 1, D, 0.01, True),
+        (D[:2], D, None, False),
+        (with_(NAN), D, None, False),
+        (with_(INF), D, None, False),
+        (with_(NAN), with_(NAN), None, True),
+        (with_(NAN), with_(INF), None, False),
+        (with_(INF), with_(-INF), None, False),
+        (with_(INF) + 1, with_(INF), None, False),
+        (D, with_(NAN), None, False),
+        (D[:0], D[:0], None, True),
+        (torch.tensor([2**60]), torch.tensor([2**60]), None, True),
+        (torch.tensor([3]), torch.tensor([4]), None, False),
+        (None, D, None, False),
+        (0.1 + 0.2, 0.3, None, True),
+        (0.30001, 0.3, None, False),
+        (NAN, 0.3, None, False),
+        (INF, 0.3, None, False),
+        (10**400, 3.0, None, False),
+        (2**53 + 1, 2**53, 0, False),
+        (3.02, 3, 0.01, True),
+    ],
+)
+def test_what_is_near(got, want, slack, is_near):
+    assert near(got, want, slack) is is_near
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (2 * D, "rank 1: dx[2] is 2000, and should be 1000 (3 of 3 numbers are wrong). Twice."),
+        (
+            with_(NAN),
+            "dx[1] is nan, and should be -2 (1 of 3 numbers are wrong). There is inf or nan in it. Is it",
+        ),
+        (with_(INF), "dx[1] is inf, and"),
+        (-D, "A function."),
+        (D + 1e-4, "first digits"),
+        (with_(NAN, 0), "Not a number."),
+        (D.float(), "has dtype torch.float32, and should have torch.float64"),
+        (None, "is None. Is there a `return`?"),
+    ],
+)
+def test_close_says_where_and_which_usual_mistake_it_is(got, says):
+    table = {"Twice.": 2 * D, "Twice again.": 2 * D, "Not a number.": with_(NAN, 0)}
+    mistakes = (lambda got: "A function.") if got is not None and got.equal(-D) else table
+    with pytest.raises(Wrong, match=re.escape(says)):
+        close(got, D, "rank 1: dx", mistakes, "Is it the rule?")
+    close(D * (1 + 1e-10), D, "dx", table)
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (6.0, "it is 6, and should be 3. Twice."),
+        (10**400, "it is inf, and should be 3. Compare."),
+        (NAN, "it is nan, and should be 3. Compare."),
+        (None, "it is None"),
+        (True, "it is of type bool, and should be a number"),
+        ("3", "it is of type str"),
+    ],
+)
+def test_numbers_are_compared_likewise(got, says):
+    with pytest.raises(Wrong, match=re.escape(says)):
+        close(got, 3, "it", {"Twice.": 6}, "Compare.")
+    close(3.0, 3, "it")
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (2 * D, "2 times too large: summed"),
+        (D / 2, "2 times too small"),
+        (D + 5, "rank 1's own, as before: nothing was averaged"),
+        (D - 5, "rank 0's own: all ranks' are"),
+        ((D + 5) / 2, "rank 1's own, divided by 2"),
+        (0 * D, "zero: was it cleared"),
+    ],
+)
+def test_what_a_wrong_mean_may_be(got, says):
+    table = wrong_means(1, [D - 5, D + 5])
+    assert says in recognized(got, table)
+
+
+def test_a_mean_over_those_that_have_one():
+    some = [D, 0 * D, 2 * D]
+    assert "over the 2 of 3 ranks" in recognized(1.5 * D, wrong_means(0, some))
+    assert "lacks" not in recognized(D / 3, wrong_means(0, some))
+    assert recognized(D + 0.5, wrong_means(0, some)) == UNKNOWN
+
+
+def test_a_function_of_what_was_found_may_say_it():
+    assert recognized(D, lambda got: {"D.": got}) == "D."
+    assert recognized(D, lambda got: "Words.") == "Words."
+    assert recognized(D, lambda got: None, "Else.") == "Else."
+    assert recognized(D, None) == UNKNOWN
+    assert recognized(3, {"Three.": 3}, fits=lambda a, b: a == b) == "Three."
+
+
+def test_a_refusal_names_what_is_wrong():
+    refusal({"refused": "4 heads, 3 ranks"}, [4, 3], "", "it does not divide")
+    with pytest.raises(Wrong, match="rank 0: it does not divide: raise a ValueError"):
+        refusal({"found": 1}, [4, 3], "rank 0: ", "it does not divide")
+    with pytest.raises(Wrong, match="looks for 4 and 3, and 3 is not in it"):
+        refusal({"refused": "4 heads, 13 ranks"}, [4, 3], "", "it does not divide")
+
+
+def test_values_by_name():
+    assert unpacked(3, ("x",)) == {"x": 3}
+    assert unpacked([1, 2], ("x", "y")) == {"x": 1, "y": 2}
+    for found, says in ((None, "Is there a `return`"), (D, "type Tensor"), ((1,), "has 1 values")):
+        with pytest.raises(Wrong, match=says):
+            unpacked(found, ("x", "y"))
+    entries({"b": 1, "a": 2}, ("a", "b"), "it")
+    for found, says in ((None, "Is there a"), ([1], "type list"), ({"a": 1, 3: 2}, "keys")):
+        with pytest.raises(Wrong, match=says):
+            entries(found, ("a", "b"), "it")
+
+
+def test_the_same_on_all_ranks():
+    identical([D, D.clone()], "x")
+    with pytest.raises(
+        Wrong, match="x is right but for rounding, which differs on rank 0 and rank 1"
+    ):
+        identical([D, D + 1e-12], "x")
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (D, "Nothing was scaled"),
+        (D / 4, "scaled twice"),
+        (2 * D, "at most 1"),
+        (D.clamp(-1, 1), "no multiple"),
+        (0.5000001 * D, "Nearly"),
+        (None, "is None"),
+    ],
+)
+def test_what_clipping_does_to_a_gradient(got, says):
+    with pytest.raises(Wrong, match=says):
+        scaled(got, D, 0.5, "g", {1.0: "Nothing was scaled."})
+    scaled(D / 2, D, 0.5, "g", {})
+    with pytest.raises(Wrong, match="was zero"):
+        scaled(0 * D + NAN, 0 * D, 0.5, "g", {})
+
+
+def test_a_norm():
+    norm_is(5.0, 5.0, "", {}, "")
+    for got, says in ((None, "None"), (25.0, "the root"), (5.00001, "first digits"), (7.0, "Rule")):
+        with pytest.raises(Wrong, match=says):
+            norm_is(got, 5.0, "rank 0: ", {"It is the square: the root is missing.": 25.0}, "Rule.")
+
+
+class Table(Exam):
+    """`table(x, y)`: 2x, and their sum."""
+
+    name, right = "table", "n = 2."
+    cases = (Case(2, "n = 2"),)
+    returns, given = ("double", "total"), ("x", "")
+    replicated = ("total",)
+
+    def wants(self, case, args):
+        total = sum(y for _, y in args)
+        return [{"double": 2 * x, "total": total} for x, _ in args]
+
+    def mistakes(self, case, args, rank, name, got):
+        return {"It is 3x.": 3 * args[rank][0]} if name == "double" else None
+
+    def cost(self, case, args, outcome):
+        few(outcome, 8, "Why?")
+
+
+@pytest.mark.parametrize(
+    ("double", "total", "x", "sent", "says"),
+    [
+        (2 * D, 3 * D, D, 8, None),
+        (3 * D, 3 * D, D, 8, r"rank 0: double\[2\] is 3000, and should be 2000 .* It is 3x."),
+        (2 * D, 4 * D, D, 8, "rank 0: total.* It is 1.333 times what it should be"),
+        (2 * D, 3 * D * (1 + 1e-12), D, 8, "total is right but for rounding"),
+        (2 * D, 3 * D, D + 1, 8, "rank 0: x was changed"),
+        (2 * D, 3 * D, D, 9, "rank 0 sends 9 bytes, and 8 are enough. Why"),
+    ],
+)
+def test_an_examination_as_a_table(double, total, x, sent, says):
+    args = [(D, D), (D, 2 * D)]
+    good = {"found": (2 * D, 3 * D), "given": (D, 5 * D)}  # y may change
+    outcome = Outcome([{"found": (double, total), "given": (x, D)}, good], [(0, 1, sent)])
+    if says is None:
+        return Table().judge(Table.cases[0], args, outcome)
+    with pytest.raises(Wrong, match=says):
+        Table().judge(Table.cases[0], args, outcome)
+
+
+def test_the_function_of_an_examination():
+    table = grader(Table())
+    assert table.__name__ == "table" and table.__doc__.startswith("`table(x, y)`")
+
+
+def test_few_messages_and_bytes():
+    outcome = Outcome([None, None], [(0, 1, 8), (1, 0, 16)])
+    few(outcome, 16, "", 1)
+    with pytest.raises(Wrong, match="rank 1 sends 16 bytes, and 8 are enough"):
+        few(outcome, 8, "Why?")
+    with pytest.raises(Wrong, match="rank 0 sends 1 messages, and 0 are enough"):
+        few(outcome, 16, "", 0)
 
 
 def test_whole_numbers_are_exact_in_any_order():

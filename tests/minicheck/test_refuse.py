@@ -65,7 +65,7 @@ def test_a_module_that_is_not_loaded_yet():
             for module in (
                 "minidist.parallel.pipedream",
                 "minicheck.oracles.walls",
-                "minidist.study.memory",
+                "minidist.study.predict",
             )
         ],
     )

@@ -74,12 +74,8 @@ FAULTS = {
         Fault(
             "backward waits for each bucket as soon as it is sent",
             "parallel/reducer.py",
-            "        self._run(_reduce, bucket, self._share, self.algorithm)\n",
-            (
-                "        work = self._run(_reduce, bucket, self._share, self.algorithm)\n"
-                "        if work is not None:\n"
-                "            work.wait()\n"
-            ),
+            "        self._run(bucket.reduce, self._share, self.algorithm)\n",
+            "        self._run(bucket.reduce, self._share, self.algorithm).wait()\n",
             "parallel/test_overlap.py::test_overlap_gains_what_is_not_the_last_bucket[2]",
         ),
         Fault(
@@ -92,8 +88,8 @@ FAULTS = {
         Fault(
             "weighted gradients are divided by the number of ranks, too",
             "parallel/reducer.py",
-            "else float(weight > 0)",
-            "else float(weight > 0) / self.comm.size",
+            "else float(self.weight > 0)",
+            "else float(self.weight > 0) / self.comm.size",
             "parallel/test_reducer.py::test_a_weight_may_change_its_mind",
         ),
         Fault(
@@ -106,14 +102,14 @@ FAULTS = {
         Fault(
             "no_sync does not end where an error leaves it",
             "parallel/reducer.py",
-            "        try:\n            yield\n        finally:\n            self._averages = before\n",
-            "        yield\n        self._averages = before\n",
+            "        try:\n            yield\n        finally:\n            self.in_backward = before\n",
+            "        yield\n        self.in_backward = before\n",
             "parallel/test_data.py::test_no_sync_ends_with_its_block_even_after_an_error",
         ),
         Fault(
             "buffers are sent inside no_sync",
             "parallel/data.py",
-            "if self.training and self._averages and self.broadcast_buffers:",
+            "if self.training and self._reducer.in_backward and self.broadcast_buffers:",
             "if self.training and self.broadcast_buffers:",
             "parallel/test_data.py::test_nothing_is_sent_inside_no_sync",
         ),

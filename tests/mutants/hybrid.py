@@ -100,7 +100,7 @@ FAULTS = {
         Fault(
             "gradients are averaged after the last backward, not while it runs",
             "parallelize.py",
-            "overlaps = self.zero == 0 and not halves and pipeline.v == 1",
+            "overlaps = self.zero == 0 and not halves and pipeline.shape.v == 1",
             "overlaps = False",
             "test_parallelize.py::test_the_last_backward_hides_the_average",
         ),
@@ -181,7 +181,7 @@ FAULTS = {
             "models.py",
             "[(inputs, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, outputs, 1, 1)]",
             "[(inputs, narrow, 1, stride), (narrow, narrow, 3, 1), (narrow, outputs, 1, 1)]",
-            "study/memory/test_convnet.py",
+            "study/predict/test_convnet.py",
         ),
         Fault(
             "running means start with what was in memory",

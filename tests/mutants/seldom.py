@@ -179,8 +179,8 @@ FAULTS = {
         Fault(
             "the second moment of LAMB is not corrected for its start",
             "train/optim.py",
-            '(state["exp_avg_sq"] / (1 - beta2 ** state["step"]))',
-            '(state["exp_avg_sq"] * 1.0)',
+            "root = (v / full2)",
+            "root = (v * 1.0)",
             "train/test_optim.py::test_as_the_paper[lamb]",
         ),
         Fault(
@@ -248,24 +248,22 @@ FAULTS = {
         Fault(
             "what every tensor rank has whole is counted by each",
             "train/norm.py",
-            "return [\n        p for name, p in module.named_parameters() if p not in others and (first or name in how)\n    ]",
-            "return [p for name, p in module.named_parameters() if p not in others]",
+            "if p not in counted_elsewhere and (first or name in cut)",
+            "if p not in counted_elsewhere",
             "train/test_norm.py::test_data_pipeline_and_tensor[1-1-3]",
         ),
         Fault(
             "a tied embedding is counted by both of its stages",
             "train/norm.py",
-            "return [\n        p for name, p in module.named_parameters() if p not in others and (first or name in how)\n    ]",
-            "return [p for name, p in module.named_parameters() if first or name in how]",
+            "if p not in counted_elsewhere and (first or name in cut)",
+            "if first or name in cut",
             "train/test_norm.py::test_a_tied_embedding_counts_once",
         ),
         Fault(
             "what another rank counts is not scaled",
             "train/norm.py",
-            (
-                "return clip_(\n        comm, [p.grad for p in module.parameters() if p.grad is not None], max_norm, norm_type, mine\n    )"
-            ),
-            "return clip_(comm, mine, max_norm, norm_type)",
+            "return clip_(comm, grads, max_norm, norm_type, counted_here)",
+            "return clip_(comm, counted_here, max_norm, norm_type)",
             "train/test_norm.py::test_data_pipeline_and_tensor[1-1-3]",
         ),
     ],

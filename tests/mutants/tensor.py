@@ -76,8 +76,8 @@ FAULTS = {
         Fault(
             "sizes that are given are not looked at",
             "parallel/tensor.py",
-            "given(sizes or uneven(inputs, comm.size), inputs, comm.size)",
-            "given(uneven(inputs, comm.size), inputs, comm.size)",
+            "checked_sizes(sizes or uneven(inputs, comm.size), inputs, comm.size)",
+            "checked_sizes(uneven(inputs, comm.size), inputs, comm.size)",
             "parallel/test_tensor.py::test_linear_bad_input",
         ),
     ],

@@ -41,11 +41,12 @@ def test_each_names_tests_that_are_there():
             assert all(f"def {name.partition('[')[0]}(" in text for name in names), fault
 
 
-def test_all_are_found():
+def test_all_are_found(figure):
     """At full size all of them, else those of one technique."""
     chosen = [] if FULL else ["naive"]
     command = [sys.executable, "-m", "tests.mutants", *chosen]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    figure(done.stdout.strip())
     print(done.stdout)
     assert done.stdout.rstrip().endswith(" faults, 0 not found") and done.returncode == 0
 

@@ -12,7 +12,7 @@ from minidist.parallel.schedules import interleaved, one_f_one_b, zb_h1
 from minidist.parallel.server import ParameterServer
 from minidist.parallel.zero import FullySharded, ShardedOptimizer
 from tests.comm import nccl_like
-from tests.parallel.pipeline import cases as stages
+from tests.parallel import pipeline_cases as stages
 
 
 def server(comm):
@@ -32,10 +32,10 @@ def waits_of(comm, make, steps=3):
     return sorted(set(nccl_like.host_waits()))
 
 
-def pipeline(comm, schedule, ahead):
+def pipeline(comm, schedule):
     v = 2 if schedule is interleaved else 1
     part = stages.own(comm, stages.layers(comm.size * v), v)
-    ours = Pipeline(part, comm, schedule, stages.mse, ahead=ahead)
+    ours = Pipeline(part, comm, schedule, stages.mse)
     optimizer = torch.optim.SGD(
         [p for chunk in part for p in chunk.parameters()], lr=0.1, momentum=0.9
     )
@@ -99,11 +99,8 @@ def clipped(comm):
 
 STEPS = {
     **{
-        f"pipeline, {schedule.__name__}, ahead={k}": lambda comm, schedule=schedule, k=k: pipeline(
-            comm, schedule, k
-        )
+        f"pipeline, {schedule.__name__}": lambda comm, schedule=schedule: pipeline(comm, schedule)
         for schedule in (one_f_one_b, interleaved, zb_h1)
-        for k in (0, 1)
     },
     "DataParallel": data_parallel,
     **{f"FullySharded, prefetch={k}": lambda comm, k=k: fully_sharded(comm, k) for k in (0, 1, 2)},

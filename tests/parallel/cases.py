@@ -147,3 +147,16 @@ def difference(ours, oracle):
         )
         for a, b in zip(ours, oracle, strict=True)
     )
+
+
+def with_reducer(kind):
+    """A DataParallel that has this kind of Reducer."""
+
+    class Wrapped(DataParallel):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self._reducer.unwatch()
+            self._reducer.__class__ = kind
+            self._reducer.watch(self.module.parameters())
+
+    return Wrapped

@@ -5,7 +5,7 @@ import torch
 from minidist.parallel.server import ParameterServer
 from minidist.split import bounds, uneven
 from tests.parallel.cases import SAMPLES, data, made, mse
-from tests.parallel.zero.cases import OPTIMIZERS
+from tests.parallel.zero_cases import OPTIMIZERS
 
 BATCH, STEPS = 12, 6
 

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from minidist.comm import World, launch
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallel.batchnorm import SyncBatchNorm
 from minidist.parallel.compress import Dense
 from minidist.parallel.data import DataParallel, average_gradients
 from minidist.parallel.local_sgd import LocalSGD
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from tests.largest import largest
 from tests.parallel.cases import data, mse, replicas_equal
+from tests.size import FULL
 
 RUNNERS = {
     "World": lambda program, n, *args: World(n).run(program, *args),
@@ -208,7 +209,10 @@ def verdict(cell, oracle):
     return "right" if distance < 1e-12 else f"{distance:.1e} off"
 
 
-@pytest.mark.parametrize(("where", "n"), [("World", 1), ("World", 3), ("shm", 2)])
+PLACES = [("World", 1), ("World", 3), ("shm", 2)] + [("World", 2), ("gloo", 2)] * FULL
+
+
+@pytest.mark.parametrize(("where", "n"), PLACES)
 def test_all_pairs(where, n):
     oracles = {
         (norm, locally): local(n, norm) if locally else serial(norm)
@@ -260,8 +264,13 @@ def used_again(comm):
     return found
 
 
-@pytest.mark.parametrize("where", ["World", "shm"])
-def test_what_was_replaced_says_so(where):
+@pytest.mark.parametrize("where", ["World", "shm"] + ["gloo"] * FULL)
+def test_what_was_replaced_says_so(where, figure):
+    verdicts = [verdict for row in VERDICTS.values() for verdict in row]
+    figure(
+        f"{where}: of {len(verdicts)} ordered pairs {verdicts.count(again)} replace the older one, which says so, "
+        f"{verdicts.count(no)} are refused"
+    )
     for found in RUNNERS[where](used_again, 2):
         assert len(found) == sum(row.count(again) for row in VERDICTS.values()) - 1
         for (older, _), words in found.items():

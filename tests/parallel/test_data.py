@@ -16,6 +16,7 @@ from minidist.parallel.data import (
     Sampler,
     average_gradients,
 )
+from minidist.parallel.reducer import Reducer
 from tests.largest import largest
 from tests.parallel.cases import (
     MODELS,
@@ -29,6 +30,7 @@ from tests.parallel.cases import (
     replicas_equal,
     serial,
     train,
+    with_reducer,
 )
 
 BOUND = {"mlp": 1e-13, "hard": 1e-13, "mixed": 1e-6}  # the mixed one computes in float32 on its way
@@ -170,31 +172,31 @@ def test_the_serial_step(run, n):
             assert difference(params, oracle[1]) < BOUND[name], (name, how, drop_last)
 
 
-class Forgotten(DataParallel):
+class Forgotten(Reducer):
     def _has_gradient(self, p):
         pass
 
 
-class Summed(DataParallel):
-    def average(self):
-        super().average()
-        for p in self.module.parameters():
+class Summed(Reducer):
+    def finish(self):
+        super().finish()
+        for p in self.named():
             if p.grad is not None:
                 p.grad *= self.comm.size
 
 
-class Unweighted(DataParallel):
-    def _begin(self):
+class Unweighted(Reducer):
+    def begin(self):
         self.weight = None
-        super()._begin()
+        super().begin()
 
 
-class WithoutUnused(DataParallel):
-    def average(self):
-        for p in self.module.parameters():
-            if p.requires_grad and p.grad is None:
+class WithoutUnused(Reducer):
+    def finish(self):
+        for p in self.named():
+            if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        super().average()
+        super().finish()
 
 
 class NotBroadcast(DataParallel):
@@ -209,10 +211,10 @@ class NotBroadcast(DataParallel):
 @pytest.mark.parametrize(
     ("wrapper", "drop_last"),
     [
-        (Forgotten, True),
-        (Summed, True),
-        (Unweighted, False),
-        (WithoutUnused, True),
+        (with_reducer(Forgotten), True),
+        (with_reducer(Summed), True),
+        (with_reducer(Unweighted), False),
+        (with_reducer(WithoutUnused), True),
         (NotBroadcast, True),
     ],
 )
@@ -380,27 +382,24 @@ def test_accumulation(n, k):
         assert largest(difference(mine, oracle) for mine in results) < 1e-14
 
 
-class NeverSynchronised(DataParallel):
+class NeverSynchronised(Reducer):
     """Stays inside `no_sync`."""
 
     def no_sync(self):
-        self._averages = False
+        self.in_backward = False
         return super().no_sync()
 
 
-class Increments(DataParallel):
+class Increments(Reducer):
     """Averages in a hook that sees only what this backward adds."""
 
-    def __init__(self, module, comm):
-        super().__init__(module, comm)
-        for p in module.parameters():
-            if p.requires_grad:
-                p.register_hook(
-                    lambda grad: all_reduce_(comm, grad.clone(), "mean") if self._averages else grad
-                )
+    def watch(self, params):
+        for p in params:
+            if p.requires_grad and p not in self._hooks:
+                self._hooks[p] = (p.register_hook(self._average_of),)
 
-    def _has_gradient(self, p):
-        pass
+    def _average_of(self, grad):
+        return all_reduce_(self.comm, grad.clone(), "mean") if self.in_backward else grad
 
 
 @pytest.mark.parametrize("wrong", [NeverSynchronised, Increments])
@@ -408,7 +407,12 @@ def test_wrong_accumulation_is_found(wrong):
     oracle = serial_gradients(
         made("hard", 0), torch.cat([batch_of_data_parallel(i) for i in range(4)])
     )
-    assert largest(difference(mine, oracle) for mine in World(2).run(accumulate, wrong, 2)) > 1e-4
+    assert (
+        largest(
+            difference(mine, oracle) for mine in World(2).run(accumulate, with_reducer(wrong), 2)
+        )
+        > 1e-4
+    )
 
 
 def test_nothing_is_sent_inside_no_sync():
@@ -849,7 +853,7 @@ class Recorded:
         self.first = self.before if whole else None
 
     def before(self, comm, buckets, share):
-        self.shares.append(1.0 if share is None else float(share))
+        self.shares.append(1.0 if share is None else float(share.wait()))
         self.calls.append([name for bucket in buckets for name in bucket.views])
 
     def average_(self, comm, bucket, algorithm):

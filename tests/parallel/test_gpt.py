@@ -7,7 +7,7 @@ from minidist.comm import Cluster, World
 from minidist.cut import cuts
 from minidist.models import gpt, sequence
 from minidist.parallel import gpt as parts_of
-from minidist.parallel.schedules.flow import Shape
+from minidist.parallel.schedules import Shape
 from tests.parallelized import MODERN, SHAPE
 
 PARTS = 4  # embedding, 2 layers, head

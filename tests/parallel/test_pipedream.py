@@ -15,27 +15,11 @@ from benchmarks.pipedream import SEEDS, Layer, converge
 from benchmarks.pipedream import batches as task_batches
 from minidist.comm import Cluster, World, launch
 from minidist.models import TransformerLayer, seeded_
-from minidist.parallel.pipedream import (
-    Overwritten,
-    PipeDream,
-    PipeDream2BW,
-    Versions,
-    most_stale,
-    most_versions,
-    version_bytes,
-)
-from minidist.parallel.schedules import (
-    ScheduleError,
-    held,
-    lists,
-    one_f_one_b,
-    parse,
-    pipedream,
-    pipedream_2bw,
-)
-from minidist.parallel.schedules import (
-    staleness as predicted_staleness,
-)
+from minidist.parallel.pipedream import Overwritten, PipeDream, PipeDream2BW, Versions
+from minidist.parallel.schedules import lists, one_f_one_b, parse, pipedream, pipedream_2bw
+from minidist.parallel.validate import ScheduleError, held
+from minidist.parallel.validate import staleness as predicted_staleness
+from minidist.study.predict import most_stale, most_versions, version_bytes
 from minidist.tasks import digits
 from tests.largest import largest, smallest
 from tests.one_thread import _one_thread  # noqa: F401

@@ -1,7 +1,9 @@
 """Buckets that travel during backward: in one order on every rank, counted, and never touched while they do."""
 
+import gc
 import itertools
 import random
+import weakref
 
 import pytest
 import torch
@@ -10,9 +12,9 @@ from torch import nn
 from minidist.comm import Deadlock, PeerLost, World, launch
 from minidist.models import mlp
 from minidist.parallel.data import DataParallel
-from minidist.parallel.reducer import Bucket, Reducer, assign
+from minidist.parallel.reducer import Averages, Bucket, Reducer, assign
 from tests.largest import largest
-from tests.parallel.cases import difference, gradients, made, mse, replicas_equal
+from tests.parallel.cases import difference, gradients, made, mse, replicas_equal, with_reducer
 
 SIZES = [6, 5, 4, 3]  # 6 gradients
 
@@ -129,12 +131,6 @@ class Eager(Reducer):
             self._start()
 
 
-class WrongOrder(DataParallel):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._reducer.__class__ = Eager
-
-
 def crossed_oracle(n):
     torch.manual_seed(0)
     module = Crossed().double()
@@ -154,10 +150,10 @@ def test_the_order_of_use_is_rank_0s(swaps):
 
 
 def test_buckets_in_the_order_of_local_hooks_are_found():
-    alike = World(3).run(crossed, WrongOrder, (True, True, True))
+    alike = World(3).run(crossed, with_reducer(Eager), (True, True, True))
     assert difference(alike[0][1], crossed_oracle(3)) < 1e-14
     # left's bytes are added to right's
-    mixed = World(3).run(crossed, WrongOrder, (False, True, False))
+    mixed = World(3).run(crossed, with_reducer(Eager), (False, True, False))
     assert difference(mixed[0][1], crossed_oracle(3)) > 1e-4
 
 
@@ -186,7 +182,7 @@ class Tied(nn.Module):
         return self.layer(x)
 
 
-class Unguarded(DataParallel):
+class Unguarded(Reducer):
     def _before(self, p, increment):
         pass
 
@@ -209,7 +205,7 @@ def test_backwards_within_a_backward():
     counts = [World(2).run(tied, DataParallel, steps).trace.messages(0) for steps in (2, 3)]
     assert counts[1] - counts[0] == 4 * 4 * 2  # outside, twice within, outside: 4 buckets each time
     with pytest.raises(KeyError):  # the gradient of `layer` comes twice
-        World(3).run(tied, Unguarded)
+        World(3).run(tied, with_reducer(Unguarded))
 
 
 def test_two_models_in_one_backward():
@@ -495,3 +491,53 @@ def test_gradients_with_a_graph_leave_it():
     p.grad = torch.autograd.grad((p**3).sum(), p, create_graph=True)[0]
     bucket.put(p, 0.5)
     assert p.grad.item() == 6 and not p.grad.requires_grad
+
+
+# ------------------------------------------------------------
+# What is an average, what was added to it, and what was dropped, told apart.
+
+
+def given():
+    p, averages = nn.Parameter(torch.zeros(2)), Averages()
+    averages.give(p, torch.tensor([1.0, 2.0]))
+    return p, averages
+
+
+def test_set_aside_and_added():
+    p, averages = given()
+    averages.set_aside(p)
+    assert p.grad is None
+    p.grad = torch.ones(2)
+    averages.set_aside(p)  # an increment is not an average
+    assert p.grad.tolist() == [1, 1]
+    averages.give(p, p.grad * 10)
+    assert p.grad.tolist() == [11, 12]
+    averages.set_aside(p)
+    averages.give(p, None)  # no rank has added anything
+    assert p.grad.tolist() == [11, 12]
+
+
+def test_dropped_in_between():
+    p, averages = given()
+    averages.set_aside(p)
+    p.grad = torch.ones(2)
+    p.grad = None
+    averages.set_aside(p)
+    averages.give(p, torch.ones(2))
+    assert p.grad.tolist() == [1, 1]
+    averages.set_aside(p)
+    averages.forget()
+    averages.give(p, None)
+    assert p.grad is None
+
+
+def test_no_memory_is_held():
+    """A gradient is known while it is somebody's, also when nothing in Python refers to it, and not longer."""
+    p, averages = given()
+    gc.collect()
+    alive = weakref.ref(p.grad)
+    averages.set_aside(p)
+    assert p.grad is None and alive() is not None
+    averages.give(p, None)
+    p.grad = None
+    assert alive() is None

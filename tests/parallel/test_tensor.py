@@ -40,7 +40,7 @@ from minidist.parallel.tensor import (
     unshard,
 )
 from minidist.split import uneven
-from minidist.study import memory
+from minidist.study import predict
 from tests.largest import largest
 from tests.parallel.tensor_cases import (
     EVERYWHERE,
@@ -53,6 +53,8 @@ from tests.parallel.tensor_cases import (
     found,
     serial,
 )
+from tests.size import FULL
+from tests.study.predict.saved import saved_layer
 
 # 12 heads over 2, 3 and 4 ranks; over 5, and 5 heads over any, uneven; 1 group leaves ranks without heads
 LAYERS = {
@@ -387,12 +389,14 @@ def sent(n, make, backward, dtype, **options):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-def test_bytes(n):
+def test_bytes(n, figure):
     dtype = torch.float64 if n % 2 else torch.bfloat16
     for name, (make, formula) in BLOCKS.items():
         for options in COST_SPLITS[: 1 if name == "row first" else 3]:
             said = formula(n, BATCH, TOKENS, COST_HIDDEN, dtype.itemsize, **options)
             assert sent(n, make, True, dtype, **options) == said.total, (name, options)
+            how = ", ".join([name, *options])
+            figure(f"n={n}, {how}: {said.total:,} bytes sent, as by formula")
             assert n != 3 or sent(n, make, False, dtype, **options) == said.forward, (name, options)
 
 
@@ -601,8 +605,8 @@ def kept(n, *args):
     return most[1]["activations"] - most[0]["activations"]
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_what_is_kept_between_blocks_is_divided(n):
+@pytest.mark.parametrize("n", [2, 3, 4] if FULL else [2, 3])
+def test_what_is_kept_between_blocks_is_divided(n, figure):
     """Whole: two norms' inputs and outputs. Split between blocks: their inputs are. Regathered: everything is."""
     serial_layer, data = kept(1) - NUMBERS, 8 * 240 * 96 * 4
     statistics = 2 * 2 * 8 * 240 * 4  # mean and deviation of two norms
@@ -610,16 +614,18 @@ def test_what_is_kept_between_blocks_is_divided(n):
     assert kept(n) - NUMBERS == 4 * data + statistics + inside // n
     assert kept(n, True) - NUMBERS == 2 * data + (2 * data + statistics + inside) // n
     assert kept(n, True, True) - NUMBERS == serial_layer // n
+    figure(
+        f"activations of a layer, n={n}: alone {kept(1):,}, split {kept(n):,}, sequence {kept(n, True):,}, "
+        f"regathered {kept(n, True, True):,} B"
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_as_the_calculator_of_memory_says(n):
-    """study.memory knows nothing of these layers; its sequence parallelism is the paper's, which gathers again."""
-    model = memory.Transformer(layers=1, hidden=96, heads=12, vocab=1, context=240)
+    """The calculator knows nothing of these layers; its sequence parallelism is the paper's, which gathers again."""
+    model = predict.Transformer(layers=1, hidden=96, heads=12, vocab=1, context=240)
     for split in (False, True):
-        said = memory.saved_layer(
-            model, 8, dtype=torch.float32, device="meta", tensor=n, sequence=split
-        )
+        said = saved_layer(model, 8, dtype=torch.float32, device="meta", tensor=n, sequence=split)
         assert kept(n, split, split) == said.total
 
 

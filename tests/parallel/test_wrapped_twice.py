@@ -7,13 +7,14 @@ import torch
 from torch import nn
 
 from minidist.comm import World, launch
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallel.batchnorm import SyncBatchNorm
 from minidist.parallel.compress import Dense
 from minidist.parallel.data import DataParallel
 from minidist.parallel.local_sgd import LocalSGD
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from tests.largest import largest
 from tests.parallel.cases import data, difference, made, mse, replicas_equal
+from tests.size import FULL
 
 RUNNERS = {
     "World": lambda program, n, *args: World(n).run(program, *args),
@@ -21,8 +22,7 @@ RUNNERS = {
     "gloo": lambda program, n, *args: launch(program, n, *args, transport="gloo"),
 }
 everywhere = pytest.mark.parametrize("where", list(RUNNERS))
-# the proof does these over gloo, too
-except_gloo = pytest.mark.parametrize("where", ["World", "shm"])
+except_gloo = pytest.mark.parametrize("where", list(RUNNERS) if FULL else ["World", "shm"])
 
 
 def line():

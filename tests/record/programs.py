@@ -29,6 +29,7 @@ from minidist.collectives import (
 )
 from minidist.comm.mesh import Mesh
 from minidist.models import gpt, initial, mlp, next_token_loss, resnet, seeded_
+from minidist.parallel import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallel.accumulate import accumulate
 from minidist.parallel.batchnorm import SyncBatchNorm
 from minidist.parallel.compress import DGC, Dense, Half, PowerSGD, Sign
@@ -36,17 +37,9 @@ from minidist.parallel.data import DataParallel, Sampler, average_gradients
 from minidist.parallel.local_sgd import AdaComm, LocalSGD
 from minidist.parallel.pipedream import PipeDream, PipeDream2BW
 from minidist.parallel.pipeline import Pipeline, forward
-from minidist.parallel.schedules import (
-    gpipe,
-    interleaved,
-    naive,
-    one_f_one_b,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from minidist.parallel.schedules import gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2, zb_v
 from minidist.parallel.server import ParameterServer
+from minidist.parallel.simulate import zb_auto
 from minidist.parallel.tensor import (
     RowFirstMLP,
     SequenceNorm,
@@ -56,22 +49,19 @@ from minidist.parallel.tensor import (
     seed_group_,
 )
 from minidist.parallel.vocab import VocabEmbedding, gathered_cross_entropy, vocab_cross_entropy
-from minidist.parallel.zero import FullySharded, OffloadedOptimizer, ShardedOptimizer
 from minidist.parallelize import parallelize
 from minidist.split import bounds, uneven
 from minidist.train.amp import LossScaler, autocast, prepare
 from minidist.train.norm import clip_grad_norm_
 from minidist.train.optim import LAMB, LARS, NoiseScale
 from minidist.train.remat import (
-    ATTENTION,
-    ReversibleBlock,
-    ReversibleSequence,
     checkpoint,
     checkpoint_recursive,
     checkpoint_reentrant,
     checkpoint_sequential,
-    selective,
 )
+from minidist.train.reversible import ReversibleBlock, ReversibleSequence
+from minidist.train.selective import ATTENTION, selective
 from tests.parallel.cases import CLASSES, FEATURES, Hard, mse
 
 DOUBLE = dict(dtype=torch.float64)
@@ -149,7 +139,7 @@ VERBS_OF = {
         "reduce_scatter_",
         "all_gather_",
     ),
-    "tree": ("broadcast_", "reduce_", "all_reduce_", "gather", "scatter", "barrier"),
+    "tree": ("broadcast_", "reduce_", "all_reduce_", "barrier"),
     "double_tree": ("broadcast_", "reduce_", "all_reduce_"),
     "halving_doubling": ("all_reduce_", "reduce_scatter", "all_gather"),
     "pipelined": ("broadcast_", "reduce_", "all_reduce_", "reduce_scatter", "all_gather"),
@@ -628,7 +618,6 @@ PIPELINES = {
     "pipeline, interleaved": Run(partial(pipeline, schedule=interleaved, chunks=2)),
     "pipeline, V": Run(partial(pipeline, schedule=zb_v, chunks=2, place="V")),
     "pipeline, 1F1B, recomputed": Run(partial(pipeline, schedule=one_f_one_b, recompute=True)),
-    "pipeline, 1F1B, nothing ahead": Run(partial(pipeline, schedule=one_f_one_b, ahead=0)),
     "pipeline, tied ends": Run(tied_ends),
     **{
         f"PipeDream, {rule}": Run(partial(pipedream, rule=rule))

@@ -6,7 +6,7 @@
     assert max(errors) < bound      max(0.0, nan) is 0.0     assert largest(errors) < bound
     assert min(gains) > bound       likewise                 assert smallest(gains) > bound
 
-Graders (minicheck) and the cells of the course follow with their next rebuild.
+The cells of the course follow with their next rebuild.
 """
 
 import ast
@@ -71,7 +71,13 @@ def asserted(test):
 
 def test_nothing_is_passed_by_nan():
     found = []
-    for pattern in ("minidist/*.py", "tests/*.py", "benchmarks/*.py", "examples/*.py"):
+    for pattern in (
+        "minidist/*.py",
+        "minicheck/*.py",
+        "tests/*.py",
+        "benchmarks/*.py",
+        "examples/*.py",
+    ):
         for path in repository(pattern):
             name = path.as_posix()
             if name == "tests/repository/test_nan.py":

@@ -4,11 +4,14 @@ import csv
 import io
 import json
 import os
+import shutil
 
 import pytest
 from nbgrader.apps.nbgraderapp import NbGraderApp
 from nbgrader.validator import Validator
 
+from tests.bank.bank import assignment, planted
+from tests.repository.files import ROOT
 from tests.repository.sample import ASSIGNMENT, course
 from tests.repository.test_build import run
 
@@ -48,16 +51,32 @@ def submit(root, student, *replacements):
     return path
 
 
+def headless(root, monkeypatch):
+    """nbgrader works in `root`, with no configuration of one's own."""
+    monkeypatch.chdir(root)
+    for name in ("JUPYTER_CONFIG_DIR", "IPYTHONDIR"):  # a profile of one's own would be read too
+        monkeypatch.setenv(name, str(root / name))
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # the configuration changes it
+
+
+def marked(root, name):
+    """{student: (points, of how many)} of what is handed in for an assignment that was released."""
+    nbgrader("generate_assignment", name, "--force")
+    nbgrader("autograde", name)
+    nbgrader("generate_feedback", name)
+    nbgrader("export")
+    with open(root / "grades.csv") as f:
+        rows = [*csv.DictReader(f)]
+    return {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows}
+
+
 @pytest.mark.filterwarnings("ignore:Object of type <Submitted")  # nbgrader's own use of SQLAlchemy
 def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     """One test: to build the course and to start kernels take the longest."""
     root = course(tmp_path, assignment=ASSIGNMENT + HALF)
     (root / "course" / NAME / "lesson.py").unlink()  # which nbgrader never sees
     assert run(root).returncode == 0
-    monkeypatch.chdir(root)
-    for name in ("JUPYTER_CONFIG_DIR", "IPYTHONDIR"):  # a profile of one's own would be read too
-        monkeypatch.setenv(name, str(root / name))
-    monkeypatch.setenv("PATH", os.environ["PATH"])  # the configuration changes it
+    headless(root, monkeypatch)
     exercise, solution = (f"{folder}/{NAME}/{NAME}.ipynb" for folder in ("exercises", "solutions"))
     ours = (root / exercise).read_bytes()
     # What passes only what it can see, what passes a test that it has changed, and what is right.
@@ -76,15 +95,51 @@ def test_from_the_release_to_the_marks(tmp_path, monkeypatch):
     assert "Success! Your notebook passes all the tests." in said[0]
     assert "Success!" not in said[1] and "NotImplementedError" in said[1]
     assert "Success! The notebook does not pass any tests." in said[2]
-    nbgrader("generate_assignment", NAME, "--force")
-    nbgrader("autograde", NAME)
-    nbgrader("generate_feedback", NAME)
-    nbgrader("export")
+    assert marked(root, NAME) == {"cheat": (4, 9)}
     assert (root / exercise).read_bytes() == ours
-    with open(root / "grades.csv") as f:
-        marks = {
-            row["student_id"]: (float(row["score"]), float(row["max_score"]))
-            for row in csv.DictReader(f)
-        }
-    assert marks == {"cheat": (4, 9)}
     assert NAME in (root / "feedback" / "cheat" / NAME / f"{NAME}.html").read_text()
+
+
+def hand_in(root, name, student, answers):
+    """The released notebook of the course's assignment `name`, with {exercise: cell} as answers."""
+    nb = json.loads((root / "exercises" / name / f"{name}.ipynb").read_text())
+    for cell in nb["cells"]:
+        exercise = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        cell["source"] = answers.get(exercise, cell["source"])
+    path = root / "submitted" / student / name / f"{name}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(nb))
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:Object of type <Submitted")
+def test_an_assignment_of_the_course(tmp_path, monkeypatch, figure):
+    """A right, a half-right and a cheating submission get what they are worth."""
+    name = "02_messages"
+    lesson = ROOT / "course" / name
+    sheet = assignment(lesson)
+    half = dict([*sheet.solutions.items()][: len(sheet.solutions) // 2])
+    cheats = {}
+    for bug in planted(lesson):
+        if bug.cheat:
+            cheats.setdefault(bug.exercise, bug.code(sheet.solutions[bug.exercise]))
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
+    for part in ("solutions", "exercises"):
+        shutil.copytree(ROOT / part / name, tmp_path / part / name)
+    hand_in(tmp_path, name, "right", sheet.solutions)
+    hand_in(tmp_path, name, "half", half)
+    hand_in(tmp_path, name, "cheat", sheet.solutions | cheats)
+    headless(tmp_path, monkeypatch)
+    marks = marked(tmp_path, name)
+    full = sum(sheet.points.values())
+    for_half = sum(sheet.points.get(exercise, 0) for exercise in half)
+    for_cheat = full - sum(sheet.points[exercise] for exercise in cheats)
+    figure(
+        f"points of {full}: right {marks['right'][0]:g}, half-right {marks['half'][0]:g} (its share: {for_half}), "
+        f"cheating on {len(cheats)} exercises {marks['cheat'][0]:g} (the others: {for_cheat})"
+    )
+    assert cheats and marks == {
+        "right": (full, full),
+        "half": (for_half, full),
+        "cheat": (for_cheat, full),
+    }

@@ -17,7 +17,7 @@ from tests.repository.files import ROOT, repository
         ("minidist/split.py", "tests/test_split.py"),
         ("minidist/comm/launch.py", "tests/comm/test_launch.py"),
         ("minidist/collectives/buffers.py", "tests/collectives/test_buffers.py"),
-        ("minidist/parallel/zero/fully/sharded.py", "tests/parallel/zero/fully/test_sharded.py"),
+        ("minidist/parallel/data.py", "tests/parallel/test_data.py"),
         ("minidist/comm/__init__.py", "tests/comm"),
         ("minicheck/guard.py", "tests/minicheck/test_guard.py"),
         ("minicheck/lessons/zero.py", "tests/minicheck/lessons/test_zero.py"),

@@ -53,18 +53,41 @@ def test_it_holds_every_file_of_the_package(wheel):
     assert {name for name in held - files if ".dist-info/" not in name} == set()
 
 
-def test_it_works_outside_the_repository(wheel, tmp_path):
-    unpacked = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(unpacked)
-    environment = os.environ | {"PYTHONPATH": str(unpacked), "OMP_NUM_THREADS": "1"}
+def used(python, site, folder, environment):
+    """Works in `folder` with the package that lies somewhere under `site`; the row of the planner."""
     used = subprocess.run(
-        [sys.executable, "-P", "-c", USE, str(unpacked)],
-        cwd=tmp_path,
-        env=environment,
+        [python, "-P", "-c", USE, str(site)],
+        cwd=folder,
+        env=environment | {"OMP_NUM_THREADS": "1"},
         text=True,
         capture_output=True,
     )
     ranks, files, *planned = used.stdout.splitlines() or [used.stderr] * 2
     assert ranks == "[3.0, 3.0, 3.0] " * 2 + "[3.0, 3.0, 3.0]"
     assert files == "True 5"
-    assert any("MFU" in line for line in planned), used.stderr
+    rows = [line for line in planned if "MFU" in line]
+    assert rows, used.stderr
+    return rows[0]
+
+
+def test_it_works_outside_the_repository(wheel, tmp_path):
+    unpacked = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    used(sys.executable, unpacked, tmp_path, os.environ | {"PYTHONPATH": str(unpacked)})
+
+
+@pytest.mark.full
+def test_pip_installs_it_into_an_empty_environment(tmp_path, figure):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*words, cwd=tmp_path):
+        done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    python = str(tmp_path / "venv" / "bin" / "python")
+    run(sys.executable, "-m", "venv", "venv")
+    run(python, "-m", "pip", "wheel", ".", "--no-deps", "-w", str(tmp_path), cwd=ROOT)
+    [wheel] = tmp_path.glob("*.whl")
+    run(python, "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"), str(wheel))
+    row = used(python, tmp_path / "venv", tmp_path, environment)
+    figure(f"World, shared memory and gloo alike; the planner: {row.strip()}")

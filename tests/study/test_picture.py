@@ -11,8 +11,27 @@ import pytest
 from PIL import Image
 
 from minidist.comm import launch
-from minidist.study import bars, line
-from minidist.study.picture import measure, short
+from minidist.study import bars
+from minidist.study.picture import (
+    CARD,
+    FAINT,
+    HUES,
+    INK,
+    MEANING,
+    MUTED,
+    SMALL,
+    STYLE,
+    TEXT,
+    TITLE,
+    colors,
+    contrast,
+    hue,
+    ink_on,
+    measure,
+    mix,
+    short,
+)
+from tests.largest import smallest
 
 
 def picture():
@@ -48,7 +67,7 @@ def test_same_bytes_in_another_process():
 def test_the_card_is_opaque_and_its_corners_are_not():
     image = pixels(picture())
     assert image[0, 0, 3] == 0
-    card = tuple(int(line.CARD[i : i + 2], 16) for i in (1, 3, 5))
+    card = tuple(int(CARD[i : i + 2], 16) for i in (1, 3, 5))
     assert tuple(image[image.shape[0] - 12, 100]) == (*card, 255)
     assert (image[20:-20, 20:-20, 3] == 255).all()
 
@@ -115,3 +134,69 @@ def test_measure(value, unit, shown):
 )
 def test_short(value, shown):
     assert short(value) == shown
+
+
+def test_words_read_on_everything_they_stand_on():
+    for ink in (INK, MUTED):
+        assert contrast(ink, CARD) >= 4.5
+    for color in [mix(color, 0.45) for color in HUES] + [FAINT]:
+        assert contrast(INK, color) >= 4.5, color
+    for color in MEANING.values():
+        assert contrast(ink_on(color), color) >= 4.5, color
+
+
+def test_contrast_is_that_of_wcag():
+    assert round(contrast("#FFFFFF", "#000000"), 6) == 21
+    assert contrast("#777777", "#777777") == 1
+    # the grey that WCAG's own advice names
+    assert round(contrast("#767676", "#FFFFFF"), 2) == 4.54
+
+
+def test_hues_are_eight_and_come_again():
+    assert len(set(HUES)) == 8
+    assert hue(3) == hue(11) != hue(4)
+
+
+def test_mix():
+    assert mix("#000000", 1) == "#000000"
+    assert mix("#123456", 0) == CARD
+
+
+def test_no_type_below_nine_points():
+    assert (
+        smallest(
+            SMALL,
+            TEXT,
+            TITLE,
+            *(v for k, v in STYLE.items() if k.endswith(("font.size", "labelsize"))),
+        )
+        >= 9
+    )
+
+
+def test_what_has_a_meaning_keeps_its_colour_and_the_others_take_what_is_free():
+    found = colors(["mine", "parameters", "yours", "mine"])
+    assert list(found) == ["mine", "parameters", "yours"]
+    assert found["parameters"] == MEANING["parameters"]
+    assert len(set(found.values())) == 3
+    many = colors(map(str, range(20)))
+    assert [many[str(i)] for i in range(20)] == [hue(i) for i in range(20)]
+
+
+def test_what_belongs_together_has_one_hue():
+    for pair in (
+        ("forward", "activations"),
+        ("backward", "gradients"),
+        ("update", "optimizer states"),
+    ):
+        assert len({MEANING[word] for word in pair}) == 1
+
+
+def test_what_lies_in_one_stack_or_bar_is_told_apart():
+    stacks = (
+        ("parameters", "gradients", "optimizer states", "activations", "buffers", "other"),
+        ("forward", "backward", "weights", "update", "wait", "send", "receive"),
+        ("compute", "recomputation", "bubble", "tensor", "pipeline", "data", "optimizer"),
+    )
+    for names in stacks:
+        assert len({MEANING[name] for name in names}) == len(names)

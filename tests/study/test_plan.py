@@ -1,5 +1,8 @@
 """The plan: what fits and is fastest, why others lose, what it costs; and how it is printed."""
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from statistics import mean
 
@@ -7,16 +10,13 @@ import pytest
 
 from minidist.comm import World
 from minidist.comm.cluster import Cluster
-from minidist.parallel.schedules import interleaved, one_f_one_b, simulate
-from minidist.study.memory import Grid, Transformer, flops
+from minidist.parallel.schedules import interleaved, one_f_one_b
+from minidist.parallel.simulate import simulate
 from minidist.study.plan import (
-    ACCELERATORS,
     EAGER,
     FUSED,
-    IDEAL,
     MODELS,
     TABLES,
-    Accelerator,
     Machine,
     Planner,
     bloom_run,
@@ -31,6 +31,7 @@ from minidist.study.plan import (
     rivals_table,
     text,
 )
+from minidist.study.predict import Grid, Transformer, flops
 from tests.largest import largest
 from tests.study.plan_case import program
 
@@ -128,6 +129,18 @@ def test_printed(large, capsys):
     assert main(["--model", "gpt5"]) == 2 and "'gpt5'" in capsys.readouterr().err
 
 
+@pytest.mark.full
+def test_the_command_takes_less_than_five_seconds(figure):
+    words = ["--model", "gpt3-175b", "--cluster", "h100:128x8", "--batch", "1536"]
+    start = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "minidist.study.plan", *words], check=True, stdout=subprocess.DEVNULL
+    )
+    took = time.monotonic() - start
+    figure(f"175 B on 1,024 H100s, the whole command: {took:.1f} s")
+    assert took < 5
+
+
 def test_one_device():
     found = plan(SMALL, replace(Cluster.dgx_h100(1), devices=1), 4)
     assert found.best.grid.ranks == 1 and found.best.step.bubble == found.best.step.data == 0
@@ -152,7 +165,7 @@ def test_plan_bad_input():
         plan(SMALL, "h100:1", 1, precision="fp4")
     with pytest.raises(ValueError, match="has no device"):
         plan(SMALL, Cluster.uniform(4, 1e-6, 1e-9), 4)
-    with pytest.raises(ValueError, match="η is known of"):
+    with pytest.raises(ValueError, match="of its data sheet is not known"):
         plan(SMALL, Cluster.laptop(4), 4)
 
 
@@ -169,7 +182,7 @@ LOW, MASTERS = (
 
 
 def planner(kernels=EAGER, algorithm="ring", model=GPT, cluster=NODES):
-    return Planner(model, cluster, kernels, Machine.of(cluster.device, IDEAL), algorithm)
+    return Planner(model, cluster, kernels, Machine(cluster.device.ideal), algorithm)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +276,14 @@ SHAPE = dict(seq=2048, vocab=51200, tp=8)
     ("name", "rows", "average", "most"),
     [("bloom", 50, 0.06, 0.27), ("megatron", 5, 0.05, 0.08), ("recompute", 5, 0.07, 0.11)],
 )
-def test_errors(name, rows, average, most):
+def test_errors(name, rows, average, most, figure):
     found = errors(name)
+    figure(f"{name}: {rows} runs; {found.words}")
+    for row in found.rows:
+        memory = "" if row.memory is None else f"; memory {row.memory:+.1%}"
+        figure(
+            f"  {row.name}: {row.seconds:.2f} s published, {row.predicted:.2f} s ({row.time:+.1%}){memory}"
+        )
     assert len(found.rows) == len(found.time) == rows
     assert mean(map(abs, found.time)) < average and largest(map(abs, found.time)) < most
     assert found.words.startswith(f"time: mean error {mean(map(abs, found.time)):.1%}")
@@ -314,10 +333,15 @@ def test_rows_that_no_table_here_has():
 
 def test_the_constant_decides():
     """A wrong η shows in every table, in its own direction."""
-    eta = ACCELERATORS["A100 SXM"]
-    for name in TABLES:
-        said = [Accelerator(factor * eta.efficiency, eta.processors) for factor in (0.8, 1, 1.2)]
-        times = [mean(errors(name, one).time) for one in said]
+
+    def error(run, factor):
+        device = run.cluster.device
+        device = replace(device, efficiency=factor * device.efficiency)
+        other = replace(run, cluster=replace(run.cluster, device=device))
+        return other.predicted().step.total / run.seconds - 1
+
+    for runs in TABLES.values():
+        times = [mean(error(run, factor) for run in runs()) for factor in (0.8, 1, 1.2)]
         assert times[0] > times[1] + 0.08 > times[2] + 0.16
 
 

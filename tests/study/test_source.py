@@ -10,7 +10,8 @@ from html import unescape
 import pytest
 
 from minidist.comm import base, trace
-from minidist.study import line, source
+from minidist.study import source
+from minidist.study.picture import CARD, contrast
 from minidist.study.source import COLORS
 
 
@@ -112,8 +113,8 @@ def test_colours_read_on_the_card():
     used = set(re.findall(r"#[0-9A-Fa-f]{6}", " ".join(COLORS.values())))
     assert len(used) >= 4
     for color in used:
-        assert line.contrast(color, line.CARD) >= 4.5, color
-    assert f"background-color: {line.CARD}" in source(sample)._repr_html_()
+        assert contrast(color, CARD) >= 4.5, color
+    assert f"background-color: {CARD}" in source(sample)._repr_html_()
     assert "#0B5C8A" in source(sample)._repr_html_()
 
 

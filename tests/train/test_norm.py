@@ -17,7 +17,7 @@ from minidist.train.norm import clip_, clip_grad_norm_, counted, global_norm
 from minidist.train.optim import SGD
 from tests.largest import largest
 from tests.parallel.cases import difference, made
-from tests.parallel.zero.cases import losses
+from tests.parallel.zero_cases import losses
 from tests.train import optim_cases
 
 NORMS = [1.0, 2.0, 3.5, math.inf]

@@ -176,7 +176,7 @@ run.kinds.forEach(([name, color]) => toggle(name, name === "wait" ? "var(--wait)
 if (messages.count) toggle("arrows", "var(--ink)", element("legend"));
 if (memory) {
   element("memory").hidden = false;
-  const ranks = run.ranks.filter((rank) => rank in memory.of);
+  const ranks = run.ranks.filter((rank) => rank in memory.series);
   look.rank = memory.rank;
   for (const rank of [...ranks, ALL]) element("of").append(new Option(rank === ALL ? "each rank, in all" : `rank ${rank}`, rank));
   element("of").addEventListener("change", (e) => remember(e.target.value === ALL ? ALL : Number(e.target.value)));

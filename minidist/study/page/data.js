@@ -1,14 +1,12 @@
 "use strict";
-// What the page was given: columns of whole numbers, one row a message or a span (minidist/study/columns.py).
+// What the page was given: columns of whole numbers, one row a message or a span (minidist/study/timelines.py).
 // Times are counted in ticks of `run.tick` seconds.
 
 const run = JSON.parse(document.getElementById("run").textContent);
 
-// A column is one number that all rows have, a list, or the distinct values and where in them each row's is.
+// A column is one number that all rows have, or a list.
 function column(packed, count) {
-  const value = typeof packed === "number" ? () => packed
-    : packed.where ? (_, i) => packed.distinct[packed.where[i]] : (_, i) => packed[i];
-  return Float64Array.from({ length: count }, value);
+  return Float64Array.from({ length: count }, typeof packed === "number" ? () => packed : (_, i) => packed[i]);
 }
 
 function running(steps) {
@@ -76,21 +74,20 @@ function firstFrom(sorted, value) {
   return low;
 }
 
-// ------------------------------------------------------------------ memory: one list of moments a series
-// Each moment has the live bytes of every category, and their sum; a series belongs to one rank or to several.
-function moments(series) {
-  const count = series.count, names = run.memory.categories.length;
-  const time = running(column(series.time, count));
-  const change = column(series.change, count), category = column(series.category, count);
-  const out = [], live = new Array(names).fill(0);
-  for (let i = 0; i < count; i++) {
-    live[category[i]] += change[i];
-    out.push({ time: time[i], live: live.slice(), total: live.reduce((a, b) => a + b, 0) });
-  }
-  return { moments: out, peak: series.peak, times: Float64Array.from(out, (m) => m.time) };
+// ------------------------------------------------------------------ memory: one list of moments a rank
+// Each moment has the live bytes of every category, and their sum.
+function moments({ count, peak, time, live }) {
+  const times = running(column(time, count)), categories = live.map((bytes) => running(column(bytes, count)));
+  const out = Array.from(times, (time, i) => {
+    const now = categories.map((bytes) => bytes[i]);
+    return { time, live: now, total: now.reduce((a, b) => a + b, 0) };
+  });
+  return { moments: out, peak, times };
 }
 
-const memory = run.memory && { ...run.memory, series: run.memory.series.map(moments) };
+const memory = run.memory && {
+  ...run.memory, series: Object.fromEntries(Object.entries(run.memory.series).map(([rank, series]) => [rank, moments(series)])),
+};
 
 // ------------------------------------------------------------------ words
 const thousands = (n, decimals = 0) =>

@@ -4,8 +4,8 @@
 const ALL = "all"; // look.rank: every rank's sum
 const LINES = 64;
 
-const seriesOf = (rank) => memory.series[memory.of[rank]];
-const shownSeries = () => (look.rank === ALL ? memory.series.slice(0, LINES) : [seriesOf(look.rank)]);
+const seriesOf = (rank) => memory.series[rank];
+const shownSeries = () => (look.rank === ALL ? Object.values(memory.series).slice(0, LINES) : [seriesOf(look.rank)]);
 const on = (k) => !look.off.has(memory.categories[k][0]);
 const height = (moment) => moment.live.reduce((sum, bytes, k) => (on(k) ? sum + bytes : sum), 0);
 

@@ -17,7 +17,6 @@ from minicheck.lessons.buckets import (
     AccumulateOverlapped,
     AssignBuckets,
     Overlapped,
-    PredictOverlap,
     StepSeconds,
     SyncBackward,
     SyncStatistics,
@@ -36,6 +35,7 @@ from minidist.parallel.overlap import step_time
 from minidist.parallel.reducer import assign
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted, rng
+from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -60,13 +60,16 @@ def test_the_oracle_fills_as_the_library(seed):
         ([[2, 1]], r"\[0\] are in none"),
         ([[2, 1], [0, 0]], "there twice"),
         ([[2, 1], [], [0]], "is empty"),
-        ([2, 1, 0], "list of buckets"),
+        ([2, 1, 0], "list of positions"),
         (None, "None"),
         ([[True, 1], [0]], "integers"),
     ],
 )
 def test_what_makes_buckets_right(buckets, says):
-    exam, outcome = AssignBuckets(), Outcome([{"buckets": buckets, "sizes": [12, 10, 10]}], [])
+    exam, outcome = (
+        AssignBuckets(),
+        Outcome([{"found": buckets, "given": [[12, 10, 10], 20, 20]}], []),
+    )
     if says is None:
         return exam.judge(Case(1, ""), [([12, 10, 10], 20, 20)], outcome)
     with pytest.raises(Wrong, match=says):
@@ -263,7 +266,8 @@ def test_the_clock_agrees_with_the_library(case):
 def test_what_makes_a_time_right(seconds, says):
     exam = StepSeconds()
     args = exam.draw(exam.cases[0], torch.Generator().manual_seed(1))
-    outcome = Outcome([seconds(clock(*args[0]), args[0][1][-1])], [])
+    found = seconds(clock(*args[0]), args[0][1][-1])
+    outcome = Outcome([{"found": found, "given": args[0]}], [])
     if says is None:
         return exam.judge(exam.cases[0], args, outcome)
     with pytest.raises(Wrong, match=says):
@@ -301,22 +305,13 @@ RIGHT = {
     ],
 )
 def test_predicted_numbers(numbers, says):
-    values, slips = overlap_slips(**GIVEN)
-    exam, outcome = PredictOverlap(list(values), values, slips, ""), Outcome([RIGHT | numbers], [])
-    if says is None:
-        return exam.judge(Case(1, ""), [()], outcome)
-    with pytest.raises(Wrong, match=says):
-        exam.judge(Case(1, ""), [()], outcome)
+    judge(overlap_slips(**GIVEN), RIGHT | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
     values, slips = overlap_slips(**GIVEN)
     assert values == pytest.approx(RIGHT)
-    assert all(
-        abs(slip - values[name]) > 0.01 * values[name]
-        for name, some in slips.items()
-        for slip in some
-    )
+    assert slips_are_wrong((values, slips))
 
 
 def two_passes(comm, x):
@@ -371,9 +366,9 @@ def test_statistics_that_lose_digits_are_found(far):
     whole = torch.cat([x for (x,) in args])
     mean, count = whole.mean(0), len(whole)
     careless = whole.square().mean(0) - mean.square()
-    result = lambda var: {"found": (mean, var, count), "x": None}
     good, bad = (
-        [result(v) | {"x": x} for (x,) in args] for v in (whole.var(0, correction=0), careless)
+        [{"found": (mean, var, count), "given": given} for given in args]
+        for var in (whole.var(0, correction=0), careless)
     )
     exam.judge(case, args, Outcome(good, []))
     if not far:
@@ -388,8 +383,10 @@ def test_backward_is_that_of_autograd():
     dys, normals = (torch.cat([a[i] for a in args]) for i in (0, 1))
     scale, count = args[0][2:]
     dx = scale * (dys - dys.sum(0) / count - normals * (dys * normals).sum(0) / count)
-    results = [{"dx": part, "kept": [True] * 3} for part in dx.split((5, 0, 7))]
+    parts = dx.split((5, 0, 7))
+    results = [{"found": x, "given": given} for x, given in zip(parts, args, strict=True)]
     exam.judge(case, args, Outcome(results, []))
-    results[2]["kept"][1] = False
+    dy, xhat, *rest = args[2]
+    results[2]["given"] = (dy, xhat + 1, *rest)
     with pytest.raises(Wrong, match="rank 2: xhat was changed"):
         exam.judge(case, args, Outcome(results, []))

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 import minicheck as check
 from minicheck import Wrong
 from minicheck.lessons import capstone
-from minicheck.lessons.capstone import DTYPES, PredictCapstone, capstone_slips, draw_numbers, mixed
+from minicheck.lessons.capstone import DTYPES, capstone_slips, draw_numbers, mixed
 from minicheck.oracles import capstone as oracle
 from minidist import collectives
 from minidist.comm import Recv, Send, World, launch
@@ -248,4 +248,4 @@ def test_predictions_are_what_pytorch_does():
     ],
 )
 def test_numbers(name, value, says):
-    judge(PredictCapstone, FACTS, FACTS[0] | {name: value}, says)
+    judge(FACTS, FACTS[0] | {name: value}, says)

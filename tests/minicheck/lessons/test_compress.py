@@ -18,7 +18,6 @@ from minicheck.lessons.compress import (
     PERIODS,
     SPARSE_SLIPS,
     NextPeriod,
-    PredictCompress,
     compress_slips,
 )
 from minicheck.oracles import compress as oracle
@@ -231,4 +230,4 @@ def test_predictions_are_the_formulas():
     ],
 )
 def test_numbers(name, value, says):
-    judge(PredictCompress, FACTS, FACTS[0] | {name: value}, says)
+    judge(FACTS, FACTS[0] | {name: value}, says)

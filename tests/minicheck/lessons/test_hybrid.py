@@ -13,15 +13,15 @@ import torch
 
 from minicheck.lessons import hybrid
 from minicheck.lessons import hybrid as choose
-from minicheck.lessons.hybrid import ClipGrid, PredictHybrid, Synchronize, hybrid_slips
+from minicheck.lessons.hybrid import ClipGrid, Synchronize, hybrid_slips
 from minicheck.oracles import hybrid as oracle
 from minidist.collectives import all_gather, all_reduce_, barrier, broadcast_, reduce_
 from minidist.comm import World
 from minidist.comm.mesh import AXES, Grid, Mesh
 from minidist.models import gpt
 from minidist.parallelize import parallelize
-from minidist.study.memory import Grid as Sizes
-from minidist.study.memory import Transformer, per_rank
+from minidist.study.predict import Grid as Sizes
+from minidist.study.predict import Transformer, per_rank
 from tests.bank.bank import solved
 from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -219,7 +219,7 @@ def test_traffic_tells_what_numbers_cannot():
     ],
 )
 def test_predictions(values, says):
-    judge(PredictHybrid, FACTS, values, says)
+    judge(FACTS, values, says)
 
 
 def test_slips_are_wrong():

@@ -11,8 +11,10 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
+from minicheck.lessons.messages import ring_slips
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
+from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
 
@@ -160,3 +162,46 @@ def test_a_message_shows_the_learners_own_line():
 
 def test_a_notebook_shows_the_message_alone():
     assert Wrong("x is 3")._render_traceback_() == ["Wrong: x is 3"]
+
+
+# ------------------------------------------------------------
+# Predicted numbers: right within 1 %, and the usual slips are named.
+
+
+RIGHT = {"messages": 14, "nbytes": 7e6, "naive_nbytes": 28e6, "seconds": 0.00021}
+FACTS = ring_slips(n=8, size=1_000_000, itemsize=4, alpha=5e-6, beta=1 / 50e9)
+
+
+def test_right_numbers(capsys):
+    check.predict(*RIGHT.values())
+    assert capsys.readouterr().out == "predict: right. Messages, bytes and seconds, within 1 %.\n"
+    judge(FACTS, RIGHT | {"nbytes": 7.05e6, "messages": 14.0}, None)
+    assert slips_are_wrong(FACTS)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({"messages": 7}, "one half"),
+        ({"messages": 16}, "n−1 steps"),
+        ({"messages": 112}, "all ranks"),
+        ({"nbytes": 1.75e6}, "numbers"),
+        ({"nbytes": 8e6}, "Nearly"),
+        ({"nbytes": 56e6}, "one chunk"),
+        ({"naive_nbytes": 32e6}, "itself"),
+        ({"naive_nbytes": 56e6}, "receives"),
+        ({"seconds": 0.00014}, "α"),
+        ({"seconds": 7e-5}, "β"),
+        ({"seconds": None}, "not set yet"),
+        ({"messages": "14"}, "a number"),
+        ({"messages": True}, "a number"),
+        ({"nbytes": 7.2e6}, "too large"),
+        ({"seconds": -1}, "not above zero"),
+        ({"seconds": float("nan")}, "not above zero"),
+        ({"messages": 10**400}, "too large"),
+        ({"seconds": float("inf")}, "too large"),
+        ({"nbytes": -(10**400)}, "not above zero"),
+    ],
+)
+def test_wrong_numbers(numbers, says):
+    judge(FACTS, RIGHT | numbers, says)

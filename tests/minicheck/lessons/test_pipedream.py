@@ -13,11 +13,13 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import minicheck as check
-from minicheck.lessons.pipedream import PredictPipeDream, slope, version_slips
+from minicheck.lessons.pipedream import slope, version_slips
 from minicheck.oracles.pipedream import before, buffered, delayed, late_weights, updated
 from minidist.comm import World
-from minidist.parallel.pipedream import PipeDream, PipeDream2BW, most_stale, most_versions
-from minidist.parallel.schedules import forward_versions, lists, parse, pipedream, staleness
+from minidist.parallel.pipedream import PipeDream, PipeDream2BW
+from minidist.parallel.schedules import lists, parse, pipedream
+from minidist.parallel.validate import forward_versions, staleness
+from minidist.study.predict import most_stale, most_versions
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -368,7 +370,7 @@ NUMBERS = {
 )
 def test_predicted_numbers(numbers, says):
     assert FACTS[0] == NUMBERS
-    judge(PredictPipeDream, FACTS, NUMBERS | numbers, says)
+    judge(FACTS, NUMBERS | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers_and_the_right_ones_the_formulas():

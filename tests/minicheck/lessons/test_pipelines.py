@@ -12,9 +12,10 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.lessons.pipelines import PredictPipeline, actions, in_order, part_of, pipeline_slips
+from minicheck.lessons.pipelines import actions, in_order, part_of, pipeline_slips
 from minicheck.oracles.pipelines import mlp_gradients, time_of, whole_gradient, words
-from minidist.parallel.schedules import gpipe, lists, parse, simulate, zb_h1
+from minidist.parallel.schedules import gpipe, lists, parse, zb_h1
+from minidist.parallel.simulate import simulate
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -284,11 +285,11 @@ def test_the_oracles_of_gradients():
     ("given", "says"),
     [
         (None, "None"),
-        ("F0 B0", "a str"),
-        ([("F", 0)], "a tuple"),
+        ("F0 B0", "type str"),
+        ([("F", 0)], "type tuple"),
         (["F"], "no action"),
         (["f0"], "no action"),
-        ([0], "an int"),
+        ([0], "type int"),
         (["F-1"], "no action"),
     ],
 )
@@ -330,7 +331,7 @@ NUMBERS = {
 )
 def test_predicted_numbers(numbers, says):
     assert FACTS[0] == NUMBERS
-    judge(PredictPipeline, FACTS, NUMBERS | numbers, says)
+    judge(FACTS, NUMBERS | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():

@@ -15,11 +15,12 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.lessons.remat import ROWS, WIDTH, alike, chained, remat_slips
+from minicheck.exam import near
+from minicheck.lessons.remat import ROWS, WIDTH, chained, remat_slips
 from minicheck.oracles.remat import alive, fewest, least, peak_of, rerun
 from minidist.parallel.accumulate import momentum_for
-from minidist.train.remat import plan, smallest
-from minidist.train.remat.formulas import segments_bytes, segments_forwards
+from minidist.study.predict import segments_bytes, segments_forwards
+from minidist.train.remat import plan
 from tests.bank.bank import ROOT, shows_bug
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -129,8 +130,8 @@ def test_the_oracle_of_checkpoints_is_autograd_s_where_blocks_stay_what_they_are
         plain, again = (
             chained(lambda fn, x: fn(x), *given, learn, 1.0, back=back) for back in (None, rerun)
         )
-        assert all(map(alike, plain["grads"], again["grads"])) and (again["x"] is None) is not learn
-        assert not learn or alike(again["x"], plain["x"])
+        assert all(map(near, plain["grads"], again["grads"])) and (again["x"] is None) is not learn
+        assert not learn or near(again["x"], plain["x"])
 
 
 def test_other_ways_to_run_twice(capsys):
@@ -206,7 +207,7 @@ def test_other_ways_back(capsys):
 def test_the_oracle_of_segments_finds_the_library_s_smallest_peak():
     for layers in (1, 2, 7, 16, 64, 65, 66, 67):
         free = [0] * layers
-        lowest = smallest([1] * layers, free, [1] * (layers + 1), free).peak
+        lowest = plan([1] * layers, free, [1] * (layers + 1), free).peak
         assert fewest(layers, lowest) and fewest(layers, lowest - 1) is None
         lengths = [min(lowest - j, layers) for j in range(fewest(layers, lowest))]
         assert peak_of(lengths) <= lowest
@@ -217,6 +218,7 @@ def test_the_oracle_of_plans_against_all_plans_and_the_library(seed):
     random.seed(seed)
     n = random.randint(1, 8)
     costs, memories = ([random.randint(1, 9) for _ in range(n)] for _ in range(2))
+    layers = costs, memories, [0] * (n + 1), [0] * n
     for budget in (max(memories) - 1, max(memories), sum(memories) // 2, sum(memories)):
         plans = [
             kept
@@ -226,10 +228,10 @@ def test_the_oracle_of_plans_against_all_plans_and_the_library(seed):
         paid = [sum(c for c, k in zip(costs, kept, strict=True) if not k) for kept in plans]
         assert least(costs, memories, budget) == min(paid, default=None)
         if paid:
-            assert plan(costs, memories, budget).repeated <= min(paid)
+            assert plan(*layers, budget).repeated <= min(paid)
         else:
             with pytest.raises(ValueError):
-                plan(costs, memories, budget)
+                plan(*layers, budget)
 
 
 def test_what_is_foretold_is_what_the_library_says():

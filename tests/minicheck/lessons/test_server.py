@@ -57,11 +57,11 @@ def test_the_oracle_cuts_as_the_library(seed):
         ([[(2, 0, 3)], []], "no 2"),
         (None, "None"),
         (3, "type int"),
-        ([3, []], "something else"),
+        ([3, []], "a list of pieces"),
     ],
 )
 def test_what_makes_pieces_right(pieces, says):
-    exam, outcome = Pieces(), Outcome([{"pieces": pieces, "sizes": [3, 3]}], [])
+    exam, outcome = Pieces(), Outcome([{"found": pieces, "given": [[3, 3], 2]}], [])
     if says is None:
         return exam.judge(Case(1, ""), [([3, 3], 2)], outcome)
     with pytest.raises(Wrong, match=says):

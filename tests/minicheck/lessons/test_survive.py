@@ -19,7 +19,6 @@ from minicheck.lessons import survive
 from minicheck.lessons.survive import (
     DAMAGE,
     Disk,
-    PredictSurvive,
     any_covered,
     cells,
     crashed,
@@ -27,7 +26,6 @@ from minicheck.lessons.survive import (
     watched,
 )
 from minicheck.oracles import survive as oracle
-from minidist.study.memory import run_cost
 from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
@@ -183,7 +181,7 @@ def test_what_was_read_cannot_be_rewritten():
         noted(read).append("x")
         return found
 
-    for one, says in ((answer, "is 0.0, and should be"), (honest, "is not what `read` wrote")):
+    for one, says in ((answer, "is 0, and should be"), (honest, "is not what `read` wrote")):
         with pytest.raises(Wrong, match=says):
             survive.load_box(one)
 
@@ -191,15 +189,15 @@ def test_what_was_read_cannot_be_rewritten():
 @pytest.mark.parametrize(
     ("came", "says"),
     [
-        (10**400, "is 1000"),
-        ("60", "is '60'"),
-        ({1}, "is a set"),
-        (math.nan, "is nan"),
-        (torch.ones(2), r"is tensor\(\[1"),
+        (10**400, "is inf, and should be"),
+        ("60", "of type str, and should be a number"),
+        ({1}, "of type set"),
+        (math.nan, "is nan, and should be"),
+        (torch.ones(2), "of type Tensor"),
     ],
 )
 def test_what_is_no_number_is_shown(came, says):
-    with pytest.raises(Wrong, match=f"seconds should be a number.* {says}"):
+    with pytest.raises(Wrong, match=f"seconds.*{says}"):
         survive.save_every(lambda *given: (came, 1.0))
 
 
@@ -331,8 +329,7 @@ def test_cells_cover_once(down, across):
 
 def test_predictions_are_what_the_library_says():
     values = FACTS[0]
-    cost = run_cost(int(20e9), int(400e9), 256, 0.4, 989e12)
-    assert math.isclose(values["gpu_hours"], cost.gpu_hours)
+    assert math.isclose(values["gpu_hours"], 6 * 20e9 * 400e9 / (3600 * 0.4 * 989e12))
     assert math.isclose(
         values["every_seconds"], oracle.interval(values["save_seconds"], 0, 20_000, 256)[0]
     )
@@ -355,4 +352,4 @@ def test_predictions_are_what_the_library_says():
     ],
 )
 def test_numbers(name, value, says):
-    judge(PredictSurvive, FACTS, FACTS[0] | {name: value}, says)
+    judge(FACTS, FACTS[0] | {name: value}, says)

@@ -11,13 +11,14 @@ import torch
 
 import minicheck as check
 from minicheck import Wrong
-from minicheck.exam import Case, Outcome
+from minicheck.exam import Case, Outcome, Prediction
 from minicheck.lessons import topology
 from minicheck.lessons.topology import FindSlow, rounds, shape_of
 from minidist.collectives import all_gather, all_reduce_, all_to_all, reduce_scatter
 from minidist.comm import Recv, Send, World
 from tests.bank.bank import shows_bug, solved
 from tests.minicheck.examined import accepted
+from tests.minicheck.predicted import slips_are_wrong
 from tests.repository.files import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -254,12 +255,13 @@ def test_the_bug_to_find_is_a_planted_one():
 RIGHT = {"ring": 0.00511, "tree": 9e-5, "crossover": 15.684e6, "across": 246.1e6, "late": 0.401}
 
 
+FACTS = topology.cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001)
+
+
 def judged(**numbers):
-    values, slips = topology.cost_slips(
-        n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001
+    Prediction("predict_cost", "", "", *FACTS).judge(
+        Case(1, ""), [()], Outcome([RIGHT | numbers], [])
     )
-    outcome = Outcome([RIGHT | numbers], [])
-    topology.PredictCost(list(values), values, slips, "").judge(Case(1, ""), [()], outcome)
 
 
 @pytest.mark.parametrize(
@@ -286,14 +288,7 @@ def test_predicted_numbers(numbers, says):
 
 
 def test_all_slips_are_wrong_numbers():
-    values, slips = topology.cost_slips(
-        n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001
-    )
-    assert all(
-        abs(slip - values[name]) > 0.01 * values[name]
-        for name, some in slips.items()
-        for slip in some
-    )
+    assert slips_are_wrong(FACTS)
 
 
 def test_the_crossover_is_where_a_world_says():
@@ -332,23 +327,23 @@ def test_the_factors_are_what_a_ring_sends(n):
     ("got", "says"),
     [
         (None, "return"),
-        ((2e9,), "two numbers"),
-        (2e9, "two numbers"),
+        ((2e9,), "tuple of 2"),
+        (2e9, "tuple of 2"),
         ((2.0, 3.5), "should be N over seconds"),
         ((3.5e9, 3.5e9), "the other of the two"),
         ((2e9, 2e9), "Nearly"),
         ((2e9, 1.75e9), "one half"),
         ((2e9, 9e9), "must"),
-        ((2e9, float("nan")), "finite number"),
+        ((2e9, float("nan")), "nan times"),
         ((2e9, True), "of type bool"),
         ((2e9, 2e9 / 1.75), "the other way up"),
     ],
 )
 def test_wrong_bandwidths(got, says):
     exam, args = topology.Bandwidth(), [("all_reduce", 8, 10**9, 0.5)]
-    exam.judge(Case(1, ""), args, Outcome([(2e9, 3.5e9)], []))
+    exam.judge(Case(1, ""), args, Outcome([{"found": (2e9, 3.5e9), "given": args[0]}], []))
     with pytest.raises(Wrong, match=says):
-        exam.judge(Case(1, ""), args, Outcome([got], []))
+        exam.judge(Case(1, ""), args, Outcome([{"found": got, "given": args[0]}], []))
 
 
 def test_rounds_and_shapes():

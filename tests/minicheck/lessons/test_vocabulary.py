@@ -204,7 +204,7 @@ def test_bytes_and_messages_are_judged():
     case = LookUp.cases[0]
     args = LookUp().draw(case, torch.Generator().manual_seed(1))
     want = torch.cat([a[0] for a in args])[args[0][1]]
-    results = [{"y": want, "rows": a[0], "tokens": a[1]} for a in args]
+    results = [{"found": want, "given": a} for a in args]
     LookUp().judge(case, args, Outcome(results, [(0, 1, 224)]))
     with pytest.raises(Wrong, match="rank 0 sends 225 bytes"):
         LookUp().judge(case, args, Outcome(results, [(0, 1, 225)]))

@@ -16,9 +16,9 @@ from minicheck.lessons.zero import Adam, Clip, Sharded, ShardedLinear, ToOwners,
 from minicheck.oracles import zero as oracle
 from minidist.collectives import all_gather, all_reduce_, broadcast_, reduce_, reduce_scatter
 from minidist.comm import World
-from minidist.parallel.zero.layout import best_fit
+from minidist.parallel.zero import best_fit
 from minidist.split import uneven
-from minidist.study.memory.states import largest, states
+from minidist.study.predict import largest, states
 from minidist.train.norm import clip_
 from tests.minicheck.examined import rng, said
 

@@ -1,0 +1,432 @@
+"""What each capability must show: title → what the figure means, and the tests that show it, as pytest names them."""
+
+from __future__ import annotations
+
+
+def lessons(*names: str) -> tuple[str, ...]:
+    """No notebook is stale, and all of these lessons is right."""
+    return (
+        "planted answers that are caught; seconds for the bank and for each notebook",
+        "tests/repository/test_notebooks.py::test_nothing_is_stale",
+        *(f"tests/bank/test_lesson.py::test_a_lesson[{name}]" for name in names),
+    )
+
+
+FOUNDATION = {
+    "1 fresh clone": (
+        "minutes of the installation and of `make test`, which drives `make lab` in a browser",
+        "tests/repository/test_clone.py",
+    ),
+    "2 digits in three worlds": (
+        "accuracy, and the losses beside the serial run's",
+        "tests/examples/test_train_digits.py::test_every_world",
+    ),
+    "3 all-reduce, every n and length": (
+        "results beside the serial sum; messages and bytes by formula; two runs are identical",
+        "tests/collectives/test_ring.py",
+    ),
+    "4 cost of a message in a World": (
+        "µs of this process's own time, and their ratio to that among 8 ranks",
+        "tests/benchmarks/test_world.py",
+    ),
+    "5 launch": (
+        "seconds until four ranks run; what 200 launches leave behind",
+        "tests/benchmarks/test_ratios.py::test_start",
+        "tests/comm/test_launch.py::test_many_launches_leave_nothing_behind",
+    ),
+    "6 ring over processes against gloo": (
+        "how many times as fast as gloo's own all-reduce, at every size",
+        "tests/benchmarks/test_ratios.py::test_all_reduce",
+    ),
+    "7 bank and notebooks": lessons("02_messages", "05_data_parallel"),
+    "8 failures": (
+        "what the user sees of five failures, and after how many seconds",
+        "tests/comm/test_failures.py",
+    ),
+    "9 nbgrader round trip": (
+        "points of a right, a half-right and a cheating submission",
+        "tests/repository/test_nbgrader.py",
+    ),
+}
+
+WORLD = {
+    "1 1,024 ranks": (
+        "1 GiB over 1,024 simulated GPUs, without and with the meter; the cost of a message beside that at 8",
+        "tests/collectives/test_ring.py::test_many_ranks",
+        "tests/benchmarks/test_world.py",
+    ),
+    "2 topologies": (
+        "64 MiB on 16 DGX H100: predicted and simulated; a ring in an H200 node: simulated and measured",
+        "tests/collectives/test_verbs.py::test_clusters[16 nodes-67108864]",
+        "tests/collectives/test_verbs.py::test_auto_is_the_fastest[cluster3-128-67108864]",
+        "tests/collectives/test_ring.py::test_the_bandwidth_inside_a_node_is_what_was_measured",
+    ),
+    "3 published figures": (
+        "what the calculators of memory reproduce",
+        "tests/study/predict/test_states.py",
+        "tests/study/predict/test_transformer.py",
+        "tests/study/predict/test_claims.py",
+    ),
+    "4 the meter": (
+        "FLOPs of a layer against a count by hand; peaks against what the allocator says",
+        "tests/comm/test_meter.py",
+        "tests/study/predict/test_saved.py",
+    ),
+    "5 DataParallel and overlap": (
+        "how many times as fast as DDP over gloo; what overlap gains over a slow link",
+        "tests/benchmarks/test_ratios.py::test_data_parallel",
+    ),
+    "6 SyncBatchNorm": (
+        "against one process with the whole batch",
+        "tests/parallel/test_batchnorm.py",
+    ),
+    "7 lessons": lessons("01_walls", "03_topology", "06_buckets"),
+}
+
+MODEL_PARALLEL = {
+    "1 tensor parallel": (
+        "bytes sent and activations kept; outputs and gradients are the serial ones",
+        "tests/parallel/test_tensor.py",
+    ),
+    "2 vocabulary": (
+        "the loss of GPT-2's vocabulary, and bytes that do not grow with it",
+        "tests/parallel/test_vocab.py",
+    ),
+    "3 schedules": (
+        "each on 1 to 8 stages and 1 to 16 micro-batches: the serial gradient; bubble and peak as by formula",
+        "tests/parallel/test_pipeline.py",
+        "tests/parallel/test_schedules.py",
+        "tests/parallel/test_simulate.py",
+        "tests/parallel/test_validate.py",
+    ),
+    "4 published bubbles": (
+        "published bubble rates, which have four digits, simulated",
+        "tests/study/test_bubbles.py",
+    ),
+    "5 PipeDream": (
+        "with stashing every gradient is that of the weights its forward used; without, it is not",
+        "tests/parallel/test_pipedream.py",
+    ),
+    "6 ratios": (
+        "how many times as fast as PyTorch's own over gloo",
+        "tests/benchmarks/test_ratios.py::test_tensor",
+        "tests/benchmarks/test_ratios.py::test_pipeline",
+    ),
+    "7 lessons": lessons("14_tensor", "15_vocabulary", "16_pipelines", "18_pipedream"),
+}
+
+MEND = {
+    "1 wrapped twice": (
+        "a cell that runs again gives what it gave the first time, in a World, over shared memory and gloo",
+        "tests/parallel/test_wrapped_twice.py",
+        "tests/parallel/test_compositions.py::test_what_was_replaced_says_so",
+    ),
+    "2 two Comms of one group": (
+        "all-reduces on a lane of each at the same time do not mix",
+        "tests/comm/test_torchdist.py::test_two_from_env_on_lanes",
+        "tests/comm/test_torchdist.py::test_groups_and_meshes",
+        "tests/comm/test_torchdist.py::test_two_models_with_a_comm_each",
+    ),
+    "3 compositions": (
+        "8 × 8 pairs of wrappers, each right or refused in words; hybrid sharding, and its bytes",
+        "tests/parallel/test_compositions.py",
+        "tests/parallel/test_fully_sharded.py",
+    ),
+    "4 a program that changes what it reaches": (
+        "each change of the notebook's tensors, lists and dicts is named; reading is free",
+        "tests/comm/test_changed.py",
+    ),
+    "5 posted operations": (
+        "messages hold what their senders had, in every world; an ordered World stops where a model of queues does",
+        "tests/comm/test_posted_order.py",
+        "tests/comm/test_wires.py",
+    ),
+    "6 after a mismatch": (
+        "the next collective is right, and after how many seconds",
+        "tests/comm/test_disagreement.py::test_after_a_mismatch_the_next_collective_works",
+        "tests/comm/test_disagreement.py::test_after_a_mismatch_over_gloo",
+    ),
+    "7 callers that say different things": (
+        "each hears it, and after how many seconds",
+        "tests/comm/test_disagreement.py::test_what_callers_say_is_compared",
+        "tests/comm/test_disagreement.py::test_over_gloo",
+        "tests/comm/test_disagreement.py::test_a_run_of_three_ranks_over_gloo_ends",
+    ),
+    "8 NaN": (
+        "the lint of comparisons that NaN passes",
+        "tests/repository/test_nan.py",
+    ),
+    "9 a stopped rank": (
+        "how often it is named, and only it",
+        "tests/comm/test_stopped.py",
+    ),
+    "10 one class of errors": (
+        "one base class, in a World and over shared memory",
+        "tests/comm/test_base.py::test_one_class_is_caught_where_ranks_disagree_or_one_is_gone",
+    ),
+    "11 interrupts": (
+        "seconds until Worlds inside of Worlds are over, with a real SIGINT and in a kernel",
+        "tests/comm/test_world.py",
+    ),
+    "12a two hosts": (
+        "hosts whose names stand for loopback, over gloo",
+        "tests/comm/test_torchdist.py",
+    ),
+    "12b one sentence": (
+        "wrong arguments end in one sentence, under torchrun too; so do wrong folders",
+        "tests/examples/test_train_gpt.py::test_under_torchrun_too",
+        "tests/examples/test_train_gpt.py::test_what_cannot_be_is_said_in_one_sentence_before_a_rank_starts",
+        "tests/examples/test_train_gpt.py::test_rank_0_alone_says_it",
+        "tests/checkpoint/test_checkpoint.py",
+    ),
+    "13 nothing is left": (
+        "kill -9 to pytest, to a worker, to both",
+        "tests/test_reaper.py",
+    ),
+    "14 wrong calls": (
+        "each with its words",
+        "tests/calls",
+        "tests/test_arguments.py",
+        "tests/comm/test_launch.py::test_arguments_of_another_type",
+    ),
+    "15 outputs": (
+        "what is equal and what is not, as nbval sees it; the lint of what cannot be stable",
+        "tests/repository/test_tolerance.py",
+        "tests/repository/test_stable.py",
+    ),
+    "16 other processors": (
+        "the notebooks that failed there, with SSE, with AVX2, with two threads",
+        "tests/repository/test_portable.py",
+    ),
+    "17 other Pythons": (
+        "a missing rank is named with where it is, on the Python that runs this; the norm does not recurse",
+        "tests/comm/test_launch.py::test_a_missing_rank_is_named_with_where_it_is",
+        "tests/minicheck/lessons/test_zero.py",
+    ),
+    "18 installed": (
+        "`pip wheel .`, installed into an empty environment outside the repository",
+        "tests/repository/test_wheel.py",
+    ),
+    "19 README and set-up": (
+        "the table of techniques, the commands, set-up with a Python that does not fit",
+        "tests/repository/test_readme.py",
+    ),
+    "20 make test in a fresh clone": FOUNDATION["1 fresh clone"],
+}
+
+NCCL = {
+    "A1 an ungrouped two-way exchange, a first operation not shared, two threads": (
+        "each hang is found, with the lines of both ranks",
+        "tests/comm/test_nccl_like.py::test_a_hang_is_found_with_the_lines_of_both_ranks",
+        "tests/comm/test_nccl_like.py::test_what_nccl_does_passes",
+    ),
+    "A2 what is refused, races, waits of the host": (
+        "each is seen",
+        "tests/comm/test_nccl_like.py::test_what_is_refused",
+        "tests/comm/test_nccl_like.py::test_where_the_host_waits_is_seen",
+        "tests/comm/test_nccl_like.py::test_devices_are_told_apart",
+    ),
+    "A3, A4, B4, B11 every technique": (
+        "so are parallelize's cases, saves during training and waits of the host, each with headers and without",
+        "-n",
+        "2",
+        "tests/nccl",
+    ),
+    "B1 pipelines": (
+        "before: with one receive posted ahead, which is the default, a pipeline hangs at its first step",
+        "tests/comm/test_over_nccl.py::test_pipelines",
+    ),
+    "B2, B6 groups of overlapping or reordered ranks": (
+        "before: three stages never meet; rows are in another order than the ranks",
+        "tests/comm/test_over_nccl.py::test_groups_of_overlapping_ranks_meet",
+    ),
+    "B3a lanes are streams": (
+        "before: a lane is a thread, whose work is on the default stream",
+        "tests/comm/test_nccl.py",
+    ),
+    "B3b data 2 × tensor 2, each ZeRO stage ten times": (
+        "runs that end, each rank's losses the same every time",
+        "tests/comm/test_over_nccl.py::test_data_and_tensor_ranks_again_and_again",
+    ),
+    "B5 a message as the first operation": (
+        "before: it hangs on three ranks",
+        "tests/comm/test_over_nccl.py::test_a_message_may_be_the_first_operation",
+    ),
+    "B7 kernels in float64": (
+        "before: 1e-12 and 9e-8 off, by reading; this wants a GPU",
+        "tests/gpu/test_kernels.py",
+    ),
+    "B8 the server": (
+        "before: a worker blocks",
+        "tests/comm/test_over_nccl.py::test_a_server_is_refused",
+    ),
+    "B9 a rank fails": (
+        "before: torchrun does not learn of it",
+        "tests/comm/test_over_nccl.py::test_one_rank_fails_and_the_others_end",
+    ),
+    "B10 a group of GPUs under gloo; random numbers; MFU": (
+        "before: lanes over gloo; an error where the number of GPUs differs; a product that is too small",
+        "tests/comm/test_over_nccl.py::test_a_group_of_gpus_alone_under_a_group_of_gloo",
+        "tests/checkpoint/test_checkpoint.py",
+        "tests/study/test_speed.py",
+    ),
+}
+
+MEMORY = {
+    "1 stages": (
+        "bytes of a rank by category; the training is the serial one",
+        "tests/parallel/test_zero.py",
+        "tests/parallel/test_offload.py",
+    ),
+    "2 peak of stage 3": (
+        "the peak of a step, and its bound",
+        "tests/parallel/test_fully_sharded.py",
+    ),
+    "3 mixed precision": (
+        "what each level loses, in five seeds, with a scaler and without",
+        "tests/benchmarks/test_amp.py",
+        "tests/train/test_amp.py",
+    ),
+    "4 checkpointing": (
+        "memory and FLOPs of √L segments, measured and predicted; equal gradients",
+        "tests/train/test_remat.py",
+        "tests/train/test_selective.py",
+        "tests/train/test_reversible.py",
+        "tests/parallel/test_accumulate.py",
+    ),
+    "5 attention in tiles": (
+        "its memory as T doubles",
+        "tests/train/test_fuse.py",
+        "tests/train/test_flat_optim.py",
+    ),
+    "6 ratios": (
+        "stages 1 and 3, checkpointing, fused operators, beside PyTorch's own",
+        "tests/benchmarks/test_ratios.py::test_zero",
+        "tests/benchmarks/test_ratios.py::test_remat",
+        "tests/benchmarks/test_ratios.py::test_fuse",
+    ),
+    "7 lessons": lessons("09_precision", "11_remat", "12_operators", "13_zero"),
+}
+
+TALK_LESS = {
+    "1 parameter server": (
+        "synchronous bit for bit, asynchronous repeated, the bound kept, servers equally full",
+        "tests/parallel/test_server.py",
+    ),
+    "2a bytes of DGC": (
+        "counted and by formula, after the warm-up",
+        "tests/parallel/test_compress.py::test_a_million_weights_at_every_sparsity_of_the_warm_up",
+        "tests/parallel/test_compress.py::test_a_million_weights_of_values",
+    ),
+    "2b accuracy of DGC": (
+        "five seeds, dense and at 99.9 %: within half a point, and half a percent of the loss",
+        "tests/parallel/test_compress_convergence.py::test_the_digits_within_half_a_point_of_dense",
+        "tests/parallel/test_compress_convergence.py::test_the_text_within_half_a_percent_of_dense",
+    ),
+    "2c parts of DGC": (
+        "without momentum correction or masking it is worse by more than the spread of five seeds",
+        "tests/parallel/test_compress_convergence.py::test_without_a_part_it_does_not_learn",
+        "tests/parallel/test_compress.py",
+    ),
+    "3a PowerSGD": (
+        "parameters after 20 steps, beside torch's hook",
+        "tests/parallel/test_compress.py::test_powersgd_beside_pytorchs_hook",
+    ),
+    "3b post-local SGD": (
+        "parameters after 20 steps, beside PyTorch's optimizer, averager and hook",
+        "tests/parallel/test_local_sgd.py",
+    ),
+    "4 optimizers": (
+        "the largest difference of a parameter to references, after any of 12 steps; sharded as unsharded",
+        "tests/train/test_optim.py",
+        "tests/train/test_norm.py",
+        "tests/train/test_schedule.py",
+    ),
+    "5 slow link": (
+        "time to a loss on links of 100 Mbit/s and 1 Gbit/s, each way against dense",
+        "tests/benchmarks/test_slow_link.py",
+        "tests/benchmarks/test_hosts.py",
+    ),
+    "6a lessons": lessons("08_server", "23_compress", "25_large_batches"),
+    "6b large batches": (
+        "wrong variants fail by more than the spread of five seeds; steps by size of the batch",
+        "tests/benchmarks/test_optim.py",
+    ),
+}
+
+WHOLE = {
+    "1 every grid": (
+        "eight ranks under torchrun: off the serial losses",
+        "tests/benchmarks/test_trainer.py::test_a_grid_of_eight_ranks_under_torchrun",
+    ),
+    "2 prose": (
+        "what `examples/train_gpt.toml` learns, and writes",
+        "tests/benchmarks/test_prose.py",
+    ),
+    "3 kills": (
+        "100 kills at random moments; three ranks killed under torchrun",
+        "tests/benchmarks/test_trainer.py::test_kills",
+        "tests/benchmarks/test_trainer.py::test_ranks_are_killed_under_torchrun",
+    ),
+    "4 another grid": (
+        "saved on two each of data, pipeline and tensor ranks, resumed on others: off the serial losses",
+        "tests/benchmarks/test_trainer.py::test_saved_on_a_cube_and_resumed_elsewhere",
+    ),
+    "5 planner": (
+        "every published run beside what the planner says, with one constant; and its own time",
+        "tests/study/test_plan.py",
+    ),
+    "6 two hosts": (
+        "the 3D GPT on two hosts, of which one dies and comes back",
+        "tests/benchmarks/test_two_hosts.py",
+    ),
+    "7a DDP and FSDP2": (
+        "losses and parameters: largest difference from gloo's; none at two ranks",
+        "tests/comm/test_processgroup.py",
+        "tests/comm/test_torchdist.py",
+    ),
+    "7b every collective": (
+        "results on whole numbers that are gloo's, bit for bit",
+        "tests/comm/test_processgroup.py::test_every_call",
+    ),
+    "8a lessons": lessons("19_hybrid", "26_survive", "28_capstone"),
+    "8b make test": FOUNDATION["1 fresh clone"],
+}
+
+HOUSE = {
+    "1 the record": (
+        "what every technique does in a World, the planner predicts, graders say",
+        "tests/record",
+    ),
+    "2 mutants": (
+        "planted faults by technique, and that each is found",
+        "tests/mutants/test_faults.py",
+    ),
+    "3 size": (
+        "files and tokens, at the commit of the record and now",
+        "tests/repository/test_size.py::test_it_has_not_grown",
+    ),
+    "4 files of one call": (
+        "what a reader opens who follows it",
+        "tests/repository/test_size.py::test_files_of_one_call",
+    ),
+    "5 imports, layout, README": (
+        "who may import whom, without a circle; one statement a line; every row of the README is there",
+        *(
+            f"tests/repository/test_{name}.py"
+            for name in ("imports", "syntax", "source", "readme", "wheel")
+        ),
+    ),
+}
+
+PROOFS = {
+    "foundation": FOUNDATION,
+    "world": WORLD,
+    "model-parallel": MODEL_PARALLEL,
+    "memory": MEMORY,
+    "talk-less": TALK_LESS,
+    "whole": WHOLE,
+    "mend": MEND,
+    "nccl": NCCL,
+    "house": HOUSE,
+}

@@ -1,0 +1,543 @@
+"""Checkpoints of a program: saved from all ranks at once, the last k kept, the newest good one found again.
+
+    save    describe what is there │ snapshot │ write own file │ tell size and sum │ rank 0: manifest, drop the old
+            all ranks                own part   in parallel      all ranks
+            └── in the program ───────────────┘ └── in the program, or beside it (wait=False) ────────────────────┘
+
+A save that dies anywhere leaves the last checkpoint as it was, and a folder without a manifest, which the next save
+removes. All that is saved is pieces of whole tensors (reshard.py), so any grid reads what any grid wrote:
+
+    pieces(model, optimizer)        "model/layers.0.weight", "optimizer/layers.0.weight/state/exp_avg", …
+    load(saved, model, optimizer)   into a model and an optimizer that are built, on this grid or another
+
+Replicas of data parallelism share the work: with n of them each writes 1/n of the parameters, all at once.
+
+Where a failure comes every T seconds and a save takes C, saving every √(2CT) seconds loses least (Young 1974); beside
+the program C is the snapshot alone, one copy of what this rank writes.
+Sources: Eisenman et al. 2022, "Check-N-Run", section 3 (snapshot, then write); Wan et al. 2024, "ByteCheckpoint".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..collectives import all_gather_json
+from ..comm.base import Comm, Work
+from ..parallel.zero import ShardedOptimizer
+from . import files
+from .files import Refused
+from .reshard import Box, Part, Piece, Place, Saved, missing, places
+
+# ------------------------------------------------------------
+# Nested states as pieces: the tensors under their places in it, and the rest as one tensor of text. What is read back
+# is exactly what was saved, and nothing that was read is run: pickle would call whatever the file says.
+#
+#     "optimizer/w"                  uint8      ["dict", [["step", 5], ["exp_avg", ["tensor", "optimizer/w/exp_avg", …]]]]
+#     "optimizer/w/exp_avg"          float32    the tensor; where it has the shape of the parameter, cut as that is
+#
+# Numbers and words stand as they are (Python prints a float so that it reads back the same, and whole numbers of any
+# length); all else is a list that begins with its kind.
+
+CONTAINERS = {"list": list, "tuple": tuple}
+
+
+def state_pieces(name: str, value: Any, place: Place | None = None) -> list[Piece]:
+    """A nested state called `name`, of dicts, lists, tuples, tensors, numbers, words and None, as pieces.
+
+    place: that of the parameter which the state belongs to. Raises ValueError, which names the place in the state, for
+    what a checkpoint does not hold, and for a state of a split parameter that is neither split as it is nor a single
+    number: nobody could put it together.
+    """
+    found: list[Piece] = []
+
+    def encode(value: Any, at: str) -> Any:
+        if isinstance(value, Tensor):
+            split = place is not None and tuple(value.shape) == place.shape
+            if place is not None and not split and value.dim() and place.shape != place.whole:
+                raise ValueError(
+                    f"{at} is {tuple(value.shape)} and belongs to a part {place.shape} of {place.name}, "
+                    f"which is {place.whole}: how it is split is not known"
+                )
+            found.extend(place.pieces(at, value) if split else [Piece(at, value)])
+            return ["tensor", at, split]
+        if isinstance(value, dict):
+            items = [[encode(k, f"{at}/key"), encode(v, f"{at}/{k}")] for k, v in value.items()]
+            return ["dict", items]
+        if isinstance(value, list | tuple):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return [kind, [encode(v, f"{at}/{i}") for i, v in enumerate(value)]]
+        if value is None or isinstance(value, str | int | float):
+            return value
+        raise ValueError(
+            f"{at} is a {type(value).__name__}: a checkpoint holds dicts, lists, tuples, tensors, numbers, "
+            "words and None"
+        )
+
+    text = bytearray(json.dumps(encode(value, name)).encode())
+    return [Piece(name, torch.frombuffer(text, dtype=torch.uint8)), *found]
+
+
+def read_state(
+    saved: Saved, name: str, place: Place | None = None, like: Tensor | None = None
+) -> Any:
+    """The state that was saved as `name`.  place, like: those of the parameter that it belongs to, here.
+
+    Raises ValueError for one that is not there, Refused for what `state_pieces` does not write.
+    """
+
+    def decode(note: Any) -> Any:
+        if not isinstance(note, list):
+            return note
+        kind, content, *split = note
+        if kind == "tensor" and split[0] and place:
+            x = torch.empty_like(like, dtype=saved.empty(content, "meta").dtype)
+            saved.read(place.pieces(content, x))
+            return x
+        if kind == "tensor":
+            return saved.whole(content)
+        if kind == "dict":
+            return {decode(k): decode(v) for k, v in content}
+        return CONTAINERS[kind](map(decode, content))
+
+    text = saved.whole(name)
+    try:
+        return decode(json.loads(bytes(text.tolist())))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Refused(f"{name} in {saved.path} is no state that was saved: {error!r}") from error
+
+
+# ------------------------------------------------------------
+# A model and its optimizer as pieces, and back: whatever splits them, on whatever grid.
+#
+# An optimizer is asked for its state dict, and given one: so masters, and whatever else ours keep by parameter, come
+# along, and what torch's and ours load from each other they do here. Of a ShardedOptimizer each rank has the states of
+# the parameters that it owns; the owners may be others when it is loaded. Ranks that differ where replicas should be
+# equal (LocalSGD between averages) are no whole: each saves its own, as `own`.
+
+Rename = Callable[[str], str]
+OPTIONS = "optimizer.options"
+
+
+def pieces(
+    model: nn.Module, optimizer: Optimizer | None = None, rename: Rename | None = None
+) -> list[Piece]:
+    """What this rank has of the model and the optimizer: views, nothing is copied.  rename: as for `places`.
+
+    Parameters are found where they are at rest: not within a forward of a FullySharded. Raises ValueError for a
+    parameter of the optimizer that is not the model's, and for a state that cannot be put together.
+    """
+    where = places(model, rename)
+    found = _model_pieces(where)
+    if optimizer is None:
+        return found
+    params = _placed(optimizer, where)
+    by_parameter: list[dict[str, Any]] = [{} for _ in params]
+    state_dict = _state_dict(optimizer)
+    groups = [
+        {option: x for option, x in group.items() if option not in ("params", "param_names")}
+        for group in state_dict.pop("param_groups")
+    ]
+    rest: dict[str, Any] = {"param_groups": groups}  # the same on all ranks
+    for what, entry in state_dict.items():
+        if isinstance(entry, list) and len(entry) == len(params):
+            entry = dict(enumerate(entry))
+        if isinstance(entry, dict) and all(isinstance(i, int) for i in entry):
+            for i, state in entry.items():
+                by_parameter[i][what] = state
+        else:
+            rest[what] = entry
+    found += state_pieces(OPTIONS, rest)
+    for state, (_, place) in zip(by_parameter, params, strict=True):
+        if state:
+            found += state_pieces(f"optimizer/{place.name}", state, place)
+    return found
+
+
+def load(
+    saved: Saved, model: nn.Module, optimizer: Optimizer | None = None, rename: Rename | None = None
+) -> None:
+    """Fill the model, then the optimizer, with what was saved. On all ranks; a rank reads its own parts alone.
+
+    Raises ValueError for a tensor that is missing or of another shape or dtype, for other groups, and where the saved
+    model had more tensors; but not with `rename`: a stage has not all of them.
+    """
+    where = places(model, rename)
+    saved.read(_model_pieces(where))
+    here = {f"model/{place.name}" for place in where.values()}
+    more = {name for name in saved.tensors if name.startswith("model/")} - here
+    if more and rename is None:
+        raise ValueError(
+            f"{saved.path} has {len(more)} tensors more than the model: {', '.join(sorted(more)[:4])}"
+        )
+    if optimizer is not None:
+        optimizer.load_state_dict(_whole_state(saved, optimizer, _placed(optimizer, where)))
+
+
+def _model_pieces(where: dict[Tensor, Place]) -> list[Piece]:
+    every = [place.pieces(f"model/{place.name}", x) for x, place in where.items()]
+    return [piece for several in every for piece in several]
+
+
+def _placed(optimizer: Optimizer, where: dict[Tensor, Place]) -> list[tuple[Tensor, Place]]:
+    """The optimizer's parameters, in the order of its state dict, with their places."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for i, p in enumerate(params):
+        if p not in where:
+            raise ValueError(
+                f"parameter {i} of {len(params)} of the optimizer is none of the model's"
+            )
+    return [(p, where[p]) for p in params]
+
+
+def _state_dict(optimizer: Optimizer) -> dict[str, Any]:
+    """What this rank has of it, without messages."""
+    if not isinstance(optimizer, ShardedOptimizer):
+        return optimizer.state_dict()
+    found = optimizer.state_dict(sharded=True)
+    del found["shard"]
+    return found
+
+
+def _whole_state(
+    saved: Saved, optimizer: Optimizer, params: list[tuple[Tensor, Place]]
+) -> dict[str, Any]:
+    """The state dict, with the states of those parameters that this rank steps."""
+    found, own = {"state": {}, **read_state(saved, OPTIONS)}, _state_dict(optimizer)
+    groups, own_groups = found["param_groups"], own.pop("param_groups")
+    if len(groups) != len(own_groups):
+        raise ValueError(
+            f"{saved.path} has {len(groups)} groups of parameters, the optimizer {len(own_groups)}"
+        )
+    found["param_groups"] = [
+        own_group | group for own_group, group in zip(own_groups, groups, strict=True)
+    ]
+    for i, (p, place) in enumerate(params):
+        name = f"optimizer/{place.name}"
+        if name in saved.tensors and _steps(optimizer, p):
+            for what, value in read_state(saved, name, place, p).items():
+                found.setdefault(what, {})[i] = value
+    for what, like in own.items():
+        if isinstance(like, list) and what in found:
+            found[what] = list(found[what].values())
+    return found
+
+
+def _steps(optimizer: Optimizer, p: Tensor) -> bool:
+    """Whether this rank steps it, or may when it is thawed."""
+    if not isinstance(optimizer, ShardedOptimizer):
+        return True
+    return optimizer.owners.get(optimizer.names()[p]) in (None, optimizer.comm.rank)
+
+
+# ------------------------------------------------------------
+# The random generators of this process: what a run needs to draw the same numbers.
+
+
+def random_state() -> dict[str, Any]:
+    """The state of PyTorch's generators on the CPU and, once CUDA is in use, on the current GPU; Python's; NumPy's.
+
+    About 13 kB. The current GPU is this rank's own, so a run goes on where each node has another number of GPUs. In a
+    World each rank has its own generator on the CPU. A generator of one's own is saved by `generator.get_state()`.
+    """
+    kind, keys, *rest = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        "python": random.getstate(),
+        "numpy": [kind, keys.tolist(), *rest],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go on drawing where `random_state` was called; a GPU's state goes to the GPU that is the current one now.
+
+    Where it is the state of a GPU and this process sees none, a warning says so, and all others are set.
+    """
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    if state["cuda"] is None:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    else:
+        words = (
+            "the state has the generator of a GPU, and this process sees none: it goes on without"
+        )
+        warnings.warn(words, stacklevel=2)
+
+
+# ------------------------------------------------------------
+# Who writes what: each rank tells what it has; what several have is written once, by the one with the least to do.
+#
+#     rank 0 has   w  b  m[0:3]             writes   w  m[0:3]
+#     rank 1 has   w  b  m[3:6]             writes   b  m[3:6]
+#
+# One all-gather of the descriptions, about 100 bytes a piece.
+# Invariant: together they write every element of every tensor that anybody named, else nothing.
+
+
+def by_part(pieces: Iterable[Piece]) -> dict[Part, Tensor]:
+    """Each part's values; empty ones are left out, unless their whole is empty.
+
+    Raises ValueError where two pieces have a name and a place in common, but not their memory.
+    """
+    found: dict[Part, Tensor] = {}
+    for piece in pieces:
+        part, values = piece.part, piece.values
+        if values.numel() or 0 in part.whole:
+            if found.setdefault(part, values).data_ptr() != values.data_ptr():
+                raise ValueError(f"two tensors are named {part.key!r}: one of them would be lost")
+    return found
+
+
+def writers(tables: list[list[Part]]) -> dict[Part, int]:
+    """Which rank writes each part, the same on all ranks; tables: what each rank has.
+
+    The largest first, each to the holder with the least bytes so far. Raises ValueError where ranks differ in what a
+    tensor is, and for elements that no rank has.
+    """
+    holders: dict[Part, list[int]] = {}
+    by_name: dict[str, list[Part]] = {}
+    for rank, table in enumerate(tables):
+        for part in table:
+            holders.setdefault(part, []).append(rank)
+            by_name.setdefault(part.name, []).append(part)
+    for name, parts in by_name.items():
+        _, dtype, whole, _ = parts[0]
+        for part in parts:
+            if part[:3] != parts[0][:3]:
+                raise ValueError(
+                    f"{name} is {whole} {dtype} on rank {holders[parts[0]][0]}, "
+                    f"and {part.whole} {part.dtype} on rank {holders[part][0]}"
+                )
+        holes = missing(Box.of(whole), [part.box for part in parts])
+        if holes:
+            raise ValueError(f"{name} is {whole}, and no rank has {holes[0]} of it")
+    if len({part.key for part in holders}) < len(holders):
+        raise ValueError("a tensor is named as another's part is: let no name end in [0:1]")
+    found, loads = {}, [0] * len(tables)
+    nbytes = lambda part: part.box.numel * files.DTYPES[part.dtype].itemsize
+    for part in sorted(holders, key=lambda part: (-nbytes(part), part)):
+        found[part] = min(holders[part], key=loads.__getitem__)
+        loads[found[part]] += nbytes(part)
+    return found
+
+
+# ------------------------------------------------------------
+# Checkpoints while a program runs.
+
+LANE = 7  # of `Comm.stream`, for the saves beside the program
+
+
+class SaveError(OSError):
+    """A checkpoint could not be written. The message names the rank and the reason."""
+
+
+class Checkpoints:
+    """Those in `folder`, which all ranks see.
+
+        checkpoints = Checkpoints(folder, comm, keep=2)
+        saved = checkpoints.latest()
+        if saved:
+            load(saved, model, optimizer)
+            step, where, own = saved.step, checkpoints.common(saved), checkpoints.own(saved)
+            if own is not None:
+                set_random_state(own["random"])
+        …
+        checkpoints.save(step, pieces(model, optimizer), common=where, own={"random": random_state()}, wait=False)
+        checkpoints.wait()
+
+    keep: how many finished ones stay.  grid: {axis: ranks}, what the ranks' own states belong to; their number unless
+    given.  comm: its ranks save together; descriptions and sums go between their hosts, never what is saved. All ranks
+    call every method.
+    Raises ValueError for keep < 1, and for a grid of another number of ranks.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        comm: Comm,
+        keep: int = 2,
+        grid: Mapping[str, int] | None = None,
+    ):
+        self.folder = Path(folder)
+        self.comm = comm.on_host()
+        self.keep = keep
+        self.grid = dict(grid or {"ranks": comm.size})
+        if keep < 1:
+            raise ValueError(f"at least 1 checkpoint is kept, not {keep}")
+        if math.prod(self.grid.values()) != comm.size:
+            raise ValueError(
+                f"the grid {self.grid} has {math.prod(self.grid.values())} ranks, the Comm {comm.size}"
+            )
+        self.refused: dict[Path, str] = {}  # what `latest` found damaged, and why
+        self._work: Work | None = None
+
+    def save(
+        self,
+        step: int,
+        pieces: Iterable[Piece] = (),
+        common: Any = None,
+        own: Any = None,
+        wait: bool = True,
+    ) -> None:
+        """Save all ranks' pieces; `common`, rank 0's, a nested state alike on all; and each rank's `own`.
+
+        What several ranks have, one of them writes. wait: return when it is on the disk; else when this rank's part is
+        copied, and what goes wrong later is raised by the next `save` or `wait`, on every rank.
+        Raises ValueError for a state that cannot be saved, that ranks describe differently, and for two tensors of one
+        name; SaveError where a disk fails: then the checkpoints that were there are there.
+        """
+        self.wait()
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"a step is a whole number from 0 on, not {step!r}")
+        rank = self.comm.rank
+        states = state_pieces(f"own/{rank}", own)
+        if rank == 0:
+            states += state_pieces("common", common)
+        values = by_part([*pieces, *states])
+        serials = [files.serial_and_step(path)[0] for path in files.begun(self.folder)]
+        description = [step, 1 + max(serials, default=0), list(values)]
+        steps, serials, tables = zip(*all_gather_json(self.comm, description), strict=True)
+        if len(set(steps)) > 1:
+            raise ValueError(f"the ranks save the steps {list(steps)}: all must save the same")
+        owner = writers([list(map(_part, table)) for table in tables])
+        own_values = {part.key: values[part] for part, writer in owner.items() if writer == rank}
+        path = self.folder / f"{serials[0]:06}-step-{step}"
+        if wait:
+            self._write(self.comm, path, own_values, owner)
+        else:
+            copies = {key: x.to("cpu", copy=True) for key, x in own_values.items()}
+            job = partial(self._write, path=path, values=copies, owner=owner)
+            self._work = self.comm.stream(job, lane=LANE)
+
+    def wait(self) -> None:
+        """Return when a save beside the program is on the disk. Raises SaveError if it failed."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.wait()
+
+    def _write(
+        self, comm: Comm, path: Path, values: dict[str, Tensor], owner: dict[Part, int]
+    ) -> None:
+        """Write this rank's file; when all ranks have, rank 0 writes the manifest, and removes what is old."""
+
+        def own_file():
+            path.mkdir(parents=True, exist_ok=True)
+            return files.write(path / files.file_of(comm.rank), files.safetensors(values))
+
+        def manifest():
+            if comm.rank == 0:
+                files.write_manifest(path, self._body(path, sums, owner))
+                self._remove_old()
+
+        sums, failed = attempt(comm, own_file)
+        if not failed:
+            _, failed = attempt(comm, manifest)
+        if failed:
+            raise SaveError(f"{path} could not be saved: {'; '.join(failed)}")
+
+    def _body(self, path: Path, sums: list, owner: dict[Part, int]) -> dict[str, Any]:
+        """What the manifest says: which files there are, and where in them each tensor lies."""
+        tensors: dict[str, dict[str, Any]] = {}
+        for part, rank in sorted(owner.items()):
+            entry = {"dtype": part.dtype, "shape": part.whole, "pieces": []}
+            where = [files.file_of(rank), *part.box]
+            tensors.setdefault(part.name, entry)["pieces"].append(where)
+        by_file = {files.file_of(rank): total for rank, total in enumerate(sums)}
+        _, step = files.serial_and_step(path)
+        return {"step": step, "grid": self.grid, "files": by_file, "tensors": tensors}
+
+    def _remove_old(self) -> None:
+        """Remove what is older than the last k, and what was never finished.
+
+        What `latest` refused stays, and counts for nothing: it may be whole to another version, or on another day.
+        """
+        good = [path for path in files.finished(self.folder) if path not in self.refused]
+        stay = {*self.refused, *good[-self.keep :]}
+        for path in files.begun(self.folder):
+            if path in stay:
+                continue
+            try:
+                if path.is_symlink():  # what it leads to is not ours to remove
+                    path.unlink()
+                else:
+                    (path / files.MANIFEST).unlink(missing_ok=True)  # first: now it is none
+                    shutil.rmtree(path)
+            except OSError as error:  # the new one is saved all the same
+                warnings.warn(f"this checkpoint could not be removed: {error}", stacklevel=2)
+
+    def latest(self) -> Saved | None:
+        """The newest checkpoint that is whole, to the last byte; None if none was ever finished.
+
+        The ranks share the reading. One that is damaged, has no manifest, or is missing on a rank is passed over,
+        with a warning of rank 0. Raises Refused, which says what is wrong with each, if some were finished and none is
+        good.
+        """
+        self.wait()
+        names = [
+            [path.name for path in found(self.folder)] for found in (files.begun, files.finished)
+        ]
+        begun, finished = all_gather_json(self.comm, names)[0]
+        for name in reversed(begun):
+            path = self.folder / name
+            _, complaints = attempt(self.comm, partial(self._verify, path))
+            if not complaints:
+                return Saved(path)
+            if name in finished:  # else a save that was cut off: the next one removes it
+                self.refused[path] = complaints[0]
+            if self.comm.rank == 0:
+                warnings.warn(f"this checkpoint is passed over: {complaints[0]}", stacklevel=2)
+        if self.refused:
+            raise Refused(
+                f"no checkpoint in {self.folder} is good:\n  " + "\n  ".join(self.refused.values())
+            )
+        return None
+
+    def _verify(self, path: Path) -> None:
+        Saved(path).verify(self.comm.rank, self.comm.size)
+
+    def common(self, saved: Saved) -> Any:
+        """What was saved as `common`."""
+        return read_state(saved, "common")
+
+    def own(self, saved: Saved) -> Any:
+        """What this rank saved as its `own`; None if that was on another grid, where it was not this rank's.
+
+        The same axes in another order are another grid: ranks stand elsewhere.
+        """
+        same = list(saved.grid.items()) == list(self.grid.items())
+        return read_state(saved, f"own/{self.comm.rank}") if same else None
+
+
+def attempt(comm: Comm, act: Callable[[], Any]) -> tuple[list, list[str]]:
+    """Call `act()` on every rank; returns what each gave, JSON, and which of them failed and why, the same on all."""
+    result, words = None, None
+    try:
+        result = act()
+    except Exception as error:
+        words = f"rank {comm.rank}: {type(error).__name__}: {error}"
+    results, failed = zip(*all_gather_json(comm, [result, words]), strict=True)
+    return list(results), list(filter(None, failed))
+
+
+def _part(told: list) -> Part:
+    """A part that was told as JSON, which has lists alone."""
+    name, dtype, whole, (first, size) = told
+    return Part(name, dtype, tuple(whole), Box(tuple(first), tuple(size)))

@@ -1,0 +1,357 @@
+"""A schedule is data: for each stage the list of what it does, in order, to which micro-batch.
+
+    F  forward                                     F0 F1 F2 B0 …
+    B  backward, whole
+    I  backward for the input's gradient only: what the stage before waits for (the zero-bubble paper's "B")
+    W  backward for the weights' gradient, after its I, at any time
+    U  update of the weights with the gradients so far, the last of them of this micro-batch (PipeDream)
+
+A schedule is a function `schedule(stage, S, M)` that writes the list of one of S stages for M micro-batches. One
+executor runs any list (`pipeline`), one clock times it (`simulate`), one validator checks it (`validate`).
+
+    schedule                bubble, a share of the time    activations kept   source
+    naive                   (S−1)/S                        1
+    gpipe                   (S−1)/(M+S−1)                  M                  Huang et al. 2019, "GPipe", section 2.3
+    one_f_one_b             (S−1)/(M+S−1)                  S − stage          Narayanan et al. 2021, section 2.2.1
+    interleaved, v chunks   (S−1)/(vM+S−1)                 of a v-th each     Narayanan et al. 2021, section 2.2.2
+    zb_h1, zb_h2            a third of 1F1B's, none        S, 2S − 1          Qi et al. 2023, section 2, figure 3
+    zb_v                    none                           2S, of half each   Qi et al. 2023, section 6
+    pipedream               none after the start           S − stage          Narayanan et al. 2019, section 3
+    pipedream_2bw           none after the start           S − stage          Narayanan et al. 2021b, section 3.1
+
+The zero bubbles are those of T_F = T_I = T_W. The model is cut into v·S parts, and each stage holds v of them, its
+chunks. Where the parts are:
+
+    loop, part c·S + stage is chunk c        V, v = 2: down the stages, and up again
+    S = 3     0 1 2 | 3 4 5                  0 1 2
+                                             5 4 3
+
+Sources: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters" (loop); Qi et al. 2023,
+"Zero Bubble Pipeline Parallelism" (V); Narayanan et al. 2019, "PipeDream"; Narayanan et al. 2021b, "Memory-Efficient
+Pipeline-Parallel DNN Training". The formulas as functions: `study.predict`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from ..arguments import whole
+
+KINDS = "FBIWU"
+PLACES = ("loop", "V")
+WORD = re.compile(rf"([{KINDS}])(\d+)(?:\.(\d+))?")
+
+
+class Action(NamedTuple):
+    """One step of a stage: kind of work ("F", "B", "I", "W" or "U"), micro-batch, and which of the stage's chunks.
+
+    Printed as `F3`, with a chunk other than 0 as `F3.1`.
+    """
+
+    kind: str
+    micro: int
+    chunk: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.kind}{self.micro}" + f".{self.chunk}" * bool(self.chunk)
+
+    __str__ = __repr__
+
+    @classmethod
+    def parse(cls, word: str) -> Action:
+        """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action."""
+        found = WORD.fullmatch(word)
+        if not found:
+            raise ValueError(
+                f"{word!r} is no action: write one of {', '.join(KINDS)}, then the micro-batch, as in F3,"
+                " or F3.1 with its chunk"
+            )
+        return cls(found[1], int(found[2]), int(found[3] or 0))
+
+
+Schedule = Callable[[int, int, int], list[Action]]
+Lists = Sequence[Sequence[Action]]
+
+
+def parse(text: str) -> list[Action]:
+    """A stage's list from its words: `parse("F0 F1 B0 B1")`."""
+    return [Action.parse(word) for word in text.split()]
+
+
+def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
+    """The lists of all S stages, stage 0 first."""
+    return [schedule(stage, S, M) for stage in range(S)]
+
+
+def kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
+    """The micro-batches whose activations a stage keeps after each action of its list, each chunk counted by itself.
+
+    rest: the share of them that stays between I and W (in a transformer layer 32h of 34h + 5as bytes a token, says
+    Qi et al. 2023, table 1).
+    """
+    change = {"F": 1.0, "B": -1.0, "I": rest - 1, "W": -rest, "U": 0.0}
+    return list(accumulate(change[action.kind] for action in actions))
+
+
+def in_flight(actions: Sequence[Action]) -> int:
+    """The most forwards of a list whose backward (all of it) has not been done: activations kept at the peak."""
+    return int(max(kept(actions), default=0))
+
+
+# ------------------------------------------------------------
+# What flows: an activation "a" of a micro-batch leaves part p of the model with its F and goes to part p + 1's F, a
+# gradient "g" leaves part p with its B or I and goes to part p − 1's. Nobody writes down a message: all are read here.
+
+
+class Item(NamedTuple):
+    """What an action leaves behind: "a" or "g" (or "w" and "u", for the own stage only), of a part of the model."""
+
+    what: str
+    micro: int
+    part: int
+
+
+class Shape(NamedTuple):
+    """A pipeline: S stages, M micro-batches, v chunks a stage, and where the parts are ("loop" or "V")."""
+
+    S: int
+    M: int
+    v: int = 1
+    place: str = "loop"
+
+    def checked(self) -> Shape:
+        """Itself. ValueError for a pipeline that cannot be."""
+        S, M, v, place = self
+        S = whole(S, "a pipeline has at least 1 stage", 1)
+        M = whole(M, "a step has at least 1 micro-batch", 1)
+        v = whole(v, "a stage has at least 1 chunk", 1)
+        if place not in PLACES or (place == "V" and v != 2):
+            raise ValueError(
+                f'parts are placed as a "loop", or as a "V" of 2 chunks, not as {place!r} of {v}'
+            )
+        return Shape(S, M, v, place)
+
+    @property
+    def last(self) -> int:
+        """The last part of the model."""
+        return self.S * self.v - 1
+
+    def part(self, stage: int, chunk: int) -> int:
+        """Which part of the model a stage's chunk is."""
+        return self.last - stage if self.place == "V" and chunk else chunk * self.S + stage
+
+    def stage(self, part: int) -> int:
+        """The stage that holds a part."""
+        return self.last - part if self.place == "V" and part >= self.S else part % self.S
+
+    def chunk(self, part: int) -> int:
+        """Which of its stage's chunks a part is."""
+        return part // self.S
+
+    def gives(self, stage: int, action: Action) -> Item:
+        """What `action` leaves behind."""
+        what = {"F": "a", "B": "g", "I": "g", "W": "w", "U": "u"}[action.kind]
+        return Item(what, action.micro, self.part(stage, action.chunk))
+
+    def needs(self, stage: int, action: Action) -> list[Item]:
+        """What must be there before `action`: from its own stage first, then from its neighbour."""
+        kind, micro, chunk = action
+        part = self.part(stage, chunk)
+        before, after = Item("a", micro, part - 1), Item("g", micro, part + 1)
+        if kind == "F":
+            return [before] if part else []
+        if kind in "BI":
+            return [Item("a", micro, part)] + [after] * (part < self.last)
+        return [Item("g", micro, part)]
+
+    def far(self, stage: int, action: Action) -> list[Item]:
+        """What `action` needs from another stage: nothing, or one message."""
+        return [item for item in self.needs(stage, action) if self.stage(item.part) != stage]
+
+    def goes_to(self, item: Item) -> int | None:
+        """The stage that an item goes to; None from the ends of the model, and for "w" and "u"."""
+        if item.what not in "ag":
+            return None
+        part = item.part + (1 if item.what == "a" else -1)
+        return self.stage(part) if 0 <= part <= self.last else None
+
+
+def shape_of(lists: Lists, place: str = "loop") -> Shape:
+    """The pipeline that these lists are for, by the highest numbers in them."""
+    everything = [action for actions in lists for action in actions]
+    if not everything:
+        raise ValueError(f"{len(lists)} lists without an action are no schedule")
+    micros, chunks = (1 + max(column) for column in zip(*(a[1:] for a in everything), strict=True))
+    return Shape(len(lists), micros, chunks, place).checked()
+
+
+def check_stage(stage: int, S: int, M: int) -> None:
+    """What every schedule asks of its arguments."""
+    Shape(S, M).checked()
+    if not 0 <= whole(stage, f"a stage is a whole number, 0 to {S - 1}") < S:
+        raise ValueError(f"there is no stage {stage} in a pipeline of {S} stages, 0 to {S - 1}")
+
+
+# ------------------------------------------------------------
+# Naive, GPipe and 1F1B: three orders of the same work, with a flush (all gradients are in) at the end.
+#
+#     GPipe   0  F0 F1 F2 .  .  B0 B1 B2       1F1B   0  F0 F1 .  B0 F2 B1 .  B2      S = 2, M = 3
+#             1  .  F0 F1 F2 B0 B1 B2 .               1  .  F0 B0 F1 B1 F2 B2 .       ──▶ time
+#
+# All run the backwards in the order of the micro-batches, so that gradients add up as in a serial loop.
+
+
+def naive(stage: int, S: int, M: int) -> list[Action]:
+    """`F0 B0 F1 B1 …`: one micro-batch at a time through all stages and back. One stage is busy, the others wait."""
+    check_stage(stage, S, M)
+    return [Action(kind, m) for m in range(M) for kind in "FB"]
+
+
+def gpipe(stage: int, S: int, M: int) -> list[Action]:
+    """All forwards, then all backwards."""
+    check_stage(stage, S, M)
+    return [Action(kind, m) for kind in "FB" for m in range(M)]
+
+
+def one_f_one_b(stage: int, S: int, M: int) -> list[Action]:
+    """A backward runs as soon as it can: S − 1 − stage forwards to warm up, then one forward and one backward in turn,
+    then the backwards that are left. The first gradient passes all later stages, which takes as many forwards."""
+    check_stage(stage, S, M)
+    warm = min(M, S - 1 - stage)
+    actions = [Action("F", m) for m in range(warm)]
+    for i in range(M - warm):
+        actions += [Action("F", warm + i), Action("B", i)]
+    return actions + [Action("B", m) for m in range(M - warm, M)]
+
+
+# ------------------------------------------------------------
+# Interleaved 1F1B: each stage holds v chunks of the model, so a micro-batch comes by v times. The pipeline fills after
+# S − 1 passes through a chunk, each v times shorter than a stage, and v times as many messages are sent. Micro-batches
+# advance in groups of S: S of them through chunk 0, the same S through chunk 1, …, then the next S.
+#
+#     S = 2, M = 2, v = 2       0  F0   F1   F0.1 F1.1 B0.1 …
+#                               1  F0   F1   F0.1 B0.1 F1.1 …
+
+
+def interleaved(stage: int, S: int, M: int, v: int = 2) -> list[Action]:
+    """Interleaved 1F1B with v chunks a stage, in Megatron-LM's order. ValueError unless S divides M.
+
+    min(vM, 2(S−1−stage) + (v−1)S + 1) chunks' activations kept, each of a v-th of a stage.
+    """
+    check_stage(stage, S, M)
+    if v < 1:
+        raise ValueError(f"a stage holds at least 1 chunk, not {v}")
+    if M % S:
+        raise ValueError(
+            f"interleaving sends micro-batches in groups of S: {S} stages do not divide {M} micro-batches"
+        )
+    forwards = [_pass("F", k, S, v) for k in range(M * v)]
+    backwards = [_pass("B", k, S, v) for k in range(M * v)]
+    warm = min(M * v, 2 * (S - 1 - stage) + (v - 1) * S)
+    actions = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        actions += [forward, backward]
+    return actions + backwards[M * v - warm :]
+
+
+def _pass(kind: str, k: int, S: int, v: int) -> Action:
+    """The k-th pass of a kind: groups of S micro-batches, through one chunk after the other, backwards last first."""
+    group, within = divmod(k, S * v)
+    chunk, member = divmod(within, S)
+    return Action(kind, group * S + member, chunk if kind == "F" else v - 1 - chunk)
+
+
+# ------------------------------------------------------------
+# Zero bubble: the backward in two. The stage before waits for the input's gradient (I) only; the weights' gradient (W)
+# may come at any time. So W's are held back, and fill the time in which a stage would wait at the end.
+#
+#     h1, S = 3    0  F0 F1 F2 .  .  I0 W0 F3 …         1F1B's order; on every stage the memory of its first
+#     M = 4        1  .  F0 F1 .  I0 F2 I1 W0 F3 …      bubble (S−1)(T_F + T_I − T_W)
+#                  2  .  .  F0 I0 F1 I1 F2 I2 W0 F3 …
+#     h2           twice the forwards to warm up: bubble (S−1)(T_F + T_I − 2·T_W), where each stage begins its next step
+#                  as soon as it is done, without waiting for the others
+#     V, S = 2     0  F0 F1 F2 F0.1 I0.1 W0.1 F1.1 …    part 0, and part 3 as chunk 1: the first backward begins here,
+#                  1  .  F0 F0.1 F1 F1.1 I0.1 …         where 1F1B keeps activations longest
+
+
+def zb_h1(stage: int, S: int, M: int) -> list[Action]:
+    """1F1B with a split backward; `stage` W's are held back. Keeps min(M, S) micro-batches on every stage."""
+    return _zero_bubble(stage, S, M, 1)
+
+
+def zb_h2(stage: int, S: int, M: int) -> list[Action]:
+    """Two forwards to warm up where 1F1B has one; 2·stage W's are held back. Keeps min(M, 2S − 1) micro-batches."""
+    return _zero_bubble(stage, S, M, 2)
+
+
+def _zero_bubble(stage: int, S: int, M: int, ahead: int) -> list[Action]:
+    """ahead·(S−1−stage) forwards to warm up, then F, I and the W of ahead·stage micro-batches before."""
+    check_stage(stage, S, M)
+    warm, late = min(M, ahead * (S - 1 - stage)), ahead * stage
+    actions = [Action("F", m) for m in range(warm)]
+    for i in range(M):
+        actions += [Action("F", warm + i)] * (warm + i < M) + [Action("I", i)]
+        actions += [Action("W", i - late)] * (i >= late)
+    return actions + [Action("W", m) for m in range(max(0, M - late), M)]
+
+
+def zb_v(stage: int, S: int, M: int) -> list[Action]:
+    """ZB-V, for two chunks a stage placed as a "V". Keeps at most 2S chunks' activations on every stage.
+
+    W's stand right behind their I, but for the last `stage` micro-batches, whose W's fill the end.
+    """
+    check_stage(stage, S, M)
+    full = max(
+        M, 2 * S - 1
+    )  # micro-batches that fill the pipeline; of fewer, the order of a full one
+    down, up = S - stage, stage
+    order = ["F0"] * (2 * down - 1) + ["F1", "F0"] * up + ["F1", "I1", "W1"] * down
+    order += ["F0", "I0", "W0", "F1", "I1", "W1"] * (full - 2 * S + stage + 1)
+    order += ["I0", "W0", "F1", "I1", "W1"] * (down - 1) + ["I0", "I1"] * up + ["I0", "W0"] * down
+    order += ["W1"] * up + ["W0"] * up
+    seen, actions = Counter(), []
+    for word in order:
+        actions.append(Action(word[0], seen[word], int(word[1])))
+        seen[word] += 1
+    return [action for action in actions if action.micro < M]
+
+
+# ------------------------------------------------------------
+# PipeDream: 1F1B that never empties. M is then the number of micro-batches of the whole run.
+#
+#     PipeDream      an update after every backward, but a micro-batch meets old weights, see `pipedream`
+#     PipeDream-2BW  an update after every m ≥ S micro-batches, whose gradients are added up
+#
+#     S = 2    stage 0  F0 F1 B0 U0 F2 B1 U1 F3 …
+#              stage 1  F0 B0 U0 F1 B1 U1 F2 …
+
+
+def pipedream(stage: int, S: int, M: int) -> list[Action]:
+    """1F1B with an update after every backward."""
+    return _updated(one_f_one_b(stage, S, M), 1)
+
+
+def pipedream_2bw(stage: int, S: int, M: int, m: int) -> list[Action]:
+    """1F1B with an update after every m-th backward. ValueError for m < S, and if m does not divide M."""
+    actions = one_f_one_b(stage, S, M)
+    if m < S:
+        raise ValueError(
+            f"with an update every {m} micro-batches, two versions do not do for {S} stages: m ≥ S"
+        )
+    if M % m:
+        raise ValueError(f"{M} micro-batches are not a multiple of the {m} between two updates")
+    return _updated(actions, m)
+
+
+def _updated(actions: list[Action], m: int) -> list[Action]:
+    """An update behind every m-th backward."""
+    updated = []
+    for action in actions:
+        updated.append(action)
+        if action.kind == "B" and (action.micro + 1) % m == 0:
+            updated.append(Action("U", action.micro))
+    return updated

@@ -1,0 +1,352 @@
+"""Is this a schedule? Checked before it runs, with the first wrong action named.
+
+1  all work is there, once, in an order that a stage can follow
+2  it ends: nobody waits for each other in a circle
+3  what is kept stays within a limit
+4  each backward uses the weights that its forward used (of lists with updates)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..arguments import choice
+from .schedules import KINDS, Action, Item, Lists, Shape, kept
+
+NOUNS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward for the input",
+    "W": "backward for the weights",
+    "U": "update",
+    "a": "activation",
+    "g": "gradient",
+}
+RULES = ("newest", "first", "2bw")
+
+
+class ScheduleError(ValueError):
+    """A schedule is wrong. stage, position (from 0 in the stage's list), action: the first wrong one; why: in words.
+
+    An action that is missing at the end of a list has the position behind it.
+    """
+
+    def __init__(self, stage: int, position: int, action: Action, why: str):
+        super().__init__(stage, position, action, why)
+        self.stage = stage
+        self.position = position
+        self.action = action
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"stage {self.stage}, position {self.position}, {self.action}: {self.why}"
+
+
+def validate(
+    lists: Lists,
+    S: int | None = None,
+    M: int | None = None,
+    v: int = 1,
+    *,
+    place: str = "loop",
+    comm: str = "mailbox",
+    limit: float | None = None,
+    stash: bool = True,
+    rule: str = "newest",
+    group: int | None = None,
+    most: int | None = None,
+) -> None:
+    """Return if the lists of all stages are a schedule; raise ScheduleError, naming the first wrong action, if not.
+
+    S, M: stages and micro-batches; by default the lists', and their highest.  v: chunks a stage.  place: of the chunks.
+    comm: how sends and receives queue up, "mailbox" (as in `pipeline`) or "stream", see `check_waits`.
+    limit: micro-batches (of a chunk) whose activations a stage may keep.
+    stash, rule, group, most: of lists with updates, see `check_versions`.
+    Raises ValueError where the question is wrong: another number of lists than stages, an unknown rule.
+    """
+    if S is not None and len(lists) != S:
+        raise ValueError(f"{len(lists)} lists were given for {S} stages")
+    if M is None:
+        M = 1 + max((a.micro for actions in lists for a in actions), default=0)
+    shape = Shape(len(lists), M, v, place).checked()
+    check_work(lists, shape)
+    check_waits(lists, shape, comm)
+    if limit is not None:
+        check_memory(lists, limit)
+    check_versions(lists, stash, rule, group, most)
+
+
+# ------------------------------------------------------------
+# The work: for every micro-batch and chunk one F, then one B, or one I and after it one W. An update U comes after the
+# backward of its micro-batch. What other stages do is not looked at here.
+
+
+def check_work(lists: Lists, shape: Shape) -> None:
+    """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return."""
+    found = [_first_wrong(stage, actions, shape) for stage, actions in enumerate(lists)]
+    wrong = [error for error in found if error is not None]
+    if wrong:
+        raise min(wrong, key=lambda error: (error.position, error.stage))
+
+
+def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> ScheduleError | None:
+    done: set[Action] = set()
+    for position, action in enumerate(actions):
+        why = _unknown(action, shape) or _repeated(action, done) or _early(action, done, actions)
+        if why:
+            return ScheduleError(stage, position, action, why)
+        done.add(action)
+    for micro in range(shape.M):
+        for chunk in range(shape.v):
+            halves = Action("I", micro, chunk) in done
+            for kind in "FIW" if halves else "FB":
+                lost = Action(kind, micro, chunk)
+                if lost not in done:
+                    why = f"the list ends without this {NOUNS[kind]}"
+                    return ScheduleError(stage, len(actions), lost, why)
+    return None
+
+
+def _unknown(action: Action, shape: Shape) -> str | None:
+    kind, micro, chunk = action
+    if kind not in KINDS:
+        return f"there is no kind {kind!r}, only {', '.join(KINDS)}"
+    if not 0 <= micro < shape.M:
+        return f"there is no micro-batch {micro}, only 0 to {shape.M - 1}"
+    if not 0 <= chunk < shape.v:
+        return f"there is no chunk {chunk}, only 0 to {shape.v - 1}"
+    return None
+
+
+def _repeated(action: Action, done: set[Action]) -> str | None:
+    """Whether the same work was done before: a whole backward is both halves."""
+    for kind in {"B": "BIW", "I": "IB", "W": "WB"}.get(action.kind, action.kind):
+        before = action._replace(kind=kind)
+        if before in done:
+            return f"this {NOUNS[action.kind]} was done before, by {before}"
+    return None
+
+
+def _early(action: Action, done: set[Action], actions: Sequence[Action]) -> str | None:
+    """Whether an action comes before what it needs of its own stage."""
+    kinds = {"B": "F", "I": "F", "W": "I", "U": "BW"}.get(action.kind, "")
+    needed = [action._replace(kind=kind) for kind in kinds]
+    if not needed or not done.isdisjoint(needed):
+        return None
+    for need in needed:
+        if need in actions:
+            return f"it needs {need}, which comes later in the list"
+    return f"it needs {needed[0]}, which is missing from the list"
+
+
+# ------------------------------------------------------------
+# Who waits for whom. A stage posts the receive that its next action needs, waits for it, computes, and posts the send
+# of the result without waiting. Queues there are:
+#
+#     mailbox    one for each message: what has come is taken in any order, as by the executor of `pipeline`; only a
+#                true circle of dependencies hangs
+#     stream     one for all operations of a stage, as on an NCCL stream (`World(n, ordered=True)`): a message passes
+#                when its send and its receive are both first, whichever they are. 1F1B hangs, unless each send is grouped with the receive
+#                beside it, as in Megatron-LM. S = 2:
+#                    stage 0   send F0      send F1   receive B0     send F1 waits for a receive that stands behind
+#                    stage 1   receive F0   send B0   receive F1     send B0, which waits for one behind send F1
+
+
+class Operation(NamedTuple):
+    """A send or a receive of `item`, with stage `peer`, for the action at `position` of a stage's list."""
+
+    verb: str
+    item: Item
+    peer: int
+    position: int
+
+
+def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
+    """Raise ScheduleError if a stage does not come to its end: for the first action in the circle of waits."""
+    choice(comm, "comm", ("mailbox", "stream"))
+    queues = [_operations(stage, actions, shape) for stage, actions in enumerate(lists)]
+    sent: set[Item] = set()
+    free = set(range(shape.S))  # stages whose first operation may pass
+    while free:
+        stage = free.pop()
+        while queues[stage]:
+            here = queues[stage][-1]
+            there = queues[here.peer][-1] if queues[here.peer] else None
+            if comm == "stream":
+                if there is None or there.peer != stage or there.verb == here.verb:
+                    break
+                if there.item != here.item:
+                    raise _mixed_up(lists, here, there)
+                queues[here.peer].pop()
+            elif here.verb == "receive" and here.item not in sent:
+                break
+            queues[stage].pop()
+            sent.add(here.item)
+            free.add(here.peer)
+    stage = next((s for s in range(shape.S) if queues[s]), None)
+    if stage is not None:
+        raise _circle(lists, [queue[-1] if queue else None for queue in queues], stage)
+
+
+def _operations(stage: int, actions: Sequence[Action], shape: Shape) -> list[Operation]:
+    """A stage's sends and receives, the first one last."""
+    found = []
+    for position, action in enumerate(actions):
+        for item in shape.far(stage, action):
+            found.append(Operation("receive", item, shape.stage(item.part), position))
+        item = shape.gives(stage, action)
+        peer = shape.goes_to(item)
+        if peer not in (None, stage):
+            found.append(Operation("send", item, peer, position))
+    return found[::-1]
+
+
+def _mixed_up(lists: Lists, a: Operation, b: Operation) -> ScheduleError:
+    """A receive meets another send than that of its message: on a stream nothing tells them apart."""
+    send, receive = (a, b) if a.verb == "send" else (b, a)
+    sent, wanted = lists[receive.peer][send.position], lists[send.peer][receive.position]
+    why = (
+        f"the next message that comes from stage {receive.peer} is that of its {sent}: messages arrive "
+        "in the order they were sent"
+    )
+    return ScheduleError(send.peer, receive.position, wanted, why)
+
+
+def _circle(lists: Lists, stuck: list[Operation | None], stage: int) -> ScheduleError:
+    """What is wrong: from a stage that is stuck to the one that it waits for, until they come round."""
+    path: list[int] = []
+    while stage not in path:
+        path.append(stage)
+        stage = stuck[stage].peer
+    circle = path[path.index(stage) :]
+    first = min(circle, key=lambda s: (stuck[s].position, s))
+    turn = circle.index(first)
+    waits = []
+    for s in circle[turn:] + circle[:turn]:
+        verb, item, peer, position = stuck[s]
+        what = f"the {NOUNS[item.what]} of micro-batch {item.micro}"
+        if verb == "send":
+            waits.append(f"stage {s} must send {what} to stage {peer}")
+        else:
+            waits.append(f"stage {s} waits at {lists[s][position]} for {what} from stage {peer}")
+    position = stuck[first].position
+    why = f"deadlock in a circle: {'; '.join(waits)}"
+    return ScheduleError(first, position, lists[first][position], why)
+
+
+def check_memory(lists: Lists, limit: float) -> None:
+    """Raise ScheduleError for the first forward that keeps more than `limit` micro-batches, see `schedules.kept`."""
+    rows = [kept(actions) for actions in lists]
+    for position in range(max(map(len, rows))):
+        for stage, row in enumerate(rows):
+            if position < len(row) and row[position] > limit:
+                why = f"with it {row[position]:g} are kept for backwards to come, and the limit is {limit:g}"
+                raise ScheduleError(stage, position, lists[stage][position], why)
+
+
+# ------------------------------------------------------------
+# Which weights a micro-batch meets: PipeDream updates after every backward and never waits for the pipeline to empty.
+#
+# Version k of a stage's weights is there after its k-th update. Which one a forward uses is a rule:
+#
+#     newest   the stage's own newest (PipeDream): other stages have used others for the same micro-batch
+#     first    the one that stage 0 used (PipeDream with vertical sync): the micro-batch carries its number
+#     2bw      max(0, g − 1) for the micro-batches of group g (PipeDream-2BW, an update every `group` micro-batches)
+#
+# A backward with stashing uses its forward's version, so the old one is kept until then; without, the newest of all,
+# and its gradient is that of no function. Staleness: how many updates lie between the version that made a gradient and
+# the one it is added to. Sources: see `pipedream`.
+
+
+def updates_before(actions: Sequence[Action]) -> list[int]:
+    """For each position of a list, the version that is newest then; and behind the last one."""
+    counts = [0]
+    for action in actions:
+        counts.append(counts[-1] + (action.kind == "U"))
+    return counts
+
+
+def forward_versions(
+    lists: Lists, rule: str = "newest", group: int | None = None
+) -> list[dict[int, int]]:
+    """For each stage and micro-batch, the version of the weights that its forward uses."""
+    if rule not in RULES:
+        raise ValueError(f"a version is chosen by one of {', '.join(RULES)}, not by {rule!r}")
+    if rule == "2bw" and (group is None or group < 1):
+        raise ValueError(
+            f"2bw updates every `group` micro-batches, at least 1, and group is {group}"
+        )
+    newest = [_newest_at(actions, "F") for actions in lists]
+    if rule == "newest":
+        return newest
+    if rule == "first":
+        return [{m: newest[0][m] for m in row} for row in newest]
+    return [{m: max(0, m // group - 1) for m in row} for row in newest]
+
+
+def staleness(lists: Lists, rule: str = "newest", group: int | None = None) -> list[dict[int, int]]:
+    """For each stage and micro-batch, the updates between the version it used and the one its gradient is added to."""
+    applied = [_newest_at(actions, "BW") for actions in lists]
+    used = forward_versions(lists, rule, group)
+    return [{m: to[m] - row[m] for m in row} for to, row in zip(applied, used, strict=True)]
+
+
+def _newest_at(actions: Sequence[Action], kinds: str) -> dict[int, int]:
+    """For each micro-batch, the version that is newest at its action of these kinds."""
+    pairs = zip(actions, updates_before(actions), strict=False)
+    return {action.micro: now for action, now in pairs if action.kind in kinds}
+
+
+def held(
+    lists: Lists, rule: str = "newest", group: int | None = None, stash: bool = True
+) -> list[list[int]]:
+    """For each stage and after each of its actions, how many versions it must hold.
+
+    The newest, which the next update changes, and every version made that a forward or (with stashing) a backward
+    still to come will use.
+    """
+    rows = zip(lists, forward_versions(lists, rule, group), strict=True)
+    return [_held(actions, used, "FBIW" if stash else "F") for actions, used in rows]
+
+
+def _held(actions: Sequence[Action], used: dict[int, int], kinds: str) -> list[int]:
+    last_use = {used[a.micro]: i for i, a in enumerate(actions) if a.kind in kinds}
+    live, sizes = {0}, []
+    for position, newest in enumerate(updates_before(actions)[1:]):
+        live.add(newest)
+        live = {v for v in live if v == newest or last_use.get(v, -1) > position}
+        sizes.append(len(live))
+    return sizes
+
+
+def check_versions(
+    lists: Lists,
+    stash: bool = True,
+    rule: str = "newest",
+    group: int | None = None,
+    most: int | None = None,
+) -> None:
+    """Raise ScheduleError for the first action that misses its version of the weights; lists without updates pass.
+
+    stash: whether old versions are kept. Without, a backward meets the newest version, and is wrong if its forward
+    met another.  rule, group: see above; a forward is wrong if its version is not made yet.
+    most: how many versions a stage may hold; the update that makes one more is wrong.
+    """
+    used, rows = forward_versions(lists, rule, group), held(lists, rule, group, stash)
+    for stage, actions in enumerate(lists):
+        for position, (action, now) in enumerate(
+            zip(actions, updates_before(actions), strict=False)
+        ):
+            version, why = used[stage].get(action.micro), None
+            if action.kind == "F" and version > now:
+                why = f"it needs version {version} of the weights, and only version {now} is there"
+            elif action.kind in "BIW" and not stash and version != now:
+                why = (
+                    f"its forward used version {version} of the weights, and without stashing it "
+                    f"would use version {now}"
+                )
+            elif most is not None and rows[stage][position] > most:
+                why = f"with it the stage holds {rows[stage][position]} versions of the weights, {most} at most"
+            if why:
+                raise ScheduleError(stage, position, action, why)

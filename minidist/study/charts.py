@@ -1,0 +1,427 @@
+"""Numbers as pictures and tables: curves, bars, live memory over time, rows and columns.
+
+curves            predicted lines with measured points on them; each name stands where its line ends
+bars, stacked     a few numbers; each a sum of parts
+memory_timeline   live bytes by category: the height of a moment is what was held then
+table             rows and columns, as HTML that follows the notebook's theme
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from minidist.comm.trace import Timeline
+from minidist.study.picture import (
+    BLUE,
+    BYTE_UNITS,
+    CARD,
+    DASHED,
+    EDGE,
+    INK,
+    MARGIN,
+    MEANING,
+    MUTED,
+    TEXT,
+    TIME_UNITS,
+    VERMILION,
+    WIDTH,
+    Card,
+    Picture,
+    card,
+    colors,
+    inches,
+    measure,
+    mix,
+    room,
+    short,
+    unit_of,
+)
+
+# ----------------------------------------------------------------------------------------------------------- curves
+DASHES = ("-", DASHED, (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+MOST_LISTED = 12
+TALL = 2.45  # inches of the axes
+APART = 0.19  # inches between two names
+
+Curve = tuple[Sequence[float], Sequence[float]]
+
+
+def curves(
+    lines: Mapping[str, Curve],
+    *,
+    points: Mapping[str, Curve] | None = None,
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str = "",
+    xunit: str | None = None,
+    yunit: str | None = None,
+    logx: bool = False,
+    logy: bool = False,
+    words: str = "",
+) -> Picture:
+    """Draw predicted `lines` and measured `points`, each `{"name": (x, y)}`, on one plot.
+
+    Points named like a line take its colour. xunit, yunit: "s" and "B" get prefixes (µs, kB), any
+    other unit is set behind the numbers. words: what the picture shows, instead of the values in its
+    text; for trainings whose losses another processor's rounding makes others.
+    Errors: ValueError for nothing to draw, x and y of different length, an empty or infinite curve,
+    a value below or at 0 on a logarithmic axis.
+    """
+    lines = {name: _checked(name, curve, logx, logy) for name, curve in lines.items()}
+    points = {name: _checked(name, curve, logx, logy) for name, curve in (points or {}).items()}
+    styles = colors([*lines, *points])
+    room("curves", len(styles), 24)
+    shared = "points: run" if lines.keys() & points.keys() else ""
+    right = max(map(inches, [*styles, shared])) + 0.62
+    top = 0.82 if title else 0.5
+    left = MARGIN + 0.75
+    tall = max(TALL, APART * len(styles))
+    with card(WIDTH, top + tall + 0.6, title) as sheet:
+        ax = sheet.axes(left, top, WIDTH - left - MARGIN - right, tall)
+        ax.set(xscale="log" if logx else "linear", yscale="log" if logy else "linear")
+        for axis, unit in ((ax.xaxis, xunit), (ax.yaxis, yunit)):
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda v, _, unit=unit: measure(v, unit)))
+        ends = {}
+        for i, (name, color) in enumerate(styles.items()):
+            line = dict(color=color, linestyle=DASHES[i % 4] if name in lines else "none")
+            mark = dict(marker=MARKERS[i % 6], markersize=6.5, markeredgewidth=1.6, zorder=3)
+            mark |= dict(color=color, markerfacecolor=CARD)
+            if name in lines:
+                ax.plot(*lines[name], **line)
+            if name in points:
+                ax.plot(*points[name], **mark | {"linestyle": "none"})
+            x, y = lines.get(name) or points[name]
+            ends[name] = (x[-1], y[-1]), line | (mark if name in points else {})
+        _whole_ticks(ax, [*lines.values(), *points.values()])
+        ax.grid(True)
+        ax.set_xlabel(xlabel)
+        sheet.word(MARGIN, top - 0.16, ylabel, color=MUTED)
+        _names(sheet, ax, ends, shared)
+        text = [f"{ylabel or 'y'} against {xlabel or 'x'}"]
+        for kind, several in (("line", lines), ("points", points)):
+            for name, curve in several.items():
+                values = "" if words else ": " + _listed(*curve, xunit, yunit)
+                text.append(f"  {kind} {name}{values}")
+        return sheet.picture(title, *text, f"  {words}" if words else "")
+
+
+def _checked(name: str, curve: Curve, logx: bool, logy: bool) -> tuple[list, list]:
+    """The curve as two lists of Python's numbers."""
+    x, y = ([getattr(v, "item", lambda v=v: v)() for v in values] for values in curve)
+    if len(x) != len(y) or not x:
+        raise ValueError(
+            f"curve {name!r} needs as many x as y, and at least one: it has {len(x)} x and {len(y)} y"
+        )
+    for values, axis, log in ((x, "x", logx), (y, "y", logy)):
+        for v in values:
+            if not math.isfinite(v) or (log and v <= 0):
+                where = f"the {'logarithmic ' * log}{axis} axis"
+                raise ValueError(f"curve {name!r} has the value {v}, which has no place on {where}")
+    return x, y
+
+
+def _whole_ticks(ax, several: list) -> None:
+    """Where only whole numbers are (ranks, stages, steps), only whole numbers are marked."""
+    for k, axis in enumerate((ax.xaxis, ax.yaxis)):
+        whole = all(type(v) is int for curve in several for v in curve[k])
+        if axis.get_scale() == "linear" and whole:
+            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+
+
+def _names(sheet: Card, ax, ends: dict[str, tuple], note: str) -> None:
+    """Each name beside a piece of its line, as high as the line ends, or as near as there is room."""
+    ax.autoscale_view()
+    to_card = ax.transData + sheet.place.inverted()
+    wanted = {name: float(to_card.transform(end)[1]) for name, (end, _) in ends.items()}
+    order = sorted(ends, key=wanted.get)
+    box = ax.get_position()
+    top = sheet.height * (1 - box.y1)
+    places = apart([wanted[name] for name in order], top + 0.02, sheet.height * (1 - box.y0))
+    x = sheet.width * box.x1 + 0.1
+    for name, y in zip(order, places, strict=True):
+        sheet.line([x, x + 0.18, x + 0.36], [y] * 3, width=1.8, markevery=[1], **ends[name][1])
+        sheet.word(x + 0.45, y, name)
+    sheet.word(x, top - 0.16, note, color=MUTED)
+
+
+def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
+    """Places from `low` to `high`, 0.19 from each other, near the `wanted` ones, which ascend."""
+    places = []
+    for y in wanted:
+        places.append(max(y, places[-1] + APART if places else low))
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], high - APART * (len(places) - 1 - i))
+    return places
+
+
+def _listed(x: list, y: list, xunit: str | None, yunit: str | None) -> str:
+    """The values, twelve at most."""
+    chosen = range(len(x))
+    if len(x) > MOST_LISTED:
+        chosen = [round(i * (len(x) - 1) / (MOST_LISTED - 1)) for i in range(MOST_LISTED)]
+    return "; ".join(f"{measure(x[i], xunit)}: {measure(y[i], yunit)}" for i in chosen)
+
+
+# ------------------------------------------------------------------------------------------------------------- bars
+MOST_BARS = 24
+
+
+def bars(
+    values: Mapping[str, float],
+    *,
+    title: str = "",
+    unit: str | None = None,
+    target: float | None = None,
+    note: str = "target",
+) -> Picture:
+    """Draw a few labelled numbers as horizontal bars, in the order given.
+
+    unit: "s" and "B" get prefixes, any other is set behind. target: a value to compare with, drawn
+    as a dashed line and called `note`.
+    Errors: ValueError for no value, a negative or infinite one, or more than 24.
+    """
+    goal = {} if target is None else {note: target}
+    words = {name: measure(v, unit) for name, v in values.items()}
+    parts = {name: {name: v} for name, v in values.items()}
+    faces = {name: MEANING.get(name, BLUE) for name in values}
+    text = [f"  {name}: {word}" for name, word in words.items()]
+    text += [f"  ({name}: {measure(v, unit)})" for name, v in goal.items()]
+    return _bars(title, parts, faces, words, goal, unit, text)
+
+
+def stacked(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    title: str = "",
+    unit: str | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> Picture:
+    """Draw `{"name of a bar": {"name of a part": value}}` as horizontal bars, the sum behind each.
+
+    unit: as for `bars`.  notes: words behind the sum of a bar.
+    Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
+    """
+    held = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
+    faces = colors(part for parts in held.values() for part in parts)
+    words = {name: measure(sum(parts.values()), unit) for name, parts in bars.items()}
+    for name, note in (notes or {}).items():
+        words[name] += f"  {note}"
+    text = []
+    for name, parts in held.items():
+        listed = ", ".join(f"{part} {measure(v, unit)}" for part, v in parts.items())
+        text.append(f"  {name}: {words[name]} ({listed})")
+    return _bars(title, bars, faces, words, {}, unit, text)
+
+
+def _bars(title, bars, faces, words, goal, unit, text) -> Picture:
+    """The parts of each bar behind each other, its words behind them, and a line at the goal."""
+    room("bars", len(bars), MOST_BARS)
+    for name, parts in [*bars.items(), *((name, {name: v}) for name, v in goal.items())]:
+        for part, v in parts.items():
+            if not math.isfinite(v) or v < 0:
+                which = f"{part!r} of " * (part != name)
+                raise ValueError(f"{which}the bar {name!r} is {v}: bars are finite, not negative")
+    left = MARGIN + 0.2 + max(inches(name, TEXT) for name in bars)
+    wide = WIDTH - MARGIN - 0.2 - left - max(inches(word, TEXT) for word in words.values())
+    sums = [sum(parts.values()) for parts in bars.values()]
+    inch = wide / (max(*sums, *goal.values(), 0) or 1)
+    keyed = not faces.keys() <= bars.keys()
+    top = (0.62 if title else 0.25) + 0.28 * keyed
+    end = top + 0.36 * len(bars)
+    with card(WIDTH, end + (0.42 if goal else 0.15), title) as sheet:
+        if keyed:
+            sheet.key(left, top - 0.16, faces)
+        sheet.line([left, left], [top, end], EDGE)
+        for v in goal.values():
+            sheet.line([left + v * inch] * 2, [top, end], VERMILION, 1.4, linestyle=DASHED)
+        for i, (name, parts) in enumerate(bars.items()):
+            y = top + 0.36 * i + 0.18
+            x = left
+            for part, color in faces.items():
+                long = parts.get(part, 0) * inch
+                sheet.box(x, y - 0.11, long, 0.22, mix(color, 0.85), radius=0, linewidth=0)
+                x += long
+            sheet.word(left - 0.08, y, name, TEXT, "right")
+            # the goal's line ends before the words
+            ground = dict(facecolor=CARD, edgecolor="none", pad=1)
+            sheet.word(x + 0.08, y, words[name], TEXT, bbox=ground)
+        for name, v in goal.items():
+            side = "right" if v * inch > wide / 2 else "left"
+            sheet.word(
+                left + v * inch, end + 0.12, f"{name} {measure(v, unit)}", ha=side, color=MUTED
+            )
+        return sheet.picture(title, *text)
+
+
+# ----------------------------------------------------------------------------------------------------- live memory
+PIXELS = 1500  # columns of a picture, about
+
+
+def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Picture:
+    """Draw the live bytes of a run by category, over time, with their peak.
+
+    run: what `study.measure` returned, whose phases are marked; or the Timeline of one rank, `trace.memory[rank]`.
+    most: bytes at the top of the axis, where pictures are to be compared; the run's own peak if that is higher.
+    Errors: ValueError for memory that takes no time.
+    """
+    held: Timeline = run if isinstance(run, Timeline) else run.timeline
+    phases = [] if held is run else run.phases
+    end = max([0.0, *held.times[-1:].tolist(), *(stop for *_, stop in phases)])
+    if end <= 0:
+        raise ValueError(
+            f"all {len(held):,} changes of memory are at 0 s: there is no time to draw"
+        )
+    left = MARGIN + 0.55
+    wide = WIDTH - left - MARGIN
+    top = 0.85 + 0.2 * bool(phases)
+    scale, unit = unit_of(end, TIME_UNITS)
+    with card(WIDTH, top + 2.65, title) as sheet:
+        sheet.key(left, 0.6, categories(held))
+        ax = sheet.axes(left, top, wide, 2.1)
+        stack(ax, held, (0.0, end), scale, most)
+        ax.set_xlim(0, end / scale)
+        ax.set_xlabel(f"time, {unit}")
+        high = top + 2.1 * (1 - held.peak / max(most, held.peak, 1) / 1.06)
+        sheet.line([left, left + wide], [high, high], INK, linestyle=DASHED)
+        # at whichever side is farther from it
+        early = held.times[held.total.argmax()] <= end / 2
+        x, side = (left + wide - 0.05, "right") if early else (left + 0.05, "left")
+        y = high - 0.1 if most > 1.2 * held.peak else high + 0.1
+        halo = [withStroke(linewidth=4, foreground=CARD)]
+        sheet.word(x, y, f"peak {measure(held.peak, 'B')}", ha=side, path_effects=halo)
+        for name, start, stop in phases:
+            if stop < end:
+                ax.axvline(stop / scale, color=INK, linewidth=0.8, zorder=3)
+            if inches(name) + 0.06 < (stop - start) / end * wide:
+                middle = left + (start + stop) / 2 / end * wide
+                sheet.word(middle, top - 0.1, name, ha="center", color=MUTED)
+        when = measure(float(held.times[held.total.argmax()]), "s")
+        text = [f"  peak {_held(held.at_peak)}, at {when}"]
+        for name, _, stop in phases:
+            text.append(f"  after {name} ({measure(stop, 's')}): {_held(held.at(stop))}")
+        return sheet.picture(title, *text, f"  at the end: {_held(held.at(float('inf')))}")
+
+
+def _held(parts: dict[str, int]) -> str:
+    words = ", ".join(f"{name} {measure(nbytes, 'B')}" for name, nbytes in parts.items() if nbytes)
+    return measure(sum(parts.values()), "B") + (f" ({words})" if words else "")
+
+
+def categories(held: Timeline) -> dict[str, str]:
+    """The categories that ever held a byte, from the bottom of a stack up, with their colours."""
+    return {name: MEANING[name] for name, live in held.live.items() if live.any()}
+
+
+def stack(ax, held: Timeline, times: tuple[float, float], scale: float, most: float) -> None:
+    """Draw the stacked areas between two `times`, in seconds, on `ax`, whose unit is `scale` seconds.
+
+    most: the bytes at the top of the axis, where several pictures are to be compared; the peak if that is higher.
+    """
+    faces = categories(held)
+    most = max(most, held.peak, 1)
+    step, unit = unit_of(most, BYTE_UNITS)
+    starts, shown = by_pixel(held, times)
+    live = np.array([held.live[name][shown] for name in faces]) / step
+    ax.stackplot(starts / scale, live, colors=faces.values(), step="post", linewidth=0, alpha=0.9)
+    ax.set_ylim(0, most / step * 1.06)
+    ax.locator_params(axis="y", nbins=4)
+    ax.grid(axis="y")
+    ax.set_ylabel(unit)
+
+
+def by_pixel(held: Timeline, times: tuple[float, float]) -> tuple[np.ndarray, list[int]]:
+    """The seconds at which each pixel column begins, and which moment it shows: the highest of those within it."""
+    edges = np.linspace(*times, PIXELS + 1)
+    last = np.searchsorted(held.times, edges, side="right")  # so many moments have come by then
+    shown = []
+    for first, stop in zip(np.maximum(last[:-1] - 1, 0), last[1:], strict=True):
+        if stop:
+            shown.append(first + int(held.total[first:stop].argmax()))
+    return edges[:-1][last[1:] > 0], shown
+
+
+# ----------------------------------------------------------------------------------------------------------- tables
+RULE = "1px solid rgba(128, 128, 128, 0.55)"
+THIN = "1px solid rgba(128, 128, 128, 0.25)"
+
+
+class Table:
+    """Rows of words, shown as HTML in a notebook and as aligned columns elsewhere. `text` is the latter."""
+
+    def __init__(self, rows: list[list[str]], columns: list[str], right: list[bool], title: str):
+        self.rows = rows
+        self.columns = columns
+        self.right = right
+        self.title = title
+
+    @property
+    def text(self) -> str:
+        widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        lines = []
+        for row in [self.columns, *self.rows]:
+            cells = zip(row, widths, self.right, strict=True)
+            padded = [word.rjust(n) if right else word.ljust(n) for word, n, right in cells]
+            lines.append("  ".join(padded).rstrip())
+        lines.insert(1, "─" * (sum(widths) + 2 * (len(widths) - 1)))
+        return "\n".join([self.title, *lines] if self.title else lines)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        bold = (
+            f'<caption style="text-align: left; font-weight: bold">{escape(self.title)}</caption>'
+        )
+        body = "".join(self._row("td", row, THIN) for row in self.rows)
+        style = "border-collapse: collapse; margin: 4px 0; color: inherit"
+        return (
+            f'<table style="{style}">{bold if self.title else ""}'
+            f"<thead>{self._row('th', self.columns, RULE)}</thead><tbody>{body}</tbody></table>"
+        )
+
+    def _row(self, tag: str, row: list[str], border: str) -> str:
+        cells = []
+        for word, right in zip(row, self.right, strict=True):
+            side = "right" if right else "left"
+            style = f"text-align: {side}; padding: 4px 12px; border-bottom: {border}"
+            cells.append(f'<{tag} style="{style}">{escape(word)}</{tag}>')
+        return f"<tr>{''.join(cells)}</tr>"
+
+
+def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str = "") -> Table:
+    """A table of `rows` under the names `columns`; columns of numbers are set to the right.
+
+    Integers get thousands commas, floats four significant figures, None an en dash; anything else is
+    shown as str() gives it. Errors: ValueError for a row whose length is not that of `columns`.
+    """
+    columns = [str(c) for c in columns]
+    rows = [list(row) for row in rows]
+    for i, row in enumerate(rows):
+        if len(row) != len(columns):
+            raise ValueError(
+                f"row {i} has {len(row)} cells, but there are {len(columns)} columns: {', '.join(columns)}"
+            )
+    right = []
+    for c in range(len(columns)):
+        cells = [row[c] for row in rows if row[c] is not None]
+        right.append(bool(cells) and all(map(_is_number, cells)))
+    return Table([[_word(v) for v in row] for row in rows], columns, right, title)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "–"
+    return short(value, 4) if _is_number(value) else str(value)

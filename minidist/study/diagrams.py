@@ -1,0 +1,780 @@
+"""Ranks, and what is between them and on them: schematics that are drawn from the thing itself.
+
+    holdings   what each rank holds, step by step: the classic drawing of a collective
+    messages   arrows between ranks in time               traffic    bytes from each rank to each
+    tree       one or two trees of ranks                  boxes      who holds which part of a matrix
+    cluster    racks, nodes, devices and their wires      mesh       a mesh of ranks on its cluster
+    exponents  what half precision holds of numbers
+
+A rank has its hue in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib.patheffects import withStroke
+
+from minidist.comm.cluster import LEVELS, Cluster
+from minidist.comm.mesh import Grid
+from minidist.comm.trace import Message, Trace
+from minidist.study.picture import (
+    BLUE,
+    CARD,
+    DASHED,
+    EDGE,
+    FAINT,
+    GREY,
+    INK,
+    MARGIN,
+    MEANING,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    SKY,
+    TEXT,
+    TIME_UNITS,
+    TITLE,
+    VERMILION,
+    WIDTH,
+    Card,
+    Picture,
+    card,
+    hue,
+    inches,
+    ink_on,
+    measure,
+    mix,
+    raised,
+    room,
+    short,
+    unit_of,
+)
+from minidist.train.amp import Exponents
+
+# --------------------------------------------------------------------------------------------------------- holdings
+CELL = 0.38  # inches: height of a cell
+STEP = CELL + 0.06  # from one cell to the next below it
+LABELS = 0.72  # room for the names of the ranks
+ARROW = 0.6  # room between two steps of one line
+
+Rows = list[list[str | None]]
+
+
+def holdings(
+    before: Sequence | Mapping[str, Sequence],
+    after: Sequence | None = None,
+    *,
+    title: str = "What each rank holds",
+    owner: Callable[[str], int | Sequence[int]] | None = None,
+    arrows: bool = True,
+) -> Picture:
+    """Draw what each rank holds before and after, or in any named steps: `holdings({"start": …, "end": …})`.
+
+    A step is a list with one entry per rank: a list of chunks (strings, numbers, small tensors; None
+    for an empty place), a tensor (its elements, or its rows), or None where the rank holds nothing.
+    A cell has the hue of the rank that held its value in the first step; a sum written "a0+b0" shows the hue of each
+    of its terms, so that one sees what is still missing; a value that nobody held at first is grey.
+    owner: the rank, or ranks, whose hue a chunk gets, from its printed text, instead of that rule.
+    arrows: from each step to the next; False where they are not steps but things to compare.
+    Errors: ValueError for no step, steps of different numbers of ranks, more than 32 ranks or chunks.
+    Source: after MPI 4.1, figure 6.1.
+    """
+    given = before if isinstance(before, Mapping) else {"before": before, "after": after}
+    steps = {str(name): _rows(str(name), step) for name, step in given.items() if step is not None}
+    counts = {name: len(rows) for name, rows in steps.items()}
+    room("ranks", max(counts.values(), default=0), 32)
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"steps are of as many ranks each, not {counts}")
+    room("chunks", max(1, *(len(row) for rows in steps.values() for row in rows)), 32)
+    lines, width = _lines(steps)
+    width = max(LABELS + width, inches(title, TITLE, "bold")) + 2 * MARGIN
+    ranks = max(counts.values())
+    block = 0.34 + ranks * STEP
+    top = MARGIN - 0.06 + 0.34 * bool(title)
+    whose = _hues(steps, owner)
+    with card(width, top + len(lines) * (block + 0.14) + 0.02, title) as sheet:
+        for line in lines:
+            for r in range(ranks):
+                sheet.box(MARGIN, top + 0.34 + r * STEP, 0.05, CELL, hue(r), radius=0)
+                sheet.word(MARGIN + 0.13, top + 0.53 + r * STEP, f"rank {r}", color=MUTED)
+            x = MARGIN + LABELS
+            for k, (name, cell, wide) in enumerate(line):
+                if arrows and k:
+                    y = top + (block + 0.34) / 2
+                    sheet.word(x - ARROW / 2, y, "→", 15, "center", color=MUTED)
+                sheet.word(x, top + 0.15, name, TEXT)
+                for r, row in enumerate(steps[name]):
+                    _cells(sheet, x, top + 0.34 + r * STEP, cell, row, whose[name][r])
+                x += wide + ARROW
+            top += block + 0.14
+        return sheet.picture(title, *_held(steps))
+
+
+def _rows(name: str, step: Any) -> Rows:
+    """The chunks of each rank as words."""
+    if isinstance(step, str) or not hasattr(step, "__len__"):
+        raise ValueError(f"step {name!r} must be a list with one entry per rank, not {step!r}")
+    entries = [_plain(entry) for entry in step]
+    rows = [entry if isinstance(entry, list | tuple) else [entry] for entry in entries]
+    return [[] if row == [None] else [_chunk(item) for item in row] for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    if getattr(value, "is_meta", False):
+        raise ValueError(
+            f"a meta tensor {tuple(value.shape)} has no values to draw: give the names of its chunks"
+        )
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _chunk(value: Any) -> str | None:
+    value = _plain(value)
+    if isinstance(value, list | tuple):
+        return " ".join(_chunk(v) or "–" for v in value) or None
+    if isinstance(value, float):
+        return short(value)
+    return None if value is None else str(value)
+
+
+def _hues(steps: dict[str, Rows], owner: Callable | None) -> dict[str, list[list[list[int]]]]:
+    """For each step, rank and chunk: the ranks whose hues it shows."""
+    first = next(iter(steps.values()))
+    home: dict[str, int] = {}
+    for r, row in enumerate(first):
+        for word in row:
+            home.setdefault(word, r)
+    numbers = all(_is_number(word) for word in home if word)
+
+    def ranks(word: str | None, r: int, i: int, new: bool) -> list[int]:
+        if not word:
+            return []
+        if owner is not None:
+            got = owner(word)
+            return [got] if isinstance(got, int) else list(got)
+        if word in first[r] and (not numbers or first[r][i : i + 1] == [word]):
+            return [r]
+        if numbers and new:
+            return []  # a step that computes: an equal number elsewhere is a coincidence
+        return [home[term.strip()] for term in word.split("+") if term.strip() in home]
+
+    found = {}
+    for name, rows in steps.items():
+        new = any(set(row) - {None, *home} for row in rows)
+        found[name] = [
+            [ranks(word, r, i, new) for i, word in enumerate(row)] for r, row in enumerate(rows)
+        ]
+    return found
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return bool([float(part.replace(",", "")) for part in word.split()])
+    except ValueError:
+        return False
+
+
+def _lines(steps: dict[str, Rows]) -> tuple[list[list[tuple[str, float, float]]], float]:
+    """Each step's name, width of a cell and of all, broken into lines of the page; and the longest line."""
+    lines = [[]]
+    x = 0.0
+    longest = 0.0
+    for name, rows in steps.items():
+        cell = max([0.46, *map(_needs, filter(None, chain.from_iterable(rows)))])
+        wide = max(inches(name, TEXT), max(map(len, rows)) * (cell + 0.06) - 0.06)
+        if lines[-1] and x + wide > WIDTH - LABELS - 2 * MARGIN:
+            lines.append([])
+            x = 0.0
+        lines[-1].append((name, cell, wide))
+        longest = max(longest, x + wide)
+        x += wide + ARROW
+    return lines, longest
+
+
+def _needs(word: str) -> float:
+    terms = word.split("+")
+    return len(terms) * (max(inches(term, TEXT) for term in terms) + 0.22)
+
+
+def _cells(sheet: Card, x: float, y: float, wide: float, row: list, whose: list) -> None:
+    """The chunks of a rank: a cell each, with a stripe for each term of a sum."""
+    if not any(row):
+        sheet.word(x + wide / 2, y + CELL / 2, "–", TEXT, "center", color=MUTED)
+        return
+    for word, ranks in zip(row, whose, strict=True):
+        if word is None:
+            sheet.box(x, y, wide, CELL, "none", EDGE, linestyle=(0, (2, 2)))
+        else:
+            part = wide / max(1, len(ranks))
+            for k, face in enumerate([mix(hue(r), 0.45) for r in ranks] or [FAINT]):
+                sheet.box(x + k * part, y, part, CELL, face, linewidth=0)
+            terms = word.split("+") if len(ranks) == word.count("+") + 1 else [word]
+            part = wide / len(terms)
+            for k, term in enumerate(terms):
+                sheet.word(x + (k + 0.5) * part, y + CELL / 2, term.strip(), TEXT, "center")
+                if k:
+                    sheet.word(x + k * part, y + CELL / 2, "+", TEXT, "center")
+        x += wide + 0.06
+
+
+def _held(steps: dict[str, Rows]):
+    cells = [row for rows in steps.values() for row in rows]
+    width = max((len(word or "–") for row in cells for word in row), default=1)
+    for name, rows in steps.items():
+        yield f"{name}:"
+        for r, row in enumerate(rows):
+            held = "  ".join((word or "–").ljust(width) for word in row).rstrip()
+            yield f"  rank {r:>{len(str(len(rows) - 1))}}: {held if any(row) else 'nothing'}"
+
+
+# --------------------------------------------------------------------------------------------------------- messages
+LANE = 0.62  # inches between two ranks
+
+
+def messages(
+    trace: Trace,
+    *,
+    title: str = "Messages between ranks",
+    clock: str = "time",
+    label: str | None = "label",
+) -> Picture:
+    """Draw the messages of `trace`, an arrow each, in seconds (`clock="time"`) or in steps (`"steps"`).
+
+    One line per rank; an arrow leaves its sender when the message starts and reaches its receiver when it has arrived.
+    Steps count as Lamport's clocks do: a message is one step later than every message that its sender had before, and
+    a rank sends one and receives one in a step.
+    label: what to write at an arrow: its "label", its "bytes", or None; left out above 48 arrows.
+    Errors: ValueError for more than 16 ranks or 300 messages, no message at all, a trace whose times are all equal
+    drawn in time, an unknown clock or label.
+    Source: Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System" (1978), figure 1.
+    """
+    if clock not in ("time", "steps"):
+        raise ValueError(f'clock must be "time" or "steps", not {clock!r}')
+    if label not in ("label", "bytes", None):
+        raise ValueError(f'label must be "label", "bytes" or None, not {label!r}')
+    room("ranks", trace.n, 16)
+    room("messages", len(trace), 300)
+    arrows, unit = in_steps(trace) if clock == "steps" else _in_time(trace)
+    left = MARGIN + 0.62
+    wide = WIDTH - MARGIN - left - 0.1
+    tall = (trace.n - 1) * LANE + 0.4
+    end = max(end for *_, end in arrows)
+    if unit == "step":
+        end = math.ceil(end)
+    inch = wide / end
+    with card(WIDTH, 1.0 + tall + 0.25 * (unit != "step"), title) as sheet:
+        lane = [0.8 + r * LANE for r in range(trace.n)]
+        for r, y in enumerate(lane):
+            sheet.word(left - 0.1, y, f"rank {r}", ha="right", color=MUTED)
+            sheet.line([left, left + wide], [y, y], EDGE, 1.2)
+        ax = sheet.axes(left, 0.6, wide, tall)
+        ax.set(xlim=(0, end), yticks=[], xlabel="" if unit == "step" else f"time, {unit}")
+        ax.grid(axis="x")
+        ax.spines[:].set_visible(False)
+        if unit == "step":
+            ax.set_xticks(range(end + 1), [""] * (end + 1))
+            for k in range(0, end, math.ceil(end / 12)):
+                where = (left + (k + 0.5) * inch, 0.74 + tall)
+                sheet.word(*where, f"step {k + 1}", ha="center", color=MUTED)
+        taken: list[tuple[float, float, float, float]] = []
+        for m, start, stop in sorted(arrows, key=lambda a: -abs(a[0].dst - a[0].src)):
+            tail = (left + start * inch, lane[m.src])
+            head = (left + stop * inch, lane[m.dst])
+            sheet.arrow(tail, head, hue(m.src))
+            word = {"label": m.label, "bytes": measure(m.nbytes, "B"), None: None}[label]
+            if word and len(arrows) <= 48:
+                _label(sheet, word, tail, head, taken)
+        return sheet.picture(*_told(title, trace.n, arrows, unit))
+
+
+def _in_time(trace: Trace) -> tuple[list[tuple[Message, float, float]], str]:
+    end = max(m.arrived for m in trace)
+    if end == min(m.start for m in trace):
+        raise ValueError(
+            f'every message starts and arrives at {measure(end, "s")}: draw them with clock="steps"'
+        )
+    scale, unit = unit_of(end, TIME_UNITS)
+    return [(m, m.start / scale, m.arrived / scale) for m in trace], unit
+
+
+def in_steps(trace: Trace) -> tuple[list[tuple[Message, float, float]], str]:
+    """Each message with where its arrow starts and ends: step k lies between k − 1 and k."""
+    last = {}  # (rank, "sent" or "received") → step
+    heard = []  # arrived, receiver, step
+    arrows = []
+    for m in sorted(trace, key=lambda m: m.start):
+        before = max((s for t, r, s in heard if r == m.src and t <= m.start), default=0)
+        step = 1 + max(before, last.get((m.src, "sent"), 0), last.get((m.dst, "received"), 0))
+        last[m.src, "sent"] = last[m.dst, "received"] = step
+        heard.append((m.arrived, m.dst, step))
+        arrows.append((m, step - 0.88, step - 0.12))
+    return sorted(arrows, key=lambda a: (a[1], a[0].src)), "step"
+
+
+def _label(sheet: Card, word: str, tail: tuple, head: tuple, taken: list) -> None:
+    """Write `word` on its arrow, at the first place near its tail that is free."""
+    half = inches(word) / 2 + 0.05
+    lanes = abs(head[1] - tail[1]) / LANE
+    # parts of a lane's height, away from lanes that the arrow crosses
+    parts = (0.3, 0.4, 0.2, 0.5, 1.5, 1.4, 1.6) if lanes > 1.01 else (0.5, 0.64, 0.36, 0.74, 0.26)
+    places = []
+    for part in parts:
+        x, y = (a + part / max(lanes, 1) * (b - a) for a, b in zip(tail, head, strict=True))
+        near = [other for other in taken if abs(other[1] - y) < 0.18]
+        places.append((any(abs(other[0] - x) < other[2] + half for other in near), x, y))
+    _, x, y = min(places, key=lambda place: place[0])
+    taken.append((x, y, half))
+    halo = [withStroke(linewidth=4, foreground=CARD)]
+    sheet.word(x, y, word, ha="center", path_effects=halo, zorder=5)
+
+
+def _told(title: str, ranks: int, arrows: list, unit: str):
+    total = sum(m.nbytes for m, *_ in arrows)
+    yield f"{title}: {ranks} ranks, {len(arrows)} message{'s' * (len(arrows) != 1)}, {total:,} B"
+    for m, start, _ in arrows[:24]:
+        when = f"{measure(m.start, 's')} to {measure(m.arrived, 's')}"
+        if unit == "step":
+            when = f"step {math.ceil(start)}"
+        label = f", {m.label}" if m.label else ""
+        yield f"  {when}: {m.src} → {m.dst}, {m.nbytes:,} B{label}"
+    if len(arrows) > 24:
+        yield f"  … and {len(arrows) - 24} more"
+
+
+# ---------------------------------------------------------------------------------------------------------- traffic
+def traffic(trace: Trace, *, title: str = "Bytes from each rank to each") -> Picture:
+    """Draw the bytes that went over each link of `trace`, as a matrix of sender × receiver.
+
+    Errors: ValueError for more than 32 ranks.
+    """
+    n = trace.n
+    room("ranks", n, 32)
+    sent = [[0] * n for _ in range(n)]
+    for m in trace:
+        sent[m.src][m.dst] += m.nbytes
+    most = max(map(max, sent))
+    cell = max(0.44, 0.16 + max(inches(measure(b, "B")) for row in sent for b in row))
+    left = MARGIN + 0.8
+    wide = max(left + n * cell + MARGIN, inches(title, TITLE, "bold") + 2 * MARGIN, 2.6)
+    with card(wide, 1.05 + n * 0.44 + MARGIN, title) as sheet:
+        sheet.word(MARGIN, 0.58, "from rank ↓, to rank →", color=MUTED)
+        rows = {}
+        for i, row in enumerate(sent):
+            faces = [mix(BLUE, 0.08 + 0.82 * b / most) if b else mix(GREY, 0.12) for b in row]
+            words = [measure(b, "B") if b else "" for b in row]
+            rows[f"rank {i}"] = {str(to): (words[to], faces[to]) for to in range(n)}
+        matrix(sheet, left, 1.05, cell, 0.44, rows)
+        text = [f"{title}: {n} ranks, {sum(map(sum, sent)):,} B"]
+        for r, row in enumerate(sent):
+            to = ", ".join(f"{b:,} B to {d}" for d, b in enumerate(row) if b)
+            text.append(f"  rank {r}: {to or 'nothing'}")
+        return sheet.picture(*text)
+
+
+def matrix(sheet: Card, left: float, top: float, wide: float, tall: float, rows: Mapping) -> None:
+    """Cells of `wide` × `tall` inches, {row: {column: (word, color)}}, with the names of rows and columns."""
+    for i, (name, cells) in enumerate(rows.items()):
+        y = top + i * tall
+        sheet.word(left - 0.1, y + tall / 2, name, ha="right", color=MUTED)
+        for k, (column, (word, face)) in enumerate(cells.items()):
+            x = left + k * wide
+            if i == 0:
+                sheet.word(x + wide / 2, top - 0.11, column, ha="center", color=MUTED)
+            sheet.box(x, y, wide - 0.02, tall - 0.02, face, radius=0, word=word)
+
+
+# ------------------------------------------------------------------------------------------------------------ trees
+DEEP = 0.56  # inches between two depths
+STRIP = 0.5  # of the line of ranks
+ROOT = -1  # the parent of the rank that has none
+
+Parents = Sequence[int]
+
+
+def tree(trees: Mapping[str, Parents], *, title: str = "Trees of ranks") -> Picture:
+    """Draw one tree, or two that share their ranks: `{"name": parents}`, −1 being the parent of the root.
+
+    A rank keeps its column in every tree. Inner nodes are filled, leaves are not; the line of ranks between the two
+    shows in which tree each is an inner node.
+    Errors: ValueError for other than one or two trees, more than 40 ranks, trees of different size, no root or several,
+    a circle.
+    Source: the double binary tree of Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast,
+    reduction and scan" (2009), section 3, in which no rank is an inner node of both.
+    """
+    room("trees", len(trees), 2)
+    depths = {name: depths_of(name, parents) for name, parents in trees.items()}
+    n = max(map(len, trees.values()))
+    room("ranks", n, 40)
+    if min(map(len, trees.values())) != n:
+        raise ValueError("two trees of the same ranks are of the same size")
+    inner = {name: set(parents) - {ROOT} for name, parents in trees.items()}
+    heights = [max(depth) * DEEP + 0.2 for depth in depths.values()]
+    strip = 0.6 + heights[0] + STRIP / 2
+    column = (WIDTH - 2 * MARGIN) / n
+    xs = [MARGIN + (r + 0.5) * column for r in range(n)]
+    with card(WIDTH, 0.6 + sum(heights) + STRIP + MARGIN, title) as sheet:
+        for k, (name, parents) in enumerate(trees.items()):
+            side = 1 if k else -1  # the second tree hangs from the line of ranks
+            deepest = max(depths[name])
+            ys = [strip + side * (0.35 + (deepest - depth) * DEEP) for depth in depths[name]]
+            for r, parent in enumerate(parents):
+                if parent != ROOT:
+                    sheet.line([xs[r], xs[parent]], [ys[r], ys[parent]], MUTED, 1.1, zorder=1)
+            for r in range(n):
+                face = hue(k) if r in inner[name] else CARD
+                size = min(17, 65 * column)
+                dot = dict(marker="o", markersize=size, markerfacecolor=face, zorder=2)
+                sheet.line([xs[r]], [ys[r]], hue(k), **dot)
+                sheet.word(xs[r], ys[r], str(r), ha="center", color=ink_on(face))
+            root = parents.index(ROOT)
+            far = (MARGIN, "left") if root > n / 2 else (WIDTH - MARGIN, "right")
+            sheet.word(far[0], ys[root], f"{name}, root {root}", ha=far[1], weight="bold")
+        for r in range(n):
+            within = [k for k, name in enumerate(trees) if r in inner[name]]
+            color = hue(within[0]) if len(within) == 1 else VERMILION if within else GREY
+            face = mix(color, 0.35)
+            sheet.box(xs[r] - 0.42 * column, strip - 0.1, 0.84 * column, 0.2, face, word=str(r))
+        return sheet.picture(title, *_described(trees, depths, inner))
+
+
+def depths_of(name: str, parents: Parents) -> list[int]:
+    """How far below the root each rank is. ValueError where `parents` is no tree."""
+    n = len(parents)
+    depths = []
+    for above in parents:
+        depth = 0
+        while 0 <= above < n and depth < n:
+            above = parents[above]
+            depth += 1
+        depths.append(depth if above == ROOT else n)
+    if depths.count(0) != 1 or max(depths) == n:
+        raise ValueError(f"{name!r} is no tree: from each rank the way up ends at one root, {ROOT}")
+    return depths
+
+
+def _described(trees: Mapping[str, Parents], depths: dict, inner: dict):
+    for name, parents in trees.items():
+        most = max(Counter(p for p in parents if p != ROOT).values(), default=0)
+        yield (
+            f"  {name}: {len(parents)} ranks, root {parents.index(ROOT)}, depth {max(depths[name])}, "
+            f"at most {most} children, inner nodes {', '.join(map(str, sorted(inner[name]))) or 'none'}"
+        )
+    if len(trees) == 2:
+        both = sorted(set.intersection(*inner.values()))
+        yield f"  inner in both: {', '.join(map(str, both)) or 'no rank'}"
+
+
+# ------------------------------------------------------------------------------------------------ boxes of a matrix
+# label, first (row, column), size (rows, columns), hue
+Part = tuple[str, Sequence[int], Sequence[int], int]
+
+
+def boxes(
+    shape: Sequence[int], panels: Mapping[str, Sequence[Part]], *, title: str = ""
+) -> Picture:
+    """Draw panels side by side, each the matrix of `shape` with its parts (label, first, size, hue) as rectangles.
+
+    hue: the colour, as of a rank of that number, so that one sees across panels what belongs together.
+    Errors: ValueError for 0 or more than 4 panels, or a part that is not within the matrix.
+    """
+    room("panels", len(panels), 4)
+    height, width = shape
+    wide = (WIDTH - 2 * MARGIN + 0.3) / len(panels) - 0.3
+    tall = min(1.9, wide * height / width)
+    top = 0.86 if title else 0.49
+    down = tall / height
+    across = wide / width
+    text = []
+    with card(WIDTH, top + tall + 0.2, title) as sheet:
+        for i, (name, parts) in enumerate(panels.items()):
+            left = MARGIN + i * (wide + 0.3)
+            sheet.word(left, top - 0.18, name, TEXT, color=MUTED)
+            sheet.box(left, top, wide, tall, "none", EDGE, radius=0)
+            text.append(f"  {name}:")
+            for label, (row, column), (rows, columns), rank in parts:
+                span = f"[{row}:{row + rows}, {column}:{column + columns}]"
+                if min(row, column) < 0 or row + rows > height or column + columns > width:
+                    raise ValueError(f"{label!r} of {name!r}, {span}, is not in {tuple(shape)}")
+                text.append(f"    {label}: {span}")
+                place = (left + column * across, top + row * down)
+                style = dict(radius=0, linewidth=2, word=label)
+                face = mix(hue(rank), 0.3)
+                sheet.box(*place, columns * across, rows * down, face, CARD, **style)
+        return sheet.picture(title, *text)
+
+
+# ---------------------------------------------------------------------------------------------------------- cluster
+HIGH = 1.05  # inches between two levels
+SWITCH = 0.26  # of a box
+# inches between two boxes below, and the least of each
+BELOW = {"spine": (0.22, 2.0), "rack": (0.1, 0.72), "node": (0.02, 0.06)}
+
+
+def some(count: int, most: int) -> list[int | None]:
+    """The numbers below `count` that are drawn: all up to `most`, else the first ones, None for a gap, the last."""
+    return list(range(count)) if count <= most else [*range(max(1, most - 1)), None, count - 1]
+
+
+def spread(
+    sheet: Card, items: Sequence[int | None], left: float, wide: float, y: float, apart: float
+):
+    """(item, left, width) of `items` side by side, `apart` inches between them; a gap is narrower, with dots at y."""
+    parts = [0.3 if item is None else 1.0 for item in items]
+    unit = (wide - apart * (len(items) - 1)) / sum(parts)
+    for item, part in zip(items, parts, strict=True):
+        if item is None:
+            sheet.word(left + part * unit / 2, y, "…", TEXT, "center", color=MUTED)
+        else:
+            yield item, left, part * unit
+        left += part * unit + apart
+
+
+def cluster(cluster: Cluster, *, title: str | None = None) -> Picture:
+    """Draw the racks, nodes and devices of `cluster`, and the α, GB/s and sharing of the wires at each level.
+
+    A level of one box alone is left out. A line is a wire, so what several ranks share is seen as fewer lines. Of many
+    alike the first and the last are drawn.
+    title: the cluster's name if not given.
+    """
+    title = cluster.name if title is None else title
+    tiers = tiers_of(cluster)
+    left = MARGIN + 1.75
+    with card(WIDTH, 1.4 + HIGH * (len(tiers) - 1), title) as sheet:
+        sheet.word(MARGIN, 0.54, cluster.summary().partition(": ")[2], color=MUTED)
+        for k, tier in enumerate(tiers):
+            for i, name in enumerate(tier.links):
+                link = cluster.links[name]
+                y = 0.86 + HIGH * k + 0.5 * i
+                rate = f"{measure(1 / link.beta, 'B')}/s" if link.beta else "no limit"
+                shared = [f"{link.share} ranks share one"] * (link.share > 1)
+                shared += ["one way at a time"] * (not link.duplex)
+                sheet.word(MARGIN, y, LEVELS[name], TEXT, weight="bold")
+                sheet.word(MARGIN, y + 0.16, f"{rate}, α {measure(link.alpha, 's')}", color=MUTED)
+                sheet.word(MARGIN, y + 0.31, ", ".join(shared), color=MUTED)
+        _boxes(sheet, cluster, tiers, range(cluster.size), 0.8, left, WIDTH - MARGIN - left)
+        return sheet.picture(title, str(cluster))
+
+
+class Tier(NamedTuple):
+    """A level of a cluster: how many ranks each of its boxes has, and the links between what stands below it."""
+
+    name: str
+    ranks: int
+    links: list[str]
+
+
+def tiers_of(cluster: Cluster) -> list[Tier]:
+    """The levels that are drawn, from the top."""
+    node = cluster.ranks * cluster.devices
+    rack = node * min(cluster.rack or cluster.nodes, cluster.nodes)
+    sizes = {"device": cluster.ranks, "node": node, "rack": rack, "spine": cluster.size}
+    tiers = [Tier("device", 1, [])]
+    passed = []
+    for name, ranks in sizes.items():
+        if ranks > tiers[0].ranks or name == "device":
+            links = cluster.levels(0, ranks - 1) if ranks > 1 else []
+            tiers.insert(0, Tier(name, ranks, [link for link in links[::-1] if link not in passed]))
+            passed += links
+    return tiers[:-1]
+
+
+def _boxes(
+    sheet: Card,
+    cluster: Cluster,
+    tiers: list[Tier],
+    ranks: range,
+    y: float,
+    left: float,
+    wide: float,
+) -> None:
+    """The box of `ranks`, and what stands below it with the wires to it; a slow device has another colour."""
+    tier, *below = tiers
+    color = mix(SKY, 0.3) if below else mix(BLUE, 0.25)
+    if not below and any(cluster.slow_ranks.get(rank, 1.0) > 1 for rank in ranks):
+        color = mix(VERMILION, 0.8)
+    span = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+    words = [f"{tier.name} {ranks[0] // tier.ranks}: ranks {span}", span, ""]
+    fits = next(word for word in words if inches(word) + 0.04 <= wide)
+    sheet.box(left, y, wide, SWITCH, color, GREY, word=fits)
+    if below:
+        each = below[0].ranks
+        share = cluster.links[(tier.links or ["nic"])[-1]].share
+        apart, least = BELOW[tier.name]
+        shown = some(math.ceil(len(ranks) / each), max(2, int(wide / least)))
+        for i, x, width in spread(sheet, shown, left, wide, y + HIGH + SWITCH / 2, apart):
+            part = ranks[i * each : (i + 1) * each]
+            count = max(1, len(part) // share)
+            wires(sheet, (x + width / 2, y + SWITCH), HIGH - SWITCH, count, width * 0.7)
+            _boxes(sheet, cluster, below, part, y + HIGH, x, width)
+
+
+def wires(sheet: Card, top: tuple[float, float], tall: float, count: int, wide: float) -> None:
+    """`count` lines side by side down from `top`; above 8 of them the outer two, and how many."""
+    x, y = top
+    for k in range(count) if count <= 8 else (0, count - 1):
+        shift = wide * ((k + 0.5) / count - 0.5)
+        sheet.line([x + shift] * 2, [y, y + tall])
+    if count > 8:
+        sheet.word(x, y + tall / 2, f"{count} wires", ha="center")
+
+
+# ------------------------------------------------------------------------------------------------------------- mesh
+AXES = {"pp": "pipeline", "dp": "data", "tp": "tensor"}
+SIDE_BY_SIDE = 8
+
+
+def axis_bytes(trace: Trace, grid: Grid, cluster: Cluster) -> dict[str, dict[str, int]]:
+    """{axis: {level: bytes}} of a run: what each axis sent over each level of links, near levels first.
+
+    A message belongs to the axis along which its two ranks differ. What crosses several (a sum over the whole mesh)
+    stands by itself, as "pp × dp". A message counts on every level of links that it passes: in a cluster of nodes, on
+    the network card and on the switch.
+    Errors: ValueError for a trace of another number of ranks.
+    """
+    if trace.n != grid.size:
+        raise ValueError(f"the trace is of {trace.n} ranks, the mesh of {grid.size}")
+    grid.fits(cluster.size)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for message in trace:
+        pairs[message.src, message.dst] += message.nbytes
+    found = {axis: Counter() for axis, size in grid.sizes.items() if size > 1}
+    for (src, dst), sent in sorted(pairs.items()):
+        row = found.setdefault(grid.between(src, dst), Counter())
+        for level in cluster.levels(src, dst):
+            row[level] += sent
+    return {
+        axis: {level: row[level] for level in LEVELS if level in row} for axis, row in found.items()
+    }
+
+
+def mesh(
+    grid: Grid, cluster: Cluster, trace: Trace | None = None, *, title: str | None = None
+) -> Picture:
+    """Draw where the ranks of `grid` are on the nodes of `cluster`; with a trace, also the bytes of `axis_bytes`.
+
+    A colour is a stage of the pipeline. Of many nodes the first and the last are drawn.
+    """
+    title = f"{grid} on {cluster.name}" if title is None else title
+    grid.fits(cluster.size)
+    per = cluster.ranks * cluster.devices
+    nodes = {}  # node, None for a gap → its ranks
+    for node in some(math.ceil(grid.size / per), 4):
+        first = grid.size if node is None else node * per
+        nodes[node] = range(first, min(first + per, grid.size))
+    rows = {node: max(1, math.ceil(len(ranks) / SIDE_BY_SIDE)) for node, ranks in nodes.items()}
+    sent = {} if trace is None else axis_bytes(trace, grid, cluster)
+    levels = [level for level in LEVELS if any(level in row for row in sent.values())]
+    most = max((count for row in sent.values() for count in row.values()), default=1)
+    end = 0.55 + sum(0.46 * count + 0.12 for count in rows.values())
+    wide = (WIDTH - 1.0 - MARGIN) / min(SIDE_BY_SIDE, per)
+    y = 0.55
+    with card(WIDTH, end + (0.3 + 0.26 * len(sent) if sent else 0) + MARGIN, title) as sheet:
+        for node, ranks in nodes.items():
+            name = "…" if node is None else f"node {node}"
+            sheet.word(MARGIN, y + 0.23 * rows[node], name, TEXT)
+            for k, rank in enumerate(ranks):
+                x = 1.0 + k % SIDE_BY_SIDE * wide
+                top = y + k // SIDE_BY_SIDE * 0.46
+                color = hue(grid.place(rank)["pp"])
+                sheet.box(x + 0.03, top + 0.02, wide - 0.06, 0.42, mix(color, 0.22), color)
+                sheet.word(x + wide / 2, top + 0.14, f"rank {rank}", ha="center", weight="bold")
+                sheet.word(x + wide / 2, top + 0.31, grid.name(rank), ha="center")
+            y += 0.46 * rows[node] + 0.12
+        rows = {}
+        for axis, row in sent.items():
+            color = MEANING.get(AXES.get(axis), GREY)
+            rows[axis] = {}
+            for level in levels:
+                face = mix(color, 0.15 + 0.5 * row[level] / most) if level in row else CARD
+                word = measure(row[level], "B") if level in row else "–"
+                rows[axis][f"over {LEVELS[level]}"] = (word, face)
+        matrix(sheet, 1.0, end + 0.27, 1.7, 0.26, rows)
+        text = []
+        for axis, row in sent.items():
+            over = ", ".join(f"{count:,} B over {LEVELS[level]}" for level, count in row.items())
+            text.append(f"  {axis}: {over or 'nothing'}")
+        return sheet.picture(title, grid.draw(cluster), *text)
+
+
+# -------------------------------------------------------------------------------------------------------- exponents
+FATES = {
+    "become 0": VERMILION,
+    "are subnormal": ORANGE,
+    "are normal": BLUE,
+    "become inf": PURPLE,
+}
+
+
+def exponents(
+    found: Exponents | Mapping[str, Exponents], *, title: str = "Numbers by exponent"
+) -> Picture:
+    """Draw what `minidist.train.amp.exponents` has counted: one count, or several by name, on one scale.
+
+           become 0  │ subnormal │        normal        │ become inf
+             ▂▅      │ ▇█▆▃      │▂                     │
+        2⁻³⁰      2⁻²⁵        2⁻¹⁴                    2¹⁶
+
+    A bar is the share of all numbers that lie from 2^e to below 2^(e+1), coloured by what the dtype makes of them. What
+    has no exponent is told beside the row's name: numbers that are 0 already, inf or nan.
+    Errors: ValueError for more than 6 counts, of more than one dtype, or without a number that has an exponent.
+    """
+    rows = {"": found} if isinstance(found, Exponents) else dict(found)
+    room("counts", len(rows), 6)
+    dtypes = {row.dtype for row in rows.values()}
+    if len(dtypes) > 1:
+        raise ValueError(f"the counts are of one dtype, not of {len(dtypes)}")
+    powers = [e for row in rows.values() for e in row.counts]
+    if not powers:
+        raise ValueError("none of the numbers has an exponent: they are 0, inf or nan")
+    edges = limits(dtypes.pop())
+    low = min(powers) - 1
+    high = max(powers) + 2
+    top = max(count / row.total for row in rows.values() for count in row.counts.values())
+    every = math.ceil((high - low) / 16)
+    # none at the corner, where the 0 of the shares stands
+    ticks = range(low + 1, high + 1, every)
+    text = []
+    with card(WIDTH, 1.15 + 1.6 * len(rows), title) as sheet:
+        sheet.key(MARGIN, 0.58, FATES)
+        for i, (name, row) in enumerate(rows.items()):
+            y = 1.1 + 1.6 * i
+            ax = sheet.axes(MARGIN + 0.5, y, WIDTH - 2 * MARGIN - 0.5, 1.15)
+            ax.set(xlim=(low, high), ylim=(0, 1.1 * top), xticks=ticks)
+            ax.set_xticklabels([f"2{raised(e)}" if e else "1" for e in ticks])
+            ax.set_yticks([0, top], ["0", f"{100 * top:.0f} %"])
+            ax.tick_params(labelbottom=i + 1 == len(rows))
+            shares = [count / row.total for count in row.counts.values()]
+            faces = [list(FATES.values())[sum(e >= edge for edge in edges)] for e in row.counts]
+            ax.bar(list(row.counts), shares, width=0.9, align="edge", color=faces, zorder=2)
+            for edge in edges:
+                if low < edge < high:
+                    ax.axvline(edge, color=INK, linewidth=0.8, linestyle=DASHED)
+            counts = (row.underflow, row.subnormal, row.normal, row.overflow, row.zeros, row.bad)
+            names = (*FATES, "are 0", "are inf or nan")
+            fates = [
+                f"{short(100 * count / row.total)} % {fate}"
+                for fate, count in zip(names, counts, strict=True)
+                if count
+            ]
+            sheet.word(MARGIN, y - 0.16, name, weight="bold")
+            sheet.word(WIDTH - MARGIN, y - 0.16, ", ".join(fates), ha="right", color=MUTED)
+            span = "no exponent"
+            if row.counts:
+                span = f"2{raised(min(row.counts))} to 2{raised(max(row.counts) + 1)}"
+            dtype = str(row.dtype).removeprefix("torch.")
+            words = f"{row.total:,} numbers, {span}; in {dtype}: {', '.join(fates)}"
+            text.append(f"  {name}: {words}" if name else f"  {words}")
+        ax.set_xlabel("size of a number; a bar is the share of all numbers in one power of two")
+        return sheet.picture(title, *text)
+
+
+def limits(dtype: torch.dtype) -> list[int]:
+    """The powers of two at which numbers stop to become 0, are normal, and become inf: fp16 has [-25, -14, 16]."""
+    info = torch.finfo(dtype)
+    normal = round(math.log2(info.tiny))
+    return [normal + round(math.log2(info.eps)) - 1, normal, math.ceil(math.log2(info.max))]

@@ -1,0 +1,897 @@
+"""What a run takes, predicted: the memory of every rank, FLOPs, hours, money. No code is shared with what is predicted.
+
+    Transformer         the shape of a model; its `parameters`, and the `flops` of a step
+    states              bytes of parameters, gradients and optimizer states; ZeRO divides them
+    activations         bytes that one layer keeps for backward, after the formula of the literature
+    Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item
+    mfu, run_cost…      how well a machine is used, and what a run costs
+
+Letters: B batch, T tokens, H hidden, V vocabulary, L layers, Ψ parameters; the papers' b, s, h, v, l. `tensor` is their
+t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹, GiB = 2³⁰.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+from minidist.split import even, uneven
+from minidist.study.charts import Table, table
+
+MB = 10**6
+GB = 10**9
+TB = 10**12
+MiB = 2**20
+GiB = 2**30
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+def divided(total: int, by: int, what: str) -> int:
+    """`total / by`, which must come out even: ValueError with both numbers if not."""
+    if by < 1 or total % by:
+        raise ValueError(
+            f"{total} {what} do not split over {by} ranks: {total} is not a multiple of {by}"
+        )
+    return total // by
+
+
+def known(name: str, choices: Mapping, what: str):
+    """The choice of that name. ValueError, which lists the names, where there is none."""
+    if name not in choices:
+        raise ValueError(f"{what} {name!r} is none of {', '.join(map(repr, choices))}")
+    return choices[name]
+
+
+def listing(items: Mapping[str, int], title: str = "") -> Table:
+    """A table of items with their bytes, in GB and in GiB, so that nobody adds one to the other; the sum comes last."""
+    items = {**items, "total": sum(items.values())}
+    rows = [[name, nbytes, nbytes / GB, nbytes / GiB] for name, nbytes in items.items()]
+    return table(rows, ["", "bytes", "GB", "GiB"], title=title)
+
+
+class Totals:
+    """For a dataclass whose integer fields are bytes: their sum, and a table of them."""
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The fields, in order, with their names as one reads them."""
+        return {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
+
+    def table(self) -> Table:
+        return listing(self.bytes)
+
+    def __str__(self) -> str:
+        return self.table().text
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+# ------------------------------------------------------------
+# A transformer: its parameters and floating-point operations, counted exactly.
+#
+# A layer multiplies T tokens by 12H² weights, 2 FLOPs each: 24·B·T·H² forward; scores and their use take 4·B·T²·H
+# more; the vocabulary 2·B·T·H·V. Backward is twice forward (one product for the input, one for the weight), and
+# what is recomputed is forward once more. In the letters of the papers (s = T, b or B = B, h = H, l = L):
+#
+#     parameters  12lh²(1 + 13/12h + (V + s)/12lh)         Narayanan et al., SC21, equation 2
+#     FLOPs       96Bslh²(1 + s/6h + V/16lh)               equation 3: with every layer recomputed
+#                 72Bslh²(1 + s/6h + V/12lh)               without (Korthikanti et al. 2022, section 5)
+#
+# Only matrix products count, as in all those papers. Everything is an integer.
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """The shape of a transformer. The first five, and `tied`, are also what `models.gpt` takes.
+
+    ffn: width of the MLP, 4H if not given. gated: it has a third matrix (SwiGLU). bias: linear layers have
+    biases and norms too; False with RMSNorm. positions: learned, T·H parameters. kv_heads: heads of keys and
+    values where they are fewer. Raises ValueError for less than 1 of anything, and where `heads` does not divide
+    `hidden`, or `kv_heads` not `heads`.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    context: int
+    tied: bool = True
+    ffn: int | None = None
+    gated: bool = False
+    bias: bool = True
+    positions: bool = True
+    kv_heads: int | None = None
+
+    def __post_init__(self):
+        for name in ("layers", "hidden", "heads", "vocab", "context", "ffn", "kv_heads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(
+                    f"a transformer has at least 1 of each, and {name} = {getattr(self, name)}"
+                )
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"{self.heads} heads do not split hidden = {self.hidden}: it is not a multiple"
+            )
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(
+                f"{self.kv_heads} heads of keys and values do not serve {self.heads} heads alike"
+            )
+
+    @property
+    def width(self) -> int:
+        """Of the MLP."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
+
+    @property
+    def kv(self) -> int:
+        """Columns of keys, or of values."""
+        return self.hidden // self.heads * (self.kv_heads or self.heads)
+
+    @property
+    def columns(self) -> int:
+        """Of a layer's matrices that tensor parallelism splits by columns: queries, keys, values, into the MLP."""
+        return self.hidden + 2 * self.kv + self.width * (1 + self.gated)
+
+    @property
+    def rows(self) -> int:
+        """Of those that it splits by rows: attention's projection, and out of the MLP."""
+        return self.hidden + self.width
+
+
+def layer_matrices(model: Transformer) -> int:
+    """Weights of one layer that tokens are multiplied by: 12H² in a GPT."""
+    return model.hidden * (model.columns + model.rows)
+
+
+def layer_parameters(model: Transformer, tensor: int = 1) -> int:
+    """All parameters of one layer on one of `tensor` ranks: 12H² + 13H in a GPT on one.
+
+    Norms, and biases that are added after a sum, are not split.
+    """
+    split = layer_matrices(model) + model.bias * model.columns
+    return split // tensor + 2 * model.hidden * (1 + 2 * model.bias)
+
+
+def rank_parameters(model: Transformer, tensor: int = 1, stages: int = 1, stage: int = 0) -> int:
+    """Parameters of a rank on `stage` of a pipeline. The first tensor-parallel rank, with the most, is meant.
+
+    Layers are split by `stage_layers`. The first stage has the embeddings, the last the norm and the projection
+    to the vocabulary; a projection that is the token embedding is held once more there if they are two stages.
+    Raises ValueError where `tensor` does not divide heads or MLP, or there are more stages than layers.
+    """
+    divided(model.heads, tensor, "heads")
+    divided(model.kv_heads or model.heads, tensor, "heads of keys")
+    divided(model.width, tensor, "columns of the MLP")
+    if not 1 <= stages <= model.layers:
+        raise ValueError(f"{model.layers} layers do not make {stages} stages")
+    if not 0 <= stage < stages:
+        raise ValueError(f"there is no stage {stage} among {stages}")
+    vocab = uneven(model.vocab, tensor)[0] * model.hidden
+    count = stage_layers(model.layers, stages)[stage] * layer_parameters(model, tensor)
+    if stage == 0:
+        count += vocab + model.positions * model.context * model.hidden
+    if stage == stages - 1:
+        count += model.hidden * (1 + model.bias) + vocab * (not model.tied or stages > 1)
+    return count
+
+
+def parameters(model: Transformer) -> int:
+    """All parameters."""
+    return rank_parameters(model)
+
+
+def stage_layers(layers: int, stages: int) -> list[int]:
+    """Layers of each stage; where they do not come out even the ends, which have the vocabulary too, get the fewer."""
+    each, rest = divmod(layers, stages)
+    more = set([*range(1, stages - 1), 0][:rest])
+    return [each + (s in more) for s in range(stages)]
+
+
+def attention_flops(model: Transformer, batch: int) -> int:
+    """One layer's products of queries with keys, and of weights with values, forward: 4·B·T²·H."""
+    return 4 * batch * model.context**2 * model.hidden
+
+
+def layer_flops(model: Transformer, batch: int) -> int:
+    """One layer's FLOPs forward: 24·B·T·H² + 4·B·T²·H in a GPT."""
+    return 2 * batch * model.context * layer_matrices(model) + attention_flops(model, batch)
+
+
+def forward_flops(model: Transformer, batch: int) -> int:
+    """FLOPs of a forward pass over `batch` sequences."""
+    vocabulary = 2 * batch * model.context * model.hidden * model.vocab
+    return model.layers * layer_flops(model, batch) + vocabulary
+
+
+def flops(model: Transformer, batch: int, recompute: str = "none") -> int:
+    """FLOPs of one step over `batch` sequences, forward and backward.
+
+    recompute: "none" gives the model's FLOPs, which MFU counts; "full" repeats every layer's forward (SC21's
+    equation 3), "selective" its two products of attention. Raises ValueError for another word.
+    """
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    again = 0
+    if recompute == "selective":
+        again = attention_flops(model, batch)
+    if recompute == "full":
+        again = layer_flops(model, batch)
+    return 3 * forward_flops(model, batch) + model.layers * again
+
+
+# ------------------------------------------------------------
+# Model states: parameters, gradients and optimizer states, which stay from step to step.
+#
+# Bytes a parameter, Adam in fp16: 2 + 2 + 12, the last being a copy of the parameter, the momentum and the
+# variance in fp32. ZeRO divides by the n data-parallel ranks what each of them would otherwise hold whole:
+#
+#     stage 0: 16Ψ    1: 4Ψ + 12Ψ/n    2: 2Ψ + 14Ψ/n    3: 16Ψ/n
+#
+# Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 3.1 and
+# Figure 1. Ψ is what is left of the model after tensor and pipeline parallelism: those divide gradients and
+# optimizer states too, which public calculators forget. Invariant: shards of all ranks add up to the whole.
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes a parameter: of it and its gradient, of the optimizer's own copies of both, and of each moment."""
+
+    parameter: int
+    gradient: int
+    master: int = 0
+    master_gradient: int = 0
+    moment: int = 4
+
+
+PRECISIONS = {
+    "fp32": Precision(4, 4),
+    "fp16": Precision(2, 2, master=4),
+    "bf16": Precision(2, 2, master=4),
+    "bf16, fp32 gradients": Precision(2, 4, master=4),
+    "fp16, fp32 gradients in the optimizer": Precision(2, 2, master=4, master_gradient=4),
+    "all 16 bits": Precision(2, 2, moment=2),
+}
+"""Fourth and fifth are Megatron-LM's for bf16 and fp16 (its documentation of the distributed optimizer); the last is
+what `model.to(torch.bfloat16)` and any optimizer give."""
+
+MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, "adam 8-bit": 2}
+"""How many numbers an optimizer remembers for a parameter."""
+
+
+@dataclass(frozen=True)
+class States(Totals):
+    """Bytes of model states on one rank."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+
+
+def states(
+    params: int,
+    optimizer: str = "adam",
+    precision: str = "fp16",
+    zero: int = 0,
+    data: int = 1,
+    rank: int = 0,
+) -> States:
+    """Bytes of model states on one rank that holds `params` parameters.
+
+    zero: the stage of ZeRO, 0 (none) to 3, over `data` ranks. `rank` is the data-parallel rank: where a division
+    leaves a rest, the first have one parameter more (`split.uneven`), so rank 0 holds the most.
+    Raises ValueError for an unknown optimizer, precision or stage of ZeRO, or a rank beyond `data`.
+    """
+    per = known(precision, PRECISIONS, "precision")
+    moments = known(optimizer, MOMENTS, "optimizer")
+    moments *= 1 if optimizer == "adam 8-bit" else per.moment
+    if zero not in range(4):
+        raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {zero}")
+    if not 0 <= rank < data:
+        raise ValueError(f"there is no rank {rank} among {data} data-parallel ranks")
+    part = uneven(params, data)[rank]
+    return States(
+        parameters=per.parameter * (part if zero >= 3 else params),
+        gradients=per.gradient * (part if zero >= 2 else params),
+        optimizer_states=(per.master + per.master_gradient + moments)
+        * (part if zero >= 1 else params),
+    )
+
+
+def per_parameter(optimizer: str = "adam", precision: str = "fp16") -> dict[str, int]:
+    """Bytes a parameter by kind: `{"parameters": 2, "gradients": 2, "optimizer states": 12}`."""
+    return states(1, optimizer, precision).bytes
+
+
+def largest(capacity: int, **words) -> int:
+    """The most parameters whose model states fit into `capacity` bytes on every rank: then nothing else does.
+
+    words: optimizer, precision, zero, data, as for `states`. A card of 32 GB holds `largest(32 * GB)`, 2 billion.
+    """
+    if capacity < 0:
+        raise ValueError(f"a memory has at least 0 bytes, not {capacity}")
+    low = 0
+    high = 1
+    while states(high, **words).total <= capacity:
+        high *= 2
+    while high - low > 1:  # states(low) fits, states(high) does not
+        middle = (low + high) // 2
+        if states(middle, **words).total <= capacity:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def fused_gradients(params: int) -> int:
+    """The flat fp32 buffer that gradients are copied into to be sent, or their norm taken, in one piece.
+
+    1.5 B parameters: 6 GB (ZeRO, section 3.2, "temporary buffers").
+    """
+    return 4 * params
+
+
+# ------------------------------------------------------------
+# What a transformer's forward keeps for backward, after the formulas of the literature: fp16, explicit attention.
+#
+# In the papers' letters, s = T tokens, b = B sequences, h = H, a heads, t tensor-parallel ranks, p stages of a
+# pipeline; bytes of one layer, Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+# Models", Table 2:
+#
+#     nothing parallel     sbh(34 + 5as/h)       selective recomputation    without the 5as/h
+#     tensor parallel      sbh(10 + 24/t + 5as/ht)
+#     with sequence parallel      sbh(34/t + 5as/ht)       full recomputation      2sbh
+#
+# 34 = 10 that every tensor-parallel rank holds whole (inputs of both norms, of attention and of the MLP, two dropout
+# masks) + 24 that they split (queries, keys, values, the MLP's inside). 5: softmax 2, its dropout's mask 1 and output 2.
+
+
+def activations(
+    model: Transformer,
+    batch: int,
+    tensor: int = 1,
+    sequence: bool = False,
+    recompute: str = "none",
+    dropout: bool = True,
+) -> int:
+    """Bytes that one rank keeps of one layer for one micro-batch of `batch` sequences, after the paper.
+
+    sequence: what tensor-parallel ranks hold whole is split over the tokens too. dropout=False and a gated model
+    extend the formula: a LLaMA layer keeps sbh(16 + 8·ffn/h) + 2as²b.
+    Raises ValueError where `tensor` does not divide the heads, or the tokens with `sequence`.
+    """
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {recompute!r}")
+    divided(model.heads, tensor, "heads")
+    along = tensor if sequence else 1
+    divided(model.context, along, "tokens")
+    rows = batch * model.context
+    if recompute == "full":
+        return 2 * rows * model.hidden // along
+    whole = (8 + 2 * dropout) * rows * model.hidden
+    split = 4 * rows * (model.hidden + model.kv) + (8 if model.gated else 4) * rows * model.width
+    if recompute == "none":
+        split += scores(model, batch, dropout)
+    return divided(whole, along, "bytes") + divided(split, tensor, "bytes")
+
+
+def scores(model: Transformer, batch: int, dropout: bool = True) -> int:
+    """The part of a layer's activations that grows with the square of the tokens: 5as²b, or 2as²b without dropout.
+
+    Selective recomputation gives it up.
+    """
+    return (5 if dropout else 2) * model.heads * model.context**2 * batch
+
+
+def selective_saving(model: Transformer) -> float:
+    """The part of a layer's activations that selective recomputation saves: 65 % for MT-NLG 530B."""
+    return 1 - activations(model, 1, recompute="selective") / activations(model, 1)
+
+
+def rough(model: Transformer, batch: int) -> int:
+    """All layers after ZeRO's footnote 3: about 12·hidden·batch·tokens·layers elements in fp16."""
+    return 2 * 12 * model.hidden * batch * model.context * model.layers
+
+
+def embedding_activations(
+    model: Transformer, batch: int, tensor: int = 1, micro_batches: int = 1
+) -> int:
+    """The mask of the embedding's dropout, of all micro-batches in flight, sequence parallel: s·b·h·p/t."""
+    return divided(batch * model.context * model.hidden * micro_batches, tensor, "bytes")
+
+
+def output_activations(model: Transformer, batch: int, tensor: int = 1, along: int = 1) -> int:
+    """Inputs of the last norm and of the projection, split over the tokens, and logits in fp32: 4sbh(1 + V/h)/t."""
+    inputs = divided(4 * batch * model.context * model.hidden, along, "bytes")
+    return inputs + logits(batch * model.context, model.vocab, tensor)
+
+
+def logits(tokens: int, vocab: int, tensor: int = 1) -> int:
+    """Logits of `tokens` tokens in fp32, split over the vocabulary: 4·V·tokens/t. Their gradient takes as much.
+
+    Where `tensor` does not divide the vocabulary the first part is meant, which is the largest.
+    """
+    return 4 * tokens * uneven(vocab, tensor)[0]
+
+
+def in_flight(
+    stages: int, micro_batches: int, stage: int = 0, schedule: str = "1f1b", interleave: int = 1
+) -> int:
+    """How many micro-batches' activations a stage of a pipeline keeps at once, at most.
+
+    "naive" 1, "gpipe" M, "1f1b" the stages from here to the last, at most M. interleave: the stage has that many
+    chunks of layers, and this counts chunks: 2(S − stage − 1) + (interleave − 1)S + 1, at most M·interleave. So
+    the first stage keeps L(1 + (S − 1)/(S·interleave)) layers' worth, and L without (section 4.2.3).
+    Raises ValueError for a stage that does not exist, another schedule, or interleaving without 1F1B.
+    """
+    if not 0 <= stage < stages:
+        raise ValueError(f"there is no stage {stage} among {stages}")
+    if schedule not in ("naive", "gpipe", "1f1b"):
+        raise ValueError(f"a schedule is naive, gpipe or 1f1b, not {schedule!r}")
+    if interleave > 1 and schedule != "1f1b":
+        raise ValueError(
+            f"only 1f1b is interleaved here, not {schedule} with {interleave} chunks a stage"
+        )
+    if schedule == "naive":
+        return 1
+    if schedule == "gpipe":
+        return micro_batches
+    ahead = stages - stage
+    if interleave > 1:
+        ahead = 2 * (stages - stage - 1) + (interleave - 1) * stages + 1
+    return min(ahead, micro_batches * interleave)
+
+
+# ------------------------------------------------------------
+# The memory of one rank in a grid of data × tensor × pipeline ranks, item by item.
+#
+# What divides what (Narayanan et al. 2021, section 2; Korthikanti et al. 2022, sections 4.2 and 5; ZeRO, section 5):
+#
+#     pipeline   layers, so parameters, gradients, optimizer states; in 1F1B not the first stage's activations
+#     tensor     matrices, embeddings, the inside of a layer; norms and some biases stay whole on every rank
+#     ZeRO       optimizer states (1), gradients (2), parameters (3), over the data-parallel ranks
+#
+# Parameters are counted stage by stage and tensor by tensor, not by dividing a total. Activations are the paper's
+# formula. Invariant: on one rank this is `states` and L layers of `activations`, with embedding and output.
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a step is spread over data × tensor × pipeline ranks.
+
+    zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
+    sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". schedule, interleave: as
+    for `in_flight`. fused: gradients are copied into a flat fp32 buffer. optimizer, precision: as for `states`.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    zero: int = 0
+    micro_batch: int = 1
+    micro_batches: int = 1
+    sequence: bool = False
+    recompute: str = "none"
+    schedule: str = "1f1b"
+    interleave: int = 1
+    dropout: bool = True
+    fused: bool = False
+    optimizer: str = "adam"
+    precision: str = "bf16"
+
+    @property
+    def ranks(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def along(self) -> int:
+        """Over how many ranks the tokens are split."""
+        return self.tensor if self.sequence else 1
+
+
+@dataclass(frozen=True)
+class PerRank(Totals):
+    """Bytes on one rank at the peak of a step."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    activations_of_layers: int
+    layer_being_recomputed: int
+    mask_after_embedding: int
+    output_and_logits: int
+    buffers: int
+
+
+def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRank:
+    """Bytes on one rank of the grid, at the peak: `per_rank(model, Grid(data=8, tensor=4, pipeline=12, zero=1))`.
+
+    stage: of the pipeline; the fullest if not given. Of tensor- and data-parallel ranks the first, with the most.
+    Raises ValueError where the grid does not divide the model; uneven layers are allowed without interleaving.
+    """
+    if stage is None:
+        ranks = [per_rank(model, grid, s) for s in range(grid.pipeline)]
+        return max(ranks, key=lambda rank: rank.total)
+    params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
+    kept = states(params, grid.optimizer, grid.precision, grid.zero, grid.data)
+    layer = activations(
+        model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
+    )
+    buffers = fused_gradients(params) if grid.fused else 0
+    if (
+        grid.zero == 3
+    ):  # a layer's parameters are brought together when needed, the next layer's meanwhile
+        gathered = layer_parameters(model, grid.tensor)
+        buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
+    return PerRank(
+        kept.parameters,
+        kept.gradients,
+        kept.optimizer_states,
+        activations_of_layers=_layers_held(model, grid, stage) * layer,
+        layer_being_recomputed=_recomputed(model, grid),
+        mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
+        output_and_logits=_output(model, grid) if stage == grid.pipeline - 1 else 0,
+        buffers=buffers,
+    )
+
+
+def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
+    """Layers' worth of activations on a stage, over all micro-batches in flight."""
+    chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.schedule, grid.interleave)
+    if grid.interleave == 1:
+        return chunks * stage_layers(model.layers, grid.pipeline)[stage]
+    return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
+
+
+def _recomputed(model: Transformer, grid: Grid) -> int:
+    """What exists again while one layer is computed again."""
+    if grid.recompute == "full":
+        return activations(
+            model, grid.micro_batch, grid.tensor, grid.sequence, dropout=grid.dropout
+        )
+    if grid.recompute == "selective":
+        return divided(scores(model, grid.micro_batch, grid.dropout), grid.tensor, "bytes")
+    return 0
+
+
+def _mask(model: Transformer, grid: Grid) -> int:
+    """Of all micro-batches in flight; an interleaved first stage runs up to two rounds ahead."""
+    batches = in_flight(grid.pipeline, grid.micro_batches, 0, grid.schedule)
+    if grid.interleave > 1:
+        batches = min(grid.micro_batches, 2 * grid.pipeline)
+    return embedding_activations(model, grid.micro_batch, grid.along, batches)
+
+
+def _output(model: Transformer, grid: Grid) -> int:
+    """The last norm's and the projection's inputs follow the tokens, the logits are split by vocabulary."""
+    batches = in_flight(grid.pipeline, grid.micro_batches, grid.pipeline - 1, grid.schedule)
+    return batches * output_activations(model, grid.micro_batch, grid.tensor, grid.along)
+
+
+# ------------------------------------------------------------
+# What a run costs: FLOPs, GPU hours, energy, and how well the machine is used.
+#
+#     FLOPs = 6·Ψ·tokens          2 forward, 4 backward for each parameter and token (Kaplan et al. 2020, section 2.1)
+#     GPU hours = FLOPs / (3600 · peak · MFU)
+#
+# MFU, model FLOPs utilization, counts what the model needs; HFU, hardware FLOPs utilization, also what was
+# computed again to save memory (Chowdhery et al. 2022, "PaLM", section 4.1 and appendix B). HFU is never the
+# smaller. PaLM counts attention too: 6Ψ + 12·L·H·T FLOPs a token.
+
+A100_PEAK = 312e12  # FLOP/s of matrix products in 16 bits
+
+
+def training_flops(params: int, tokens: int) -> int:
+    """6·Ψ·tokens."""
+    return 6 * params * tokens
+
+
+def flops_per_token(params: int, layers: int, width: int, tokens: int) -> int:
+    """6Ψ + 12·L·width·T: with attention, whose T keys a token are no parameters. width: of all heads together."""
+    return 6 * params + 12 * layers * width * tokens
+
+
+def utilization(flops: int, seconds: float, gpus: int, peak: float) -> float:
+    """The part of `gpus` GPUs' `peak` FLOP/s that `flops` in `seconds` make use of.
+
+    With the `flops` of the model this is the MFU, with what was recomputed the HFU.
+    """
+    if seconds <= 0 or peak <= 0 or gpus < 1:
+        raise ValueError(
+            f"a run takes time, on GPUs with a speed: not {seconds} s on {gpus} at {peak} FLOP/s"
+        )
+    return flops / (seconds * gpus * peak)
+
+
+def implied_mfu(params: int, tokens: int, gpu_hours: float, peak: float = A100_PEAK) -> float:
+    """The MFU over a whole run, stops included, that its GPU hours tell of."""
+    return utilization(training_flops(params, tokens), 3600 * gpu_hours, 1, peak)
+
+
+# ------------------------------------------------------------
+# Activation checkpointing of a chain of L equal layers, with x bytes between two layers (the input of one), and a bytes
+# that one layer saves for backward, its input included. Source: Chen et al. 2016, sections 4.1, 4.3 and 4.4.
+
+
+def segments_bytes(layers: int, segments: int, a: float, x: float) -> float:
+    """The most bytes alive at once: the inputs of the segments before one, and all that it saves itself when repeated.
+
+    The first L mod k of k segments have one layer more, so it is the last of these, or the last of all.
+    """
+    small, longer = divmod(layers, segments)
+    last = (segments - 1) * x + small * a
+    return max(last, (longer - 1) * x + (small + 1) * a) if longer else last
+
+
+def segments_forwards(layers: int, segments: int) -> float:
+    """Layers whose forward runs once more: all but those of the last segment, which is the smallest."""
+    return layers - layers // segments
+
+
+def halves_bytes(layers: int, a: float, x: float) -> float:
+    """By halves: an input for each of the log₂ L halvings, and what one layer saves. (Not a power of two: at most.)"""
+    return math.ceil(math.log2(layers)) * x + a
+
+
+def halves_forwards(layers: int) -> float:
+    """By halves, L a power of two: L/2 layers once more for each of log₂ L halvings."""
+    return layers / 2 * math.log2(layers)
+
+
+# ------------------------------------------------------------
+# ZeRO and offload. Ψ parameters on n ranks, of which a rank owns Ψ/n; with Adam, 16-bit parameters and gradients, and fp32
+# masters:
+#
+#     stage    a rank keeps, bytes                     a rank sends in a step, numbers
+#     0        2Ψ   + 2Ψ   + 12Ψ     = 16Ψ             all-reduce 2Ψ(n−1)/n
+#     1        2Ψ   + 2Ψ   + 12Ψ/n   = 4Ψ + 12Ψ/n      reduce-scatter Ψ(n−1)/n, all-gather Ψ(n−1)/n: the same
+#     2        2Ψ   + 2Ψ/n + 12Ψ/n   = 2Ψ + 14Ψ/n      the same
+#     3        2Ψ/n + 2Ψ/n + 12Ψ/n   = 16Ψ/n           one all-gather more, as parameters are gathered twice: 3Ψ(n−1)/n
+#
+# FullySharded keeps fp32 shards and casts a block as it is gathered: 4 + 4 + 8 for 2 + 2 + 12, which is the same in sum.
+# Without masters, all in fp32: 16Ψ, 8Ψ + 8Ψ/n, 4Ψ + 12Ψ/n, 16Ψ/n. With offload the device keeps 2Ψ + 2Ψ, the host 12Ψ, and
+# 4Ψ bytes go over the link in a step.
+#
+# With F, B, H seconds of forward, backward and the host's update, D down and U up (P tensors of N bytes in all: Pα + Nβ each
+# way) an offloaded step takes F + B + D + H + U; delayed, max(F + B, H) + D + U. Where gradients go down within backward,
+# they have arrived after F + A, A = max(B + D/P, B/P + D): the longer of the two, and one layer of the other. Then a step
+# takes F + A + H + U; delayed, max(max(F + B, H) + U, F + A), as the link serves both ways at once; B is at least A − 2D/P,
+# as backward waits while two gradients are on their way.
+#
+# Sources: Rajbhandari et al. 2020, "ZeRO", sections 3.1, 5 and 7; Zhao et al. 2023, "PyTorch FSDP", section 3.2.2 (replicas);
+# Ren et al. 2021, "ZeRO-Offload", sections 3.3 (bytes), 4.1, 4.2 (what overlaps what) and 5.2 (delayed).
+
+
+def zero_kept(
+    stage: int, params: int, owned: int, low: int = 2, wide: int = 4, moments: int = 2
+) -> dict[str, int]:
+    """Bytes by category, when backward has ended, on a rank that owns `owned` of `params` parameters.
+
+    low: bytes of a parameter and of its gradient.  wide: of its master, if that is another dtype, and of each moment.
+    moments: numbers a parameter that the optimizer remembers.  ValueError for a stage that is not 1, 2 or 3.
+    """
+    if stage not in (1, 2, 3):
+        raise ValueError(f"the stages of ZeRO are 1, 2 and 3, not {stage}")
+    return {
+        "parameters": low * (owned if stage == 3 else params),
+        "gradients": low * (params if stage == 1 else owned),
+        "optimizer states": wide * (moments + (wide != low)) * owned,
+    }
+
+
+def zero_traffic(stage: int, params: int, n: int, frozen: int = 0, replicas: int = 1) -> Fraction:
+    """Numbers that a rank sends in a step, the mean over ranks.
+
+    `params` that train. At stage 3 also: frozen: those that are gathered, twice, and not reduced.  replicas: r of each of
+    the n shards, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
+    Every backward that is reduced, at stages 2 and 3, costs the gradients' part again.
+    """
+    if stage < 3:
+        return Fraction(2 * params * (n - 1), n)
+    within = Fraction((3 * params + 2 * frozen) * (n - 1), n)
+    return within + Fraction(2 * params * (replicas - 1), n * replicas)
+
+
+def zero_peak(shards: int, block: int, gradients: int, activations: int, prefetch: int = 1) -> int:
+    """The most bytes that a step of stage 3 may take: shards, 1 + prefetch whole blocks, the whole gradients of one, or
+    with prefetch of two, and activations.
+
+    shards: of parameters, gradients and states.  block, gradients: of the largest block, in the compute dtype.
+    """
+    return shards + (1 + prefetch) * block + (2 if prefetch else 1) * gradients + activations
+
+
+def offload_kept(params: int, low: int = 2, wide: int = 4, moments: int = 2) -> dict[str, int]:
+    """Bytes that stay from step to step: "parameters" and "gradients" on the device, "host" for copies and moments.
+
+    low, wide: bytes of a number on the device and on the host.  moments: numbers a parameter that the optimizer keeps.
+    """
+    return {
+        "parameters": low * params,
+        "gradients": low * params,
+        "host": wide * (1 + moments) * params,
+    }
+
+
+def offload_update_seconds(
+    params: int, moved: float, bandwidth: float, low: int = 2, wide: int = 4
+) -> float:
+    """Seconds of the host's part: it is bound by its memory, of `bandwidth` bytes/s.
+
+    moved: bytes a parameter that the optimizer itself reads and writes (28 for Adam in one pass: four numbers read,
+    three written). To widen the gradient and to narrow the new parameter moves low + wide each.
+    """
+    return params * (moved + 2 * (low + wide)) / bandwidth
+
+
+def offload_step_seconds(
+    forward: float,
+    backward: float,
+    update: float,
+    nbytes: int,
+    tensors: int,
+    alpha: float,
+    beta: float,
+    mode: str = "exact",
+    in_backward: bool = False,
+) -> float:
+    """Seconds of a step, one of many alike (of a delayed one: after the warm-up).
+
+    forward, backward: of the device.  update: of the host.  nbytes: of all gradients, in `tensors` of equal size, which
+    backward makes one after the other.  alpha, beta: of the host's link, one way.  mode, in_backward: as in
+    `OffloadedOptimizer`. ValueError for an unknown mode or no tensor.
+    """
+    if mode not in ("exact", "delayed") or tensors < 1:
+        raise ValueError(
+            f"the modes are 'exact' and 'delayed' and there is at least 1 tensor: {mode!r} and "
+            f"{tensors} were given"
+        )
+    up = down = tensors * alpha + nbytes * beta
+    computed = forward + backward
+    arrived = computed + down
+    if in_backward:
+        arrived = forward + max(backward + down / tensors, backward / tensors + down)
+        # backward waits while two gradients are on their way
+        computed = max(computed, arrived - 2 * down / tensors)
+    if mode == "exact":
+        return arrived + update + up
+    free = max(computed, update)  # the device and the host both
+    return max(free + up, arrived) if in_backward else free + up + down
+
+
+# ------------------------------------------------------------
+# Pipelines
+#
+# All stages alike, no time for messages. The time of a step without a bubble is M(T_F + T_I + T_W); a bubble is the
+# share of the time that a stage waits.
+#
+#     naive                   (S−1)/S                                 one micro-batch at a time
+#     GPipe, 1F1B             (S−1)/(M+S−1)                           M, and S − stage micro-batches are kept
+#     interleaved             (S−1)/(vM+S−1): (S−1)/M, over the time without a bubble, divided by v
+#     ZB-H1                   (S−1)(T_F + T_I − T_W) of idle time     S
+#     ZB-H2                   (S−1)(T_F + T_I − 2T_W)                 2S − 1
+#     ZB-V                    0 if T_F = T_I = T_W                    2S, of half a stage each
+#
+# Without a flush (PipeDream) weights are held in versions:
+#
+#                      versions of stage s     staleness             one version for all stages
+#     stashing         S − s                   S − 1 − s             no
+#     vertical sync    S                       S − 1                 yes
+#     2BW              2                       1                     yes
+#     no stashing      1                       S − 1 − s             not even for a stage: wrong
+#
+# Over equal stages these are S(S+1)/2 times the weights of a stage with stashing, S² with vertical sync, 2S with 2BW.
+#
+# Sources: Huang et al. 2019, "GPipe", section 2.3; Narayanan et al. 2021, "Efficient Large-Scale Language Model
+# Training on GPU Clusters", sections 2.2.1 and 2.2.2; Qi et al. 2023, "Zero Bubble Pipeline Parallelism", sections 2
+# and 6, table 1; Narayanan et al. 2019, "PipeDream", section 3.3; Narayanan et al. 2021, "Memory-Efficient
+# Pipeline-Parallel DNN Training", section 3.1.
+
+
+def bubble(
+    schedule: str,
+    S: int,
+    M: int,
+    v: int = 1,
+    forward: float = 1.0,
+    input: float = 1.0,
+    weight: float = 1.0,
+) -> float:
+    """The share of the time that a stage waits, by formula.
+
+    schedule: "naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2" or "zb_v"; of the last three,
+    `Simulation.cost` is the time. forward, input, weight: T_F, T_I, T_W of a stage.
+    Raises ValueError for another name, for M < S (ZB-H2, ZB-V: M < 2S − 1), and for zero bubble where T_W > T_F, so
+    that W's hold up what comes after, or where W's last longer than the idle time that they fill (ZB-V: unequal times).
+    """
+    _check_full(schedule, S, M)
+    if schedule == "naive":
+        return 1 - 1 / S
+    if schedule in ("gpipe", "one_f_one_b", "interleaved"):
+        return (S - 1) / (v * M + S - 1)
+    if schedule == "zb_v":
+        if not forward == input == weight:
+            raise ValueError(
+                f"the formula of zb_v is for T_F = T_I = T_W, not {forward:g}, {input:g}, {weight:g}"
+            )
+        return 0.0
+    held_back = 1 if schedule == "zb_h1" else 2
+    idle = forward + input - held_back * weight
+    if weight > forward or idle < 0:
+        raise ValueError(
+            f"the formula of {schedule} is for T_W up to T_F and {held_back}·T_W up to T_F + T_I, not for "
+            f"T_F = {forward:g}, T_I = {input:g}, T_W = {weight:g}"
+        )
+    return (S - 1) * idle / ((S - 1) * idle + M * (forward + input + weight))
+
+
+def most_kept(schedule: str, stage: int, S: int, M: int, v: int = 1) -> int:
+    """The most micro-batches (of one chunk) whose activations a stage keeps, by formula. Errors: as `bubble`."""
+    _check_full(schedule, S, M)
+    return {
+        "naive": 1,
+        "gpipe": M,
+        "one_f_one_b": S - stage,
+        "zb_h1": S,
+        "zb_h2": 2 * S - 1,
+        "zb_v": 2 * S,
+        "interleaved": min(v * M, 2 * (S - 1 - stage) + (v - 1) * S + 1),
+    }[schedule]
+
+
+def _check_full(schedule: str, S: int, M: int) -> None:
+    """ValueError unless M micro-batches fill the pipeline, as the formulas have it."""
+    fewest = {"naive": 1, "gpipe": S, "one_f_one_b": S, "interleaved": S, "zb_h1": S}
+    fewest |= {"zb_h2": 2 * S - 1, "zb_v": 2 * S - 1}
+    if schedule not in fewest:
+        raise ValueError(f"there is a formula for {', '.join(fewest)}, not for {schedule!r}")
+    if fewest[schedule] > M:
+        raise ValueError(
+            f"the formula of {schedule} with {S} stages is for at least {fewest[schedule]} micro-batches,"
+            f" not {M}"
+        )
+
+
+def most_versions(rule: str, stage: int, S: int) -> int:
+    """Versions of the weights that a stage holds at most, the newest among them, in a run that is long enough.
+
+    rule: "stash", "vertical", "2bw" or "no stash". Long enough: 2(S − stage − 1) micro-batches with stashing,
+    2(S − 1) with vertical sync, two groups with 2BW.
+    Raises ValueError for another name, and for a stage that is not there.
+    """
+    return _versions(rule, stage, S)[0]
+
+
+def most_stale(rule: str, stage: int, S: int) -> int:
+    """Updates between the weights that a micro-batch's forward used and those its gradient was added to, at most.
+
+    The first S − 1 micro-batches of a run (with 2BW: the first group) are less stale. Errors: as `most_versions`.
+    """
+    return _versions(rule, stage, S)[1]
+
+
+def version_bytes(rule: str, stage: int, S: int, nbytes: int) -> int:
+    """Memory of all versions of a stage whose weights take `nbytes`, the newest among them."""
+    return most_versions(rule, stage, S) * nbytes
+
+
+def _versions(rule: str, stage: int, S: int) -> tuple[int, int]:
+    """Versions held, and staleness."""
+    if not 0 <= stage < S:
+        raise ValueError(f"there is no stage {stage} in a pipeline of {S} stages, 0 to {S - 1}")
+    rows = {
+        "stash": (S - stage, S - 1 - stage),
+        "vertical": (S, S - 1),
+        "2bw": (2, 1),
+        "no stash": (1, S - 1 - stage),
+    }
+    if rule not in rows:
+        raise ValueError(f"there is a formula for {', '.join(rows)}, not for {rule!r}")
+    return rows[rule]
