@@ -403,7 +403,7 @@ HOUSE = {
         "tests/mutants/test_faults.py",
     ),
     "3 size": (
-        "files and tokens, at the commit of the record and now",
+        "files and tokens, before the first move and now",
         "tests/repository/test_size.py::test_it_has_not_grown",
     ),
     "4 files of one call": (

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.one_thread import _one_thread  # noqa: F401
 from tests.record.__main__ import differences, packed, written
 from tests.record.answers import masked
 from tests.record.programs import RUNS
