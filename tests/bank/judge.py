@@ -6,6 +6,7 @@ a launch for all its answers costs a fraction of one for each.
 
 import contextlib
 import io
+import sys
 import warnings
 from collections import Counter, defaultdict
 from functools import partial
@@ -105,6 +106,26 @@ def planted_fault(folder, bug):
     return found
 
 
+@contextlib.contextmanager
+def graders_kept():
+    """Undo what a cheat has done to the graders' classes: the next answers are judged in this process, too."""
+    classes = []
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "minicheck":
+            classes += [v for v in vars(module).values() if isinstance(v, type)]
+    ours = [kind for kind in classes if kind.__module__.startswith("minicheck")]
+    before = [(kind, dict(vars(kind))) for kind in ours]
+    try:
+        yield
+    finally:
+        for kind, kept in before:
+            for name in vars(kind).keys() - kept.keys():
+                delattr(kind, name)
+            for name, value in kept.items():
+                if vars(kind).get(name) is not value:
+                    setattr(kind, name, value)
+
+
 def judged(folder, bug):
     """What is wrong with one examination of a planted answer."""
     names = assignment(folder).namespace()
@@ -112,8 +133,9 @@ def judged(folder, bug):
         code = bug.code(assignment(folder).solutions[bug.exercise])
     except ValueError as error:
         return str(error)
-    run(code, "<ipython planted>", names)  # one name: a launch sends all cells along
-    _, error = examined(folder, bug.exercise, names)
+    with graders_kept():
+        run(code, "<ipython planted>", names)  # one name: a launch sends all cells along
+        _, error = examined(folder, bug.exercise, names)
     if not isinstance(error, Wrong):
         return PASSES if error is None else f"the grader itself fails: {error}"
     print(f"{bug.title}: {error}")

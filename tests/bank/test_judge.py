@@ -2,11 +2,13 @@
 
 import pytest
 
+from minicheck.exam import Prediction
 from tests.bank import __main__ as command
 from tests.bank import judge as module
 from tests.bank.bank import Bug, assignment, edited, planted
 from tests.bank.judge import (
     bank_faults,
+    graders_kept,
     planted_fault,
     solution_fault,
     stub_fault,
@@ -247,3 +249,11 @@ def test_what_graders_ask_is_asked_in_one_launch(monkeypatch):
     judgements = [judgement("right"), judgement(), judgement("right", "wrong"), judgement("wrong")]
     assert together(judgements) == [[None], [], [None, "not wrong"], ["not wrong"]]
     assert launches == [(b"exam", ["right", "right", "wrong"]), (b"exam", ["wrong"])]
+
+
+def test_a_cheat_that_silences_a_grader_silences_no_other():
+    before = vars(Prediction)["judge"]
+    with graders_kept():
+        Prediction.judge = lambda *args: None
+        Prediction.added = 1
+    assert vars(Prediction)["judge"] is before and not hasattr(Prediction, "added")
