@@ -149,19 +149,25 @@ def pack(
     for i, (p, view) in enumerate(zip(params, layout.views(buffer), strict=True)):
         grad, p.grad = p.grad, None
         if grad is None:
-            view.fill_(-0.0)
             missing.append(i)
         elif grad.layout is not torch.strided:
             raise ValueError(
                 f"the gradient of {names[i]} is {grad.layout}: a flat buffer takes dense ones "
                 "(sparse=False)"
             )
-        elif factor == 0:
-            view.zero_()
-        else:
-            torch.add(zero, grad.detach(), alpha=factor, out=view)  # 0.0 + factor·(−0.0) is 0.0
+        scale_into(view, grad, factor, zero)
         del grad
     return buffer, missing
+
+
+def scale_into(part: Tensor, grad: Tensor | None, factor: float, zero: Tensor) -> None:
+    """Write `factor` times the gradient into its part of a buffer; −0.0 where there is no gradient."""
+    if grad is None:
+        part.fill_(-0.0)
+    elif factor == 0:
+        part.zero_()
+    else:  # 0.0 + factor·(−0.0) is 0.0
+        torch.add(zero, grad.detach(), alpha=factor, out=part)
 
 
 def nowhere(part: Tensor) -> bool:
@@ -255,13 +261,9 @@ class OwnedBucket:
         for i, low, high in self._within(first, end):
             part = chunk[low - first : high - first]
             start, stop = self.layout.cuts[i]
-            if self.params[i] in self._absent:
-                part.fill_(-0.0)
-            elif self._factor == 0:
-                part.zero_()
-            else:  # 0.0 + factor·(−0.0) is 0.0
-                grad = self._flat[i][low - start : high - start]
-                torch.add(zero, grad, alpha=self._factor, out=part)
+            flat = self._flat[i]
+            grad = None if flat is None else flat[low - start : high - start]
+            scale_into(part, grad, self._factor, zero)
             if high == stop:
                 self._flat[i] = None
         return chunk

@@ -128,8 +128,8 @@ FAULTS = {
         Fault(
             "a gradient that is missing is told by nothing from zeros",
             "parallel/zero.py",
-            "            view.fill_(-0.0)\n",
-            "            view.zero_()\n",
+            "        part.fill_(-0.0)\n",
+            "        part.zero_()\n",
             ("parallel/test_fully_sharded.py::test_minus_zero_is_sent_for_what_is_missing_alone"),
         ),
         Fault(
