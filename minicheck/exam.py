@@ -1,4 +1,4 @@
-"""An examination: what is asked, of which ranks, and what makes an answer right. Subclass `Exam`, then `grader`.
+"""An examination: what is asked, of which ranks, and what makes an answer right. Subclass `Exam`, and give it a name.
 
     class Double(Exam):
         name, right = "double", "n = 1…3"
@@ -18,8 +18,6 @@
         def cost(self, case, args, outcome):                    # messages and bytes
             few(outcome, 0, "Nothing need be sent.")
 
-    double = grader(Double())                                   # what `minicheck` shows of it
-
 An exercise of another kind writes `run` and `judge` itself: `run` is called on each rank, beside the answer, and
 `judge` in the guard, which the answer never enters.
 
@@ -28,7 +26,7 @@ what was drawn and returns plain values (`encode`): also the arguments as they a
 must not change, or must. `judge` raises `Wrong`, with the numbers, the rank, and what the mistake looks
 like. What `run` returns comes from a process that the answer could have tampered with: `judge` believes
 no part of it that it could compute itself. Each lesson's examinations stand in a file of lessons/,
-and their functions in `minicheck`. Who examines how: guard.py and examinee.py.
+and are functions of `minicheck`, by their names. Who examines how: guard.py and examinee.py.
 
 After it: what passes between a grader and an answer's process, and how a wrong tensor is described.
 """
@@ -39,6 +37,7 @@ import json
 import linecache
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -728,17 +727,17 @@ ROUGHLY = 0.01  # a prediction is rounded
 
 
 class Prediction(Exam):
-    """Numbers by name. text: what they are.  values: the right ones.  slips: of each, {wrong value: what it means}."""
+    """Numbers by name. figures: a function whose name and docstring are the exercise's, and whose defaults what is given;
+    it returns the right values, and the slips of each: {name: {wrong value: what it means}}."""
 
     functions = False
     cases = (Case(1, "your numbers"),)
 
-    def __init__(self, name: str, text: str, right: str, values: dict, slips: dict):
-        self.name = name
-        self.__doc__ = text
+    def __init__(self, figures: Callable[[], tuple[dict, dict]], right: str):
+        self.name = figures.__name__
+        self.__doc__ = figures.__doc__
         self.right = right
-        self.values = values
-        self.slips = slips
+        self.values, self.slips = figures()
 
     def run(self, comm, *numbers):
         return dict(zip(self.values, map(bare, numbers), strict=True))

@@ -38,7 +38,6 @@ from ..exam import (
     unchanged,
     wrong_means,
 )
-from ..guard import grader
 
 # ------------------------------------------------------------
 # Are the gradients those of the serial program, on every rank? If not: what does the mistake look like?
@@ -548,11 +547,6 @@ def step_(module: torch.nn.Module) -> None:
         p.grad = None
 
 
-average_gradients = grader(AverageGradients())
-weighted_average_gradients = grader(WeightedAverageGradients())
-average_hooks = grader(AverageHooks())
-
-
 # ------------------------------------------------------------
 # Batches: every rank's part of them, and micro-batches.
 
@@ -847,10 +841,6 @@ class Accumulate(ReplicaExam):
             raise Wrong(f"{wrong}{hint}") from None
 
 
-my_batches = grader(MyBatches())
-accumulate = grader(Accumulate())
-
-
 # ------------------------------------------------------------
 # The start: all replicas become rank 0's.
 
@@ -936,15 +926,17 @@ class StartEqual(ReplicaExam):
         return recognized(got, looks, "It is none of the ranks': drawn anew, or written over?")
 
 
-start_equal = grader(StartEqual())
-
-
 # ------------------------------------------------------------
 # Numbers: what a step costs, and what slips do to it.
 
 
-def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tuple[dict, dict]:
-    """What a step costs with `tensors` in float32 and k micro-batches; slips with a forgotten and an uneven average."""
+def predict_step(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1):
+    """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
+
+    messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
+    rate: the learning rate that 0.1 becomes when gradients are summed.
+    share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
+    """
     size, steps = 4 * parameters, 2 * (n - 1)
     ring = steps * size / n
     values = {
@@ -996,16 +988,4 @@ def step_slips(n: int, tensors: int, parameters: int, k: int, rate: float) -> tu
     return values, slips
 
 
-predict_step = grader(
-    Prediction(
-        "predict_step",
-        """What a step costs, and what slips do. 8 ranks, 24 tensors, 10,000,000 parameters in float32, 4 micro-batches.
-
-        messages, nbytes: what each rank sends, one all-reduce a tensor.  coalesced: messages with all tensors in one.
-        rate: the learning rate that 0.1 becomes when gradients are summed.
-        share: of a sample of rank 3 in the plain mean, when 4 ranks have 3, 3, 2 and 2 samples.
-    """,
-        "Messages, bytes, the rate and the share, within 1 %.",
-        *step_slips(n=8, tensors=24, parameters=10_000_000, k=4, rate=0.1),
-    )
-)
+PREDICTED = Prediction(predict_step, "Messages, bytes, the rate and the share, within 1 %.")

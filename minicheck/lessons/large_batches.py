@@ -31,7 +31,6 @@ from ..exam import (
     unpacked,
     wrong_means,
 )
-from ..guard import grader
 from ..oracles import large_batches as oracle
 
 # ------------------------------------------------------------
@@ -104,9 +103,6 @@ def _where(t: int, x: float, right: float, steps: int, warm: int) -> str:
     if t >= steps:
         return "After the end: floor · peak."
     return "After the warm-up: x = (t − warm)/(steps − warm), and floor + (1 − floor)·(1 + cos πx)/2 of the peak."
-
-
-learning_rate = grader(LearningRate())
 
 
 # ------------------------------------------------------------
@@ -186,9 +182,6 @@ class LarsStep(Exam):
                         | {STILL: weights[i] * (letter == "w")}
                     )
                     close(got[letter][i], want, f"step {k}: {name}[{i}]", looks, LARS)
-
-
-lars_step = grader(LarsStep())
 
 
 # ------------------------------------------------------------
@@ -305,9 +298,6 @@ class LambStep(Exam):
         few_in_all(outcome, max(2, n) * (n - 1) * 16 * parameters * steps, hint)
         hint = f"In {steps} steps: put the squares of all parameters into one tensor and one all-reduce."
         few(outcome, math.inf, hint, 2 * (n - 1) * steps)
-
-
-lamb_step = grader(LambStep())
 
 
 # ------------------------------------------------------------
@@ -427,27 +417,25 @@ def both_close(got, want) -> bool:
     return all(abs(x - y) <= 1e-8 * (1 + abs(y)) for x, y in zip(got, want, strict=True))
 
 
-noise_scale = grader(NoiseScale())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: rates, steps, samples, a ramp, a schedule, a message.
 
 
-def large_batches_slips(
-    rate: float,
-    k: int,
-    noise: int,
-    batch: int,
-    steps: float,
-    first: float,
-    last: float,
-    over: float,
-    total: float,
-    layers: int,
-) -> tuple[dict, dict]:
-    """Rates by two rules for a batch k times as large; steps and samples at `batch`, where the fewest are `steps`;
-    steps of a ramp; warm-up and a rate of a training of `total` tokens; bytes of a message for `layers` ratios."""
+def predict_large_batches(
+    rate=0.1,
+    k=16,
+    noise=1000,
+    batch=250,
+    steps=5000,
+    first=32e3,
+    last=3.2e6,
+    over=4e9,
+    total=1.6e12,
+    layers=50,
+):
+    """0.1 at a batch of 256, and 4,096; B_noise = 1,000, 5,000 steps at the fewest, B = 250; a ramp from 32 K to 3.2 M
+    over 4 B tokens; 0.5 % warm-up of 1.6 T tokens; a cosine to 10 %, after a quarter; 50 trust ratios.
+    """
     wave = (1 + math.cos(math.pi / 4)) / 2
     whole = total / last
     values = {
@@ -519,25 +507,8 @@ def large_batches_slips(
     return values, slips
 
 
-predict_large_batches = grader(
-    Prediction(
-        "predict_large_batches",
-        """0.1 at a batch of 256, and 4,096; B_noise = 1,000, 5,000 steps at the fewest, B = 250; a ramp from 32 K to 3.2 M
-        over 4 B tokens; 0.5 % warm-up of 1.6 T tokens; a cosine to 10 %, after a quarter; 50 trust ratios.""",
-        "Rates, steps, samples, a ramp, a schedule and a message, within 1 %.",
-        *large_batches_slips(
-            rate=0.1,
-            k=16,
-            noise=1000,
-            batch=250,
-            steps=5000,
-            first=32e3,
-            last=3.2e6,
-            over=4e9,
-            total=1.6e12,
-            layers=50,
-        ),
-    )
+PREDICTED = Prediction(
+    predict_large_batches, "Rates, steps, samples, a ramp, a schedule and a message, within 1 %."
 )
 
 
@@ -621,6 +592,3 @@ class ClipCopies(Exam):
         rule = "It is the root of the sum of squares, each gradient counted once."
         hint = recognized(got, looks, rule, lambda a, b: near(a, math.sqrt(b), 1e-6))
         raise Wrong(f"rank {r}: the norm is {got:.6g}, and should be {want:.6g}. {hint}")
-
-
-clip_copies = grader(ClipCopies())

@@ -36,7 +36,6 @@ from ..exam import (
     unchanged,
     uniform,
 )
-from ..guard import grader
 from ..oracles import operators as oracle
 
 # ------------------------------------------------------------
@@ -408,10 +407,6 @@ def _grouping(names: list, operators: list) -> str:
     return "Neighbours that are pointwise belong together."
 
 
-roofline = grader(Roofline())
-fused = grader(Fused())
-
-
 # ------------------------------------------------------------
 # A backward of one's own: bias and GELU, nothing kept but what was given.
 
@@ -480,9 +475,6 @@ class BiasGelu(Exam):
                 f"the numbers are right, but {got['held']} bytes are kept for backward beside x, b and y: save "
                 "x and b, and form x + b again."
             )
-
-
-bias_gelu = grader(BiasGelu())
 
 
 # ------------------------------------------------------------
@@ -656,10 +648,6 @@ class Attention(Exam):
                 f"the numbers are right, but the meter saw {got['flops']:,} FLOPs of products, and {want:,} "
                 "are needed: two products a tile, each once."
             )
-
-
-normalizer = grader(Normalizer())
-attention = grader(Attention())
 
 
 # ------------------------------------------------------------
@@ -852,15 +840,17 @@ class Flatten(Exam):
                 )
 
 
-flatten = grader(Flatten())
-
-
 # ------------------------------------------------------------
 # Numbers: launches, bytes and memory, foretold.
 
 
-def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict, dict]:
-    """AdamW in fp32 on an H100, an addition and a product in bf16, scores in bf16; and the usual slips."""
+def predict_operators(weights=10**9, tensors=500, heads=16, T=8192):
+    """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
+
+    launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
+    edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
+    T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
+    """
     launch = 5e-6
     bandwidth = 3.35e12
     single = 67e12
@@ -931,16 +921,4 @@ def operator_slips(weights: int, tensors: int, heads: int, T: int) -> tuple[dict
     return values, slips
 
 
-predict_operators = grader(
-    Prediction(
-        "predict_operators",
-        """On an H100 by the roofline, 5 µs a launch: 10⁹ weights in 500 tensors, AdamW in fp32.
-
-        launches: of the plain loop.  loop_ms: its milliseconds.  flat_ms: over a flat buffer that holds the gradients, too.
-        edge: numbers at which a bf16 addition takes as long as its launch.  scores_mib: MiB of the scores of 16 heads,
-        T = 8,192, bf16.  ridge_n: from which n on a bf16 product of n × n is bound by compute.
-    """,
-        "Launches, times and memory, within 1 %.",
-        *operator_slips(weights=10**9, tensors=500, heads=16, T=8192),
-    )
-)
+PREDICTED = Prediction(predict_operators, "Launches, times and memory, within 1 %.")

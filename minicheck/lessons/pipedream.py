@@ -30,7 +30,6 @@ from ..exam import (
     typed,
     unchanged,
 )
-from ..guard import grader
 from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
 from .pipelines import FORBIDDEN as BEFORE
 from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
@@ -220,11 +219,6 @@ class Needed(OfLists):
                 "stages use the one that stage 0 used.": own[s],
             }
             listed(f"stage {s}", got, first if vertical else own[s], looks, " ".join(row))
-
-
-no_flush = grader(NoFlush())
-staleness = grader(Staleness())
-needed = grader(Needed())
 
 
 # ------------------------------------------------------------
@@ -423,9 +417,6 @@ def copied(found) -> list | str:
     return "None" if found is None else f"something of type {type(found).__name__}"
 
 
-store = grader(Store())
-
-
 # ------------------------------------------------------------
 # A stage trains without a flush. Lesson 16's, with updates and versions.
 #
@@ -566,15 +557,14 @@ def _expected(
     return ends(), looks
 
 
-run_pipedream = grader(RunPipeDream())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: versions, bytes, staleness, updates.
 
 
-def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict, dict]:
-    """Versions and staleness of a stage, bytes of all stages by rule, updates of 2BW."""
+def predict_pipedream(S=8, stage=2, M=600, m=10, nbytes=100_000_000):
+    """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
+    of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
+    """
     stash = nbytes * S * (S + 1) // 2
     vertical = nbytes * S * S
     two = 2 * nbytes * S
@@ -631,16 +621,7 @@ def version_slips(S: int, stage: int, M: int, m: int, nbytes: int) -> tuple[dict
     return values, slips
 
 
-predict_pipedream = grader(
-    Prediction(
-        "predict_pipedream",
-        """8 stages, each with weights of 100 MB, 600 micro-batches: versions and staleness of stage 2; bytes of the weights
-        of all stages with stashing, vertical sync and 2BW; updates of 2BW with m = 10.
-    """,
-        "Versions, bytes, staleness and updates, within 1 %.",
-        *version_slips(S=8, stage=2, M=600, m=10, nbytes=100_000_000),
-    )
-)
+PREDICTED = Prediction(predict_pipedream, "Versions, bytes, staleness and updates, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -726,6 +707,3 @@ class TwoVersions(Exam):
         at = max(0, g - 1)
         what = f"micro-batch {i}, group {g}: version {at}, at which its gradient is taken"
         close(w, made[at], what, looks, rule)
-
-
-two_versions = grader(TwoVersions())

@@ -40,7 +40,6 @@ from ..exam import (
     uniform,
 )
 from ..exam import bare as unwrapped
-from ..guard import grader
 from ..oracles.precision import COUNTING, FORBIDDEN, SLIPS, Masters, looks_like, rounded, scales
 from ..refuse import LIBRARYS, Refused
 
@@ -164,18 +163,14 @@ def _region(x: float, exponent: int, fraction: int) -> str:
     return f"It lies between 2^{power} and 2^{power + 1}, where the step is 2^{power - fraction}; ties go to even."
 
 
-round_to = grader(RoundTo())
-
-
 # ------------------------------------------------------------
 # Numbers: what fp16 holds, what a model's states take, how long a scale takes.
 
 
-def precision_slips(
-    updates: int, billions: float, tensor: float, single: float, back: int, interval: int
-):
-    """Values and slips: a weight of 1 after `updates` of 2⁻¹⁰ and of 2⁻¹², GB of states at O2 and O3, speed-up, steps
-    to recover.
+def predict_precision(updates=100, billions=1.5, tensor=989.0, single=67.0, back=2, interval=2000):
+    """fp16: a weight of 1 after 100 updates of 2⁻¹⁰; of 2⁻¹²; where a sum of 2s stops. GB of 1.5 B parameters with
+    masters and Adam; of the same at O3; how many times as fast a large product is on an H100; good steps after two
+    overflows.
     """
     states = 16 * billions
     values = {
@@ -228,17 +223,7 @@ def precision_slips(
     return values, slips
 
 
-predict_precision = grader(
-    Prediction(
-        "predict_precision",
-        """fp16: a weight of 1 after 100 updates of 2⁻¹⁰; of 2⁻¹²; where a sum of 2s stops. GB of 1.5 B parameters with
-        masters and Adam; of the same at O3; how many times as fast a large product is on an H100; good steps after two
-        overflows.
-    """,
-        "Rounding, memory, time and steps, within 1 %.",
-        *precision_slips(100, 1.5, 989.0, 67.0, 2, 2000),
-    )
-)
+PREDICTED = Prediction(predict_precision, "Rounding, memory, time and steps, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -441,9 +426,6 @@ def plain(x) -> bool:
     if isinstance(x, list | tuple):
         return all(map(plain, x))
     return x is None or isinstance(x, int | float | str)
-
-
-scaler = grader(Scaler())
 
 
 # ------------------------------------------------------------
@@ -657,9 +639,6 @@ class Autocast(Exam):
                 )
 
 
-autocast = grader(Autocast())
-
-
 # ------------------------------------------------------------
 # Master weights: unscale, look, skip or step, round.
 #
@@ -780,9 +759,6 @@ class MasterStep(Exam):
                     f"{where}weights[{i}] is not its master, rounded. The model computes with this very tensor: "
                     "copy into it, in place, after every step."
                 )
-
-
-master_step = grader(MasterStep())
 
 
 # ------------------------------------------------------------
@@ -916,6 +892,3 @@ class ShardedStep(Exam):
         most = 2 * (case.n - 1)
         hint = "One flag is enough. Is one sent for each tensor, or are gradients sent?"
         few(outcome, most * FLAG, hint, most)
-
-
-sharded_step = grader(ShardedStep())

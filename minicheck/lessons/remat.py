@@ -30,7 +30,6 @@ from ..exam import (
     typed,
     unpacked,
 )
-from ..guard import grader
 from ..oracles.remat import FORBIDDEN, alive, fewest, least, peak_of, rerun
 
 # ------------------------------------------------------------
@@ -196,9 +195,6 @@ class AccumulateTokens(Exam):
             f"the gradient is not that of the mean over all {total} tokens. "
             f"{found[0] if found else 'Is each loss weighted by its part of the tokens?'}"
         )
-
-
-accumulate_tokens = grader(AccumulateTokens())
 
 
 # ------------------------------------------------------------
@@ -426,9 +422,6 @@ class Recompute(Exam):
             )
 
 
-recompute = grader(Recompute())
-
-
 # ------------------------------------------------------------
 # A bug to find: a function that is run again with the random numbers of its first run.
 #
@@ -562,9 +555,6 @@ class Twice(Exam):
                 f"run {i} is repeated with other random numbers than it had.{other} Which state was there "
                 "when it began?"
             )
-
-
-twice = grader(Twice())
 
 
 # ------------------------------------------------------------
@@ -762,10 +752,6 @@ class BestPlan(Exam):
             )
 
 
-segments = grader(Segments())
-best_plan = grader(BestPlan())
-
-
 # ------------------------------------------------------------
 # A reversible block: its inputs and their gradients from its outputs.
 #
@@ -939,17 +925,15 @@ class ReversibleBackward(Exam):
             return torch.autograd.grad(f(x2), x2, dy1)[0]
 
 
-reversible_backward = grader(ReversibleBackward())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: bytes, segments, work, a share, a momentum, a rate.
 
 
-def remat_slips(
-    L: int, a: float, x: float, k: int, heads: int, s: int, h: int, micro: int
-) -> tuple[dict, dict]:
-    """A chain of L layers that keep a bytes, x of them their input: whole, in k segments, at best; 64 by halves."""
+def predict_remat(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8):
+    """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
+    those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
+    2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
+    """
     peak = lambda n: (n - 1) * x + L / n * a
     best = min((n for n in range(1, L + 1) if L % n == 0), key=peak)
     core = 5 * heads * s / h
@@ -1030,14 +1014,6 @@ def remat_slips(
     return values, slips
 
 
-predict_remat = grader(
-    Prediction(
-        "predict_remat",
-        """100 layers that keep 400 MB each, of which 100 MB are their input: bytes whole and in 10 segments, the best k of
-        those that divide 100, the work of 10 segments; bytes of 64 of them by halves; selective's share for 128 heads,
-        2,048 tokens, h = 20,480; for 8 micro-batches the momentum of batch norm, and the rate by the root rule.
-    """,
-        "Bytes, segments, work, share, momentum and rate: within 1 %.",
-        *remat_slips(L=100, a=400e6, x=100e6, k=10, heads=128, s=2048, h=20480, micro=8),
-    )
+PREDICTED = Prediction(
+    predict_remat, "Bytes, segments, work, share, momentum and rate: within 1 %."
 )

@@ -29,7 +29,6 @@ from ..exam import (
     typed,
     uniform,
 )
-from ..guard import grader
 from ..oracles.server import as_they_come, in_step, owners
 
 # ------------------------------------------------------------
@@ -340,9 +339,6 @@ def _shares(found: list[list[tuple[int, int, int]]], sizes: list[int], s: int, s
     raise Wrong(f"{shown}a server's numbers of one parameter are one piece: yours are cut further.")
 
 
-pieces = grader(Pieces())
-
-
 # ------------------------------------------------------------
 # The synchronous server: several of them, in step, both ways at once.
 
@@ -507,9 +503,6 @@ class Synchronous(Exam):
                 f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
                 f"{1e3 * world.time:.3g} ms are enough. {BATCH}"
             )
-
-
-synchronous = grader(Synchronous())
 
 
 # ------------------------------------------------------------
@@ -690,11 +683,6 @@ class Leavers(Asynchronous):
         return steps, rate, bound
 
 
-asynchronous = grader(Asynchronous())
-bounded = grader(Bounded())
-leavers = grader(Leavers())
-
-
 # ------------------------------------------------------------
 # Figures: a server's wire, several servers, staleness and what it costs.
 
@@ -702,18 +690,18 @@ leavers = grader(Leavers())
 MILLI = "In seconds."
 
 
-def server_slips(
-    n: int,
-    nbytes: float,
-    compute: float,
-    alpha: float,
-    beta: float,
-    wanted: float,
-    slower: int,
-    bound: int,
-    curvature: float,
-) -> tuple[dict, dict]:
-    """The values of `predict_server`, and slips."""
+def predict_server(
+    n=32,
+    nbytes=1e9,
+    compute=40e-3,
+    alpha=10e-6,
+    beta=1 / 50e9,
+    wanted=100e-3,
+    slower=3,
+    bound=2,
+    curvature=4.0,
+):
+    """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4."""
     wire = nbytes * beta
     one, ring = compute + 2 * alpha + (n + 1) * wire, compute + 2 * (n - 1) * (alpha + wire / n)
     servers = n / (wanted / wire - 1)
@@ -789,21 +777,6 @@ def server_slips(
     return values, slips
 
 
-predict_server = grader(
-    Prediction(
-        "predict_server",
-        """32 workers, 1 GB, 40 ms, α = 10 µs, β = 1/(50 GB/s), 100 ms, 3 times slower, bound 2, curvature 4.""",
-        "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %.",
-        *server_slips(
-            n=32,
-            nbytes=1e9,
-            compute=40e-3,
-            alpha=10e-6,
-            beta=1 / 50e9,
-            wanted=100e-3,
-            slower=3,
-            bound=2,
-            curvature=4.0,
-        ),
-    )
+PREDICTED = Prediction(
+    predict_server, "Seconds, servers, bytes, gradients, staleness and a rate, within 1 %."
 )

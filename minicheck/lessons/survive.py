@@ -27,7 +27,6 @@ from ..exam import (
     typed,
     unpacked,
 )
-from ..guard import grader
 from ..oracles import survive as oracle
 
 # ------------------------------------------------------------
@@ -341,9 +340,6 @@ def _slips(name: str, cost: float, restart: float, hours: float, devices: int) -
     }
 
 
-save_every = grader(SaveEvery())
-
-
 # ------------------------------------------------------------
 # Saving: every rank its part, the manifest last, and a power cut behind every call.
 #
@@ -559,9 +555,6 @@ def _check_messages(case: Case, outcome: Outcome) -> None:
         )
 
 
-save_parts = grader(SaveParts())
-
-
 # ------------------------------------------------------------
 # Finding: the newest checkpoint that is whole, and why the others are not used.
 
@@ -691,9 +684,6 @@ def _means(name: str, why: str | None, files: dict) -> str:
         "damaged": "It is no JSON with step, ranks and files. (Whoever runs or unpickles it might not see that, "
         "and does what it says.)",
     }[why]
-
-
-newest = grader(Newest())
 
 
 # ------------------------------------------------------------
@@ -874,26 +864,22 @@ def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:
         )
 
 
-load_box = grader(LoadBox())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: the checkpoint, the failures and the cost of a real run.
 
 
-def survive_slips(
-    psi: float,
-    tokens: float,
-    nodes: int,
-    stages: int,
-    micro: int,
-    rate: float,
-    hours: float,
-    peak: float,
-    mfu: float,
-) -> tuple[dict, dict]:
-    """Ψ parameters, `tokens` of a run; `nodes` of 8 devices that write `rate` bytes/s each and fail every `hours`
-    hours a device; a pipeline of `stages` with `micro` micro-batches; `peak` FLOP/s of a device."""
+def predict_survive(
+    psi=20e9,
+    tokens=400e9,
+    nodes=32,
+    stages=8,
+    micro=32,
+    rate=2e9,
+    hours=20_000,
+    peak=989e12,
+    mfu=0.4,
+):
+    """20 B parameters, 400 B tokens, 32 nodes, 8 stages, 32 micro-batches, 2 GB/s, 20,000 h, 989 TFLOP/s at 40 %."""
     n = 8 * nodes
     whole = 14 * psi
     save = whole / (nodes * rate)
@@ -957,11 +943,6 @@ def survive_slips(
     return values, slips
 
 
-predict_survive = grader(
-    Prediction(
-        "predict_survive",
-        """20 B parameters, 400 B tokens, 32 nodes, 8 stages, 32 micro-batches, 2 GB/s, 20,000 h, 989 TFLOP/s at 40 %.""",
-        "Bytes, seconds, hours, the bubble and failures, within 1 %.",
-        *survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4),
-    )
+PREDICTED = Prediction(
+    predict_survive, "Bytes, seconds, hours, the bubble and failures, within 1 %."
 )

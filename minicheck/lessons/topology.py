@@ -34,7 +34,6 @@ from ..exam import (
     uniform,
     who,
 )
-from ..guard import grader
 from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words
 
 # ------------------------------------------------------------
@@ -222,10 +221,6 @@ class Pipeline(ByteClock):
         return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
 
 
-tree_broadcast = grader(TreeBroadcast())
-pipeline = grader(Pipeline())
-
-
 # ------------------------------------------------------------
 # Recursive halving and doubling: few messages and few bytes at once.
 #
@@ -313,9 +308,6 @@ def _ring(outcome: Outcome, r: int, n: int) -> str:
     return (
         " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
     )
-
-
-halving_doubling = grader(HalvingDoubling())
 
 
 # ------------------------------------------------------------
@@ -484,10 +476,12 @@ class Bandwidth(Exam):
         return first_near(factor, texts, ROUGHLY, "What must each rank send?")
 
 
-def cost_slips(
-    n: int, nodes: int, nbytes: float, alpha: float, beta: float, p: float
-) -> tuple[dict, dict]:
-    """Latency of a ring's and a tree's all-reduce, where they cross, bytes between nodes, a step with a late rank."""
+def predict_cost(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001):
+    """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
+
+    across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
+    late: how likely a step waits, if each rank is late once in a thousand steps.
+    """
     log, piece = math.log2(n), nbytes * nodes / n
     cross = (n - 1 - log) * alpha / ((log - (n - 1) / n) * beta)
     values = {
@@ -533,20 +527,7 @@ def cost_slips(
     return values, slips
 
 
-all_reduce_seconds = grader(AllReduceSeconds())
-bandwidth = grader(Bandwidth())
-predict_cost = grader(
-    Prediction(
-        "predict_cost",
-        """512 ranks, α = 5 µs, β = 1/(50 GB/s): seconds of a ring's and a tree's latencies, and where the two cross.
-
-        across: bytes that a rank sends to other nodes, when 64 nodes of 8 reduce 10⁹ bytes in three steps.
-        late: how likely a step waits, if each rank is late once in a thousand steps.
-    """,
-        "Seconds, bytes and odds, within 1 %.",
-        *cost_slips(n=512, nodes=64, nbytes=1e9, alpha=5e-6, beta=1 / 50e9, p=0.001),
-    )
-)
+PREDICTED = Prediction(predict_cost, "Seconds, bytes and odds, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -661,9 +642,6 @@ class Hierarchical(InPlace):
         return "Add up inside the node first, and cut: what crosses should be one piece of g."
 
 
-hierarchical = grader(Hierarchical())
-
-
 # ------------------------------------------------------------
 # The one rank that all others wait for: find it in the trace of a run.
 #
@@ -769,6 +747,3 @@ class FindSlow(Exam):
                 f"What rank {got} exchanges with others than rank {self.slow} is as fast as can be."
             )
         return "In a slow rank's messages each byte takes longer, in those that it sends and those that it receives."
-
-
-find_slow = grader(FindSlow())

@@ -22,7 +22,6 @@ from ..exam import (
     ring_bytes,
     who,
 )
-from ..guard import grader
 from ..oracles.vocabulary import (
     IGNORED,
     Logits,
@@ -267,11 +266,6 @@ class ProjectBackward(VocabularyExam):
         return len({len(rows) for *_, rows in args}) == 1
 
 
-look_up = grader(LookUp())
-look_up_gradient = grader(LookUpGradient())
-project_backward = grader(ProjectBackward())
-
-
 # ------------------------------------------------------------
 # The loss: in three reductions, backward, and in one message.
 #
@@ -465,17 +459,17 @@ class LogitsGradient(LossExam):
         }
 
 
-split_loss = grader(SplitLoss())
-logits_gradient = grader(LogitsGradient())
-merged_loss = grader(MergedLoss())
-
-
 # ------------------------------------------------------------
 # Numbers: what a split saves, and what it sends.
 
 
-def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
-    """Memory and traffic of a vocabulary in float32 on n ranks, and the usual slips."""
+def predict_vocabulary(n=8, vocab=64_000, hidden=5_120):
+    """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
+
+    saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
+    reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
+    messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
+    """
     mib, ring = vocab * hidden * 4 / 2**20, 2 * (n - 1) / n
     gathered = (n - 1) / n * vocab * 4
     reduced = ring * 3 * 4
@@ -535,16 +529,4 @@ def vocabulary_slips(n: int, vocab: int, hidden: int) -> tuple[dict, dict]:
     return values, slips
 
 
-predict_vocabulary = grader(
-    Prediction(
-        "predict_vocabulary",
-        """64,000 words, H = 5,120, float32, 8 ranks, rings. Bytes are those that one rank sends for one token.
-
-        saved: MiB of weights that a rank does not keep.  gathered: bytes to gather the logits.
-        reduced: bytes of three all-reduces.  doubled: the same with 128,000 words.
-        messages: of a rank, where s and x_t share an all-reduce.  looked_up: bytes of a look-up's all-reduce.
-    """,
-        "Memory, bytes and messages, within 1 %.",
-        *vocabulary_slips(n=8, vocab=64_000, hidden=5_120),
-    )
-)
+PREDICTED = Prediction(predict_vocabulary, "Memory, bytes and messages, within 1 %.")

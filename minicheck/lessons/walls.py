@@ -31,7 +31,6 @@ from ..exam import (
     typed,
     unpacked,
 )
-from ..guard import grader
 from ..oracles import walls as oracle
 
 # ------------------------------------------------------------
@@ -279,9 +278,6 @@ DRAWN = {
 }
 
 
-peak = grader(Peak())
-
-
 # ------------------------------------------------------------
 # Model states: parameters, gradients, optimizer states, byte by byte.
 #
@@ -398,9 +394,6 @@ def _looks_of_states(
     }
 
 
-model_states = grader(ModelStates())
-
-
 # ------------------------------------------------------------
 # Activations: what an MLP's forward keeps for its backward.
 #
@@ -477,9 +470,6 @@ def _looks_of_activations(
     return {text: value for text, value in slips.items() if value != want}
 
 
-activation_bytes = grader(ActivationBytes())
-
-
 # ------------------------------------------------------------
 # Numbers: sums from the literature with errors, and a step foretold.
 #
@@ -544,20 +534,16 @@ class PredictMemory(Prediction):
         super().judge(case, args, outcome)
 
 
-find_errors = grader(FindErrors())
-predict_memory = grader(
-    PredictMemory(
-        "predict_memory",
-        """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
+def predict_memory():
+    """A training step of an MLP 1000 → 2000 → 2000 → 1000 with ReLU, fp32, Adam, 4,000 samples: foretold, within 1 %.
 
-        stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
-        forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
-    """,
-        "Bytes, FLOPs and the batch, within 1 %.",
-        dict.fromkeys(("stays", "kept", "forward", "equal")),
-        {},
-    )
-)
+    stays: bytes that are live after the step.  kept: bytes of activations at the end of forward.
+    forward: FLOPs of the forward.  equal: the batch whose activations take as much as what stays.
+    """
+    return dict.fromkeys(("stays", "kept", "forward", "equal")), {}
+
+
+PREDICTED = PredictMemory(predict_memory, "Bytes, FLOPs and the batch, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -657,9 +643,6 @@ def _looks_of_size(
     }
 
 
-largest_model = grader(LargestModel())
-
-
 # ------------------------------------------------------------
 # The compute wall: what a run costs.
 #
@@ -756,9 +739,6 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, di
             "That is a rate, not a fraction of the peak.": hfu * peak,
         },
     }
-
-
-run_cost = grader(RunCost())
 
 
 # ------------------------------------------------------------
@@ -936,6 +916,3 @@ def _memory(got: dict, lean: dict) -> None:
     raise Wrong(
         f"{said} What is alive that is not needed any more: outputs, a graph that is retained, copies?"
     )
-
-
-train_lean = grader(TrainLean())

@@ -32,7 +32,6 @@ from ..exam import (
     unchanged,
     wrong_means,
 )
-from ..guard import grader
 from ..oracles import zero as oracle
 from ..oracles.zero import cut, serial
 from .buckets import Network, network, timed
@@ -220,9 +219,6 @@ class Owners(Exam):
         raise Wrong(f"{said} Largest first, each to the rank that has the fewest bytes by then.")
 
 
-owners = grader(Owners())
-
-
 # ------------------------------------------------------------
 # Stage 1: a step in which each rank keeps the optimizer's states of its part.
 #
@@ -383,9 +379,6 @@ class Sharded(Exam):
             )
 
 
-sharded = grader(Sharded())
-
-
 # ------------------------------------------------------------
 # Stage 2: gradients go to their owners during backward, and are freed elsewhere.
 #
@@ -496,9 +489,6 @@ class ToOwners(Exam):
                     f"the gradients are right, but during backward rank {r} holds {more:,} bytes more than "
                     f"before; its own gradients have {mine:,}. Are copies kept of what was sent?"
                 )
-
-
-to_owners = grader(ToOwners())
 
 
 # ------------------------------------------------------------
@@ -665,16 +655,15 @@ class ShardedLinear(Exam):
             )
 
 
-sharded_linear = grader(ShardedLinear())
-
-
 # ------------------------------------------------------------
 # Numbers foretold: bytes by stage, bytes sent, GPUs, offload.
 
 
-def zero_slips(psi: int, n: int, large: int, card: int) -> tuple[dict, dict]:
-    """Bytes on a rank by stage, bytes that a rank sends in a step at stages 2 and 3, GPUs for `large` parameters, bytes
-    on a GPU and over its link with offload at stage 2."""
+def predict_zero(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9):
+    """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
+    and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
+    hosts, at stage 2, bytes on each GPU and bytes over its link in a step.
+    """
     ring = (n - 1) / n
     values = {
         "stage_1": 4 * psi + 12 * psi / n,
@@ -763,16 +752,7 @@ def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
     }
 
 
-predict_zero = grader(
-    Prediction(
-        "predict_zero",
-        """13 B parameters on 16 GPUs, fp16 and Adam: bytes on each by stage, bytes that each sends in a step at stages 2
-        and 3; how many GPUs of 32 GB hold the states of 100 B parameters at stage 3; and with optimizer states on the
-        hosts, at stage 2, bytes on each GPU and bytes over its link in a step.""",
-        "Bytes by stage, bytes sent, GPUs, offload, within 1 %.",
-        *zero_slips(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9),
-    )
-)
+PREDICTED = Prediction(predict_zero, "Bytes by stage, bytes sent, GPUs, offload, within 1 %.")
 
 
 # ------------------------------------------------------------
@@ -856,6 +836,3 @@ class Clip(Exam):
         }
         rule = "It is the root of the sum of all squares, of all ranks."
         norm_is(got, want, f"rank {r}: ", looks, rule)
-
-
-clip = grader(Clip())

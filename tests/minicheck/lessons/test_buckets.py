@@ -24,7 +24,7 @@ from minicheck.lessons.buckets import (
     in_time,
     means,
     network,
-    overlap_slips,
+    predict_overlap,
     reversed_cut,
     seconds_of,
     slips_of,
@@ -305,11 +305,11 @@ RIGHT = {
     ],
 )
 def test_predicted_numbers(numbers, says):
-    judge(overlap_slips(**GIVEN), RIGHT | numbers, says)
+    judge(predict_overlap(**GIVEN), RIGHT | numbers, says)
 
 
 def test_all_slips_are_wrong_numbers():
-    values, slips = overlap_slips(**GIVEN)
+    values, slips = predict_overlap(**GIVEN)
     assert values == pytest.approx(RIGHT)
     assert slips_are_wrong((values, slips))
 

@@ -18,7 +18,7 @@ from minicheck.lessons.compress import (
     PERIODS,
     SPARSE_SLIPS,
     NextPeriod,
-    compress_slips,
+    predict_compress,
 )
 from minicheck.oracles import compress as oracle
 from minidist.collectives import all_gather
@@ -29,7 +29,7 @@ from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+FACTS = predict_compress(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
 
 
 def by_threshold(u, v, g, k, m, limit, n):

@@ -13,7 +13,7 @@ import torch
 
 from minicheck.lessons import hybrid
 from minicheck.lessons import hybrid as choose
-from minicheck.lessons.hybrid import ClipGrid, Synchronize, hybrid_slips
+from minicheck.lessons.hybrid import ClipGrid, Synchronize, predict_hybrid
 from minicheck.oracles import hybrid as oracle
 from minidist.collectives import all_gather, all_reduce_, barrier, broadcast_, reduce_
 from minidist.comm import World
@@ -27,7 +27,7 @@ from tests.minicheck.examined import said
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = hybrid_slips(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
+FACTS = predict_hybrid(4, 2, 8, 32, 8192, 4096, 12, 400e9, 50e9)
 NAMES = list(FACTS[0])
 
 

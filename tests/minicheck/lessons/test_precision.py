@@ -23,7 +23,7 @@ from minicheck.lessons.precision import (
     ShardedStep,
     bare,
     plain,
-    precision_slips,
+    predict_precision,
     probe,
     scale_of,
     tensors,
@@ -403,7 +403,7 @@ NUMBERS = {
     ],
 )
 def test_predicted_numbers(numbers, says):
-    facts = precision_slips(100, 1.5, 989.0, 67.0, 2, 2000)
+    facts = predict_precision(100, 1.5, 989.0, 67.0, 2, 2000)
     assert facts[0] == NUMBERS
     assert slips_are_wrong(facts)
     judge(facts, NUMBERS | numbers, says)

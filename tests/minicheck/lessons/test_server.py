@@ -20,7 +20,7 @@ from minicheck.lessons.server import (
     Leavers,
     Pieces,
     Synchronous,
-    server_slips,
+    predict_server,
     trajectory,
 )
 from minicheck.oracles.server import as_they_come, in_step, owners
@@ -253,7 +253,7 @@ def test_a_gradient_counts_its_calls():
 
 
 def test_the_predicted_numbers_are_the_librarys():
-    values, slips = server_slips(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
+    values, slips = predict_server(32, 1e9, 40e-3, 10e-6, 1 / 50e9, 100e-3, 3, 2, 4.0)
     assert values["one"] == pytest.approx(sync_seconds(32, 1, 1e9, 10e-6, 1 / 50e9, 40e-3))
     assert values["stalest"] == most_stale(32, 2) and values["servers"] == pytest.approx(8)
     assert values["into"] == pytest.approx(4e9) and all(len(some) >= 3 for some in slips.values())

@@ -22,7 +22,7 @@ from minicheck.lessons.survive import (
     any_covered,
     cells,
     crashed,
-    survive_slips,
+    predict_survive,
     watched,
 )
 from minicheck.oracles import survive as oracle
@@ -30,7 +30,7 @@ from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
-FACTS = survive_slips(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
+FACTS = predict_survive(20e9, 400e9, 32, 8, 32, 2e9, 20_000, 989e12, 0.4)
 
 
 def by_algebra(cost, restart, hours, devices):
