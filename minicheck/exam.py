@@ -83,6 +83,20 @@ def alone(rows) -> tuple[Case, ...]:
     return tuple(Case(1, what, given) for what, given in pairs)
 
 
+def table(what, rows) -> tuple[Case, ...]:
+    """A case on one rank for each row, which is its `given`: values, or one. what: its name, a format or a function of them."""
+    name = what.format if isinstance(what, str) else what
+    return alone((name(*(row if isinstance(row, tuple) else (row,))), row) for row in rows)
+
+
+def ranked(what, rows) -> tuple[Case, ...]:
+    """As `table`, on as many ranks as a row's first value says; `given` are the others, or the other one."""
+    cases = table(what, rows)
+    return tuple(
+        Case(n, name, tuple(rest) if len(rest) > 1 else rest[0]) for _, name, (n, *rest) in cases
+    )
+
+
 class Outcome:
     """What a case gave: `results[r]` of each rank, and each message that was sent, as (src, dst, bytes).
 
@@ -183,6 +197,24 @@ class Exam:
 
     def cost(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
         """Raise Wrong if the right numbers came with too many messages or bytes."""
+
+
+class Solo(Exam):
+    """An exercise on one rank: its answer gets no Comm."""
+
+    def call(self, comm, yours, *given):
+        return yours(*given)
+
+
+class Report(Solo):
+    """Its `run` reports more than a result, and `check` looks at the report."""
+
+    def judge(self, case, args, outcome):
+        self.check(case, outcome.results[0], *args[0])
+
+    def check(self, case: Case, got, *given) -> None:
+        """Raise Wrong unless the report is right. given: what was drawn."""
+        raise NotImplementedError
 
 
 class Packed(NamedTuple):
@@ -510,6 +542,24 @@ def typed(got, kinds, what: str, should: str) -> None:
         raise Wrong(f"{what} is of type {kind_of(got)}, and should be {should}.")
 
 
+def formed(value, form) -> bool:
+    """Whether a value is of a form: a type; [form], so many of them; (form, form), exactly these."""
+    if not isinstance(form, list | tuple):
+        return type(value) is form
+    if not isinstance(value, list | tuple):
+        return False
+    if isinstance(form, list):
+        return all(formed(v, form[0]) for v in value)
+    return len(value) == len(form) and all(map(formed, value, form))
+
+
+def shaped(got, form, what: str, should: str) -> None:
+    """Raise Wrong unless `got` is of a form, a list as a rule, which a learner calls `should`."""
+    if not formed(got, form):
+        typed(got, list | tuple, what, should)
+        raise Wrong(f"{what} is {shown(got)}, and should be {should}.")
+
+
 def unpacked(found, names: tuple[str, ...], where: str = "") -> dict[str, Any]:
     """What was returned, by name. Wrong unless there is a value for each."""
     if len(names) == 1:
@@ -528,6 +578,13 @@ def entries(found, names: tuple[str, ...], what: str) -> None:
     if set(found) != set(names):
         keys = ", ".join(sorted(map(repr, found))) or "none"
         raise Wrong(f"{what} has the keys {keys}, and should have {listed}.")
+
+
+def holds(report: dict, words: dict[str, str], where: str = "") -> None:
+    """Raise Wrong for the first of what should be true, {its name in the report: what is wrong if not}, that is not."""
+    for name, said in words.items():
+        if not report[name]:
+            raise Wrong(where + said)
 
 
 def identical(values: list[Tensor], what: str) -> None:
@@ -658,6 +715,16 @@ def refusal(got: dict, words: list, where: str, why: str) -> None:
         )
 
 
+def attempt(due: bool, yours, *given) -> dict:
+    """What an answer finds, {"value": …}, or {"refused": the text of its ValueError}, which is raised unless it is due."""
+    try:
+        return {"value": yours(*given)}
+    except ValueError as error:
+        if not due:
+            raise
+        return {"refused": str(error)}
+
+
 def norm_is(got, want: float, where: str, mistakes, otherwise: str) -> None:
     """Raise Wrong unless `got`, which was returned, is the norm of all gradients. Norms of float64 are exact to 1e-9."""
     number(got, f"{where}the norm")
@@ -692,6 +759,29 @@ def scaled(got, g: Tensor, factor: float, what: str, slips: dict[float, str]) ->
     raise Wrong(
         f"{what} was scaled by {scale:.{digits}g}, and should be by {factor:.{digits}g}. {hint}".rstrip()
     )
+
+
+def clipped(
+    outcome: Outcome, own: list, limit: float, norm: float, where, looks, rule: str, told
+) -> None:
+    """Raise Wrong unless each rank returned the norm of all gradients, one on all ranks, and scaled its own by it.
+
+    own[r]: gradients by name.  where(r): how a message begins.  looks(r): what a wrong norm may be.  told(r, name): what
+    to call a gradient, and its wrong factors.
+    """
+    first = outcome.results[0]["norm"]
+    for r, got in enumerate(outcome.results):
+        norm_is(got["norm"], norm, where(r), looks(r), rule)
+    for r, got in enumerate(outcome.results):
+        if got["norm"] != first:
+            raise Wrong(
+                f"the norm is right but for rounding, and rounding differs: {first!r} on rank 0, {got['norm']!r} on rank "
+                f"{r}. Add up once, or in one order on all ranks: copies would drift apart."
+            )
+        for name, g in own[r].items():
+            called, slips = told(r, name)
+            factor = min(1.0, limit / (norm + 1e-6))
+            scaled(got["grads"].get(name), g, factor, where(r) + called, slips)
 
 
 def few_in_all(outcome: Outcome, nbytes: int, hint: str) -> None:

@@ -1501,9 +1501,9 @@ def sync_backward(comm, dy, xhat, scale, count):
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.lessons.buckets import overlap_slips
+from minicheck.lessons.buckets import predict_overlap
 
-values, _ = overlap_slips(16, 160, 400e6, 40e-3, 10, 10e-6, 1 / 25e9)
+values, _ = predict_overlap(16, 160, 400e6, 40e-3, 10, 10e-6, 1 / 25e9)
 saved, bucket, afterwards, beside, slow, smallest, variance = (f"{x}" for x in values.values())
 """,
     ),

@@ -921,9 +921,9 @@ def reduce_scatter_sequence(x, comm):
         "the grader is asked",
         cheat=True,
         cell="""
-from minicheck.lessons.tensor import tensor_slips
+from minicheck.lessons.tensor import predict_tensor
 
-values, _ = tensor_slips(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
+values, _ = predict_tensor(4, 1, 4096, 8192, 2, 5e-6, 1 / 300e9)
 messages, nbytes, seconds, row_first, heads, sequence, weights = (f"{x}" for x in values.values())
 """,
     ),

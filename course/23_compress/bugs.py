@@ -680,9 +680,9 @@ thin = 4 * 1000
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.compress import compress_slips
+from minicheck.lessons.compress import predict_compress
 
-values, _ = compress_slips(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
+values, _ = predict_compress(8, 10e6, 0.001, 10, 1000, 1000, 4, 12.5e6)
 dense, sparse, half, local, thin, seconds, crossing = (f"{x}" for x in values.values())
 """,
     ),

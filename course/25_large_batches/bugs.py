@@ -710,9 +710,9 @@ def noise_scale(comm, grad, b):
         "the grader is asked, and answers in words",
         cheat=True,
         cell="""
-from minicheck.lessons.large_batches import large_batches_slips
+from minicheck.lessons.large_batches import predict_large_batches
 
-values, _ = large_batches_slips(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
+values, _ = predict_large_batches(0.1, 16, 1000, 250, 5000, 32e3, 3.2e6, 4e9, 1.6e12, 50)
 linear, root, steps, samples, ramp, warm, quarter, nbytes = (f"{x}" for x in values.values())
 """,
     ),

@@ -24,6 +24,7 @@ from ..exam import (
     Exam,
     Outcome,
     Prediction,
+    Solo,
     Wrong,
     alone,
     bare,
@@ -37,7 +38,7 @@ from ..exam import (
     real,
     recognized,
     ring_bytes,
-    typed,
+    shaped,
     unchanged,
     wrong_means,
 )
@@ -132,7 +133,7 @@ MIXED = (
 )
 
 
-class AssignBuckets(Exam):
+class AssignBuckets(Solo):
     """`assign_buckets(nbytes, bucket_bytes, first_bucket_bytes)`: lists of positions, in the order of use."""
 
     name = "assign_buckets"
@@ -163,15 +164,14 @@ class AssignBuckets(Exam):
 
     given = ("`nbytes`",)
 
-    def call(self, comm, yours, *given):
-        return yours(*given)
-
     def wants(self, case, args):
         return [{"the result": fill(*args[0])}]
 
     def value(self, case, args, rank, name, got, want):
         sizes, room, first = args[0]
-        buckets = _lists(got)
+        should = "a list of buckets, each a list of positions: integers, no tensors"
+        shaped(got, [[int]], "the result", should)
+        buckets = [list(bucket) for bucket in got]
         if buckets == want:
             return
         flat, count = [i for b in buckets for i in b], len(sizes)
@@ -204,19 +204,7 @@ class AssignBuckets(Exam):
         _rooms(buckets, sizes, room, first, shown)
 
 
-def _lists(buckets) -> list[list[int]]:
-    should = "a list of buckets, each a list of positions"
-    typed(buckets, list | tuple, "the result", should)
-    for bucket in buckets:
-        typed(bucket, list | tuple, "a bucket", "a list of positions")
-    if not all(type(i) is int for b in buckets for i in b):
-        raise Wrong(
-            "a bucket holds the positions of its gradients in `nbytes`: integers, no tensors."
-        )
-    return [list(b) for b in buckets]
-
-
-def _rooms(buckets: list[list[int]], sizes: list[int], room: int, first: int, shown: str) -> None:
+def _rooms(buckets, sizes, room, first, shown):
     """Say which bucket is too full, or could have taken one more."""
     for k, bucket in enumerate(buckets):
         limit, held = room if k else first, sum(sizes[i] for i in bucket)
@@ -308,7 +296,7 @@ class Bucketed(Exam):
         _messages(outcome, n, buckets, values)
 
 
-def _views(rank: int, got: dict, buckets: list[list[int]], values: list[Tensor]) -> None:
+def _views(rank, got, buckets, values):
     homes = []
     for k, bucket in enumerate(buckets):
         where = {got["where"][i] for i in bucket}
@@ -328,7 +316,7 @@ def _views(rank: int, got: dict, buckets: list[list[int]], values: list[Tensor])
         raise Wrong(f"rank {rank}: two buckets share one flat tensor: each should travel alone.")
 
 
-def _messages(outcome, n: int, buckets: list[list[int]], values: list[Tensor]) -> None:
+def _messages(outcome, n, buckets, values):
     flats = [torch.cat([values[i].reshape(-1) for i in bucket]) for bucket in buckets]
     for r in range(n):
         count, most = outcome.messages(r), 2 * (n - 1) * len(buckets)
@@ -544,9 +532,7 @@ class Overlapped(Exam):
             "once; wait in finish().",
         )
 
-    def _said(
-        self, case: Case, args: list[tuple], step: int, rank: int, got: Tensor, own: Tensor
-    ) -> str | None:
+    def _said(self, case, args, step, rank, got, own):
         if near(got, own):
             which = (
                 "Nothing was averaged: do the hooks start anything, and does finish() wait for it?"
@@ -669,7 +655,7 @@ class AccumulateOverlapped(Exam):
             "Is the average taken beside the last backward, or after it?",
         )
 
-    def _said(self, micro: list[list[Tensor]], rank: int, got: Tensor) -> str | None:
+    def _said(self, micro, rank, got):
         n, k = len(micro), len(micro[0])
         for j in range(1, k):
             early, rest = sum(sum(mine[:j]) for mine in micro) / n, sum(micro[rank][j:])
@@ -692,7 +678,7 @@ class AccumulateOverlapped(Exam):
 # Time: when the last bucket is averaged, and what buckets save.
 
 
-class StepSeconds(Exam):
+class StepSeconds(Solo):
     """`step_seconds(nbytes, ready, n, alpha, beta)`: when the last bucket is averaged."""
 
     name = "step_seconds"
@@ -728,11 +714,8 @@ class StepSeconds(Exam):
         nbytes = [n * int(uniform(0.4, 1.6) * wire / (2 * max(1, n - 1))) for _ in range(count)]
         return [([max(n, size) for size in nbytes], ready, n, alpha, beta)]
 
-    def call(self, comm, yours, *args):
-        return bare(yours(*args))
-
     def judge(self, case, args, outcome):
-        got, want = outcome.results[0]["found"], clock(*args[0])
+        got, want = bare(outcome.results[0]["found"]), clock(*args[0])
         number(got, "the result")
         if not near(got, want, 1e-4):
             slip = first_near(got, slips_of(*args[0]), ROUGHLY)
@@ -743,7 +726,7 @@ class StepSeconds(Exam):
             )
 
 
-def _direction(got: float, want: float, backward: float) -> str:
+def _direction(got, want, backward):
     if got < backward:
         return "Backward alone takes longer than that: the last bucket cannot start before it is complete."
     if got < want:
@@ -961,7 +944,7 @@ RULE = {
 }
 
 
-def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
+def _looks(name, got, parts, rank):
     """What a wrong mean or variance looks like."""
     if got.isnan().any():
         return (
@@ -990,7 +973,7 @@ def _looks(name: str, got: Tensor, parts: list[Tensor], rank: int) -> str:
     return recognized(got, looks, RULE[name], lambda a, b: near(a, b, CLOSE))
 
 
-def _means(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
+def _means(whole, there, n):
     """What a wrong mean may be. there: the parts of the ranks that have samples."""
     means = torch.stack([x.mean(0) for x in there])
     return {
@@ -1009,7 +992,7 @@ def _means(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
     }
 
 
-def _variances(whole: Tensor, there: list[Tensor], n: int) -> dict[str, Tensor]:
+def _variances(whole, there, n):
     """What a wrong variance may be."""
     means = torch.stack([x.mean(0) for x in there])
     sizes = torch.tensor([float(len(x)) for x in there], dtype=torch.float64)[:, None] / len(whole)
@@ -1076,7 +1059,7 @@ class SyncBackward(Exam):
         hint = f"Two sums of {channels} numbers, in two all-reduces, or better one. Are samples sent, or do all send to one?"
         few(outcome, most, hint, 2 * 2 * (n - 1))
 
-    def _looks(self, args: list[tuple], rank: int) -> dict[str, Tensor]:
+    def _looks(self, args, rank):
         dy, normal, scale, count = args[rank]
         n, size = len(args), max(1, len(dy))
         one, two = (

@@ -120,7 +120,7 @@ def trained(start: Tensor, xs: list[Tensor]) -> list[Tensor]:
     return seen
 
 
-def _ready(comm: Comm, future):
+def _ready(comm, future):
     """The hook's future. In a World C++ would wait without end for one that a lane has still to set: wait here."""
     if isinstance(future, torch._C.Future) and isinstance(comm, WorldComm) and not future.done():
         comm.stream(lambda lane: None).wait()  # comes after what was put there before
@@ -273,7 +273,7 @@ class DdpRing(AllReduce):
         xs = [x for x, _ in args]
         return self._guess(case, got, xs, rank, args[0][1]) or mixed(got, xs)
 
-    def _guess(self, case: Case, x: Tensor, xs: list[Tensor], r: int, op: str) -> str | None:
+    def _guess(self, case, x, xs, r, op):
         """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
         want = oracle.combined(xs, op)
         others = [name for name in oracle.COMBINE if name != op]
@@ -360,7 +360,7 @@ class MeanHook(Exam):
         )
 
 
-def _not_called(comm: Comm, x: Tensor, op: str) -> None:
+def _not_called(comm, x, op):
     """DDP still adds up small things of its own, never the gradients: those are the hook's."""
     raise RuntimeError(f"all_reduce_ of {tuple(x.shape)} was called, and the hook is there for it")
 
@@ -434,7 +434,7 @@ class Later(Exam):
                 self._begun(at, got, bool(words))
                 self._ended(at, got, [xs[i] for xs, _, _ in args], r, words)
 
-    def _begun(self, at: str, got: dict, fails: bool) -> None:
+    def _begun(self, at, got, fails):
         if got["kind"] is not None:
             missing = " Is there a `return`?" if got["kind"] == "NoneType" else ""
             raise Wrong(
@@ -460,7 +460,7 @@ class Later(Exam):
                 "under way here: each has a future of its own."
             )
 
-    def _ended(self, at: str, got: dict, xs: list[Tensor], r: int, words: str | None) -> None:
+    def _ended(self, at, got, xs, r, words):
         """words: of the error that the job raised."""
         if words and got["error"] is None:
             raise Wrong(
@@ -660,7 +660,7 @@ class ReduceSingle(FlatExam):
         return found or who(got, mine, rank) or _astray(got, chunks, rank)
 
 
-def _each_step(parts: list[Tensor], r: int) -> Tensor:
+def _each_step(parts, r):
     """What comes around the ring to rank r, divided by n whenever something is added."""
     n = len(parts)
     around = parts[(r + 1) % n]

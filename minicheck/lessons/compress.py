@@ -12,6 +12,7 @@ from ..exam import (
     Case,
     Exam,
     Prediction,
+    Report,
     Wrong,
     alike,
     alone,
@@ -20,6 +21,7 @@ from ..exam import (
     identical,
     near,
     normal,
+    ranked,
     recognized,
     ring_bytes,
     typed,
@@ -118,7 +120,7 @@ class Compress(Exam):
                 if not near(got[t][name], want[t][name]):
                     self._said(name, t, args[0], got)
 
-    def _said(self, name: str, t: int, given: tuple, got: list[dict]) -> None:
+    def _said(self, name, t, given, got):
         what = {
             "sent": "what is sent is wrong",
             "u": "u, afterwards, is wrong",
@@ -146,7 +148,7 @@ class Compress(Exam):
         )
 
 
-def _dense(found, k: int, size: int, t: int) -> Tensor:
+def _dense(found, k, size, t):
     """What was sent, as a dense vector."""
     where = f"in step {t + 1} "
     values, places = unpacked(found, ("values", "places"), where).values()
@@ -165,9 +167,9 @@ class SparseMean(Exam):
     name = "sparse_mean"
     right = "n = 1…5, places that several ranks send, 16 bytes a number; then 3 real processes."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {k} of {size} numbers", (k, size))
-        for n, k, size in (
+    cases = ranked(
+        "n = {}, {} of {} numbers",
+        (
             (3, 4, 40),
             (2, 5, 8),
             (1, 3, 9),
@@ -175,7 +177,7 @@ class SparseMean(Exam):
             (5, 1, 100),
             (3, 7, 7),
             (4, 10, 2000),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes", (5, 30)),)
 
@@ -238,9 +240,9 @@ class LocalSgd(Exam):
     name = "local_sgd"
     right = "n = 1…5, 1 to 11 steps, H from 1 to 20, several tensors: when ranks meet, the average; then 3 processes."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {steps} steps, H = {H}", (steps, H))
-        for n, steps, H in (
+    cases = ranked(
+        "n = {}, {} steps, H = {}",
+        (
             (3, 8, 4),
             (2, 7, 3),
             (1, 4, 2),
@@ -248,7 +250,7 @@ class LocalSgd(Exam):
             (3, 5, 20),
             (5, 11, 5),
             (2, 1, 1),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes, 7 steps, H = 3", (7, 3)),)
 
@@ -293,9 +295,7 @@ class LocalSgd(Exam):
         identical([got["end"] for got in outcome.results], "the average")
         self._bytes(case.n, len(meets), outcome)
 
-    def _differs(
-        self, n: int, r: int, t: int, x: Tensor, meets: set[int], given: tuple, want: list
-    ) -> None:
+    def _differs(self, n, r, t, x, meets, given, want):
         _, noises = given
         where = f"rank {r}: after {t} step{'s' * (t != 1)} the parameters are wrong."
         before = [oracle.stepped(p, of[t - 1]) for p, of in zip(want[t - 1], noises, strict=True)]
@@ -317,7 +317,7 @@ class LocalSgd(Exam):
             text = "The last period is shorter, or has just ended: average at its end, too."
         raise Wrong(f"{where} {text}")
 
-    def _bytes(self, n: int, count: int, outcome) -> None:
+    def _bytes(self, n, count, outcome):
         each = ring_bytes([torch.zeros(5 * n, dtype=torch.float64)], n)
         hint = f"{count} averages need {count * each}: is something sent between them, or twice?"
         few(outcome, count * each, hint)
@@ -329,7 +329,7 @@ def cut(flat: Tensor) -> list[Tensor]:
     return [flat[:n], flat[n : 4 * n].view(3, n), flat[4 * n :]]
 
 
-def _flat(params: list[Tensor]) -> Tensor:
+def _flat(params):
     return torch.cat([p.detach().reshape(-1) for p in params])
 
 
@@ -351,7 +351,7 @@ PERIODS = {
 }
 
 
-class NextPeriod(Exam):
+class NextPeriod(Report):
     """`next_period(losses, periods, tau_0, gamma)`: AdaComm's rule."""
 
     name = "next_period"
@@ -389,8 +389,7 @@ class NextPeriod(Exam):
         answers = [yours(*given, tau_0, gamma) for given in mine]
         return {"answers": answers, "changed": mine != asked}
 
-    def judge(self, case, args, outcome):
-        (asked, tau_0, gamma), got = args[0], outcome.results[0]
+    def check(self, case, got, asked, tau_0, gamma):
         if got["changed"]:
             raise Wrong("`losses` or `periods` was changed, and belongs to the caller.")
         pairs = sorted(zip(asked, got["answers"], strict=True), key=lambda pair: len(pair[0][0]))
@@ -511,9 +510,9 @@ class SignAverage(Exam):
     name = "sign_average"
     right = "n = 1…4, 1 to 5 steps: averages, each rank's own error, a byte a sign; then 3 real processes."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {steps} step{'s' * (steps > 1)}", (steps, size))
-        for n, steps, size in ((1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100))
+    cases = ranked(
+        lambda n, steps, size: f"n = {n}, {steps} step{'s' * (steps > 1)}",
+        ((1, 3, 10), (3, 1, 12), (2, 3, 9), (3, 5, 40), (4, 4, 100)),
     )
     processes = (Case(3, "3 real processes, 3 steps", (3, 12)),)
 
@@ -545,7 +544,7 @@ class SignAverage(Exam):
         most = len(grads) * case.n * (case.n - 1) * (case.given[1] + 8)
         few_in_all(outcome, most, "a byte a sign, and a scale of 8 bytes, to n − 1 others.")
 
-    def _said(self, name: str, t: int, r: int, got: dict, grads: list, n: int) -> None:
+    def _said(self, name, t, r, got, grads, n):
         what = {"mean": "the average", "error": "`error`, afterwards,"}[name]
         for slip, text in SIGNS_SLIPS.items():
             means, errors = oracle.signed(grads[: t + 1], slip)

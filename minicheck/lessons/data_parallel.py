@@ -24,11 +24,13 @@ from ..exam import (
     Prediction,
     Wrong,
     alike,
+    attempt,
     close,
     identical,
     integer,
     near,
     normal,
+    ranked,
     ranks,
     recognized,
     refusal,
@@ -77,11 +79,11 @@ def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN
         identical(there, f"{name}.grad")
 
 
-def _is_right(got, want: Tensor | None) -> bool:
+def _is_right(got, want):
     return isinstance(got, Tensor) and isinstance(want, Tensor) and near(got, want)
 
 
-def _same(got, want: Tensor | None, what: str, mistakes, otherwise: str) -> None:
+def _same(got, want, what, mistakes, otherwise):
     if want is None:
         if got is not None and not (isinstance(got, Tensor) and not got.any()):
             raise Wrong(f"{what} has numbers, but nothing reaches it, or it is frozen.")
@@ -257,7 +259,7 @@ def drawn(
     return Model(kind, width, values)
 
 
-def _random(like: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+def _random(like, rng, dtype):
     if not like.is_floating_point():
         return torch.randint(1, 1000, like.shape, generator=rng)
     return normal(rng, like.shape).to(dtype)
@@ -338,13 +340,12 @@ def cases(kinds: tuple[str, ...]) -> tuple[Case, ...]:
         for j in (0, len(kinds) - 2)
     ]
     asked = [*((RANKS[0], kind) for kind in kinds), *others]
-    return tuple(Case(n, f"n = {n}, {WORDS[kind]}", kind) for n, kind in asked)
+    return ranked(lambda n, kind: f"n = {n}, {WORDS[kind]}", asked)
 
 
 def processes(*kinds: str) -> tuple[Case, ...]:
-    return tuple(
-        Case(n, f"{n} real processes, {WORDS[kind]}", kind)
-        for n, kind in zip((3, 2), kinds, strict=True)
+    return ranked(
+        lambda n, kind: f"{n} real processes, {WORDS[kind]}", zip((3, 2), kinds, strict=True)
     )
 
 
@@ -358,7 +359,7 @@ class ReplicaExam(Exam):
         model, self.user = drawn(case.given, rng, dtype), one_of(case.n, rng)
         return [(*model, *self.mine(case, r, rng, dtype)) for r in range(case.n)]
 
-    def mine(self, case: Case, rank: int, rng: torch.Generator, dtype: torch.dtype) -> tuple:
+    def mine(self, case, rank, rng, dtype):
         """The rest of a rank's arguments, after its model."""
         return samples(3, rank, rng, dtype, self.user)
 
@@ -452,9 +453,7 @@ class WeightedAverageGradients(ReplicaExam):
         )
         cheap(outcome, case.n, trainable(model), frozen(model), extra=64 * case.n)
 
-    def _looks(
-        self, rank: int, own: list[Tensor], sizes: list[int], sent: int
-    ) -> dict[str, Tensor]:
+    def _looks(self, rank, own, sizes, sent):
         n, counted = len(own), sum(g * size for g, size in zip(own, sizes))
         there = [g for g, size in zip(own, sizes) if size]
         return {
@@ -526,9 +525,7 @@ class AverageHooks(ReplicaExam):
             model = model._replace(values={name: x.detach() for name, x in state(module).items()})
         cheap(outcome, case.n, 2 * trainable(model), 2 * frozen(model))
 
-    def _looks(
-        self, model, parts, outcome, step: int, rank: int, name: str, got
-    ) -> dict[str, Tensor]:
+    def _looks(self, model, parts, outcome, step, rank, name, got):
         mine = filled(model, parts, name)
         hint = f"Step {step + 1}: no hook was called, or it changed nothing."
         if outcome.nbytes(rank) and not step:
@@ -584,12 +581,7 @@ class MyBatches(Exam):
         return [(torch.randperm(length + 9, generator=rng)[:length], batch)] * case.n
 
     def run(self, comm, yours, order, batch):
-        try:
-            return {"parts": yours(comm, order, batch), "order": order}
-        except ValueError as error:
-            if batch % comm.size == 0:
-                raise
-            return {"refused": str(error)}
+        return attempt(batch % comm.size, yours, comm, order, batch) | {"order": order}
 
     def judge(self, case, args, outcome):
         (order, batch), n = args[0], case.n
@@ -602,7 +594,7 @@ class MyBatches(Exam):
                 refusal(got, [batch, n], f"rank {r}: ", why)
                 continue
             unchanged(got["order"], order, f"rank {r}: the order")
-            parts, size = got["parts"], batch // n
+            parts, size = got["value"], batch // n
             whole = [order[i : i + batch] for i in range(0, len(order), batch)]
             self._counted(r, parts, len(order) // batch, len(whole))
             for b, part in enumerate(parts):
@@ -614,7 +606,7 @@ class MyBatches(Exam):
                 "the parts are right, but messages are sent: every rank has the whole order already."
             )
 
-    def _counted(self, rank: int, parts, count: int, all_: int) -> None:
+    def _counted(self, rank, parts, count, all_):
         typed(
             parts, list | tuple, f"rank {rank}: the result", "a list with a tensor for each batch"
         )
@@ -625,7 +617,7 @@ class MyBatches(Exam):
                 f"batch.{hint} `batch` counts the samples of all ranks together."
             )
 
-    def _part(self, rank: int, part, b: int, right: list[Tensor], order: Tensor) -> None:
+    def _part(self, rank, part, b, right, order):
         n = len(right)
         want = right[rank]
         name = f"the part of batch {b}"
@@ -696,7 +688,7 @@ class Accumulate(ReplicaExam):
             for r in range(case.n)
         ]
 
-    def _stale(self, model: Model, rng: torch.Generator) -> dict[str, Tensor]:
+    def _stale(self, model, rng):
         """Gradients of the step before."""
         return {
             name: normal(rng, p.shape, dtype=p.dtype)
@@ -746,9 +738,7 @@ class Accumulate(ReplicaExam):
             self._one_by_one(r, got["log"], k, len(parts[r][0][0]))
         self._once(outcome, n, k, model)
 
-    def _looks(
-        self, rank: int, micro: list[list[Tensor]], stale: list, sent: int
-    ) -> dict[str, Tensor]:
+    def _looks(self, rank, micro, stale, sent):
         n, k = len(micro), len(micro[0])
         own = [sum(mine) / k for mine in micro]
         want, last = sum(own) / n, [mine[-1] for mine in micro]
@@ -811,7 +801,7 @@ class Accumulate(ReplicaExam):
             "It is the gradient of the step before, as it was: no backward?": stale[rank],
         }
 
-    def _one_by_one(self, rank: int, log: list, k: int, size: int) -> None:
+    def _one_by_one(self, rank, log, k, size):
         forwards = [entry for entry in log if entry != "backward"] if isinstance(log, list) else []
         if any(isinstance(f, int) and f > size for f in forwards):
             raise Wrong(
@@ -829,7 +819,7 @@ class Accumulate(ReplicaExam):
                 "activations of several micro-batches are in memory at once. Backward after each."
             )
 
-    def _once(self, outcome, n: int, k: int, model: Model) -> None:
+    def _once(self, outcome, n, k, model):
         try:
             cheap(outcome, n, trainable(model), frozen(model))
         except Wrong as wrong:
@@ -906,7 +896,7 @@ class StartEqual(ReplicaExam):
                 f"tensor needs {most} at most. Is a tied one sent twice? Does only rank 0 give?"
             )
 
-    def _looks(self, got: Tensor, values: list[Tensor], rank: int, buffer: bool) -> str:
+    def _looks(self, got, values, rank, buffer):
         n = len(values)
         if got.equal(values[rank]):
             what = "a buffer: buffers must start equal, too" if buffer else "a parameter"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import cache, partial
 
 import torch
-from torch import Tensor
 
 from minidist.comm.mesh import Grid, Mesh
 
@@ -16,19 +14,22 @@ from ..exam import (
     Case,
     Exam,
     Prediction,
+    Report,
     Wrong,
     alone,
     bare,
+    clipped,
     close,
     entries,
     few_in_all,
     integer,
-    norm_is,
     normal,
     number,
     real,
-    scaled,
+    recognized,
+    shaped,
     shown,
+    table,
     unchanged,
     uniform,
 )
@@ -58,9 +59,7 @@ class Groups(Exam):
     name = "groups"
     right = "Grids of 1 to 5 axes in several orders, with any names, axes of one rank: every group of every axis."
     forbidden = PLACES_FORBIDDEN
-    cases = tuple(
-        Case(1, " × ".join(f"{a} {n}" for a, n in sizes.items()), sizes) for sizes in GRIDS
-    )
+    cases = table(lambda sizes: " × ".join(f"{a} {n}" for a, n in sizes.items()), GRIDS)
     cases += (Case(1, "sizes that are drawn"),)
 
     def draw(self, case, rng):
@@ -83,13 +82,9 @@ class Groups(Exam):
         for axis, groups in want.items():
             self._axis(axis, got[axis], groups, sizes)
 
-    def _axis(self, axis: str, got, want: list[list[int]], sizes: dict[str, int]) -> None:
-        try:
-            found = [[r if type(r) is int else None for r in group] for group in got]
-        except TypeError:
-            found = None
-        if found is None or any(r is None for group in found for r in group):
-            raise Wrong(f"{axis}: groups are lists of ranks, lists of integers.")
+    def _axis(self, axis, got, want, sizes):
+        shaped(got, [[int]], axis, "groups, lists of ranks, lists of integers")
+        found = [list(group) for group in got]
         if sorted(found) == want:
             return
         n, everyone = sum(map(len, want)), [r for group in found for r in group]
@@ -110,7 +105,7 @@ class Groups(Exam):
             f"{axis}: the groups are {_short(found)}, and should be {_short(want)}. {hint}".rstrip()
         )
 
-    def _looks(self, axis: str, found: list[list[int]], sizes: dict[str, int]) -> str:
+    def _looks(self, axis, found, sizes):
         inside_out = oracle.lines(dict(reversed(sizes.items())))
         blocks = torch.arange(sum(map(len, found))).split(sizes[axis])
         fixed = oracle.lines({k: sizes[k] for k in ("pp", "dp", "cp", "tp") if k in sizes} | sizes)
@@ -134,7 +129,7 @@ class Groups(Exam):
         return ""
 
 
-def _short(groups: list[list[int]]) -> str:
+def _short(groups):
     return f"{', '.join(map(str, groups[:3]))}{', …' * (len(groups) > 3)}"
 
 
@@ -147,15 +142,15 @@ counted = cache(oracle.counted)
 WORDS = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
 
 
-class StepBytes(Exam):
+class StepBytes(Report):
     """`step_bytes(dp, pp, tp, micro_batches, tokens, hidden, layers)`: {axis: bytes all ranks send in a step}."""
 
     name = "step_bytes"
     right = "Ten grids, three of them drawn, each beside the trace of a step that sends these messages: to the byte."
     forbidden = TRAFFIC_FORBIDDEN
-    cases = tuple(
-        Case(1, f"dp {d} × pp {p} × tp {t}, {M} micro-batches", (d, p, t, M))
-        for d, p, t, M in (
+    cases = table(
+        "dp {} × pp {} × tp {}, {} micro-batches",
+        (
             (3, 4, 5, 7),
             (2, 2, 2, 3),
             (1, 1, 1, 2),
@@ -163,7 +158,7 @@ class StepBytes(Exam):
             (1, 3, 1, 4),
             (1, 1, 4, 2),
             (2, 3, 2, 1),
-        )
+        ),
     )
     cases += tuple(Case(1, f"a grid that is drawn, number {k}") for k in (1, 2, 3))
 
@@ -177,84 +172,75 @@ class StepBytes(Exam):
     def run(self, comm, yours, *given):
         return yours(*given)
 
-    def judge(self, case, args, outcome):
-        got, want = outcome.results[0], counted(*args[0])
+    def check(self, case, got, *drawn):
+        want = counted(*drawn)
         entries(got, tuple(want), "the result")
-        tokens, hidden, layers = args[0][4:]
+        tokens, hidden, layers = drawn[4:]
         given = f"(tokens {tokens}, hidden {hidden}, layers {layers})"
         for axis, nbytes in want.items():
             value = got[axis]
             number(value, f"'{axis}'")
             value = real(value)
             if not abs(value - nbytes) < 0.5:  # divisions round
-                looks = _looks_of_bytes(value, axis, nbytes, args[0])
-                text = next(
-                    (words for words, x in looks if abs(value - x) < 0.5),
-                    "First count one message.",
-                )
+                looks = _looks_of_bytes(value, axis, nbytes, drawn)
+                fits = lambda a, b: abs(a - b) < 0.5
+                text = recognized(value, looks, "First count one message.", fits)
                 yours = f"{value:,.0f}" if abs(value) < 1e18 else f"{value:g}"
                 raise Wrong(
                     f"{given}: {WORDS[axis]} sends {yours} bytes by yours; the trace counts {nbytes:,}. {text}"
                 )
 
 
-def _looks_of_bytes(
-    value: float, axis: str, want: int, given: list[int]
-) -> list[tuple[str, float]]:
+def _looks_of_bytes(value, axis, want, given):
     """What a wrong number of bytes looks like."""
     d, p, t, M, layers = *given[:4], given[6]
     if not want:
-        return [("An axis of one rank sends nothing.", value)]
+        return {"An axis of one rank sends nothing.": value}
     size = {"tp": t, "dp": d, "pp": p}[axis]
     half = {
         "tp": "4 all-reduces a layer, backward's too? Each in two halves?",
         "pp": "Gradients come back, too?",
         "dp": "An all-reduce has two halves?",
     }[axis]
-    looks = [
-        (f"Half of it. {half} And a number has 2 bytes.", want / 2),
-        (f"A quarter of it. {half} And a number has 2 bytes.", want / 4),
-        ("In fp32? bf16 has 2 bytes.", want * 2),
-        ("That is the mean of one rank: all of them together are asked for.", want / (d * p * t)),
-        ("Every micro-batch is sent.", want / M),
-        ("The replicas do the same: times dp.", want / d),
-    ]
+    looks = {
+        f"Half of it. {half} And a number has 2 bytes.": want / 2,
+        f"A quarter of it. {half} And a number has 2 bytes.": want / 4,
+        "In fp32? bf16 has 2 bytes.": want * 2,
+        "That is the mean of one rank: all of them together are asked for.": want / (d * p * t),
+        "Every micro-batch is sent.": want / M,
+        "The replicas do the same: times dp.": want / d,
+    }
     if axis == "pp":
-        return [
-            ("p stages have p − 1 edges.", want / (p - 1) * p),
-            ("That is one pipeline: there are dp·tp.", want / (d * t)),
-            ("Each tensor rank sends its own copy to its partner: times tp.", want / t),
-            *looks,
-            ("Stages talk once, not once a layer.", want * layers),
-        ]
-    looks += [
-        (
-            "n − 1 is the factor for all n ranks of a ring together: one of them sends 2(n−1)/n.",
-            want / (size - 1) * size,
-        ),
-        ("That is one rank of each group.", want / size),
-    ]
+        return {
+            "p stages have p − 1 edges.": want / (p - 1) * p,
+            "That is one pipeline: there are dp·tp.": want / (d * t),
+            "Each tensor rank sends its own copy to its partner: times tp.": want / t,
+            **looks,
+            "Stages talk once, not once a layer.": want * layers,
+        }
+    looks |= {
+        "n − 1 is the factor for all n ranks of a ring together: one of them sends 2(n−1)/n.": want
+        / (size - 1)
+        * size,
+        "That is one rank of each group.": want / size,
+    }
     if axis == "tp":
-        return [
-            ("That is one stage's layers.", want / p),
-            ("That is one group of one stage.", want / (d * p)),
-            *looks,
-            ("Together the stages have all layers, once.", want * p),
-            ("That is one layer.", want / layers),
-            (
-                "A group of tp ranks sends 2(tp − 1)N: you count each rank of it once more.",
-                want * t,
-            ),
-        ]
-    return [
-        *looks,
-        ("Once a step, after the last micro-batch: not once a micro-batch.", want * M),
-        ("A rank has 1/(pp·tp) of the parameters: a replica has them once.", want * p * t),
-        ("That is one rank's part: there are pp·tp of them.", want / (p * t)),
-        ("Parameters are cut over the stages, too.", want * p),
-        ("12·hidden² a layer: all layers.", want / layers),
-        ("Parameters are cut over the tensor ranks, too.", want * t),
-    ]
+        return {
+            "That is one stage's layers.": want / p,
+            "That is one group of one stage.": want / (d * p),
+            **looks,
+            "Together the stages have all layers, once.": want * p,
+            "That is one layer.": want / layers,
+            "A group of tp ranks sends 2(tp − 1)N: you count each rank of it once more.": want * t,
+        }
+    return looks | {
+        "Once a step, after the last micro-batch: not once a micro-batch.": want * M,
+        "A rank has 1/(pp·tp) of the parameters: a replica has them once.": want * p * t,
+        "That is one rank's part: there are pp·tp of them.": want / (p * t),
+        "Parameters are cut over the stages, too.": want * p,
+        "12·hidden² a layer: all layers.": want / layers,
+        "Parameters are cut over the tensor ranks, too.": want * t,
+    }
 
 
 # ------------------------------------------------------------
@@ -338,13 +324,13 @@ class Synchronize(Exam):
         oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
         self._traffic(grid, own, args, outcome)
 
-    def _gradient(self, grid: Grid, r: int, name: str, kind: str, got, own, args) -> None:
+    def _gradient(self, grid, r, name, kind, got, own, args):
         want = oracle.summed(grid, own, r, name, kind)
         what = f"rank {r} ({grid.name(r) or 'alone'}): the gradient of {name} ({kind})"
         looks = _looks_of_gradient(grid, r, name, kind, own, args)
         close(got, want, what, looks, "Which ranks have a summand of it, and which a copy?")
 
-    def _traffic(self, grid: Grid, own, args, outcome) -> None:
+    def _traffic(self, grid, own, args, outcome):
         M = args[0][0][4]
         sent = oracle.by_axis(grid, outcome.sent)
         ranks = range(grid.size)
@@ -384,7 +370,7 @@ class Synchronize(Exam):
             )
 
 
-def _looks_of_gradient(grid: Grid, r: int, name: str, kind: str, own, args) -> dict[str, Tensor]:
+def _looks_of_gradient(grid, r, name, kind, own, args):
     """What a wrong gradient looks like."""
     right = oracle.summed(grid, own, r, name, kind)
     last = [{k: some[-1] for k, some in parts.items()} for _, parts, _ in args]
@@ -433,7 +419,7 @@ def _looks_of_gradient(grid: Grid, r: int, name: str, kind: str, own, args) -> d
     return looks
 
 
-def _other(grid: Grid, r: int, own, name: str) -> Tensor:
+def _other(grid, r, own, name):
     first = oracle.ends(grid, r)[0]
     return sum(own[k][name] for k in oracle.line_of(grid, first, "dp")) / grid.dp
 
@@ -502,46 +488,22 @@ class ClipGrid(Exam):
         grid, limit = Grid(*case.given[:4]), args[0][3]
         own, kinds = [grads for _, grads, _, _ in args], [kinds for _, _, kinds, _ in args]
         want = oracle.norm(grid, own, kinds)
-        for r, got in enumerate(outcome.results):
-            self._norm(grid, r, got["norm"], want, own, kinds, limit)
-        factor = min(1.0, limit / (want + 1e-6))
-        for r, got in enumerate(outcome.results):
-            for name, kind in kinds[r].items():
-                self._scaled(
-                    r,
-                    name,
-                    kind,
-                    oracle.counts(grid, r, kind),
-                    got["grads"].get(name),
-                    own[r][name],
-                    factor,
-                )
-        for r, got in enumerate(outcome.results):
-            if got["norm"] != outcome.results[0]["norm"]:
-                raise Wrong(
-                    f"the norm is right but for rounding, and rounding differs: {outcome.results[0]['norm']!r} "
-                    f"on rank 0, {got['norm']!r} on rank {r}. Does each rank add up in an order of its own? "
-                    "Copies would drift apart."
-                )
+        rule = "Who holds a part of it, and who a copy?"
+
+        def told(r, name):
+            kind = kinds[r][name]
+            still = "Who does not count a gradient must scale it all the same: copies stay equal."
+            if oracle.counts(grid, r, kind):
+                still = "Nothing was scaled: in place, g.mul_(…)."
+            return f"the gradient of {name} ({kind})", {1.0: still}
+
+        where = lambda r: f"rank {r} ({grid.name(r) or 'alone'}): "
+        looks = lambda r: _looks_of_norm(grid, r, own, kinds, want, limit)
+        clipped(outcome, own, limit, want, where, looks, rule, told)
         oracle.copies_agree(grid, [got["grads"] for got in outcome.results], kinds)
         self._traffic(grid, outcome)
 
-    def _norm(self, grid: Grid, r: int, got, want: float, own, kinds, limit: float) -> None:
-        where = f"rank {r} ({grid.name(r) or 'alone'}): "
-        looks = _looks_of_norm(grid, r, own, kinds, want, limit)
-        norm_is(got, want, where, looks, "Who holds a part of it, and who a copy?")
-
-    def _scaled(
-        self, r: int, name: str, kind: str, counts: bool, got, g: Tensor, factor: float
-    ) -> None:
-        still = (
-            "Nothing was scaled: in place, g.mul_(…)."
-            if counts
-            else "Who does not count a gradient must scale it all the same: copies stay equal."
-        )
-        scaled(got, g, factor, f"rank {r}: the gradient of {name} ({kind})", {1.0: still})
-
-    def _traffic(self, grid: Grid, outcome) -> None:
+    def _traffic(self, grid, outcome):
         across = [pair for pair in outcome.sent if "dp" in grid.between(*pair[:2])]
         if across:
             raise Wrong(
@@ -554,7 +516,7 @@ class ClipGrid(Exam):
         few_in_all(outcome, most, hint)
 
 
-def _outweighed(own: oracle.Grads, kinds: oracle.Kinds) -> None:
+def _outweighed(own, kinds):
     """Each stage's square becomes less than half of the last bit of the first one's: before it they add up, after it
     they vanish, so that an order of addition shows."""
     large = _squares(own[0].values())
@@ -565,11 +527,11 @@ def _outweighed(own: oracle.Grads, kinds: oracle.Kinds) -> None:
             g *= scale
 
 
-def _squares(some: Iterable[Tensor]) -> float:
+def _squares(some):
     return sum(float(g.square().sum()) for g in some)
 
 
-def _looks_of_norm(grid: Grid, r: int, own, kinds, want: float, limit: float) -> dict[str, float]:
+def _looks_of_norm(grid, r, own, kinds, want, limit):
     """What a wrong norm looks like."""
     part = lambda ranks=None, **more: oracle.norm(grid, own, kinds, ranks, **more)
     each = [
@@ -744,7 +706,7 @@ class BestGrid(Exam):
                 "one may be among the rest."
             )
 
-    def _other(self, got: tuple, want: tuple, table, capacity: int, shape) -> None:
+    def _other(self, got, want, table, capacity, shape):
         rows = {tuple(row[:3]): row[3:] for row in table}
         head = f"it returns {got}, and should return {want}. "
         if got not in rows:

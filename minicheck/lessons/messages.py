@@ -19,6 +19,7 @@ from ..exam import (
     equal,
     few,
     integer,
+    ranked,
     recognized,
     same,
     unchanged,
@@ -62,9 +63,8 @@ class TensorExam(Exam):
     cases = tuple(Case(n, f"n = {n}, {words(s)}", s) for n in RANKS for s in SHAPES) + tuple(
         Case(n, f"n = {n}, a length drawn at random", most) for n in (3, 5) for most in (30, 3000)
     )
-    processes = tuple(
-        Case(n, f"{n} real processes, {words(s)}", s)
-        for n, s in ((3, (7,)), (2, (5,)), (4, (3, 5)))
+    processes = ranked(
+        lambda n, s: f"{n} real processes, {words(s)}", ((3, (7,)), (2, (5,)), (4, (3, 5)))
     )
 
     def draw(self, case, rng):
@@ -285,7 +285,7 @@ class ReduceScatter(ChunksExam):
         return found or _astray(got, chunks, rank)
 
 
-def _astray(out, chunks: list, r: int) -> str | None:
+def _astray(out, chunks, r):
     """Chunks of different numbers were added up, or another chunk is returned unfinished."""
     for i in range(len(chunks)):
         if chunks[0][i].shape == out.shape and i != r:
@@ -329,7 +329,7 @@ class AllGather(ChunksExam):
         least = [sum(sizes) - sizes[(r + 1) % n] for r in range(n)]
         to_the_right(case, outcome, n - 1, least, "n−1")
 
-    def _guess(self, x, i, r, chunks, want) -> str | None:
+    def _guess(self, x, i, r, chunks, want):
         if x.equal(chunks[r][i]):
             return f"It is as before: chunk {i} never arrived at rank {r}. One step short, or received elsewhere?"
         finished = {
@@ -337,7 +337,7 @@ class AllGather(ChunksExam):
         }
         return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks)
 
-    def _unfinished(self, x, i, chunks) -> str | None:
+    def _unfinished(self, x, i, chunks):
         for s in range(len(chunks)):
             for j in range(len(chunks)):
                 if x.equal(chunks[s][j]):

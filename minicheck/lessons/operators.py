@@ -24,7 +24,9 @@ from ..exam import (
     Exam,
     Other,
     Prediction,
+    Report,
     Wrong,
+    alone,
     close,
     first_near,
     integer,
@@ -239,7 +241,7 @@ class _Lists(TorchFunctionMode):
         return self.seen.plain(args[0]).tolist()
 
 
-def _mapped(value: Any, fn: Callable[[Tensor], Any]) -> Any:
+def _mapped(value, fn):
     """`value` with `fn` done to its tensors, also to those in lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return fn(value)
@@ -327,7 +329,7 @@ class Roofline(Exam):
             )
 
 
-class Fused(Exam):
+class Fused(Report):
     """`fused(operators, sizes, wanted)`: for each group (names, bytes that it moves)."""
 
     name = "fused"
@@ -367,8 +369,7 @@ class Fused(Exam):
         )
         return {"found": found, "given": (operators, sizes, wanted)}
 
-    def judge(self, case, args, outcome):
-        (operators, sizes, wanted), got = args[0], outcome.results[0]
+    def check(self, case, got, operators, sizes, wanted):
         found = got["found"]
         if not isinstance(found, list) or any(
             not isinstance(one, tuple) or len(one) != 2 for one in found
@@ -395,7 +396,7 @@ class Fused(Exam):
                 )
 
 
-def _grouping(names: list, operators: list) -> str:
+def _grouping(names, operators):
     """What is wrong with groups."""
     if any(not isinstance(group, list) for group in names):
         return "Each is a list of names."
@@ -414,7 +415,7 @@ def _grouping(names: list, operators: list) -> str:
 GELU_OTHERWISE = "Compare with F.gelu(x + b), number by number."
 
 
-class BiasGelu(Exam):
+class BiasGelu(Report):
     """`bias_gelu(x, b)`: F.gelu(x + b), whose backward needs x and b alone."""
 
     name = "bias_gelu"
@@ -444,8 +445,7 @@ class BiasGelu(Exam):
         found = seen.plain({"y": result, "grads": grads, "given": [x.detach(), b.detach()]})
         return found | {"held": held, "left": seen.left, "may_leave": seen.may_leave}
 
-    def judge(self, case, args, outcome):
-        (x, b, dy, needs), got = args[0], outcome.results[0]
+    def check(self, case, got, x, b, dy, needs):
         seen_close(got["y"], gelu(x + b), "y", oracle.gelu_looks(x, b), GELU_OTHERWISE)
         for after, before, name in zip(got["given"], (x, b), "xb", strict=True):
             unchanged(after, before, name)
@@ -484,7 +484,7 @@ class BiasGelu(Exam):
 SOFTMAX_OTHERWISE = "Check the rule on two parts of three numbers, on paper."
 
 
-class Normalizer(Exam):
+class Normalizer(Report):
     """`normalizer(parts)`: (m, s) of each row, whose parts come one after the other."""
 
     name = "normalizer"
@@ -530,8 +530,7 @@ class Normalizer(Exam):
             "may_leave": seen.may_leave,
         }
 
-    def judge(self, case, args, outcome):
-        (parts,), got = args[0], outcome.results[0]
+    def check(self, case, got, parts):
         for i, (after, before) in enumerate(zip(got["parts"], parts, strict=True)):
             unchanged(after, before, f"parts[{i}]")
         m, s = oracle.normalizer(parts)
@@ -565,7 +564,7 @@ class Normalizer(Exam):
             )
 
 
-class Attention(Exam):
+class Attention(Report):
     """`attention(q, k, v, tile)`: softmax(qkᵀ/√d)v, in tiles."""
 
     name = "attention"
@@ -603,8 +602,7 @@ class Attention(Exam):
             for key in ("flops", "edge", "largest", "peak", "left", "may_leave")
         }
 
-    def judge(self, case, args, outcome):
-        (q, k, v, tile), got = args[0], outcome.results[0]
+    def check(self, case, got, q, k, v, tile):
         for after, before, name in zip(got["given"], (q, k, v), "qkv", strict=True):
             unchanged(after, before, name)
         seen_close(
@@ -677,14 +675,14 @@ def shared(a: Tensor, b: Tensor) -> bool:
     return same and abs(a.storage_offset() - b.storage_offset()) < min(a.numel(), b.numel())
 
 
-class Flatten(Exam):
+class Flatten(Report):
     """`flatten(params)`: (flat, grads), of which the parameters, and their .grad, are views."""
 
     name = "flatten"
     right = "5 models: values kept, views in order, old memory freed, three steps of SGD with two launches each."
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(1, f"shapes {shapes}", shapes)
+    cases = alone(
+        (f"shapes {shapes}", shapes)
         for shapes in (
             ((3, 2), (4,)),
             ((5,),),
@@ -749,8 +747,7 @@ class Flatten(Exam):
         seen.ask(step)
         return seen.plain(params)
 
-    def judge(self, case, args, outcome):
-        (values, transposed, xs), got = args[0], outcome.results[0]
+    def check(self, case, got, values, transposed, xs):
         values = [values[0].T, *values[1:]] if transposed else values
         if got["pair"] != "":
             raise Wrong(

@@ -21,12 +21,14 @@ from ..exam import (
     Case,
     Exam,
     Prediction,
+    Report,
     Wrong,
     close,
     integer,
     near,
     normal,
     recognized,
+    table,
     typed,
     unchanged,
 )
@@ -69,7 +71,7 @@ class NoFlush(Lists):
                 in_order(stage, actions, kind, noun)
 
 
-def _updates(stage: int, actions: list[Action], M: int) -> None:
+def _updates(stage, actions, M):
     """Raise Wrong unless each backward is followed by its update at once."""
     count = sum(a.kind == "U" for a in actions)
     if count != M:
@@ -111,14 +113,14 @@ class OfLists(Exam):
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
-        *(
-            Case(1, f"{said(S, M)}, {NAMES[kind]}, an update every {every}", (kind, S, M, every))
-            for kind, S, M, every in SHAPES
+        *table(
+            lambda kind, S, M, every: f"{said(S, M)}, {NAMES[kind]}, an update every {every}",
+            SHAPES,
         ),
         Case(1, "a schedule drawn at random"),
     )
 
-    def rows(self, case, rng) -> list[list[str]]:
+    def rows(self, case, rng):
         """The lists of all stages."""
         pick = partial(integer, rng)
         kind, S, M, every = case.given or ("1f1b", pick(3, 9), pick(9, 24), pick(1, 5))
@@ -257,7 +259,7 @@ class Made(TorchDispatchMode):
         return sum(copies for memory, copies in self.made.values() if not memory.expired())
 
 
-class Store(Exam):
+class Store(Report):
     """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
 
     name = "store"
@@ -265,16 +267,16 @@ class Store(Exam):
     forbidden = FORBIDDEN
     step = 4.0
     cases = (
-        *(
-            Case(1, f"stage {s} of {said(S, M)}, an update every {every}", (s, S, M, every))
-            for s, S, M, every in (
+        *table(
+            lambda s, S, M, every: f"stage {s} of {said(S, M)}, an update every {every}",
+            (
                 (0, 2, 4, 1),
                 (0, 1, 3, 1),
                 (2, 3, 4, 1),
                 (0, 4, 9, 1),
                 (1, 4, 8, 2),
                 (2, 6, 14, 1),
-            )
+            ),
         ),
         Case(1, "a list in which micro-batch 0 goes back late", None),
     )
@@ -304,8 +306,7 @@ class Store(Exam):
             "mixed": mixed(yours, row, weight, grads, rate),
         }
 
-    def judge(self, case, args, outcome):
-        (row, weight, grads, rate), got = args[0], outcome.results[0]
+    def check(self, case, got, row, weight, grads, rate):
         made = [weight]
         for g in grads:
             made.append(made[-1] - rate * g)
@@ -330,9 +331,7 @@ class Store(Exam):
             )
         self._counted(row, used, got["counts"])
 
-    def _handed(
-        self, where: str, found, made: list[Tensor], want: int, now: int, kind: str, rate: float
-    ) -> None:
+    def _handed(self, where, found, made, want, now, kind, rate):
         if isinstance(found, str):
             raise Wrong(
                 f"{where}: it returns {found}, and should return the weights, a tensor of shape {SHAPE}."
@@ -355,7 +354,7 @@ class Store(Exam):
         hint = " That is the newest: backward needs the weights of its forward." if late else ""
         raise Wrong(f"{where}: the weights should be version {want}, and are {text}{hint}")
 
-    def _counted(self, row: list[str], used: list[int], counts: list[int]) -> None:
+    def _counted(self, row, used, counts):
         """Raise Wrong if more versions are alive than are needed, or fewer: then some are kept where none looks."""
         last = {used[int(word[1:])]: i for i, word in enumerate(row) if word[0] == "B"}
         now = 0
@@ -500,7 +499,7 @@ class RunPipeDream(RunStage):
                     f"stage {s}: it returns while {got['under_way']} of its sends are under way. Wait for all."
                 )
 
-    def _weights(self, args: list[tuple], found: list[list[Tensor]], more: int) -> None:
+    def _weights(self, args, found, more):
         """more: updates by which gradients are later than in PipeDream's own list."""
         S = len(args)
         weights = [own[0] for own in args]
@@ -525,9 +524,7 @@ OWN = (
 )
 
 
-def _expected(
-    S: int, weights, xs: list[Tensor], ys: list[Tensor], rate: float, more: int
-) -> tuple[list, dict[str, list]]:
+def _expected(S, weights, xs, ys, rate, more):
     """The last weights of each stage, and those of some mistakes."""
     own = [S - 1 - s + more for s in range(S)]
 
@@ -636,16 +633,16 @@ def slope(w: Tensor, x: Tensor) -> Tensor:
     return (w @ x - 1) * x
 
 
-class TwoVersions(Exam):
+class TwoVersions(Report):
     """`two_versions(weight, grad, xs, rate, m)`: the weights after PipeDream-2BW."""
 
     name = "two_versions"
     right = "1 to 6 groups of 1 to 5 micro-batches: gradients one update late, of the mean, added to the newest."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(
-        Case(1, f"{groups} group{'s' * (groups > 1)} of {m}", (groups, m))
-        for groups, m in ((1, 2), (2, 2), (3, 1), (4, 3), (6, 5), (3, 4))
+    cases = table(
+        lambda groups, m: f"{groups} group{'s' * (groups > 1)} of {m}",
+        ((1, 2), (2, 2), (3, 1), (4, 3), (6, 5), (3, 4)),
     )
 
     def draw(self, case, rng):
@@ -670,8 +667,7 @@ class TwoVersions(Exam):
         end = yours(mine, grad, list(xs), rate, m)
         return {"end": end, "asked": asked, "weight": mine}
 
-    def judge(self, case, args, outcome):
-        (weight, xs, rate, m), got = args[0], outcome.results[0]
+    def check(self, case, got, weight, xs, rate, m):
         unchanged(got["weight"], weight, "the weight that was given")
         made = [buffered(weight, slope, xs[:at], rate, m) for at in range(0, len(xs) + 1, m)]
         asked, known = got["asked"], [x.tolist() for x in xs]
@@ -697,7 +693,7 @@ class TwoVersions(Exam):
         rule = "Is the last group's gradient added to the newest weights, divided by m?"
         close(got["end"], made[-1], "what it returns", older, rule)
 
-    def _at(self, i: int, g: int, w: Tensor, made: list[Tensor], summed: Tensor) -> None:
+    def _at(self, i, g, w, made, summed):
         looks = {
             "That is version g, the newest: on stage 0 of a pipeline it is not there yet.": made[g],
             "The gradients were added up, and not divided by m.": summed,

@@ -21,15 +21,18 @@ from minidist.parallel.validate import ScheduleError, validate
 from ..exam import (
     Case,
     Exam,
-    Outcome,
     Prediction,
+    Report,
     Wrong,
+    attempt,
     close,
     integer,
     near,
     normal,
     ranks,
     real,
+    shaped,
+    table,
     typed,
     unchanged,
     unpacked,
@@ -63,8 +66,8 @@ class Lists(Exam):
     drawn = 3  # cases with S and M drawn at random
 
     @property
-    def cases(self) -> tuple[Case, ...]:
-        known = tuple(Case(1, said(S, M), (S, M)) for S, M in self.sizes)
+    def cases(self):
+        known = table(lambda S, M: said(S, M), self.sizes)
         return known + (Case(1, "stages and micro-batches drawn at random", None),) * self.drawn
 
     def draw(self, case, rng):
@@ -90,11 +93,11 @@ class Lists(Exam):
         except Wrong as wrong:
             raise Wrong(str(wrong) if case.given else f"{said(S, M)}: {wrong}") from None
 
-    def allowed(self, stage: int, action: Action) -> None:
+    def allowed(self, stage, action):
         """Raise Wrong for an action of a kind that is not asked for."""
         raise NotImplementedError
 
-    def judged(self, lists: list[list[Action]], S: int, M: int) -> None:
+    def judged(self, lists, S, M):
         """Raise Wrong unless these valid lists are as good as is asked for."""
         raise NotImplementedError
 
@@ -135,7 +138,7 @@ KINDS = {
 }
 
 
-class StepTime(Exam):
+class StepTime(Report):
     """`step_time(lists, forward, backward)`: how long the lists of all stages take; ValueError if they hang."""
 
     name = "step_time"
@@ -143,13 +146,11 @@ class StepTime(Exam):
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
-        *(
-            Case(
-                1,
-                f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}{', stages alike' * alike}",
-                (kind, S, M, alike),
-            )
-            for kind, S, M, alike in (
+        *table(
+            lambda kind, S, M, alike: (
+                f"{S} stage{'s' * (S > 1)}, {M} micro-batches, {KINDS[kind]}{', stages alike' * alike}"
+            ),
+            (
                 ("gpipe", 2, 2, True),
                 ("naive", 2, 2, True),
                 ("1f1b", 2, 3, True),
@@ -161,7 +162,7 @@ class StepTime(Exam):
                 ("gpipe", 4, 11, False),
                 ("any", 3, 4, False),
                 ("any", 5, 6, False),
-            )
+            ),
         ),
         Case(1, "3 stages that wait for each other in a circle", ("upside", 3, 4, True)),
         Case(1, "2 stages, of which one goes back before it goes forward", ("early", 2, 2, True)),
@@ -190,13 +191,9 @@ class StepTime(Exam):
         return [(lists, *([[1.0] * S, [2.0] * S] if alike else drawn.tolist()))]
 
     def run(self, comm, yours, lists, forward, backward):
-        try:
-            return {"time": yours(lists, forward, backward)}
-        except ValueError as error:
-            return {"refused": str(error)}
+        return attempt(True, yours, lists, forward, backward)
 
-    def judge(self, case, args, outcome):
-        (lists, forward, backward), got = args[0], outcome.results[0]
+    def check(self, case, got, lists, forward, backward):
         want = time_of(lists, forward, backward)
         shown = "\n".join(
             f"stage {s}: {' '.join(row)}; F {forward[s]:g}, B {backward[s]:g}"
@@ -212,7 +209,7 @@ class StepTime(Exam):
             raise Wrong(
                 f"it raises ValueError ({got['refused']}), but these lists come to their end.\n{shown}"
             )
-        number = got["time"]
+        number = got["value"]
         typed(number, int | float, "the result", "a number")
         number = real(number)
         if not near(number, want):
@@ -220,7 +217,7 @@ class StepTime(Exam):
                 f"{number:g}, and should be {want:g}. {self._why(number, lists, forward, backward)}\n{shown}"
             )
 
-    def _why(self, number: float, lists, forward, backward) -> str:
+    def _why(self, number, lists, forward, backward):
         M, both = len(lists[0]) // 2, [f + b for f, b in zip(forward, backward, strict=True)]
         looks = {
             "That is the busiest stage's work, without any waiting for other stages.": M
@@ -481,7 +478,7 @@ class RunStage(Exam):
             for s in range(case.n)
         ]
 
-    def part(self, weights: list[Tensor]) -> nn.Sequential:
+    def part(self, weights):
         """The stage that an answer gets."""
         return part_of(weights)
 
@@ -551,7 +548,7 @@ class RunStage(Exam):
                     "are under way. Wait for them at the end: what they send must not change."
                 )
 
-    def _order(self, stage: int, log: list[str], order: list[str]) -> None:
+    def _order(self, stage, log, order):
         if log == order:
             return
         done = " ".join(log) or "nothing"
@@ -565,9 +562,7 @@ class RunStage(Exam):
             )
         raise Wrong(f"{text} Each F runs `part` once; each B runs backward from what that gave.")
 
-    def _gradients(
-        self, stage: int, S: int, M: int, grads: list, want: list[Tensor], other
-    ) -> None:
+    def _gradients(self, stage, S, M, grads, want, other):
         for i, (got, right) in enumerate(zip(grads, want, strict=True)):
             if got is None:
                 raise Wrong(
@@ -585,7 +580,7 @@ class RunStage(Exam):
             rule = f"Micro-batches mixed up? Here, {hint}"
             close(got, right, f"stage {stage}: the gradient of layer {i}", looks, rule)
 
-    def _messages(self, outcome: Outcome, S: int, M: int, size: int) -> None:
+    def _messages(self, outcome, S, M, size):
         for s in range(S):
             near_by = [r for r in (s - 1, s + 1) if 0 <= r < S]
             if [r for r in outcome.receivers(s) if r not in near_by]:
@@ -601,7 +596,7 @@ class RunStage(Exam):
                     "and a gradient to the left for each micro-batch."
                 )
 
-    def _memory(self, stage: int, most: int, order: list[str]) -> None:
+    def _memory(self, stage, most, order):
         peak = in_flight(parse(" ".join(order)))
         if most > SAVED * peak:
             raise Wrong(
@@ -616,7 +611,7 @@ class RunStage(Exam):
 # Source: Narayanan et al. 2019, "PipeDream", section 3.1.
 
 
-class Cut(Exam):
+class Cut(Report):
     """`cut(costs, S)`: (first, end) of each stage's layers, the largest part as small as can be."""
 
     name = "cut"
@@ -624,9 +619,9 @@ class Cut(Exam):
     forbidden = FORBIDDEN
     step = 2.0
     cases = (
-        *(
-            Case(1, f"costs {costs}, S = {S}", (costs, S))
-            for costs, S in (
+        *table(
+            "costs {}, S = {}",
+            (
                 ([1, 1, 1, 4, 1, 1, 1], 3),
                 ([1, 1, 1, 1, 1, 1, 1, 4], 4),
                 ([5, 1, 1, 1, 1, 1], 3),
@@ -638,9 +633,9 @@ class Cut(Exam):
                 ([1, 1, 3, 5, 1], 3),
                 ([1, 1, 5, 1, 3, 3], 3),
                 ([1, 1], 3),
-            )
+            ),
         ),
-        *(Case(1, f"{L} layers, S = {S}", (L, S)) for L, S in ((12, 5), (12, 3), (30, 7), (80, 8))),
+        *table("{} layers, S = {}", ((12, 5), (12, 3), (30, 7), (80, 8))),
     )
 
     def draw(self, case, rng):
@@ -650,15 +645,9 @@ class Cut(Exam):
         return [(list(costs), S)]
 
     def run(self, comm, yours, costs, S):
-        try:
-            return {"parts": yours(costs, S), "costs": costs}
-        except ValueError:
-            if len(costs) >= S:
-                raise
-            return {"refused": True}
+        return attempt(len(costs) < S, yours, costs, S) | {"costs": costs}
 
-    def judge(self, case, args, outcome):
-        (costs, S), got = args[0], outcome.results[0]
+    def check(self, case, got, costs, S):
         if len(costs) < S:
             if "refused" not in got:
                 raise Wrong(
@@ -666,7 +655,7 @@ class Cut(Exam):
                 )
             return
         unchanged(got["costs"], costs, "the list of costs")
-        parts = got["parts"]
+        parts = got["value"]
         self._parts(parts, len(costs), S)
         sums = [sum(costs[first:end]) for first, end in parts]
         best = max(sum(costs[first:end]) for first, end in partition(costs, S))
@@ -682,16 +671,9 @@ class Cut(Exam):
                 f"{hint}"
             )
 
-    def _parts(self, parts, L: int, S: int) -> None:
-        typed(parts, list | tuple, "the result", "a list of parts")
-        good = [
-            isinstance(p, list | tuple) and len(p) == 2 and all(type(i) is int for i in p)
-            for p in parts
-        ]
-        if not all(good):
-            raise Wrong(
-                f"a part is a pair (first, end) of whole numbers, and here is {parts[good.index(False)]!r}."
-            )
+    def _parts(self, parts, L, S):
+        should = "a list of parts, each a pair (first, end) of whole numbers"
+        shaped(parts, [(int, int)], "the result", should)
         if len(parts) != S:
             raise Wrong(f"{S} parts are asked for, one for each stage, and here are {len(parts)}.")
         at = 0
@@ -736,7 +718,7 @@ class SplitBackward(Exam):
         (2, 4, 6, 3),
         (5, 6, 9, 2),
     )
-    cases = tuple(Case(1, f"{b} rows, {i} → {h} → {o}", (b, i, h, o)) for b, i, h, o in shapes)
+    cases = table("{} rows, {} → {} → {}", shapes)
 
     def draw(self, case, rng):
         b, i, h, o = case.given
@@ -808,7 +790,7 @@ class SplitBackward(Exam):
             close(mine, want, name, looks[name], steps)
         self._work(got["flops"], *case.given)
 
-    def _work(self, flops: list[int], b: int, i: int, h: int, o: int) -> None:
+    def _work(self, flops, b, i, h, o):
         half = 2 * b * h * (i + o)
         first, second = flops
         if first + second > 2 * half:

@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minidist.comm.base import Comm
-
 from ..exam import (
     Case,
     Exam,
     Other,
-    Outcome,
     Prediction,
+    Report,
     Wrong,
     alike,
+    alone,
     close,
     few,
     integer,
     near,
     normal,
     number,
+    ranked,
     ranks,
     real,
     recognized,
@@ -65,6 +65,12 @@ class NoKernels(TorchDispatchMode):
 KNOWN = {(5, 10): "fp16", (8, 7): "bf16"}
 
 
+def _named(form):
+    return (
+        f"{form[0]} bits of exponent, {form[1]} of fraction" if form else "a format drawn at random"
+    )
+
+
 def bare(x):
     """A number without its wrapping, as Python has it; inf for an int that is larger than every float."""
     x = unwrapped(x)
@@ -73,24 +79,14 @@ def bare(x):
     return float(x) if isinstance(x, float) else x
 
 
-class RoundTo(Exam):
+class RoundTo(Report):
     """`round_to(x, exponent, fraction)`: x as the nearest number of that format, a float."""
 
     name = "round_to"
     right = "fp16, bf16 and 6 other formats: normal and subnormal numbers, ties, 0, and what is too large."
     forbidden = FORBIDDEN
     formats = ((5, 10), (8, 7), (4, 3), (3, 4), (6, 9), None, None, None)
-    cases = tuple(
-        Case(
-            1,
-            KNOWN.get(
-                f,
-                f"{f[0]} bits of exponent, {f[1]} of fraction" if f else "a format drawn at random",
-            ),
-            f,
-        )
-        for f in formats
-    )
+    cases = alone((KNOWN.get(f) or _named(f), f) for f in formats)
 
     def draw(self, case, rng):
         pick = partial(integer, rng)
@@ -136,8 +132,7 @@ class RoundTo(Exam):
     def run(self, comm, yours, numbers, exponent, fraction):
         return [bare(yours(x, exponent, fraction)) for x in numbers]
 
-    def judge(self, case, args, outcome):
-        (numbers, exponent, fraction), got = args[0], outcome.results[0]
+    def check(self, case, got, numbers, exponent, fraction):
         where = "" if case.given else f"{exponent} bits of exponent, {fraction} of fraction: "
         for y in got:
             typed(y, int | float, f"{where}the result", "a float")
@@ -150,7 +145,7 @@ class RoundTo(Exam):
                 raise Wrong(f"{where}{x!r} becomes {y!r}, and should become {want!r}. {hint}")
 
 
-def _region(x: float, exponent: int, fraction: int) -> str:
+def _region(x, exponent, fraction):
     bias = 2 ** (exponent - 1) - 1
     smallest, most = 2.0 ** (1 - bias), (2 - 2.0**-fraction) * 2.0**bias
     if x == 0 or math.isinf(x):
@@ -272,7 +267,7 @@ class Scaler(Exam):
                 else self._handed_on(comm, yours, how, found)
             )
 
-    def _handed_on(self, comm: Comm, yours, how, found):
+    def _handed_on(self, comm, yours, how, found):
         """Rank 0 saves, rank 1 loads: nothing passes from one to the other but the state, as a JSON file has it."""
         size, mine = torch.zeros(1, dtype=torch.int64), yours(*how)
         if comm.rank:
@@ -360,12 +355,12 @@ class Scaler(Exam):
             )
         self._resumed(how, found, at, got)
 
-    def _hint(self, bad: bool, marks: str) -> str:
+    def _hint(self, bad, marks):
         if bad:
             return "An overflow multiplies it by backoff, each."
         return "It grows after `interval` good steps in a row, counted from the last change."
 
-    def _scaled(self, scale: float, scaled: list, loss: Tensor, half: Tensor) -> None:
+    def _scaled(self, scale, scaled, loss, half):
         for x, given in zip(scaled, (loss, half), strict=True):
             typed(x, Tensor, "scaled(loss)", "a tensor: backward begins there")
             want = given.float() * scale
@@ -384,7 +379,7 @@ class Scaler(Exam):
                     f"{hint}".rstrip()
                 )
 
-    def _resumed(self, how: tuple, found: list[bool], at: int, got: dict) -> None:
+    def _resumed(self, how, found, at, got):
         if not plain(got["state"]):
             raise Wrong(
                 "state() returns what cannot be written to a JSON file: numbers by name are enough."
@@ -472,7 +467,7 @@ def tensors(value) -> list[Tensor]:
     return [x for v in value for x in tensors(v)] if isinstance(value, list | tuple) else []
 
 
-class Autocast(Exam):
+class Autocast(Report):
     """`Autocast(dtype, white, black, gray)`: a TorchFunctionMode that casts by the names of functions."""
 
     name = "autocast"
@@ -554,8 +549,7 @@ class Autocast(Exam):
             "kept": [p.dtype == f32 for p in weights],
         }
 
-    def judge(self, case, args, outcome):
-        (_, _, given), got = args[0], outcome.results[0]
+    def check(self, case, got, names, word, given):
         if case.given is None:
             return self._judge_network(given, got)
         kind, what, dtype = case.given
@@ -577,9 +571,7 @@ class Autocast(Exam):
                 "func returns, as it is."
             )
 
-    def _received(
-        self, kind: str, dtype: torch.dtype, given: list[Tensor], found: list[Tensor]
-    ) -> None:
+    def _received(self, kind, dtype, given, found):
         wide = {x.dtype for x in given if x.dtype in CAST}
         to = {
             "white": dtype,
@@ -609,7 +601,7 @@ class Autocast(Exam):
                     "Is a tensor changed in place, by .data or copy_? Others use it, too."
                 )
 
-    def _judge_network(self, given: list[Tensor], got: dict) -> None:
+    def _judge_network(self, given, got):
         x, w, v, target = given
         params = [w.clone().requires_grad_(), v.clone().requires_grad_()]
         loss = F.cross_entropy(F.linear(F.linear(x, params[0]).relu(), params[1]), target)
@@ -730,7 +722,7 @@ class MasterStep(Exam):
             self._copies(where, got, right)
             unchanged(got["grads"], now, f"{where}a gradient")
 
-    def _told(self, where: str, told, stepped: bool) -> None:
+    def _told(self, where, told, stepped):
         told = bool(told) if isinstance(told, Tensor) and told.numel() == 1 else told
         typed(told, bool, f"{where}the result", "True or False: whether it stepped")
         if told and not stepped:
@@ -741,16 +733,14 @@ class MasterStep(Exam):
                 "in fp16? Or does None count? Ask each element: isfinite()."
             )
 
-    def _same(
-        self, where: str, name: str, got: dict, right: Masters, wrongs: dict, stepped: bool
-    ) -> None:
+    def _same(self, where, name, got, right, wrongs, stepped):
         for i, (x, want) in enumerate(zip(got[name], getattr(right, name), strict=True)):
             looks = {text: getattr(w, name)[i] for text, w in wrongs.items()}
             rule = "v ← mu·v + g, then master ← master − lr·v, with g in fp32 and divided by the scale."
             rule = rule if stepped else "The step is to be skipped: nothing may change."
             close(x, want, f"{where}{name}[{i}]", looks, rule, FP32)
 
-    def _copies(self, where: str, got: dict, right: Masters) -> None:
+    def _copies(self, where, got, right):
         for i, (w, m) in enumerate(zip(got["weights"], got["masters"], strict=True)):
             if w.dtype != right.weights[i].dtype or w.shape != m.shape:
                 raise Wrong(f"{where}weights[{i}] has another dtype or shape than before.")
@@ -787,14 +777,12 @@ class ShardedStep(Exam):
         (1, (), ()),
         (1, (0,), ()),
     )
-    cases = tuple(
-        Case(
-            n,
+    cases = ranked(
+        lambda n, bad, empty: (
             f"n = {n}, {'no overflow' if not bad else f'an overflow on {ranks([b % n for b in bad])}'}"
-            f"{f', no parameters on {ranks(list(empty))}' if empty else ''}",
-            (bad, empty),
-        )
-        for n, bad, empty in given
+            f"{f', no parameters on {ranks(list(empty))}' if empty else ''}"
+        ),
+        given,
     )
     processes = (
         Case(3, "3 real processes, an overflow on rank 1", ((1,), ())),
@@ -850,7 +838,7 @@ class ShardedStep(Exam):
             self._scale(r, got["scale"], args[r][2] / 2 if bad else args[r][2], bad)
         self._traffic(case, outcome)
 
-    def _stepped(self, rank: int, args: tuple, after: list, bad: list[int]) -> bool:
+    def _stepped(self, rank, args, after, bad):
         weights, grads, scale, lr = args
         moved = []
         for i, (before, g, now) in enumerate(zip(weights, grads, after, strict=True)):
@@ -878,7 +866,7 @@ class ShardedStep(Exam):
             )
         return bool(moved and moved[0])
 
-    def _scale(self, rank: int, got, want: float, bad: list[int]) -> None:
+    def _scale(self, rank, got, want, bad):
         number(got, f"rank {rank}: the next scale")
         if got != want:
             hint = (
@@ -888,7 +876,7 @@ class ShardedStep(Exam):
             )
             raise Wrong(f"rank {rank}: the next scale is {got:g}, and should be {want:g}. {hint}")
 
-    def _traffic(self, case: Case, outcome: Outcome) -> None:
+    def _traffic(self, case, outcome):
         most = 2 * (case.n - 1)
         hint = "One flag is enough. Is one sent for each tensor, or are gradients sent?"
         few(outcome, most * FLAG, hint, most)

@@ -19,6 +19,7 @@ from ..exam import (
     Exam,
     Other,
     Prediction,
+    Report,
     Wrong,
     alone,
     bare,
@@ -27,6 +28,7 @@ from ..exam import (
     near,
     normal,
     real,
+    table,
     typed,
     unpacked,
 )
@@ -43,12 +45,12 @@ class _Graph(torch.autograd.Function):
     """Passes a loss on, and saves a tensor for backward, whose memory lives as long as the graph."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, saved: Tensor) -> Tensor:
+    def forward(ctx, x, saved):
         ctx.save_for_backward(saved)
         return x.clone()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx, grad):
         return grad * ctx.saved_tensors[0], None
 
 
@@ -62,16 +64,16 @@ def count(micro: Tensor) -> int:
     return int(micro.any(1).sum())
 
 
-class AccumulateTokens(Exam):
+class AccumulateTokens(Report):
     """`accumulate_tokens(loss, micros, counts)`: gradients of the mean over all tokens; the mean."""
 
     name = "accumulate_tokens"
     right = "1 to 6 micro-batches of 0 to 40 tokens: the gradient of the mean over tokens, one graph at a time."
     forbidden = FORBIDDEN
     step = 4.0
-    cases = tuple(
-        Case(1, f"micro-batches of {', '.join(map(str, sizes))} tokens", sizes)
-        for sizes in ([3, 3], [1, 2, 3], [40, 5, 17], [7], [4, 0, 9], [5, 1, 1, 8, 2, 30])
+    cases = table(
+        lambda sizes: f"micro-batches of {', '.join(map(str, sizes))} tokens",
+        ([3, 3], [1, 2, 3], [40, 5, 17], [7], [4, 0, 9], [5, 1, 1, 8, 2, 30]),
     )
     cases += (Case(1, "micro-batches drawn at random", None),)
 
@@ -108,8 +110,7 @@ class AccumulateTokens(Exam):
         graph = isinstance(mean, Tensor) and mean.requires_grad
         return {"grad": w.grad, "mean": bare(mean), "calls": calls, "graph": graph}
 
-    def judge(self, case, args, outcome):
-        (w, before, micros), got = args[0], outcome.results[0]
+    def check(self, case, got, w, before, micros):
         self._calls(got["calls"], micros)
         grads = [
             torch.func.grad(mean_loss)(w, m) if count(m) else torch.zeros_like(w) for m in micros
@@ -132,7 +133,7 @@ class AccumulateTokens(Exam):
         what = "the gradient is right, but the mean loss"
         close(got["mean"], mix(losses, share), what, looks, rule)
 
-    def _calls(self, calls, micros) -> None:
+    def _calls(self, calls, micros):
         wanted = [i for i, m in enumerate(micros) if count(m)]
         seen = [i for i, _ in calls if i < 0 or count(micros[i])]
         if sorted(seen) != wanted:
@@ -149,9 +150,7 @@ class AccumulateTokens(Exam):
                     "forward."
                 )
 
-    def _gradient(
-        self, grad, before: Tensor, want: Tensor, grads: list[Tensor], micros: list[Tensor]
-    ) -> None:
+    def _gradient(self, grad, before, want, grads, micros):
         if not isinstance(grad, Tensor):
             raise Wrong("after it, .grad is None: `backward` adds to it.")
         if near(grad - before, want):
@@ -381,7 +380,7 @@ class Recompute(Exam):
             )
         self._gradients(got, want)
 
-    def _again(self, calls: list[list[bool]], first: list[int]) -> None:
+    def _again(self, calls, first):
         for block, (made, n) in enumerate(zip(calls, first, strict=True)):
             if len(made) != 2 * n:
                 data = (
@@ -398,7 +397,7 @@ class Recompute(Exam):
                     f"block {block} runs again without a graph, so no gradient can come: torch.enable_grad()."
                 )
 
-    def _gradients(self, got: dict, want: dict) -> None:
+    def _gradients(self, got, want):
         for i, (mine, right) in enumerate(zip(got["grads"], want["grads"], strict=True)):
             name = f"the {'w' if i % 2 == 0 else 'b'} of block {i // 2}"
             if not isinstance(mine, Tensor) or (i % 2 == 0 and mine.equal(torch.ones_like(mine))):
@@ -521,7 +520,7 @@ class Twice(Exam):
                 f"{got['ran']}. To keep what it gave would keep the memory, too."
             )
 
-    def _first(self, i: int, mine, ys: dict[int, Tensor]) -> None:
+    def _first(self, i, mine, ys):
         if not isinstance(mine, Tensor):
             raise Wrong("`first` returns fn(*args), a tensor here.")
         if not mine.equal(ys[i]):
@@ -530,7 +529,7 @@ class Twice(Exam):
                 "it is, and only look at its state."
             )
 
-    def _again(self, i: int, mine, ys: dict[int, Tensor]) -> None:
+    def _again(self, i, mine, ys):
         if not isinstance(mine, Tensor) or mine.shape != ys[i].shape:
             raise Wrong(
                 f"`again` returns {'None' if mine is None else 'something else'}: it returns fn(*args)."
@@ -603,9 +602,9 @@ class Segments(Exam):
     right = "1 to 900 layers: as few segments as the budget allows, the early ones longer; errors where none will do."
     forbidden = FORBIDDEN
     step = 2.0
-    cases = tuple(
-        Case(1, f"{layers} layers, a budget of {budget}", (layers, budget))
-        for layers, budget in (
+    cases = table(
+        "{} layers, a budget of {}",
+        (
             (9, 9),
             (9, 5),
             (10, 4),
@@ -614,7 +613,7 @@ class Segments(Exam):
             (1, 1),
             (11, 4),
             (500, 40),
-        )
+        ),
     )
     cases += tuple(
         Case(1, f"layers drawn at random, and a budget {text}", off)
@@ -663,7 +662,7 @@ class Segments(Exam):
             )
 
 
-class BestPlan(Exam):
+class BestPlan(Report):
     """`best_plan(costs, memories, budget)`: which layers to keep, so that the others cost the least."""
 
     name = "best_plan"
@@ -679,9 +678,9 @@ class BestPlan(Exam):
             ([9, 2, 7, 1, 8, 3, 6, 4, 5, 9], [8, 9, 3, 7, 6, 2, 9, 5, 4, 9], 45),
         ),
         Case(1, "2 layers, too large", ([1, 1], [9, 2], 8)),
-        *(
-            Case(1, f"{n} layers drawn at random, {share:.0%} of what all need", (n, share))
-            for n, share in (
+        *table(
+            lambda n, share: f"{n} layers drawn at random, {share:.0%} of what all need",
+            (
                 (1, 1.0),
                 (5, 0.5),
                 (8, 0.4),
@@ -690,7 +689,7 @@ class BestPlan(Exam):
                 (14, 0.4),
                 (40, 0.5),
                 (6, 0.1),
-            )
+            ),
         ),
     )
 
@@ -710,8 +709,7 @@ class BestPlan(Exam):
         mine = [list(costs), list(memories)]
         return {"found": attempt(yours, *mine, budget), "given": mine}
 
-    def judge(self, case, args, outcome):
-        (costs, memories, budget), got = args[0], outcome.results[0]
+    def check(self, case, got, costs, memories, budget):
         if got["given"] != [costs, memories]:
             raise Wrong("a list that was given was changed, and belongs to the caller.")
         want = least(costs, memories, budget)
@@ -809,10 +807,7 @@ class ReversibleBackward(Exam):
     right = "blocks of 1 to 6 numbers: inputs and gradients from outputs, f and g once each."
     forbidden = FORBIDDEN
     step = 3.0
-    cases = tuple(
-        Case(1, f"{rows} rows of {width}", (rows, width))
-        for rows, width in ((2, 3), (5, 6), (1, 1))
-    )
+    cases = table("{} rows of {}", ((2, 3), (5, 6), (1, 1)))
 
     def draw(self, case, rng):
         rows, width = case.given
@@ -887,7 +882,7 @@ class ReversibleBackward(Exam):
             close(found[NAMES[i]], want[i], NAMES[i], looks[NAMES[i]], rule)
         self._parameters(got, [*f.parameters(), *g.parameters()])
 
-    def _parameters(self, got: dict, parameters: list[Tensor]) -> None:
+    def _parameters(self, got, parameters):
         for i, (mine, p) in enumerate(zip(got["grads"], parameters, strict=True)):
             name = f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}"
             before = 1 - i % 2
@@ -919,7 +914,7 @@ class ReversibleBackward(Exam):
                 f"backward of f and g have {PRODUCTS}: what is computed out of sight is not counted."
             )
 
-    def _through(self, f: Part, x2: Tensor, dy1: Tensor) -> Tensor:
+    def _through(self, f, x2, dy1):
         with torch.enable_grad():
             x2 = x2.clone().requires_grad_()
             return torch.autograd.grad(f(x2), x2, dy1)[0]

@@ -18,15 +18,15 @@ from ..exam import (
     HALF,
     Case,
     Exam,
-    Outcome,
     Prediction,
+    Solo,
     Wrong,
     alike,
     alone,
     close,
     near,
     normal,
-    typed,
+    shaped,
     uniform,
 )
 from ..oracles.server import as_they_come, in_step, owners
@@ -140,11 +140,9 @@ def replayed(
         raise Wrong(f"rank 0: w is wrong in the end. {hint}")
 
 
-def _log(log, steps: list[int]) -> list[tuple[int, int]]:
+def _log(log, steps):
     should = "a list of (rank, staleness), two integers for each update"
-    typed(log, list, "rank 0: the result", should)
-    if not all(_pair(entry) for entry in log):
-        raise Wrong(f"rank 0: the result should be {should}.")
+    shaped(log, [(int, int)], "rank 0: the result", should)
     if len(log) != sum(steps):
         raise Wrong(
             f"{len(log)} updates are reported, and the workers have {sum(steps)} steps: every push is an "
@@ -157,14 +155,10 @@ def _log(log, steps: list[int]) -> list[tuple[int, int]]:
                 f"{count} updates are said to be rank {k + 1}'s, which has {most} steps. Workers are ranks 1 "
                 f"to {len(steps)}: push.source says whose it was."
             )
-    return [(int(rank), int(stale)) for rank, stale in log]
+    return log
 
 
-def _pair(entry) -> bool:
-    return isinstance(entry, tuple | list) and [type(x) for x in entry] == [int, int]
-
-
-def _version(k: int, t: int, seen, states: list[Tensor], args: list[tuple]) -> int:
+def _version(k, t, seen, states, args):
     """Which version the worker's step t was computed with."""
     alike(seen, states[0], f"rank {k + 1}: the w that gradient is called with in step {t}")
     found = next((v for v in reversed(range(len(states))) if near(seen, states[v])), None)
@@ -181,9 +175,7 @@ def _version(k: int, t: int, seen, states: list[Tensor], args: list[tuple]) -> i
     return found
 
 
-def _allowed(
-    k: int, t: int, v: int, clocks: list[list[int]], log: list, steps: list[int], bound: float
-) -> None:
+def _allowed(k, t, v, clocks, log, steps, bound):
     """The version must be the first at which worker k might begin its step t."""
     others = [rank for rank, _ in log[: len(clocks) - 1]]
     begin = 1 + max((i for i, rank in enumerate(others) if rank == k + 1), default=-1)
@@ -221,7 +213,7 @@ def _allowed(
 # The partition: which server holds which numbers.
 
 
-class Pieces(Exam):
+class Pieces(Solo):
     """`pieces(sizes, s)`: for each server a list of (param, first, end)."""
 
     name = "pieces"
@@ -252,9 +244,6 @@ class Pieces(Exam):
 
     given = ("`sizes`",)
 
-    def call(self, comm, yours, *given):
-        return yours(*given)
-
     def wants(self, case, args):
         return [{"the result": owners(*args[0])}]
 
@@ -267,25 +256,21 @@ class Pieces(Exam):
             _shares(found, sizes, s, shown)
 
 
-def _checked(pieces, s: int, params: int) -> list[list[tuple[int, int, int]]]:
-    typed(pieces, list | tuple, "the result", "a list with a list for each server")
+def _checked(pieces, s, params):
+    should = "a list of pieces for each server, each (param, first, end), three integers"
+    shaped(pieces, [[(int, int, int)]], "the result", should)
     if len(pieces) != s:
         raise Wrong(f"the result has {len(pieces)} lists, and there are {s} servers.")
     for server, some in enumerate(pieces):
-        typed(some, list | tuple, f"what server {server} has", "a list of pieces")
-        for piece in some:
-            if not isinstance(piece, list | tuple) or [type(i) for i in piece] != [int] * 3:
+        for param, *_ in some:
+            if not 0 <= param < params:
                 raise Wrong(
-                    f"server {server}: a piece is (param, first, end), three integers. Yours is {piece}."
-                )
-            if not 0 <= piece[0] < params:
-                raise Wrong(
-                    f"server {server}: there are parameters 0 to {params - 1}, and no {piece[0]}."
+                    f"server {server}: there are parameters 0 to {params - 1}, and no {param}."
                 )
     return [[tuple(piece) for piece in some] for some in pieces]
 
 
-def _ranges(found: list[list[tuple[int, int, int]]], sizes: list[int], shown: str) -> None:
+def _ranges(found, sizes, shown):
     """Every number of every parameter once, in order."""
     for server, some in enumerate(found):
         for param, first, end in some:
@@ -317,7 +302,7 @@ def _ranges(found: list[list[tuple[int, int, int]]], sizes: list[int], shown: st
         )
 
 
-def _shares(found: list[list[tuple[int, int, int]]], sizes: list[int], s: int, shown: str) -> None:
+def _shares(found, sizes, s, shown):
     """Equal to one number, the first ones larger."""
     held = [sum(end - first for _, first, end in some) for some in found]
     if max(held) - min(held) > 1:
@@ -444,16 +429,14 @@ class Synchronous(Exam):
         self._bytes(case, args, outcome)
         self._time(case, args, outcome)
 
-    def _looks(self, got: Tensor, args: list[tuple], server: int, want: list[Tensor]) -> dict:
+    def _looks(self, got, args, server, want):
         part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
         return {
             "It is one step behind: the last pushes are missing.": want[-2],
             "It is as before: is it the server's own tensor that is stepped?": want[0],
         } | {text: part(slip) for slip, text in SLIPS.items()}
 
-    def _called(
-        self, rank: int, seen: list, states: list[Tensor], args: list[tuple], steps: int
-    ) -> None:
+    def _called(self, rank, seen, states, args, steps):
         if len(seen) != steps:
             raise Wrong(
                 f"rank {rank}: gradient(w) is called {len(seen)} times, and should be once in each of {steps} "
@@ -471,7 +454,7 @@ class Synchronous(Exam):
             )
             close(got, want, what, looks, rule)
 
-    def _bytes(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+    def _bytes(self, case, args, outcome):
         n, s, _, steps = case.given
         parts = [part.numel() * 8 for part in args[0][1].tensor_split(s)]
         for r, part in enumerate(parts):
@@ -488,7 +471,7 @@ class Synchronous(Exam):
                         f"with {n} workers are {n * steps * part}. Is there what others own?"
                     )
 
-    def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+    def _time(self, case, args, outcome):
         if outcome.time is None:
             return
         world = self.world(case.n, args)
@@ -560,7 +543,7 @@ class Asynchronous(Exam):
         asked = self.asked(list(steps), draw_rate(rng), bound)
         return [(other(), works[max(0, r - 1)], *asked) for r in range(n + 1)]
 
-    def asked(self, steps: list[int], rate: float, bound: float) -> tuple:
+    def asked(self, steps, rate, bound):
         """The last arguments of the answer."""
         return steps, rate
 
@@ -582,7 +565,7 @@ class Asynchronous(Exam):
         self._messages(list(steps), outcome)
         self._time(case, args, outcome)
 
-    def _messages(self, steps: list[int], outcome: Outcome) -> None:
+    def _messages(self, steps, outcome):
         for k, most in enumerate(steps):
             pushed = sum(b for src, dst, b in outcome.sent if (src, dst) == (k + 1, 0))
             pulled = sum(b for src, dst, b in outcome.sent if (src, dst) == (0, k + 1))
@@ -593,7 +576,7 @@ class Asynchronous(Exam):
                         f"{SIZE} numbers are {most * SIZE * 8}."
                     )
 
-    def _time(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+    def _time(self, case, args, outcome):
         if outcome.time is None:
             return
         _, steps, bound = case.given

@@ -17,9 +17,10 @@ from minidist.comm.world import World
 from ..exam import (
     Case,
     Exam,
-    Outcome,
     Prediction,
+    Solo,
     Wrong,
+    attempt,
     close,
     integer,
     normal,
@@ -33,7 +34,7 @@ from ..oracles import survive as oracle
 # What can be wrong with a checkpoint: each function does it to one, in a dict of files.
 
 
-def _edit(disk: dict, step: int, without: str = "", **changes) -> None:
+def _edit(disk, step, without="", **changes):
     """Other entries in a manifest that stays readable."""
     name = f"{step}/manifest"
     body = json.loads(disk[name]) | changes
@@ -42,11 +43,11 @@ def _edit(disk: dict, step: int, without: str = "", **changes) -> None:
     ).encode()
 
 
-def _parts(files: dict, step: int) -> list[str]:
+def _parts(files, step):
     return [f"{step}/rank-{r}" for r in range(json.loads(files[f"{step}/manifest"])["ranks"])]
 
 
-def _older(files: dict, step: int) -> int:
+def _older(files, step):
     """A step whose checkpoint is left as it is, before the damaged ones."""
     return sorted({int(name.split("/")[0]) for name in files} - {step})[1]
 
@@ -283,7 +284,7 @@ FORBIDDEN = (
 )
 
 
-class SaveEvery(Exam):
+class SaveEvery(Solo):
     """`save_every(cost, restart, hours, devices)`: (seconds between saves, share of the time lost)."""
 
     name = "save_every"
@@ -299,9 +300,6 @@ class SaveEvery(Exam):
 
     returns = ("seconds", "lost")
 
-    def call(self, comm, yours, *given):
-        return yours(*given)
-
     def wants(self, case, args):
         return [dict(zip(self.returns, oracle.interval(*args[0]), strict=True))]
 
@@ -310,7 +308,7 @@ class SaveEvery(Exam):
         close(got, want, name, slips, "Check the units: all in seconds.")
 
 
-def _slips(name: str, cost: float, restart: float, hours: float, devices: int) -> dict[str, float]:
+def _slips(name, cost, restart, hours, devices):
     between = hours * 3600 / devices
     every, lost = oracle.interval(cost, restart, hours, devices)
     if name == "seconds":
@@ -420,11 +418,11 @@ class SaveParts(Exam):
         _check_messages(case, outcome)
 
 
-def _bytes(there: dict[str, str]) -> dict[str, bytes]:
+def _bytes(there):
     return {name: data.encode("latin-1") for name, data in there.items()}
 
 
-def _replayed(before: dict[str, bytes], changes: list) -> None:
+def _replayed(before, changes):
     """Raise Wrong where what was written down cannot have happened."""
     try:
         crashed(before, changes, 1.0)
@@ -434,7 +432,7 @@ def _replayed(before: dict[str, bytes], changes: list) -> None:
         ) from None
 
 
-def _old(left: dict[str, bytes], before: dict[str, bytes], name: str, when: str) -> None:
+def _old(left, before, name, when):
     """Raise Wrong unless the old checkpoint is left, and no manifest of a third one."""
     for kept, data in before.items():
         if left.get(kept) != data:
@@ -453,7 +451,7 @@ def _old(left: dict[str, bytes], before: dict[str, bytes], name: str, when: str)
         )
 
 
-def _new(left: dict[str, bytes], one: dict[str, bytes], name: str, when: str) -> None:
+def _new(left, one, name, when):
     """Raise Wrong unless the new checkpoint is whole, or has no manifest."""
     if name not in left:
         return
@@ -479,7 +477,7 @@ def _new(left: dict[str, bytes], one: dict[str, bytes], name: str, when: str) ->
             )
 
 
-def _json(data: bytes) -> bool:
+def _json(data):
     try:
         json.loads(data)
     except (ValueError, RecursionError):
@@ -487,7 +485,7 @@ def _json(data: bytes) -> bool:
     return True
 
 
-def _compare(body: dict, want: dict, when: str) -> None:
+def _compare(body, want, when):
     """Raise Wrong unless a manifest says what it should."""
     for word in ("step", "ranks"):
         if body[word] != want[word]:
@@ -508,7 +506,7 @@ def _compare(body: dict, want: dict, when: str) -> None:
             )
 
 
-def _who(n: int, parts: list[bytes], changes: list) -> None:
+def _who(n, parts, changes):
     """Raise Wrong unless each rank has written its own part, once, and no other's."""
     for rank in range(n):
         own = [
@@ -525,7 +523,7 @@ def _who(n: int, parts: list[bytes], changes: list) -> None:
             )
 
 
-def _when(log: list, name: str, shared: bool) -> None:
+def _when(log, name, shared):
     """Raise Wrong where a rank returned before the manifest had its name."""
     place = [i for i, (_, call, _, what) in enumerate(log) if call == "rename" and what == name]
     early = [
@@ -540,7 +538,7 @@ def _when(log: list, name: str, shared: bool) -> None:
         )
 
 
-def _check_messages(case: Case, outcome: Outcome) -> None:
+def _check_messages(case, outcome):
     n = case.n
     for src, dst, nbytes in outcome.sent:
         if nbytes > SMALL:
@@ -612,13 +610,13 @@ class Newest(Exam):
         _check_reads(log, files, want, refused)
 
 
-def _steps(rng: torch.Generator) -> list[int]:
+def _steps(rng):
     """Four steps, the newest first; as words, the oldest comes after all others."""
     within = lambda low, high, n: (low + torch.randperm(high - low, generator=rng)[:n]).tolist()
     return [*within(100, 200, 1), *sorted(within(10, 100, 2), reverse=True), *within(2, 10, 1)]
 
 
-def _check_reads(log: list, files: dict, want: int | None, refused: dict) -> None:
+def _check_reads(log, files, want, refused):
     """Raise Wrong if a file was changed, or not read as it should be."""
     read = [name for _, call, name, _ in log if call == "read"]
     changed = [name for _, call, name, _ in log if call in CHANGES]
@@ -655,7 +653,7 @@ def _check_reads(log: list, files: dict, want: int | None, refused: dict) -> Non
         )
 
 
-def _look(got, files: dict, refused: dict) -> str:
+def _look(got, files, refused):
     if got is None:
         return "Is an older one looked at when the newest is damaged?"
     if not isinstance(got, int):
@@ -669,7 +667,7 @@ def _look(got, files: dict, refused: dict) -> str:
     return "Compare steps as numbers: as words, '9' comes after '100'."
 
 
-def _means(name: str, why: str | None, files: dict) -> str:
+def _means(name, why, files):
     if why is None:
         return (
             "An unfinished save is no damaged one: it is not mentioned."
@@ -749,10 +747,7 @@ class LoadBox(Exam):
         found = []
         for box in boxes:
             read, log = reader(matrix, files)
-            try:
-                report = {"value": yours(box, dict(files), read)}
-            except ValueError as error:
-                report = {"raised": str(error)}
+            report = attempt(True, yours, box, dict(files), read)
             found.append((report, log))
         return found
 
@@ -763,9 +758,9 @@ class LoadBox(Exam):
         for box, (got, log) in zip(boxes, outcome.results[0], strict=True):
             where = f"box {_said(box)}: "
             covered = any_covered(box, files)
-            if "raised" in got:
+            if "refused" in got:
                 if covered:
-                    raise Wrong(f"{where}raised ValueError: {got['raised']}. It is all there.")
+                    raise Wrong(f"{where}raised ValueError: {got['refused']}. It is all there.")
                 continue
             if not covered:
                 raise Wrong(
@@ -798,7 +793,7 @@ def reader(matrix: Tensor, files: dict[str, Box]):
     return read, log
 
 
-def _said(box: Box) -> str:
+def _said(box):
     return f"[{box[0][0]}:{box[0][1]}, {box[1][0]}:{box[1][1]}]"
 
 
@@ -822,7 +817,7 @@ BEGINS = (
 )
 
 
-def _values(where: str, got, want: Tensor) -> None:
+def _values(where, got, want):
     looks = {
         "It is what float32 keeps of it.": want.float().double(),
         "It is what a whole number keeps of it.": want.trunc(),
@@ -831,7 +826,7 @@ def _values(where: str, got, want: Tensor) -> None:
     same(got, want, f"{where}the tensor", looks, BEGINS)
 
 
-def _reads(where: str, box: Box, files: dict[str, Box], log: list) -> None:
+def _reads(where, box, files, log):
     """Raise Wrong for reads of nothing, outside of a file, or of more than is needed."""
     size = 0
     try:

@@ -14,15 +14,16 @@ from ..exam import (
     NUMBERS,
     Case,
     Exam,
-    Outcome,
     Prediction,
     Wrong,
     alike,
+    attempt,
     close,
     equal,
     few,
     integer,
     normal,
+    ranked,
     recognized,
     refusal,
     ring_bytes,
@@ -98,15 +99,15 @@ class Through(Exam):
     def run(self, comm, yours, inputs, dy):
         return through(lambda *xs: yours(*xs, comm), inputs, dy)
 
-    def wants(self, case: Case, args: list[tuple]) -> list[Want]:
+    def wants(self, case, args):
         """What each rank should find."""
         raise NotImplementedError
 
-    def looks(self, case: Case, args: list[tuple], rank: int, name: str, got: Tensor) -> str:
+    def looks(self, case, args, rank, name, got):
         """What a wrong output ("y") or gradient ("dx") looks like, or the rule."""
         raise NotImplementedError
 
-    def budget(self, case: Case, args: list[tuple]) -> tuple[int, int, str]:
+    def budget(self, case, args):
         """Bytes that a rank may send forward, and in all; and what they are for."""
         raise NotImplementedError
 
@@ -130,7 +131,7 @@ class Through(Exam):
                     self._told(case, args, r, f"d{name}", grad, want.grads[name])
         self._cheap(case, args, outcome)
 
-    def _handed_in(self, rank: int, got: dict, args: tuple) -> None:
+    def _handed_in(self, rank, got, args):
         for name, x, before in zip(self.names, got["inputs"], args[0], strict=True):
             unchanged(x, before, f"rank {rank}: {name}")
         if args[1] is not None and not (isinstance(got["dy"], Tensor) and got["dy"].equal(args[1])):
@@ -139,12 +140,12 @@ class Through(Exam):
                 "other branch of x + f(x), for one): all_reduce_ works in place, so clone first."
             )
 
-    def _told(self, case: Case, args: list[tuple], rank: int, name: str, got, want: Tensor) -> None:
+    def _told(self, case, args, rank, name, got, want):
         shown = "the output" if name == "y" else f"the gradient {name}"
         looks = partial(self.looks, case, args, rank, name)
         close(got, want, f"rank {rank}: {shown}", looks)
 
-    def _cheap(self, case: Case, args: list[tuple], outcome: Outcome) -> None:
+    def _cheap(self, case, args, outcome):
         forward, both, what = self.budget(case, args)
         if args[0][1] is None:
             few(outcome, forward, f"Forward: {what}.")
@@ -383,7 +384,7 @@ class Mlp(Through):
             "f before fc, g after proj, and nothing else that talks.",
         )
 
-    def _output(self, n: int, args: list[tuple], rank: int, right, got) -> str:
+    def _output(self, n, args, rank, right, got):
         inputs, bias = args[rank][0], args[rank][0][4]
         own = oracle.mlp(*inputs[:4], torch.zeros_like(bias))
         hidden = [F.linear(*given[:3]) for given, _ in args]
@@ -425,9 +426,9 @@ class MyHeads(Exam):
     name = "my_heads"
     right = "n = 1…6, 1 to 4 heads a rank, weights and biases; uneven ones refused; then 3 real processes."
     forbidden = (*FORBIDDEN, "minidist.cut")
-    cases = tuple(
-        Case(n, f"n = {n}, {heads} heads of size {size}{', a bias' * bias}", (heads, size, bias))
-        for n, heads, size, bias in (
+    cases = ranked(
+        lambda n, heads, size, bias: f"n = {n}, {heads} heads of size {size}{', a bias' * bias}",
+        (
             (2, 4, 2, 0),
             (3, 3, 1, 0),
             (2, 4, 3, 1),
@@ -437,7 +438,7 @@ class MyHeads(Exam):
             (4, 16, 1, 0),
             (4, 6, 2, 0),
             (3, 4, 3, 0),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes, 6 heads of size 2", (6, 2, 0)),)
 
@@ -448,15 +449,11 @@ class MyHeads(Exam):
         return [(x, heads)] * case.n
 
     def run(self, comm, yours, x, heads):
-        try:
-            mine = yours(x, heads, comm)
-        except ValueError as error:
-            if heads % comm.size == 0:
-                raise
-            return {"refused": str(error)}
+        found = attempt(heads % comm.size, yours, x, heads, comm)
+        mine = found.get("value")
         storages = [t.untyped_storage() for t in (mine, x) if isinstance(t, Tensor)]
         shared = len({s.data_ptr() for s in storages}) < 2
-        return {"mine": mine, "x": x, "held": storages[0].nbytes(), "shared": shared}
+        return found | {"x": x, "held": storages[0].nbytes(), "shared": shared}
 
     def judge(self, case, args, outcome):
         (x, heads), n = args[0], case.n
@@ -467,12 +464,12 @@ class MyHeads(Exam):
                 continue
             unchanged(got["x"], x, f"rank {r}: the weight")
             parts = [self._part(x, heads, n, s) for s in range(n)]
-            alike(got["mine"], parts[r], f"rank {r}: your part")
-            if not got["mine"].equal(parts[r]):
+            alike(got["value"], parts[r], f"rank {r}: your part")
+            if not got["value"].equal(parts[r]):
                 looks, rule = self._looks(x, heads, n, r, parts), self._rule(heads, n, r)
                 raise Wrong(
                     f"rank {r}: these are other rows than those of this rank's heads. "
-                    f"{recognized(got['mine'], looks, rule, equal)}"
+                    f"{recognized(got['value'], looks, rule, equal)}"
                 )
             if got["shared"] and n == 1:
                 raise Wrong(
@@ -489,19 +486,17 @@ class MyHeads(Exam):
                 "the rows are right, but messages are sent: every rank has the whole weight."
             )
 
-    def _part(self, x: Tensor, heads: int, n: int, r: int) -> Tensor:
+    def _part(self, x, heads, n, r):
         each, size = heads // n, len(x) // 3 // heads
         return torch.cat([third[r * each * size : (r + 1) * each * size] for third in x.chunk(3)])
 
-    def _rule(self, heads: int, n: int, r: int) -> str:
+    def _rule(self, heads, n, r):
         each = heads // n
         last = f" to {(r + 1) * each - 1}" * (each > 1)
         which = f"heads {r * each}{last}" if each > 1 else f"head {r}"
         return f"Rank {r} has of Q, then of K, then of V the rows of {which}, in this order."
 
-    def _looks(
-        self, x: Tensor, heads: int, n: int, r: int, parts: list[Tensor]
-    ) -> dict[str, Tensor]:
+    def _looks(self, x, heads, n, r, parts):
         rest, each = x.shape[1:], heads // n
         fused, thirds = x.view(3, heads, -1, *rest), x.chunk(3)
         by_head = fused[:, r * each : (r + 1) * each]
@@ -568,7 +563,7 @@ class SequencePair(Through):
         grad = torch.cat(dys, 1) if case.given[1] else None
         return [Want(y, {"x": grad}) for y in self._scattered(xs)]
 
-    def _scattered(self, xs: list[Tensor]) -> list[Tensor]:
+    def _scattered(self, xs):
         return oracle.cut(sum(xs), len(xs), 1)
 
     def looks(self, case, args, rank, name, got):

@@ -21,6 +21,7 @@ from ..exam import (
     Exam,
     Outcome,
     Prediction,
+    Solo,
     Wrong,
     equal,
     few,
@@ -28,6 +29,7 @@ from ..exam import (
     integer,
     near,
     number,
+    ranked,
     real,
     recognized,
     typed,
@@ -69,16 +71,16 @@ class TreeBroadcast(ByteClock):
     right = "n = 1…16, every root, n−1 messages, ⌈log2 n⌉ rounds; then 2, 3 and 5 real processes."
     # Each n with three roots, then each shape: all n with all shapes would take five times as long, and tell no more.
     cases = (
-        *(
-            Case(n, f"n = {n}, root {root}, {words(s)}", (s, root))
-            for n, s, root in [
+        *ranked(
+            lambda n, s, root: f"n = {n}, root {root}, {words(s)}",
+            [
                 *(
                     (n, TREE_SHAPES[0], root)
                     for n in TREE_RANKS
                     for root in dict.fromkeys((0, n - 1, n // 2))
                 ),
                 *((n, s, root) for s in TREE_SHAPES[1:] for n, root in ((4, 0), (5, 4), (16, 8))),
-            ]
+            ],
         ),
         *(
             Case(n, f"n = {n}, root, length drawn at random", ((100, 400), None))
@@ -191,7 +193,7 @@ class Pipeline(ByteClock):
         piece = -(-x.numel() // pieces) * x.element_size()
         self._in_time(n, pieces, x.nbytes, piece, outcome)
 
-    def _in_time(self, n: int, pieces: int, whole: int, piece: int, outcome: Outcome) -> None:
+    def _in_time(self, n, pieces, whole, piece, outcome):
         took, least = rounds(outcome, piece), n - 2 + pieces
         if took is None or n == 1:
             return
@@ -247,9 +249,8 @@ class HalvingDoubling(InPlace):
         ),
         *(Case(n, f"n = {n}, a length drawn at random", None) for n in (4, 8)),
     )
-    processes = tuple(
-        Case(n, f"{n} real processes, {words(s)}", s)
-        for n, s in ((4, (12,)), (2, (5,)), (4, (3, 3)))
+    processes = ranked(
+        lambda n, s: f"{n} real processes, {words(s)}", ((4, (12,)), (2, (5,)), (4, (3, 3)))
     )
 
     def draw(self, case, rng):
@@ -289,12 +290,12 @@ class HalvingDoubling(InPlace):
         return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
 
 
-def _few(mine, own: list, r: int) -> str | None:
+def _few(mine, own, r):
     """What `who` says, without trying all combinations of many ranks."""
     return f"It is rank {r}'s own, as before." if mine.numel() and mine.equal(own[r]) else None
 
 
-def _times(mine, own: list) -> str | None:
+def _times(mine, own):
     """How often each rank counts, where it is up to 4 times; of 4 ranks at most."""
     if not mine.numel() or len(own) > 4:
         return None
@@ -304,7 +305,7 @@ def _times(mine, own: list) -> str | None:
     return None
 
 
-def _ring(outcome: Outcome, r: int, n: int) -> str:
+def _ring(outcome, r, n):
     return (
         " Is it a ring?" if n > 2 and outcome.receivers(r) in ([(r + 1) % n], [(r - 1) % n]) else ""
     )
@@ -332,7 +333,7 @@ def clock(algorithm: str, n: int, nbytes: int, alpha: float, beta: float) -> flo
     return world.time
 
 
-class AllReduceSeconds(Exam):
+class AllReduceSeconds(Solo):
     """`all_reduce_seconds(algorithm, n, nbytes, alpha, beta)`: of "ring", "tree" and "halving_doubling"."""
 
     name = "all_reduce_seconds"
@@ -350,9 +351,6 @@ class AllReduceSeconds(Exam):
         ]
         # so that no term is lost in the other
         return [(algorithm, n, n * int(share * alpha / beta), alpha, beta)]
-
-    def call(self, comm, yours, *args):
-        return yours(*args)
 
     def wants(self, case, args):
         return [{"the result": clock(*args[0])}]
@@ -421,7 +419,7 @@ FACTORS = {
 EXACTLY = 1e-12  # so that what is rounded to whole bytes per second shows
 
 
-class Bandwidth(Exam):
+class Bandwidth(Solo):
     name = "bandwidth"
     right = "Six verbs, ranks, bytes and seconds drawn at random, as nccl-tests define it."
     cases = tuple(Case(1, verb, (verb, n)) for verb in FACTORS for n in (8, 2, 3, None))
@@ -433,9 +431,6 @@ class Bandwidth(Exam):
         return [(verb, n, int(nbytes), seconds)]
 
     returns = ("the algorithm bandwidth", "the bus bandwidth")
-
-    def call(self, comm, yours, *args):
-        return yours(*args)
 
     def wants(self, case, args):
         verb, n, nbytes, seconds = args[0]
@@ -460,7 +455,7 @@ class Bandwidth(Exam):
             f"{want / algorithm:.4g} times. {self._why(verb, n, real(got) / algorithm)}"
         )
 
-    def _why(self, verb: str, n: int, factor: float) -> str:
+    def _why(self, verb, n, factor):
         one = (n - 1) / n
         if near(factor, 2 * one, ROUGHLY):
             return "An all-reduce has two halves; this verb is one, or none."
@@ -560,9 +555,9 @@ class Hierarchical(InPlace):
         for m, g in NODES
         for s in (*NODES_SHAPES, None)
     )
-    processes = tuple(
-        Case(n, f"{n} real processes in nodes of {g}, {words(s)}", (g, s))
-        for n, g, s in ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3)))
+    processes = ranked(
+        lambda n, g, s: f"{n} real processes in nodes of {g}, {words(s)}",
+        ((4, 2, (7,)), (3, 1, (5,)), (4, 2, (3, 3))),
     )
 
     def draw(self, case, rng):
@@ -588,7 +583,7 @@ class Hierarchical(InPlace):
         found = recognized(got, looks, "", equal) or who(got, xs, rank)
         return found or self._part(got, xs, rank, per_node)
 
-    def _part(self, x, xs: list, r: int, per_node: int) -> str | None:
+    def _part(self, x, xs, r, per_node):
         """Which piece of a node's cut is wrong, and how."""
         parts = [
             [t.reshape(-1).tensor_split(per_node)[i] for t in (x, sum(xs), *xs)]
@@ -626,7 +621,7 @@ class Hierarchical(InPlace):
                 "enough, if each rank adds up one piece of g."
             )
 
-    def _why(self, outcome: Outcome, n: int, g: int, across: list, inside: list, least: int) -> str:
+    def _why(self, outcome, n, g, across, inside, least):
         if all(set(outcome.receivers(r)) <= {(r + 1) % n} for r in range(n)):
             return "It is one flat ring over all ranks: a step between two nodes is as large as one inside."
         if least == 0:
@@ -735,7 +730,7 @@ class FindSlow(Exam):
                 f"long. {self._why(got, [Message(*row, None, 'main') for row in rows])}"
             )
 
-    def _why(self, got: int, messages: list[Message]) -> str:
+    def _why(self, got, messages):
         mine = [m for m in messages if got in (m.src, m.dst)]
         ranks = {m.src for m in messages}
         most = max(ranks, key=lambda r: sum(m.nbytes for m in messages if r in (m.src, m.dst)))

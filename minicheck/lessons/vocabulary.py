@@ -18,6 +18,7 @@ from ..exam import (
     Prediction,
     few,
     normal,
+    ranked,
     recognized,
     ring_bytes,
     who,
@@ -63,9 +64,7 @@ class LookUp(VocabularyExam):
         (3, 39, (2, 4), F64),
         (1, 5, (4,), F32),
     )
-    cases = tuple(
-        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in sizes
-    )
+    cases = ranked("n = {0}, {1} rows, tokens {2}", sizes)
     processes = (Case(3, "3 real processes", (40, (5,), F64)),)
 
     def draw(self, case, rng):
@@ -87,13 +86,13 @@ class LookUp(VocabularyExam):
 
     def _own(
         self,
-        parts: list[Tensor],
-        tokens: Tensor,
-        rank: int,
-        mask: bool = True,
-        low: int = 0,
-        high: int = 0,
-    ) -> Tensor:
+        parts,
+        tokens,
+        rank,
+        mask=True,
+        low=0,
+        high=0,
+    ):
         """What a rank adds. low, high: move the borders of what it takes for its own."""
         first = sum(len(p) for p in parts[:rank])
         local = tokens - first
@@ -101,7 +100,7 @@ class LookUp(VocabularyExam):
         rows = parts[rank][local.clamp(0, len(parts[rank]) - 1)]
         return rows * here[..., None] if mask else rows
 
-    def _looks(self, parts: list[Tensor], tokens: Tensor, rank: int) -> dict[str, Tensor]:
+    def _looks(self, parts, tokens, rank):
         n, everyone = len(parts), range(len(parts))
         wrapped = [p[tokens % len(p)] for p in parts]
         masked = [self._own(parts, tokens, r) for r in everyone]
@@ -166,9 +165,7 @@ class LookUpGradient(VocabularyExam):
         (3, 13, (5,), F64),
         (1, 4, (6,), F32),
     )
-    cases = tuple(
-        Case(n, f"n = {n}, {v} rows, tokens {s}", (v, s, dtype)) for n, v, s, dtype in sizes
-    )
+    cases = ranked("n = {0}, {1} rows, tokens {2}", sizes)
     processes = (Case(3, "3 real processes", (11, (7,), F64)),)
 
     def draw(self, case, rng):
@@ -200,9 +197,7 @@ class LookUpGradient(VocabularyExam):
     def cost(self, case, args, outcome):
         silent(outcome, "every rank has the gradients of all tokens already.")
 
-    def _astray(
-        self, grad: Tensor, tokens: Tensor, size: int, case: Case, rank: int
-    ) -> dict[str, Tensor]:
+    def _astray(self, grad, tokens, size, case, rank):
         """Gradients that went to rows which are not theirs."""
         at, flat = tokens.reshape(-1), grad.flatten(0, -2)
         parts = cut(torch.arange(case.given[0]), case.n)
@@ -228,9 +223,7 @@ class ProjectBackward(VocabularyExam):
     returns, given = ("dx", "drows"), ("dlogits", "x", "rows")
     right = "n = 1…4, uneven and even parts, two dtypes, dx whole, one all-reduce's bytes; then 3 real processes."
     sizes = ((3, 39, 4, F64), (2, 21, 5, F32), (4, 42, 3, F64), (1, 6, 2, F32))
-    cases = tuple(
-        Case(n, f"n = {n}, {v} rows, {t} tokens", (v, t, dtype)) for n, v, t, dtype in sizes
-    )
+    cases = ranked("n = {0}, {1} rows, {2} tokens", sizes)
     processes = (Case(3, "3 real processes", (40, 4, F64)),)
 
     def draw(self, case, rng):
@@ -262,7 +255,7 @@ class ProjectBackward(VocabularyExam):
     def cost(self, case, args, outcome):
         few(outcome, ring_bytes([self.wants(case, args)[0]["dx"]], case.n), WIDE)
 
-    def _even(self, args) -> bool:
+    def _even(self, args):
         return len({len(rows) for *_, rows in args}) == 1
 
 
@@ -287,11 +280,11 @@ GATHERED = "Three numbers a token are enough, however large V is. Are logits gat
 
 
 def cases_of(given) -> tuple[Case, ...]:
-    return tuple(
-        Case(
-            n, f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}", (v, t, d, most)
-        )
-        for n, v, t, d, most in given
+    return ranked(
+        lambda n, v, t, d, most: (
+            f"n = {n}, V = {v}, {t} tokens, {str(d)[6:]}, logits up to {most:,}"
+        ),
+        given,
     )
 
 
@@ -308,7 +301,7 @@ class LossExam(VocabularyExam):
         targets = drawn_tokens(vocab, case.n, (tokens,), rng)
         return [(part, targets, vocab) for part in cut(logits.to(dtype), case.n, 1)]
 
-    def whole(self, case: Case, args) -> Logits:
+    def whole(self, case, args):
         return Logits(torch.cat([a[0] for a in args], 1).double(), args[0][1], case.n)
 
     def wants(self, case, args):
@@ -395,7 +388,7 @@ class LogitsGradient(LossExam):
     def cost(self, case, args, outcome):
         silent(outcome, "log_total and the targets are on every rank: backward needs nothing more.")
 
-    def _looks(self, logits: Logits, rank: int) -> dict[str, torch.Tensor]:
+    def _looks(self, logits, rank):
         first, end = logits.ours()[rank]
         counted = (logits.targets != IGNORED)[:, None]
         soft = logits.whole.softmax(1)[:, first:end]

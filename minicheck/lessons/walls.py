@@ -18,9 +18,10 @@ from minidist.models import mlp
 
 from ..exam import (
     Case,
-    Exam,
     Prediction,
+    Solo,
     Wrong,
+    attempt,
     close,
     entries,
     first_near,
@@ -28,6 +29,7 @@ from ..exam import (
     near,
     normal,
     refusal,
+    table,
     typed,
     unpacked,
 )
@@ -42,13 +44,10 @@ from ..oracles import walls as oracle
 PREFIXES = {1e3: "kB", 1e6: "MB", 1e9: "GB", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB"}
 
 
-class Sheet(Exam):
+class Sheet(Solo):
     """An exercise on one machine; the library's calculators and its meter are refused."""
 
     forbidden = ("minidist.study", "minicheck.oracles.walls")
-
-    def call(self, comm, yours, *given):
-        return yours(*given)
 
 
 Looks = Mapping[str, float]  # what a wrong number may come from: the number that this slip gives
@@ -120,7 +119,7 @@ class Peak(Sheet):
         whole(got, want, name, _peaks(events, live) if name == "the peak" else _whens(live))
 
 
-def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
+def _peaks(events, live):
     sizes = [nbytes for _, nbytes in events]
     # when each came for the first time
     first = dict(zip(reversed(events), reversed(range(len(events))), strict=True))
@@ -146,7 +145,7 @@ def _peaks(events: list[Event], live: list[int]) -> dict[str, int]:
     }
 
 
-def _whens(live: list[int]) -> dict[str, int]:
+def _whens(live):
     most = max(live)
     last = len(live) - 1 - live[::-1].index(most)
     return {
@@ -159,14 +158,14 @@ def _whens(live: list[int]) -> dict[str, int]:
     }
 
 
-def _by_name(events: list[Event]) -> dict[str, list[Event]]:
+def _by_name(events):
     found: dict[str, list[Event]] = {}
     for event in events:
         found.setdefault(event[0], []).append(event)
     return found
 
 
-def _left(got, want: dict[str, int], events: list[Event]) -> None:
+def _left(got, want, events):
     if not isinstance(got, dict):
         if got == sum(want.values()) or got in (list(want), list(want.values())):
             raise Wrong("what is left is asked for by name: a dict, name → bytes.")
@@ -197,11 +196,11 @@ def _left(got, want: dict[str, int], events: list[Event]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn
-def _bytes(rng: torch.Generator) -> int:
+def _bytes(rng):
     return 4 * integer(rng, 1, 10**6)
 
 
-def _step(rng: torch.Generator) -> list[Event]:
+def _step(rng):
     """Weights, then outputs in forward; in backward each output is freed as its gradient comes; then momentum."""
     layers = integer(rng, 3, 7)
     w, y = ([_bytes(rng) for _ in range(layers)] for _ in range(2))
@@ -216,7 +215,7 @@ def _step(rng: torch.Generator) -> list[Event]:
     ]
 
 
-def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
+def _random(rng, count=0):
     live: dict[str, int] = {}
     events = []
     for i in range(count or integer(rng, 12, 30)):
@@ -230,7 +229,7 @@ def _random(rng: torch.Generator, count: int = 0) -> list[Event]:
     return events
 
 
-def _tie(rng: torch.Generator) -> list[Event]:
+def _tie(rng):
     a, b, c = (_bytes(rng) for _ in range(3))
     return [
         ("a", a),
@@ -244,12 +243,12 @@ def _tie(rng: torch.Generator) -> list[Event]:
     ]
 
 
-def _empty(rng: torch.Generator) -> list[Event]:
+def _empty(rng):
     a, b, c = (_bytes(rng) for _ in range(3))
     return [("a", a), ("b", b), ("a", -a), ("c", c), ("c", -c), ("b", -b)]
 
 
-def _again(rng: torch.Generator) -> list[Event]:
+def _again(rng):
     """A loop that names its tensors alike in each turn; the last turn's stay."""
     x, h, keep = ([_bytes(rng) + 1000 * i for i in range(3)] for _ in range(3))
     turns = [
@@ -311,10 +310,7 @@ class ModelStates(Sheet):
         return [(trained, frozen, optimizer, precision)]
 
     def run(self, comm, yours, *given):
-        try:
-            return {"states": yours(*given)}
-        except ValueError as error:
-            return {"refused": str(error)}
+        return attempt(True, yours, *given)
 
     def judge(self, case, args, outcome):
         trained, frozen, optimizer, precision = args[0]
@@ -325,21 +321,19 @@ class ModelStates(Sheet):
             return refusal(got, [strange], "", why)
         if "refused" in got:
             raise Wrong(f"a ValueError for what should work: {got['refused']}")
-        entries(got["states"], STATES, "the result")
+        entries(got["value"], STATES, "the result")
         want = oracle.states(trained, frozen, optimizer, precision)
         for part in STATES:
             name = f"{part!r}, of {trained:,} trained and {frozen:,} frozen parameters,"
             whole(
-                got["states"][part],
+                got["value"][part],
                 want[part],
                 name,
                 _looks_of_states(part, trained, frozen, optimizer, precision),
             )
 
 
-def _looks_of_states(
-    part: str, trained: int, frozen: int, optimizer: str, precision: str
-) -> dict[str, int]:
+def _looks_of_states(part, trained, frozen, optimizer, precision):
     every, weight = trained + frozen, oracle.WEIGHT[precision]
     kept, mixed = oracle.KEPT[optimizer], 4 * (precision == "fp16")
     if part == "parameters":
@@ -434,9 +428,7 @@ class ActivationBytes(Sheet):
         whole(got, want, what, _looks_of_activations(want, *args[0]))
 
 
-def _looks_of_activations(
-    want: int, batch: int, sizes: list[int], itemsize: int, word: str
-) -> dict[str, int]:
+def _looks_of_activations(want, batch, sizes, itemsize, word):
     row = batch * itemsize
     hidden = row * sum(sizes[1:-1])
     out = row * sizes[-1]
@@ -598,9 +590,7 @@ class LargestModel(Sheet):
         whole(got, want, f"for {memory:,} bytes, {given}, the result", looks)
 
 
-def _looks_of_size(
-    want: int, memory: int, b: int, s: int, h: int, a: int, v: int
-) -> dict[str, float]:
+def _looks_of_size(want, memory, b, s, h, a, v):
     fixed, (states, kept) = oracle.once(v, s, h), oracle.layer(s, b, h, a)
     room = memory - fixed
     each = states + kept
@@ -658,9 +648,8 @@ class RunCost(Sheet):
 
     name = "run_cost"
     right = "12 runs, with and without recomputation: hours, days, MFU and HFU."
-    cases = tuple(
-        Case(1, f"{'with' if again else 'without'} recomputation", again)
-        for again in (False, True) * 6
+    cases = table(
+        lambda again: f"{'with' if again else 'without'} recomputation", (False, True) * 6
     )
 
     def draw(self, case, rng):
@@ -687,7 +676,7 @@ class RunCost(Sheet):
             close(got[part], right, repr(part), looks[part])
 
 
-def _cost_looks(parameters, tokens, gpus, peak, achieved, again) -> dict[str, dict[str, float]]:
+def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
     hours, days, mfu, hfu = oracle.cost(parameters, tokens, gpus, peak, achieved, again).values()
     factor = 8 if again else 6
     unused = {
@@ -808,10 +797,7 @@ class TrainLean(Sheet):
 
     name = "train_lean"
     right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
-    cases = tuple(
-        Case(1, f"{word}, {steps} batches", (word, steps))
-        for word, steps in zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True)
-    )
+    cases = table("{}, {} batches", zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True))
     step = 10.0
 
     def draw(self, case, rng):
@@ -844,7 +830,7 @@ class TrainLean(Sheet):
         _memory(got, lean)
 
 
-def _numbers(name: str, got, want: list[float]) -> None:
+def _numbers(name, got, want):
     typed(got, list, name, "a list")
     if len(got) != len(want):
         raise Wrong(
@@ -864,7 +850,7 @@ def _numbers(name: str, got, want: list[float]) -> None:
         close(mine, right, f"{name}[{i}]", None, hint, CLOSE)
 
 
-def _flops(got: int, want: int) -> None:
+def _flops(got, want):
     if got < 0.99 * want:
         raise Wrong(
             f"the numbers are right, but the meter saw {got:,} FLOPs, and {want:,} are needed: what is "
@@ -877,7 +863,7 @@ def _flops(got: int, want: int) -> None:
         )
 
 
-def _memory(got: dict, lean: dict) -> None:
+def _memory(got, lean):
     """The peak may be that of the lean loop; a fifth of the gradients is slack."""
     gradients = lean["gradients"]
     if any(

@@ -17,17 +17,18 @@ from ..exam import (
     Exam,
     Outcome,
     Prediction,
+    Report,
     Wrong,
     alike,
     alone,
     bare,
+    clipped,
     close,
     few_in_all,
     identical,
     integer,
-    norm_is,
     normal,
-    scaled,
+    ranked,
     typed,
     unchanged,
     wrong_means,
@@ -129,7 +130,7 @@ def sent_at_least(outcome: Outcome, psi: float, what: str) -> None:
 # Looked at: the fullest rank, against largest first, each to the emptiest (Graham 1969: at most 4/3 of the best).
 
 
-class Owners(Exam):
+class Owners(Report):
     """`owners(nbytes, n)`: the rank that owns each parameter, balanced by bytes."""
 
     name = "owners"
@@ -164,8 +165,7 @@ class Owners(Exam):
             yours([*sizes, 8 * k], n)
         return {"owner": owner, "again": yours(list(sizes), n), "sizes": mine}
 
-    def judge(self, case, args, outcome):
-        (sizes, n, _), got = args[0], outcome.results[0]
+    def check(self, case, got, sizes, n, _):
         unchanged(got["sizes"], sizes, "`nbytes`")
         owner = got["owner"]
         typed(owner, list | tuple, "the result", "a list: the rank that owns each parameter")
@@ -176,7 +176,7 @@ class Owners(Exam):
             )
         self._full(list(owner), sizes, n)
 
-    def _ranks(self, owner: list, sizes: list[int], n: int) -> None:
+    def _ranks(self, owner, sizes, n):
         if any(isinstance(o, list | tuple) for o in owner):
             raise Wrong(
                 "the result has lists in it, and should have one rank for each parameter, in their order."
@@ -189,7 +189,7 @@ class Owners(Exam):
         if strange:
             raise Wrong(f"{strange[0]} is no rank: with {n} ranks they are 0 to {n - 1}.")
 
-    def _full(self, owner: list[int], sizes: list[int], n: int) -> None:
+    def _full(self, owner, sizes, n):
         loads = [sum(b for b, o in zip(sizes, owner, strict=True) if o == r) for r in range(n)]
         best = oracle.fullest(sizes, n)
         if max(loads) <= best:
@@ -242,15 +242,15 @@ class Sharded(Exam):
         "part alone, 2(n−1)Ψ numbers sent a step; then 3 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, owners {owner}", owner)
-        for n, owner in (
+    cases = ranked(
+        "n = {}, owners {}",
+        (
             (3, [0, 1, 2, 2, 1, 0]),
             (2, [1, 0, 0, 1]),
             (4, [0, 1, 2, 3, 3, 2, 1]),
             (3, [0, 2, 0, 2, 2]),
             (1, [0, 0, 0]),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes", [2, 0, 1, 1]),)
 
@@ -356,7 +356,7 @@ class Sharded(Exam):
             },
         }
 
-    def _too_many(self, r: int, states: int, mine: list[Tensor]) -> None:
+    def _too_many(self, r, states, mine):
         own = 2 * sum(v.nbytes for v in mine)
         if states > own:
             raise Wrong(
@@ -364,7 +364,7 @@ class Sharded(Exam):
                 "the optimizer what this rank owns, and no more."
             )
 
-    def _memory(self, r: int, got: dict, mine: list[Tensor], psi: int) -> None:
+    def _memory(self, r, got, mine, psi):
         own = 2 * sum(v.nbytes for v in mine)
         if got["states"] < own:
             raise Wrong(
@@ -394,15 +394,15 @@ class ToOwners(Exam):
         "then 2 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(n, f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}", owner)
-        for n, owner in (
+    cases = ranked(
+        lambda n, owner: f"n = {n}, {len(owner)} layers{', float32' * (n == 4)}",
+        (
             (3, [0, 1, 2, 0, 1, 2]),
             (2, [1, 0, 1, 1, 0, 0]),
             (4, [3, 0, 2, 1, 1, 3, 0, 2, 0]),
             (1, [0, 0, 0]),
             (3, [2, 2, 0, 0, 2, 0, 2]),
-        )
+        ),
     )
     processes = (Case(2, "2 real processes", [0, 1, 1, 0]),)
 
@@ -462,7 +462,7 @@ class ToOwners(Exam):
         )
         sent_at_least(outcome, 2 * (n - 1) * psi, "2 backwards, (n−1)Ψ numbers each,")
 
-    def _gradient(self, r: int, i: int, owner: int, got, own: list, k: int) -> None:
+    def _gradient(self, r, i, owner, got, own, k):
         which = f"rank {r}: after backward {k + 1}, params[{i}].grad"
         if r != owner:
             if got is not None:
@@ -476,7 +476,7 @@ class ToOwners(Exam):
         rule = "It is no mean of the ranks' gradients of this parameter."
         close(got, sum(own) / len(own), which, wrong_means(r, own), rule)
 
-    def _memory(self, r: int, peaks: list[tuple[int, int]], mine: int, largest: int) -> None:
+    def _memory(self, r, peaks, mine, largest):
         for gradients, more in peaks:
             if gradients > mine + 2 * largest:
                 raise Wrong(
@@ -513,19 +513,17 @@ class ShardedLinear(Exam):
         "kept, 3(n−1)Ψ numbers sent; then 3 real processes."
     )
     forbidden = FORBIDDEN
-    cases = tuple(
-        Case(
-            n,
-            f"n = {n}, {layers} layer{'s' * (layers > 1)}{' of 3 weights' * small}",
-            (layers, small),
-        )
-        for n, layers, small in (
+    cases = ranked(
+        lambda n, layers, small: (
+            f"n = {n}, {layers} layer{'s' * (layers > 1)}{' of 3 weights' * small}"
+        ),
+        (
             (3, 1, False),
             (2, 4, False),
             (1, 2, False),
             (4, 6, False),
             (5, 1, True),
-        )
+        ),
     )
     processes = (Case(3, "3 real processes, 2 layers", (2, False)),)
 
@@ -608,13 +606,13 @@ class ShardedLinear(Exam):
         )
         sent_at_least(outcome, 3 * (n - 1) * psi, "3(n−1)Ψ numbers")
 
-    def _output(self, weights: list[Tensor], given: tuple) -> tuple[dict[str, Tensor], str]:
+    def _output(self, weights, given):
         x, first = given[2], weights[0]
         square = len(weights) == 1 and first.shape[0] == first.shape[1]
         looks = {"It is x·W: as in nn.Linear it should be x·Wᵀ.": x @ first} if square else {}
         return looks, "It should be x·Wᵀ, of the shards of all ranks put together in rank order."
 
-    def _shard(self, r: int, i: int, got, own: list[Tensor]) -> None:
+    def _shard(self, r, i, got, own):
         n = len(own)
         want = cut(sum(own) / n, n)[r]
         alike(got, want, f"rank {r}: the gradient of shard {i}")
@@ -638,7 +636,7 @@ class ShardedLinear(Exam):
             SHARD,
         )
 
-    def _memory(self, r: int, got: dict, given: tuple, weights: list[Tensor]) -> None:
+    def _memory(self, r, got, given, weights):
         rows = sum(ROWS * 8 * w.shape[0] for w in weights)
         largest = max(w.nbytes for w in weights)
         said = f"the numbers are right, but rank {r} holds"
@@ -727,7 +725,7 @@ def predict_zero(psi=13 * 10**9, n=16, large=100 * 10**9, card=32 * 10**9):
     return values, slips
 
 
-def _offload_slips(psi: int, n: int) -> dict[str, dict[float, str]]:
+def _offload_slips(psi, n):
     return {
         "offloaded": {
             2 * psi
@@ -795,34 +793,29 @@ class Clip(Exam):
         # the optimizer's memory: `g.data = …` leaves it as it was
         aliases = [g.detach() for g in mine]
         found = yours(comm, mine, limit)
-        return {"norm": bare(found), "grads": aliases}
+        return {"norm": bare(found), "grads": dict(enumerate(aliases))}
 
     def judge(self, case, args, outcome):
         limit, n = args[0][1], case.n
         want = oracle.norm(g for some, _ in args for g in some)
         each = [oracle.norm(some) for some, _ in args]
-        for r, got in enumerate(outcome.results):
-            self._norm(r, got["norm"], want, each, limit)
-            if got["norm"] != outcome.results[0]["norm"]:
-                raise Wrong(
-                    f"the norms of ranks 0 and {r} are right but for rounding, and rounding differs: add up "
-                    "once, or in one order on all ranks. They should scale by the same factor."
-                )
-        factor = min(1.0, limit / (want + 1e-6))
-        for r, got in enumerate(outcome.results):
-            for i, g in enumerate(args[r][0]):
-                slips = {
-                    1.0: "Nothing was scaled: write in place, g.mul_(…).",
-                    min(
-                        1.0, limit / (each[r] + 1e-6)
-                    ): "That is the factor of this rank's own norm.",
-                }
-                scaled(got["grads"][i], g, factor, f"rank {r}: grads[{i}]", slips)
+        own = [dict(enumerate(some)) for some, _ in args]
+        rule = "It is the root of the sum of all squares, of all ranks."
+
+        def told(r, i):
+            mine = min(1.0, limit / (each[r] + 1e-6))
+            return f"grads[{i}]", {
+                1.0: "Nothing was scaled: write in place, g.mul_(…).",
+                mine: "That is the factor of this rank's own norm.",
+            }
+
+        looks = lambda r: self._looks(r, want, each, limit)
+        clipped(outcome, own, limit, want, "rank {}: ".format, looks, rule, told)
         hint = "one number of 8 bytes from each rank to each other."
         few_in_all(outcome, max(2, n) * (n - 1) * 8, hint)
 
-    def _norm(self, r: int, got, want: float, each: list[float], limit: float) -> None:
-        looks = {
+    def _looks(self, r, want, each, limit):
+        return {
             "It is the norm of this rank's gradients alone: each rank would scale by another factor.": each[
                 r
             ],
@@ -834,5 +827,3 @@ class Clip(Exam):
             "It is the largest of the ranks' norms. Squares add up.": max(each),
             "It is the norm after clipping: return what it was before.": min(want, limit),
         }
-        rule = "It is the root of the sum of all squares, of all ranks."
-        norm_is(got, want, f"rank {r}: ", looks, rule)

@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 import torch
 
-from minicheck.lessons import hybrid
+import minicheck as check
 from minicheck.lessons import hybrid as choose
 from minicheck.lessons.hybrid import ClipGrid, Synchronize, predict_hybrid
 from minicheck.oracles import hybrid as oracle
@@ -114,19 +114,19 @@ def by_sorting(gpus, node, heads, layers, batch, nbytes, seconds, capacity):
 
 
 @pytest.mark.parametrize(
-    ("check", "answer"),
+    ("grader", "answer"),
     [
-        (hybrid.groups, by_division),
-        (hybrid.step_bytes, rank_by_rank),
-        (hybrid.step_bytes, one_rank_times_all),
-        (hybrid.synchronize, with_a_group_of_ends),
-        (hybrid.clip_grid, gathered),
-        (hybrid.best_grid, by_sorting),
+        (check.groups, by_division),
+        (check.step_bytes, rank_by_rank),
+        (check.step_bytes, one_rank_times_all),
+        (check.synchronize, with_a_group_of_ends),
+        (check.clip_grid, gathered),
+        (check.best_grid, by_sorting),
     ],
 )
-def test_other_right_ways(check, answer, capsys):
-    check(answer)
-    assert f"{check.__name__}: right." in capsys.readouterr().out
+def test_other_right_ways(grader, answer, capsys):
+    grader(answer)
+    assert f"{grader.__name__}: right." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(AXES)))
