@@ -50,6 +50,7 @@ import torch
 from torch import Tensor
 
 from minidist.comm.base import Comm
+from minidist.comm.cluster import Cluster, Device
 from minidist.comm.world import World
 
 from . import refuse
@@ -155,6 +156,12 @@ class Exam:
     def world(self, n: int, args: list[tuple]) -> World:
         """The World of a case, in the answer's process; `args` are what `draw` drew."""
         return World(n)
+
+    def seconds(self, args: list[tuple], answer) -> float:
+        """Seconds that a case takes on the clock of its World, with an answer that is known."""
+        world = self.world(len(args), args)
+        world.run(lambda comm, some: self.run(comm, answer, *some[comm.rank]), args)
+        return world.time
 
     def run(self, comm: Comm, yours, *given):
         """Call the answer on one rank; returns a plain value: what was found, and the arguments as they are now."""
@@ -408,6 +415,16 @@ def whole(shape, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
 def integer(rng: torch.Generator, low: int, high: int) -> int:
     """A random integer, low ≤ x < high."""
     return int(torch.randint(low, high, (), generator=rng))
+
+
+def integers(rng: torch.Generator, low: int, high: int, count: int) -> list[int]:
+    """So many random integers, low ≤ x < high."""
+    return torch.randint(low, high, (count,), generator=rng).tolist()
+
+
+def shuffled(rng: torch.Generator, count: int) -> list[int]:
+    """0 to count − 1, in a random order."""
+    return torch.randperm(count, generator=rng).tolist()
 
 
 def uniform(rng: torch.Generator) -> float:
@@ -782,6 +799,29 @@ def clipped(
             called, slips = told(r, name)
             factor = min(1.0, limit / (norm + 1e-6))
             scaled(got["grads"].get(name), g, factor, where(r) + called, slips)
+
+
+def timed(n: int, alpha: float, beta: float, flops: float) -> World:
+    """A World in which products and messages cost time, and nothing else does."""
+    machine = Device("products", {torch.float64: flops, torch.float32: flops}, 1 << 40, 1e18, 0.0)
+    return World(n, cluster=Cluster.uniform(n, alpha, beta, machine))
+
+
+def on_time(
+    outcome: Outcome, least: float, most: float, enough: float, right: str, hint: str
+) -> None:
+    """Raise Wrong where a World's clock shows less than the `least` that can be, or more than `most`."""
+    took = outcome.time
+    if took is not None and took < least:
+        raise Wrong(
+            f"the World's clock shows {1e3 * took:.3g} ms, and {1e3 * least:.3g} ms are the least that it takes: is the "
+            "work done elsewhere, or the clock set?"
+        )
+    if took is not None and took > most:
+        raise Wrong(
+            f"{right} right, but on the World's clock it takes {1e3 * took:.3g} ms, and {1e3 * enough:.3g} ms are enough. "
+            f"{hint}"
+        )
 
 
 def few_in_all(outcome: Outcome, nbytes: int, hint: str) -> None:

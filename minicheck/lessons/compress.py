@@ -24,6 +24,7 @@ from ..exam import (
     ranked,
     recognized,
     ring_bytes,
+    shuffled,
     typed,
     unchanged,
     unpacked,
@@ -378,10 +379,7 @@ class NextPeriod(Report):
         periods: list[int] = []
         for i in range(len(losses)):
             periods.append(oracle.period(losses[: i + 1], periods, tau_0, gamma))
-        asked = [
-            (losses[: i + 1], periods[:i])
-            for i in torch.randperm(len(losses), generator=rng).tolist()
-        ]
+        asked = [(losses[: i + 1], periods[:i]) for i in shuffled(rng, len(losses))]
         return [(asked, tau_0, gamma)]
 
     def run(self, comm, yours, asked, tau_0, gamma):

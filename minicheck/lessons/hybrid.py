@@ -29,6 +29,7 @@ from ..exam import (
     recognized,
     shaped,
     shown,
+    shuffled,
     table,
     unchanged,
     uniform,
@@ -66,7 +67,7 @@ class Groups(Exam):
         if case.given:
             return [(dict(case.given),)]
         sizes = torch.randperm(4, generator=rng)[:3].tolist()
-        axes = [("dp", "pp", "tp")[i] for i in torch.randperm(3, generator=rng).tolist()]
+        axes = [("dp", "pp", "tp")[i] for i in shuffled(rng, 3)]
         return [({axis: 2 + size for axis, size in zip(axes, sizes, strict=True)},)]
 
     def run(self, comm, yours, sizes):

@@ -25,6 +25,7 @@ from ..exam import (
     normal,
     number,
     recognized,
+    shuffled,
     unchanged,
     uniform,
     unpacked,
@@ -56,7 +57,7 @@ class LearningRate(Report):
     def draw(self, case, rng):
         one = partial(integer, rng)
         steps, warm, floor = case.given or (one(40, 60), one(3, 20), one(5, 40) / 100)
-        order = torch.randperm(steps + 4, generator=rng).tolist()
+        order = shuffled(rng, steps + 4)
         return [((steps, warm, (1 + uniform(rng)) * 1e-4, floor), order)]
 
     def run(self, comm, yours, given, order):

@@ -10,10 +10,7 @@ from operator import eq
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import smooth_l1_loss
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from minidist.parallel.schedules import Action, in_flight, parse
 
@@ -35,6 +32,7 @@ from ..exam import (
 from ..oracles.pipedream import before, buffered, delayed, late_weights, updated
 from .pipelines import FORBIDDEN as BEFORE
 from .pipelines import Lists, RunStage, in_order, in_time, keeps, said
+from .remat import Made
 
 # ------------------------------------------------------------
 # Lists: PipeDream's, and what can be read from any list with updates.
@@ -233,32 +231,6 @@ SHAPE = (23, 3)  # nothing else has this shape
 LATE = ("F0", "F1", "B1", "U1", "F2", "B2", "U2", "F3", "B0", "U0", "B3", "U3")
 
 
-class Made(TorchDispatchMode):
-    """Notes what is made as large as the weights; `alive()` counts what is still held, but for the caller's own."""
-
-    def __init__(self, given: list[Tensor]):
-        super().__init__()
-        self.size, self.made = given[0].numel(), {}
-        self.given = {x.untyped_storage()._cdata for x in given}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if (
-                isinstance(x, Tensor)
-                and x.numel() >= self.size
-                and x.untyped_storage()._cdata not in self.given
-            ):
-                storage = x.untyped_storage()
-                copies = storage.nbytes() // (self.size * x.itemsize)
-                self.made[storage._cdata] = StorageWeakRef(storage), copies
-        return out
-
-    def alive(self) -> int:
-        """How many weights have room in the memories that are held, however many tensors stand in each."""
-        return sum(copies for memory, copies in self.made.values() if not memory.expired())
-
-
 class Store(Report):
     """`Store(weight)`: `.forward(m)`, `.backward(m)` and `.update(grad, rate)` of a stage's weights in versions."""
 
@@ -292,11 +264,11 @@ class Store(Report):
         steps = [g.clone() for g in grads]
         seen = []
         counts = []
-        with Made([mine, *steps]) as made:
+        with Made(mine.numel()) as made:
             for found in walk(yours(mine), row, steps, rate):
                 seen.append(copied(found))
                 del found
-                counts.append(made.alive())
+                counts.append(made.alive([mine, *steps]))
         return {
             "seen": seen,
             "counts": counts,
@@ -471,8 +443,9 @@ class RunPipeDream(RunStage):
         counts = [0]
 
         def counted(down, up, part, *rest):
-            with Made(list(part.parameters())) as made:
-                part.register_forward_pre_hook(lambda *_: counts.append(made.alive()))
+            given = list(part.parameters())
+            with Made(given[0].numel()) as made:
+                part.register_forward_pre_hook(lambda *_: counts.append(made.alive(given)))
                 yours(down, up, part, *rest, rate)
 
         return super().run(comm, counted, weights, order, xs, ys) | {"versions": max(counts)}

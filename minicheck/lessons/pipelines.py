@@ -32,6 +32,7 @@ from ..exam import (
     ranks,
     real,
     shaped,
+    shuffled,
     table,
     typed,
     unchanged,
@@ -72,7 +73,7 @@ class Lists(Exam):
 
     def draw(self, case, rng):
         S, M = case.given or [integer(rng, low, high) for low, high in ((2, 13), (3, 28))]
-        return [(S, M, torch.randperm(S, generator=rng).tolist())]
+        return [(S, M, shuffled(rng, S))]
 
     def run(self, comm, yours, S, M, order):
         # a stage knows nothing of the others
@@ -465,9 +466,9 @@ class RunStage(Exam):
         drawn = lambda *shape: normal(rng, shape, dtype=dtype)
         rows, orders = 2 + M % 3, {kind: range(M) for kind in "FB"}
         if M > 9:
-            orders["F"] = orders["B"] = torch.randperm(M, generator=rng).tolist()
+            orders["F"] = orders["B"] = shuffled(rng, M)
             if kind == "gpipe":
-                orders["B"] = torch.randperm(M, generator=rng).tolist()
+                orders["B"] = shuffled(rng, M)
         named = lambda word: f"{word[0]}{orders[word[0]][int(word[1:])]}"
         weights = [[drawn(WIDTH, WIDTH) / 2 for _ in range(2)] for _ in range(case.n)]
         xs, ys = ([drawn(rows, WIDTH) for _ in range(M)] for _ in range(2))

@@ -28,6 +28,7 @@ from ..exam import (
     close,
     few,
     integer,
+    integers,
     near,
     normal,
     number,
@@ -35,6 +36,7 @@ from ..exam import (
     ranks,
     real,
     recognized,
+    shuffled,
     typed,
     unchanged,
     uniform,
@@ -92,7 +94,7 @@ class RoundTo(Report):
         pick = partial(integer, rng)
         exponent, fraction = case.given or (pick(3, 8), pick(2, 12))
         bias = 2 ** (exponent - 1) - 1
-        powers = torch.randint(1 - bias - fraction - 3, bias + 3, (120,), generator=rng).tolist()
+        powers = integers(rng, 1 - bias - fraction - 3, bias + 3, 120)
         numbers = [m * 2.0**p for m, p in zip(normal(rng, 120).tolist(), powers)]
         step, most = 2.0 ** (1 - bias - fraction), (2 - 2.0**-fraction) * 2.0**bias
         ties = [
@@ -493,7 +495,7 @@ class Autocast(Report):
     )
 
     def draw(self, case, rng):
-        order = torch.randperm(len(NAMES), generator=rng).tolist()
+        order = shuffled(rng, len(NAMES))
         names = [NAMES[i] + f"_{integer(rng, 0, 100)}" for i in order[:3]]
         names.append(names[0] + "_")  # another name, as torch's in-place functions have
         drawn = lambda dtype, *shape: normal(rng, *shape, dtype=torch.float32).to(dtype)

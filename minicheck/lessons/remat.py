@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,17 +16,21 @@ from torch.utils._pytree import tree_leaves
 from ..exam import (
     Case,
     Exam,
-    Other,
     Prediction,
     Report,
     Wrong,
     alone,
+    attempt,
     bare,
     close,
     integer,
+    integers,
     near,
     normal,
     real,
+    recognized,
+    shaped,
+    shown,
     table,
     typed,
     unpacked,
@@ -79,8 +82,8 @@ class AccumulateTokens(Report):
 
     def draw(self, case, rng):
         drawn = lambda *shape: normal(rng, *shape)
-        sizes = case.given or [3, *torch.randint(20, (5,), generator=rng).tolist()]
-        padding = [4, *torch.randint(5, (len(sizes),), generator=rng).tolist()]
+        sizes = case.given or [3, *integers(rng, 0, 20, 5)]
+        padding = [4, *integers(rng, 0, 5, len(sizes))]
         return [
             (
                 drawn(5),
@@ -112,21 +115,55 @@ class AccumulateTokens(Report):
 
     def check(self, case, got, w, before, micros):
         self._calls(got["calls"], micros)
+        sizes, rows, k = [count(m) for m in micros], [len(m) for m in micros], len(micros)
+        total = sum(sizes)
+        share = [n / total for n in sizes]
+        mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
         grads = [
             torch.func.grad(mean_loss)(w, m) if count(m) else torch.zeros_like(w) for m in micros
         ]
-        losses = [float(mean_loss(w, m)) if count(m) else 0.0 for m in micros]
-        total = sum(map(count, micros))
-        share = [count(m) / total for m in micros]
-        mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
-        self._gradient(got["grad"], before, mix(grads, share), grads, micros)
+        want = mix(grads, share)
+        looks = {
+            "What stood in .grad before is gone: it is added to.": want - before,
+            "Every micro-batch counts alike: a token of a short one counts more. Weigh by tokens.": sum(
+                grads
+            )
+            / k,
+            "The micro-batches that count were divided by the number of all.": want * (k - 1) / k,
+            "The losses are added up: divide.": sum(grads),
+            "It is the sum over tokens: divide by all of them.": mix(grads, sizes),
+            f"It is {k} times too small: the shares add up to 1 already.": want / k,
+            "Divided by tokens: the loss is a mean already, so multiply by its tokens.": mix(
+                grads, [1 / n / total if n else 0 for n in sizes]
+            ),
+            "The weights are divided by the largest micro-batch: divide by all tokens.": mix(
+                grads, [n / max(sizes) for n in sizes]
+            ),
+            "They are weighed by the rows of the micro-batches: `counts` has the tokens that count.": mix(
+                grads, [n / sum(rows) for n in rows]
+            ),
+            "Only the last micro-batch is in it.": grads[-1] * share[-1],
+        }
+
+        def mistakes(got):
+            if got.isnan().any():
+                return "It is nan: a micro-batch without tokens has the mean 0/0. Leave it out."
+            factor = (got + before - want) / before
+            scaled = near(factor, factor[:1].expand_as(factor))
+            text = "What stood in .grad before was scaled, too: scale the loss, not .grad."
+            return recognized(got, looks, text * scaled)
+
+        typed(got["grad"], Tensor, "after it, .grad", "a tensor: `backward` adds to it")
+        what = f"what is added to .grad, the gradient of the mean over all {total} tokens,"
+        rule = "Is each loss weighted by its part of the tokens?"
+        close(got["grad"] - before, want, what, mistakes, rule)
         typed(got["mean"], int | float, "the result", "the mean loss of all tokens, a number")
         if got["graph"]:
             raise Wrong(
                 "the mean that it returns has a graph, which keeps activations alive: detach it, or .item()."
             )
-        equal = mix(losses, [1 / len(micros)] * len(micros))
-        looks = {"That is the mean of the micro-batches' means.": equal}
+        losses = [float(mean_loss(w, m)) if count(m) else 0.0 for m in micros]
+        looks = {"That is the mean of the micro-batches' means.": sum(losses) / k}
         rule = "Weigh the losses as you weigh the gradients."
         if math.isnan(real(got["mean"])):
             rule = "Leave out a micro-batch without tokens: its mean is 0/0."
@@ -150,51 +187,6 @@ class AccumulateTokens(Report):
                     "forward."
                 )
 
-    def _gradient(self, grad, before, want, grads, micros):
-        if not isinstance(grad, Tensor):
-            raise Wrong("after it, .grad is None: `backward` adds to it.")
-        if near(grad - before, want):
-            return
-        k = len(grads)
-        sizes = [count(m) for m in micros]
-        rows = [len(m) for m in micros]
-        mix = lambda weights: sum(g * w for g, w in zip(grads, weights))
-        total = sum(sizes)
-        looks = {
-            "It is nan: a micro-batch without tokens has the mean 0/0. Leave it out.": None,
-            "What stood in .grad before is gone: it is added to.": want - before,
-            "What stood in .grad before was scaled, too: scale the loss, not .grad.": None,
-            "Every micro-batch counts alike: a token of a short one counts more. Weigh by tokens.": mix(
-                [1 / k] * k
-            ),
-            "The micro-batches that count were divided by the number of all.": mix(
-                [n / total * (k - 1) / k for n in sizes]
-            ),
-            "The losses are added up: divide.": mix([1.0] * k),
-            "It is the sum over tokens: divide by all of them.": mix(sizes),
-            f"It is {k} times too small: the shares add up to 1 already.": want / k,
-            "Divided by tokens: the loss is a mean already, so multiply by its tokens.": mix(
-                [1 / n / total if n else 0 for n in sizes]
-            ),
-            "The weights are divided by the largest micro-batch: divide by all tokens.": mix(
-                [n / max(sizes) for n in sizes]
-            ),
-            "They are weighed by the rows of the micro-batches: `counts` has the tokens that count.": mix(
-                [n / sum(rows) for n in rows]
-            ),
-            "Only the last micro-batch is in it.": mix([0] * (k - 1) + [sizes[-1] / total]),
-        }
-        found = [text for text, x in looks.items() if x is not None and near(grad - before, x)]
-        if grad.isnan().any():
-            found = [next(iter(looks))]
-        factor = (grad - want) / before
-        if not found and near(factor, factor[:1].expand_as(factor)):
-            found = [[*looks][2]]
-        raise Wrong(
-            f"the gradient is not that of the mean over all {total} tokens. "
-            f"{found[0] if found else 'Is each loss weighted by its part of the tokens?'}"
-        )
-
 
 # ------------------------------------------------------------
 # A checkpoint as an autograd function.
@@ -213,27 +205,50 @@ HINTS = {
 }
 
 
-class Held(TorchDispatchMode):
-    """Notes each memory that is made; `alive(but)` counts those that are still held, but for those of `but`.
+class Made(TorchDispatchMode):
+    """Notes each memory that is made with room for `size` numbers; `alive(but)`: how often they have room in what is
+    still held, but for the memories of `but`."""
 
-    runs: how often a block ran, by its last operator.
-    """
-
-    def __init__(self):
+    def __init__(self, size):
         super().__init__()
-        self.made, self.runs = {}, 0
+        self.size, self.made = size, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        self.runs += func is torch.ops.aten.sin.default
         for x in tree_leaves(out):
-            if isinstance(x, Tensor) and x.numel() >= ROWS * WIDTH:
-                self.made[x.untyped_storage()._cdata] = StorageWeakRef(x.untyped_storage())
+            if isinstance(x, Tensor) and x.numel() >= self.size:
+                memory = x.untyped_storage()
+                copies = memory.nbytes() // (self.size * x.itemsize)
+                self.made[memory._cdata] = StorageWeakRef(memory), copies
         return out
 
     def alive(self, but: list[Tensor]) -> int:
         free = {x.untyped_storage()._cdata for x in but}
-        return sum(not memory.expired() for key, memory in self.made.items() if key not in free)
+        return sum(
+            copies
+            for key, (memory, copies) in self.made.items()
+            if key not in free and not memory.expired()
+        )
+
+
+class Held(Made):
+    """Of blocks. runs: how often one ran, by its last operator."""
+
+    runs = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.runs += func is torch.ops.aten.sin.default
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def added(got, right: Tensor, before: int, name: str, none: str, wrong: str) -> None:
+    """Raise Wrong unless a gradient was added to the ones, or zeros, `before` that stood in .grad."""
+    if not isinstance(got, Tensor) or (before and got.equal(torch.ones_like(got))):
+        raise Wrong(f"{name} gets no gradient: {none}")
+    if before and near(got, right):
+        raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
+    if not near(got - before, right):
+        raise Wrong(f"the gradient of {name} is wrong{wrong}")
 
 
 class Block:
@@ -332,7 +347,7 @@ class Recompute(Exam):
                 block.begin = lambda: begins.append(held.alive(hidden))
             return held.alive(hidden), [list(b.calls) for b in blocks]
 
-        with Held() as held:
+        with Held(ROWS * WIDTH) as held:
             try:
                 return chained(form, *given, meet=meet) | {"runs": held.runs, "begins": begins}
             except RuntimeError as error:
@@ -399,19 +414,16 @@ class Recompute(Exam):
 
     def _gradients(self, got, want):
         for i, (mine, right) in enumerate(zip(got["grads"], want["grads"], strict=True)):
-            name = f"the {'w' if i % 2 == 0 else 'b'} of block {i // 2}"
-            if not isinstance(mine, Tensor) or (i % 2 == 0 and mine.equal(torch.ones_like(mine))):
-                raise Wrong(
-                    f"{name} gets no gradient: `backward` of what fn gives, in `backward`, adds to those of "
-                    "the parameters on its way."
-                )
-            if i % 2 == 0 and mine.shape == right.shape and mine.equal(right - 1):
-                raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
-            if not near(mine, right):
-                raise Wrong(
-                    f"the gradient of {name} is wrong. Does dy go into the backward, and the gradient of x "
-                    "come out of it, for this x alone (detached), and once?"
-                )
+            before = 1 - i % 2
+            added(
+                mine,
+                right - before,
+                before,
+                f"the {'b' if i % 2 else 'w'} of block {i // 2}",
+                "`backward` of what fn gives, in `backward`, adds to those of the parameters on its way.",
+                ". Does dy go into the backward, and the gradient of x come out of it, for this x alone (detached), and "
+                "once?",
+            )
         if (got["x"] is None) != (want["x"] is None):
             raise Wrong("the input of the first block needs a gradient, and gets none.")
         if want["x"] is not None and not near(got["x"], want["x"]):
@@ -562,40 +574,23 @@ class Twice(Exam):
 # Source: Chen et al. 2016, sections 3 and 4.
 
 
-def attempt(fn, *args) -> tuple:
-    """("returns", what it returns, as a list of plain numbers) or ("raises", in words)."""
-    try:
-        found = fn(*args)
-    except ValueError as error:
-        return "raises", f"ValueError: {error}"
-    if not isinstance(found, list | tuple):
-        return "returns", found
-    one = lambda x: isinstance(x, np.generic) or (isinstance(x, torch.Tensor) and x.numel() == 1)
-    return "returns", [x.item() if one(x) else x for x in found]
-
-
-def listed(attempted: tuple, what: str, possible: bool, why: str) -> list | None:
+def listed(got: dict, form, should: str, possible: bool, why: str) -> list | None:
     """The list that was returned; None if it is right that there is none. Wrong otherwise."""
-    how, found = attempted
-    if how == "raises":
-        if possible:
-            raise Wrong(f"it can be done, and here is a {found[:80]}")
+    if possible and "refused" in got:
+        raise Wrong(f"it can be done, and here is a ValueError: {got['refused'][:80]}")
+    if "refused" in got:
         return None
+    found = got["value"]
     if not possible:
         raise Wrong(
             f"it cannot be done ({why}), and should be a ValueError; here is {shown(found)}."
         )
-    if not isinstance(found, list):
-        raise Wrong(f"it returns {shown(found)}, and should return {what}. Is there a `return`?")
+    found = [bare(x) for x in found] if isinstance(found, list | tuple) else found
+    shaped(found, form, "the result", should)
     return found
 
 
-def shown(found) -> str:
-    text = found.kind if isinstance(found, Other) else str(found)
-    return text if len(text) < 90 else f"{text[:90]}…"
-
-
-class Segments(Exam):
+class Segments(Report):
     """`segments(L, budget)`: lengths of as few segments as will do within a budget of activations."""
 
     name = "segments"
@@ -628,19 +623,17 @@ class Segments(Exam):
         return [(layers, enough + case.given)]
 
     def run(self, comm, yours, layers, budget):
-        return {"found": attempt(yours, layers, budget)}
+        return attempt(True, yours, layers, budget)
 
-    def judge(self, case, args, outcome):
-        layers, budget = args[0]
+    def check(self, case, got, layers, budget):
         need = fewest(layers, budget)
         why = f"{budget} + {budget - 1} + … + 1 layers are fewer than {layers}"
-        found = listed(outcome.results[0]["found"], "a list of lengths", need is not None, why)
+        should = "a list of lengths: a segment has 1 layer or more, in whole numbers"
+        found = listed(got, [int], should, need is not None, why)
         if found is None:
             return
-        if any(type(n) is not int or n < 1 for n in found):
-            raise Wrong(
-                f"{shown(found)} is no list of lengths: a segment has 1 layer or more, in whole numbers."
-            )
+        if min(found, default=1) < 1:
+            raise Wrong(f"{shown(found)} is no {should[2:]}.")
         if sum(found) != layers:
             ends = (
                 " Are these the places where segments end? Lengths are asked for."
@@ -707,26 +700,18 @@ class BestPlan(Report):
 
     def run(self, comm, yours, costs, memories, budget):
         mine = [list(costs), list(memories)]
-        return {"found": attempt(yours, *mine, budget), "given": mine}
+        return attempt(True, yours, *mine, budget) | {"given": mine}
 
     def check(self, case, got, costs, memories, budget):
         if got["given"] != [costs, memories]:
             raise Wrong("a list that was given was changed, and belongs to the caller.")
         want = least(costs, memories, budget)
         given = f"costs {shown(costs)}, memories {shown(memories)}, budget {budget}"
-        kept = listed(
-            got["found"],
-            "a list of True and False",
-            want is not None,
-            f"a layer alone needs {max(memories)} bytes, and there are {budget}",
-        )
+        should = f"a list of {len(costs)} words, True for a layer that is kept, False for one that is repeated"
+        why = f"a layer alone needs {max(memories)} bytes, and there are {budget}"
+        kept = listed(got, (bool,) * len(costs), should, want is not None, why)
         if kept is None:
             return
-        if len(kept) != len(costs) or any(type(k) is not bool for k in kept):
-            raise Wrong(
-                f"{given}: a list of {len(costs)} words should come, True for a layer that is kept, False for "
-                f"one that is repeated; here is {shown(kept)}."
-            )
         seen = alive(memories, kept)
         if max(seen) > budget:
             worst = seen.index(max(seen))
@@ -884,22 +869,14 @@ class ReversibleBackward(Exam):
 
     def _parameters(self, got, parameters):
         for i, (mine, p) in enumerate(zip(got["grads"], parameters, strict=True)):
-            name = f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}"
-            before = 1 - i % 2
-            if mine is None or (
-                before and isinstance(mine, Tensor) and mine.equal(torch.ones_like(mine))
-            ):
-                raise Wrong(
-                    f"x1, x2 and their gradients are right, but {name} gets no gradient: use `.backward()` in "
-                    "there, which adds to .grad."
-                )
-            if before and near(mine, p.grad):
-                raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
-            if not near(mine - before, p.grad):
-                raise Wrong(
-                    f"the gradient of {name} is wrong: one backward through f, with the whole gradient of y1, "
-                    "and one through g, with dy2."
-                )
+            added(
+                mine,
+                p.grad,
+                1 - i % 2,
+                f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}",
+                "use `.backward()` in there, which adds to .grad.",
+                ": one backward through f, with the whole gradient of y1, and one through g, with dy2.",
+            )
         if got["graph"]:
             raise Wrong("what it returns has a graph, which keeps activations alive: detach.")
         if got["runs"] != 2 or got["products"] > PRODUCTS:

@@ -11,9 +11,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from minidist.comm.cluster import Cluster, Device
-from minidist.comm.world import World
-
 from ..exam import (
     HALF,
     Case,
@@ -24,9 +21,12 @@ from ..exam import (
     alike,
     alone,
     close,
+    integers,
     near,
     normal,
+    on_time,
     shaped,
+    timed,
     uniform,
 )
 from ..oracles.server import as_they_come, in_step, owners
@@ -40,12 +40,6 @@ from ..oracles.server import as_they_come, in_step, owners
 
 FORBIDDEN = ("minidist.parallel", "minicheck.oracles.server")
 ALPHA, FLOPS = 1e-5, 1e8
-
-
-def timed(n: int, beta: float) -> World:
-    """A World in which products and messages cost time, and nothing else does."""
-    machine = Device("products", {torch.float64: FLOPS}, 1 << 40, 1e18, 0.0)
-    return World(n, cluster=Cluster.uniform(n, ALPHA, beta, machine))
 
 
 class Gradient:
@@ -237,7 +231,7 @@ class Pieces(Solo):
     def draw(self, case, rng):
         count, most, s = case.given
         low, high = (5, abs(most) + 5) if most else (1, 3)
-        sizes = torch.randint(low, high, (count,), generator=rng).tolist()
+        sizes = integers(rng, low, high, count)
         if most < 0:
             sizes[1] = 100 + sizes[0]
         return [(sizes, s)]
@@ -402,7 +396,7 @@ class Synchronous(Exam):
         ]
 
     def world(self, n, args):
-        return timed(n, ROUNDS_BETA)
+        return timed(n, ALPHA, ROUNDS_BETA, FLOPS)
 
     def run(self, comm, yours, servers, w, work, steps, rate):
         gradient = Gradient(*work)
@@ -427,7 +421,7 @@ class Synchronous(Exam):
             looks = partial(self._looks, args=args, server=r, want=want)
             close(got, want[-1], f"rank {r}: the server's part", looks, rule)
         self._bytes(case, args, outcome)
-        self._time(case, args, outcome)
+        self._time(args, outcome)
 
     def _looks(self, got, args, server, want):
         part = lambda slip: trajectory(args, slip)[-1].tensor_split(args[0][0])[server]
@@ -471,21 +465,9 @@ class Synchronous(Exam):
                         f"with {n} workers are {n * steps * part}. Is there what others own?"
                     )
 
-    def _time(self, case, args, outcome):
-        if outcome.time is None:
-            return
-        world = self.world(case.n, args)
-        world.run(lambda comm, some: self.run(comm, in_step, *some[comm.rank]), args)
-        if outcome.time < 0.5 * world.time:
-            raise Wrong(
-                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and it takes {1e3 * world.time:.3g} ms "
-                "at least: is the clock set?"
-            )
-        if outcome.time > ROUNDS_SLACK * world.time:
-            raise Wrong(
-                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
-                f"{1e3 * world.time:.3g} ms are enough. {BATCH}"
-            )
+    def _time(self, args, outcome):
+        best = self.seconds(args, in_step)
+        on_time(outcome, 0.5 * best, ROUNDS_SLACK * best, best, "the weights are", BATCH)
 
 
 # ------------------------------------------------------------
@@ -548,7 +530,7 @@ class Asynchronous(Exam):
         return steps, rate
 
     def world(self, n, args):
-        return timed(n, ARRIVALS_BETA)
+        return timed(n, ALPHA, ARRIVALS_BETA, FLOPS)
 
     def run(self, comm, yours, w, work, *asked):
         gradient, held = Gradient(*work), w.detach()
@@ -577,33 +559,15 @@ class Asynchronous(Exam):
                     )
 
     def _time(self, case, args, outcome):
-        if outcome.time is None:
-            return
         _, steps, bound = case.given
-        least = max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
-        if outcome.time < 0.99 * least:  # a product has a whole length
-            raise Wrong(
-                f"the World's clock shows {1e3 * outcome.time:.3g} ms, and one worker alone computes "
-                f"{1e3 * least:.3g} ms: call gradient(w) for every gradient."
-            )
-        world = self.world(case.n, args)
-        world.run(
-            lambda comm, some: as_they_come(
-                comm,
-                some[comm.rank][0],
-                Gradient(*some[comm.rank][1]),
-                list(steps),
-                some[0][3],
-                bound,
-            ),
-            args,
+        # one worker alone; a product has a whole length
+        least = 0.99 * max(sum(seconds) for _, (_, _, seconds), *_ in args[1:])
+        known = lambda comm, w, gradient, *_: as_they_come(
+            comm, w, gradient, list(steps), args[0][3], bound
         )
-        if outcome.time > ARRIVALS_SLACK * world.time:
-            raise Wrong(
-                f"the weights are right, but it takes {1e3 * outcome.time:.3g} ms on the World's clock, and "
-                f"{1e3 * world.time:.3g} ms are enough. Does the server wait for one worker, while another "
-                "has pushed? irecv(g, ANY) takes whoever is first."
-            )
+        best = self.seconds(args, known)
+        hint = "Does the server wait for one worker, while another has pushed? irecv(g, ANY) takes whoever is first."
+        on_time(outcome, least, ARRIVALS_SLACK * best, best, "the weights are", hint)
 
 
 class Bounded(Asynchronous):

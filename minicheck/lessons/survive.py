@@ -23,8 +23,10 @@ from ..exam import (
     attempt,
     close,
     integer,
+    integers,
     normal,
     same,
+    shuffled,
     typed,
     unpacked,
 )
@@ -351,7 +353,7 @@ SMALL = 64  # bytes of a message that tells a size and a checksum, and more
 
 
 def random_bytes(size: int, rng: torch.Generator) -> bytes:
-    return bytes(torch.randint(256, (size,), generator=rng).tolist())
+    return bytes(integers(rng, 0, 256, size))
 
 
 class SaveParts(Exam):
@@ -371,7 +373,7 @@ class SaveParts(Exam):
     processes = (Case(3, "3 real processes"),)
 
     def draw(self, case, rng):
-        sizes = torch.randint(200, 1500, (case.n,), generator=rng).tolist()
+        sizes = integers(rng, 200, 1500, case.n)
         sizes = [0 if case.given == EMPTY and r == 1 else size for r, size in enumerate(sizes)]
         old, new = (1 + torch.randperm(900, generator=rng)[:2]).sort().values.tolist()
         before = oracle.checkpoint(old, [random_bytes(30, rng) for _ in range(case.n)])
@@ -740,7 +742,7 @@ class LoadBox(Exam):
             for i, box in enumerate(parts)
             if i != lost
         ]
-        order = torch.randperm(len(files), generator=rng).tolist()
+        order = shuffled(rng, len(files))
         return [(numbers(shape, rng), dict(files[i] for i in order), boxes)]
 
     def run(self, comm, yours, matrix, files, boxes):

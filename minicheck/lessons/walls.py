@@ -26,6 +26,7 @@ from ..exam import (
     entries,
     first_near,
     integer,
+    integers,
     near,
     normal,
     refusal,
@@ -414,7 +415,7 @@ class ActivationBytes(Sheet):
 
     def draw(self, case, rng):
         hidden, word, itemsize = case.given
-        batch, *sizes = torch.randint(2, 3000, (hidden + 3,), generator=rng).tolist()
+        batch, *sizes = integers(rng, 2, 3000, hidden + 3)
         return [(batch, sizes, itemsize, word)]
 
     given = ("", "`sizes`")

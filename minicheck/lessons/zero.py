@@ -27,6 +27,7 @@ from ..exam import (
     few_in_all,
     identical,
     integer,
+    integers,
     normal,
     ranked,
     typed,
@@ -35,7 +36,7 @@ from ..exam import (
 )
 from ..oracles import zero as oracle
 from ..oracles.zero import cut, serial
-from .buckets import Network, network, timed
+from .buckets import Network, network, world_of
 
 # ------------------------------------------------------------
 # What the exercises of lesson 13 share: what the meter of a World says of this rank's memory, and bytes sent.
@@ -273,7 +274,7 @@ class Sharded(Exam):
         ]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
     def run(self, comm, yours, values, owner, grads, rate):
         params = [v.clone().requires_grad_() for v in values]
@@ -414,7 +415,7 @@ class ToOwners(Exam):
         return [([v.to(dtype) for v in values], depth, list(case.given), list(x)) for x in xs]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
     def run(self, comm, yours, values, depth, owner, xs):
         model, found = Network(values, depth), []
@@ -529,7 +530,7 @@ class ShardedLinear(Exam):
 
     def draw(self, case, rng):
         layers, small = case.given
-        widths = [3, 1] if small else torch.randint(30, 40, (layers + 1,), generator=rng).tolist()
+        widths = [3, 1] if small else integers(rng, 30, 40, layers + 1)
         weights = [normal(rng, b, a) / 5 for a, b in pairwise(widths)]
         drawn = lambda width: normal(rng, ROWS, width)
         return [
@@ -543,7 +544,7 @@ class ShardedLinear(Exam):
         ]
 
     def world(self, n, args):
-        return timed(n)
+        return world_of(n)
 
     def run(self, comm, yours, shards, shapes, x, dy):
         shards, x = [s.clone().requires_grad_() for s in shards], x.clone().requires_grad_()

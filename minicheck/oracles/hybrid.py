@@ -11,7 +11,7 @@ from minidist.collectives import all_reduce_
 from minidist.comm.mesh import Grid, Mesh
 from minidist.comm.world import World
 
-from ..exam import Outcome, Wrong
+from ..exam import Outcome, Wrong, shuffled
 
 FORBIDDEN = (
     "minidist.parallel",
@@ -96,7 +96,7 @@ def held(grid: Grid, rng: torch.Generator) -> tuple[Kinds, dict[str, list[int]]]
     """Each rank's {name: kind}, the kinds mixed, and {name: shape}: two or three parameters of each kind on a stage,
     tied ones on the first and on the last. Names are drawn, and do not say the kind."""
     one = lambda low, high: int(torch.randint(low, high, (), generator=rng))
-    numbers, shapes = torch.randperm(900, generator=rng).tolist(), {}
+    numbers, shapes = shuffled(rng, 900), {}
 
     def some(*kinds: str) -> dict[str, str]:
         made = [(f"p{100 + numbers.pop()}", kind, k) for kind in kinds for k in range(one(2, 4))]

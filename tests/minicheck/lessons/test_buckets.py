@@ -26,7 +26,6 @@ from minicheck.lessons.buckets import (
     network,
     predict_overlap,
     reversed_cut,
-    seconds_of,
     slips_of,
 )
 from minicheck.oracles.buckets import accumulated, buckets_hooked, clock, fill
@@ -177,13 +176,13 @@ def test_buckets_right_for_some_only():
 
 @pytest.mark.parametrize(
     ("exam", "kind", "beside"),
-    [(Overlapped(), "chain", buckets_hooked), (AccumulateOverlapped(), ("chain", 2), accumulated)],
+    [(Overlapped(), ("chain", 1), buckets_hooked), (AccumulateOverlapped(), ("chain", 2), accumulated)],
 )
 def test_time_tells_overlap_from_none(exam, kind, beside):
     case = Case(3, "", kind)
     args = exam.draw(case, rng())
     after = partial(beside, beside=False)
-    best, late = seconds_of(exam, args, 3, beside), seconds_of(exam, args, 3, after)
+    best, late = exam.seconds(args, beside), exam.seconds(args, after)
     assert best < 0.95 * late
     in_time(exam, case, args, Outcome([], [], best), beside, after, "")
     for time, says in (
