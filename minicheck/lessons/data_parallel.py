@@ -26,6 +26,7 @@ from ..exam import (
     alike,
     attempt,
     close,
+    equal,
     identical,
     integer,
     near,
@@ -68,19 +69,16 @@ def same_gradients(found: list, whole: Grads, mistakes, otherwise: str = UNKNOWN
             usual = partial(mistakes, r, name)
             _same(found[r][name], whole[name], f"rank {r}: {name}.grad", usual, otherwise)
         except Wrong as wrong:
-            right = [s for s, got in enumerate(found) if _is_right(got[name], whole[name])]
+            want = whole[name]
+            right = [s for s, got in enumerate(found) if want is not None and near(got[name], want)]
             raise Wrong(f"{wrong}{f' On {ranks(right)} it is right.' if right else ''}") from None
     for name in whole:
-        there = [got[name] for got in found if isinstance(got[name], Tensor)]
+        there = [got[name] for got in found if got[name] is not None]
         if len(there) not in (0, len(found)):
             raise Wrong(
                 f"{name}.grad is a tensor on one rank and None on another: optimizers will differ."
             )
         identical(there, f"{name}.grad")
-
-
-def _is_right(got, want):
-    return isinstance(got, Tensor) and isinstance(want, Tensor) and near(got, want)
 
 
 def _same(got, want, what, mistakes, otherwise):
@@ -102,10 +100,10 @@ def usual(rank: int, own: list[Tensor], sent: int) -> dict[str, Tensor]:
     return wrong_means(rank, own, hint * (sent > 0))
 
 
-def untouched(found: list, before: dict[str, Tensor], what: str) -> None:
+def untouched(outcome: Outcome, before: dict[str, Tensor], what: str) -> None:
     """Raise Wrong if weights or buffers are not what they were, on any rank."""
-    for (r, after), (name, x) in product(enumerate(found), before.items()):
-        if not isinstance(after, dict) or name not in after or not torch.equal(after[name], x):
+    for (r, got), (name, x) in product(enumerate(outcome.results), before.items()):
+        if not equal(got["state"].get(name), x):
             raise Wrong(f"rank {r}: {name} itself was changed. {what}")
 
 
@@ -363,6 +361,20 @@ class ReplicaExam(Exam):
         """The rest of a rank's arguments, after its model."""
         return samples(3, rank, rng, dtype, self.user)
 
+    def judge(self, case, args, outcome):
+        model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
+        untouched(outcome, model.values, STAY)
+        found = [got["grads"] for got in outcome.results]
+        looks = lambda r, name, got: self.looks(r, filled(model, parts, name), parts, outcome)
+        same_gradients(found, gradient(model, *together(parts)), looks)
+        cheap(outcome, case.n, trainable(model), frozen(model), self.extra * case.n)
+
+    extra = 0  # bytes of a rank that something else than gradients may take, times n
+
+    def looks(self, rank, own, parts, outcome):
+        """What a wrong average of the ranks' own gradients may be."""
+        return usual(rank, own, outcome.nbytes(rank))
+
 
 def frozen(model: Model) -> list[Tensor]:
     return [p.detach() for p in model.build().parameters() if not p.requires_grad]
@@ -383,16 +395,6 @@ class AverageGradients(ReplicaExam):
         mse_loss(module(x), y).backward()
         yours(comm, module)
         return {"grads": grads(module), "state": state(module)}
-
-    def judge(self, case, args, outcome):
-        model, parts = Model(*args[0][:3]), [a[3:] for a in args]
-        untouched([got["state"] for got in outcome.results], model.values, STAY)
-        same_gradients(
-            [got["grads"] for got in outcome.results],
-            gradient(model, *together(parts)),
-            lambda r, name, got: usual(r, filled(model, parts, name), outcome.nbytes(r)),
-        )
-        cheap(outcome, case.n, trainable(model), frozen(model))
 
 
 class WeightedAverageGradients(ReplicaExam):
@@ -440,20 +442,10 @@ class WeightedAverageGradients(ReplicaExam):
         yours(comm, module, len(x))
         return {"grads": grads(module), "state": state(module)}
 
-    def judge(self, case, args, outcome):
-        model, parts = Model(*args[0][:3]), [a[3:5] for a in args]
-        sizes = [len(x) for x, _ in parts]
-        untouched([got["state"] for got in outcome.results], model.values, STAY)
-        same_gradients(
-            [got["grads"] for got in outcome.results],
-            gradient(model, *together(parts)),
-            lambda r, name, got: self._looks(
-                r, filled(model, parts, name), sizes, outcome.nbytes(r)
-            ),
-        )
-        cheap(outcome, case.n, trainable(model), frozen(model), extra=64 * case.n)
+    extra = 64
 
-    def _looks(self, rank, own, sizes, sent):
+    def looks(self, rank, own, parts, outcome):
+        sizes = [len(x) for x, _ in parts]
         n, counted = len(own), sum(g * size for g, size in zip(own, sizes))
         there = [g for g, size in zip(own, sizes) if size]
         return {
@@ -478,7 +470,7 @@ class WeightedAverageGradients(ReplicaExam):
             "It is divided by n once too often: the weights add up to 1 already.": counted
             / sum(sizes)
             / n,
-        } | usual(rank, own, sent)
+        } | super().looks(rank, own, parts, outcome)
 
 
 class AverageHooks(ReplicaExam):
@@ -500,23 +492,19 @@ class AverageHooks(ReplicaExam):
         yours(comm, module)
         for half in (slice(0, 3), slice(3, 6)):
             mse_loss(module(x[half]), y[half]).backward()
-            found.append(
-                {
-                    "grads": grads(module),
-                    "state": {k: v.detach().clone() for k, v in state(module).items()},
-                }
-            )
+            found.append(grads(module))
+            if len(found) == 1:
+                after = {k: v.detach().clone() for k, v in state(module).items()}
             step_(module)
-        return found
+        return {"grads": found, "state": after}
 
     def judge(self, case, args, outcome):
         model = Model(*args[0][:3])
+        untouched(outcome, model.values, STAY)
         for i, half in enumerate((slice(0, 3), slice(3, 6))):
             parts = [(x[half], y[half]) for *_, x, y in args]
             whole = gradient(model, *together(parts))
-            found = [got[i]["grads"] for got in outcome.results]
-            if not i:
-                untouched([got[0]["state"] for got in outcome.results], model.values, STAY)
+            found = [got["grads"][i] for got in outcome.results]
             same_gradients(found, whole, partial(self._looks, model, parts, outcome, i))
             module = model.build()
             for name, p in module.named_parameters():
@@ -718,9 +706,7 @@ class Accumulate(ReplicaExam):
         parts, stale = [a[3] for a in args], [a[4] for a in args]
         all_ = together([part for mine in parts for part in mine])
         whole, other = gradient(model, *all_, loss_fn), gradient(model, *all_)
-        untouched(
-            [got["state"] for got in outcome.results], model.values, "The step is the optimizer's."
-        )
+        untouched(outcome, model.values, "The step is the optimizer's.")
         same_gradients(
             [got["grads"] for got in outcome.results],
             whole,

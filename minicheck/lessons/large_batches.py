@@ -69,8 +69,11 @@ class LearningRate(Report):
         for t, (x, right) in enumerate(zip(got, want, strict=True)):
             number(x, f"step {t}: the rate")
             if not same_rate(x, right):
-                x, steps = oracle.within(x), range(given[0] + 4)
-                looks = {text: [slip(u, *given) for u in steps] for text, slip in _fitting(given)}
+                x, rows = (
+                    oracle.within(x),
+                    [oracle.wrong_rates(u, *given) for u in range(len(want))],
+                )
+                looks = {text: [row[text] for row in rows] for text in rows[0]}
                 fits = lambda a, b: all(map(same_rate, a, b))
                 raise Wrong(
                     f"steps = {given[0]}, warm = {given[1]}, peak = {given[2]:.4g}, floor = {given[3]}: "
@@ -84,14 +87,6 @@ def same_rate(x, right: float) -> bool:
     return isinstance(x, int | float) and math.isclose(
         oracle.within(x), right, rel_tol=1e-9, abs_tol=1e-13
     )
-
-
-def _fitting(given):
-    return [
-        (text, slip)
-        for text, slip in oracle.rate_slips().items()
-        if given[1] or "first step" not in text
-    ]
 
 
 def _where(t, x, right, steps, warm):

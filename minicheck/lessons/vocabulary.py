@@ -405,6 +405,7 @@ class LogitsGradient(LossExam):
         at = torch.arange(width)
         nearest, modulo = (at == local.clamp(0, width - 1)).double(), (at == local % width).double()
         unshifted = (at == logits.targets[:, None]).double()
+        of_mean = lambda x: x * counted / many
         right = (soft - hot) * counted
         mean = "the mean is over the tokens that are not ignored: divide by their number."
         return {
@@ -417,37 +418,29 @@ class LogitsGradient(LossExam):
             f"It is divided by all tokens, ignored ones too: {mean}": right / tokens,
             "It is divided by the number of those targets that are here: the mean is over the tokens of all ranks.": right
             / here,
-            "log_total was rounded to float16: subtract, and take exp, in float32 at least.": (
+            "log_total was rounded to float16: subtract, and take exp, in float32 at least.": of_mean(
                 rough - hot
-            )
-            * counted
-            / many,
+            ),
             f"It is divided by V: {mean}": right / logits.whole.shape[1],
             f"It is divided by the number of ranks, too: {mean}": right / many / logits.n,
-            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": soft
-            * counted
-            / many,
-            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": (
+            "It is the softmax: 1 is to be subtracted at the target, on the rank that holds it.": of_mean(
+                soft
+            ),
+            "The softmax is that of this rank's logits alone: exp(x − log_total) is that of all.": of_mean(
                 own - hot
-            )
-            * counted
-            / many,
+            ),
             "The sign is wrong: softmax − 1 at the target.": -right / many,
-            "1 was added at the target: it is to be subtracted.": (soft + hot) * counted / many,
-            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": (
+            "1 was added at the target: it is to be subtracted.": of_mean(soft + hot),
+            "Targets of other ranks took 1 from a logit here: mask them. (The nearest one.)": of_mean(
                 soft - nearest
-            )
-            * counted
-            / many,
-            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": (soft - modulo)
-            * counted
-            / many,
-            "The target's column here is target − first: the 1 was taken from another one.": (
+            ),
+            "Targets of other ranks took 1 from a logit here: mask them. (Modulo.)": of_mean(
+                soft - modulo
+            ),
+            "The target's column here is target − first: the 1 was taken from another one.": of_mean(
                 soft - unshifted
-            )
-            * counted
-            / many,
-            "1 was subtracted everywhere: only at the target.": (soft - 1) * counted / many,
+            ),
+            "1 was subtracted everywhere: only at the target.": of_mean(soft - 1),
             "It is zero.": torch.zeros_like(soft),
         }
 
