@@ -24,6 +24,7 @@ from ..exam import (
     Wrong,
     alike,
     equal,
+    holds,
     identical,
     integer,
     near,
@@ -276,12 +277,14 @@ class DdpRing(AllReduce):
     def _guess(self, case, x, xs, r, op):
         """Another reduction than the one asked for, that one done in a way of its own, or chunks astray."""
         want = oracle.combined(xs, op)
-        others = [name for name in oracle.COMBINE if name != op]
-        name = next(
-            (name for name in others if len(xs) > 1 and x.equal(oracle.combined(xs, name))), None
-        )
-        if name:
-            return f"It is the {name}: op says {op!r}."
+        others = {
+            f"It is the {name}: op says {op!r}.": oracle.combined(xs, name)
+            for name in oracle.COMBINE
+            if name != op and len(xs) > 1
+        }
+        found = recognized(x, others, "", torch.equal)
+        if found:
+            return found
         if x.isnan().any():
             return "It has nan, and no x had: numbers may be negative."
         if (x.double() - want.double()).abs().max() <= 1e-6 * want.abs().max():
@@ -444,21 +447,16 @@ class Later(Exam):
             raise Wrong(
                 f"rank {at}: job was called {len(got['jobs'])} times, and should be called once."
             )
-        if got["jobs"][0]:
-            raise Wrong(
-                f"rank {at}: job got comm itself, on which the program sends, too: give it the lane."
-            )
-        if got["early"]:
-            raise Wrong(
-                f"rank {at}: the future was done before the program went on. Did a call wait for a job? Then "
-                "nothing overlaps. Or is it set too early? Then DDP goes on with half a sum."
-            )
-        if not got["done"]:
-            why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
-            raise Wrong(
-                f"rank {at}: the job has ended long ago, and the future is not done. {why} Two calls are "
-                "under way here: each has a future of its own."
-            )
+        why = "The job raised: who waits must hear of it." if fails else "Who sets it?"
+        report = {"lane": not got["jobs"][0], "late": not got["early"], "done": got["done"]}
+        words = {
+            "lane": "job got comm itself, on which the program sends, too: give it the lane.",
+            "late": "the future was done before the program went on. Did a call wait for a job? Then nothing overlaps. "
+            "Or is it set too early? Then DDP goes on with half a sum.",
+            "done": f"the job has ended long ago, and the future is not done. {why} Two calls are under way here: each "
+            "has a future of its own.",
+        }
+        holds(report, words, f"rank {at}: ")
 
     def _ended(self, at, got, xs, r, words):
         """words: of the error that the job raised."""

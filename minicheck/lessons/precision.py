@@ -19,14 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..exam import (
     Case,
     Exam,
-    Other,
     Prediction,
     Report,
     Wrong,
     alike,
     alone,
+    bare,
     close,
     few,
+    holds,
     integer,
     integers,
     near,
@@ -36,12 +37,12 @@ from ..exam import (
     ranks,
     real,
     recognized,
+    shown,
     shuffled,
     typed,
     unchanged,
     uniform,
 )
-from ..exam import bare as unwrapped
 from ..oracles.precision import COUNTING, FORBIDDEN, SLIPS, Masters, looks_like, rounded, scales
 from ..refuse import LIBRARYS, Refused
 
@@ -73,12 +74,10 @@ def _named(form):
     )
 
 
-def bare(x):
+def as_float(x):
     """A number without its wrapping, as Python has it; inf for an int that is larger than every float."""
-    x = unwrapped(x)
-    if type(x) is int and abs(x) > 1e308:
-        return real(x)
-    return float(x) if isinstance(x, float) else x
+    x = bare(x)
+    return real(x) if isinstance(x, float) or (type(x) is int and abs(x) > 1e308) else x
 
 
 class RoundTo(Report):
@@ -97,12 +96,11 @@ class RoundTo(Report):
         powers = integers(rng, 1 - bias - fraction - 3, bias + 3, 120)
         numbers = [m * 2.0**p for m, p in zip(normal(rng, 120).tolist(), powers)]
         step, most = 2.0 ** (1 - bias - fraction), (2 - 2.0**-fraction) * 2.0**bias
-        ties = [
-            (k + 0.5) * step * 2.0**p * s
-            for k in (0, 1, 2, 3, 2**fraction, 2**fraction + 1)
-            for p in (0, bias)
-            for s in (1, -1)
-        ]
+        ties = []
+        for k in (0, 1, 2, 3, 2**fraction, 2**fraction + 1):
+            for p in (0, bias):
+                tie = (k + 0.5) * step * 2.0**p
+                ties += [tie, -tie]
         # ties in float32
         above = [1 + 2.0 ** -(fraction + 1) + 2.0**-40, 1 + 3 * 2.0 ** -(fraction + 1) - 2.0**-40]
         # the tie between the largest number and what would come next
@@ -132,7 +130,7 @@ class RoundTo(Report):
         ]
 
     def run(self, comm, yours, numbers, exponent, fraction):
-        return [bare(yours(x, exponent, fraction)) for x in numbers]
+        return [as_float(yours(x, exponent, fraction)) for x in numbers]
 
     def check(self, case, got, numbers, exponent, fraction):
         where = "" if case.given else f"{exponent} bits of exponent, {fraction} of fraction: "
@@ -263,11 +261,8 @@ class Scaler(Exam):
 
     def run(self, comm, yours, how, found, *rest):
         with NoKernels():
-            return (
-                self._alone(yours, how, found, *rest)
-                if rest
-                else self._handed_on(comm, yours, how, found)
-            )
+            run = self._alone if rest else partial(self._handed_on, comm)
+            return run(yours, how, found, *rest)
 
     def _handed_on(self, comm, yours, how, found):
         """Rank 0 saves, rank 1 loads: nothing passes from one to the other but the state, as a JSON file has it."""
@@ -277,10 +272,7 @@ class Scaler(Exam):
             text = torch.empty(int(size), dtype=torch.uint8)
             comm.recv(text, 0)
             mine.load(json.loads(bytes(text.tolist())))
-        resumed = [bare(mine.scale)]
-        for bad in found:
-            mine.update(bad)
-            resumed.append(bare(mine.scale))
+        resumed = updated(mine, found)
         if not comm.rank:
             text = torch.tensor(list(json.dumps(mine.state()).encode()), dtype=torch.uint8)
             comm.send(size.fill_(len(text)), 1)
@@ -288,32 +280,19 @@ class Scaler(Exam):
         return resumed
 
     def _alone(self, yours, how, found, at, loss, half):
-        whole = yours(*how)
-        one = yours(*how)
-        seen = []
-        first = bare(whole.scale)
-        for bad in found:
-            whole.update(bad)
-            seen.append(bare(whole.scale))
-        for bad in found[:at]:
-            one.update(bad)
-        state = one.state()
-        one.update(True)  # what was saved stays as it is
-        other = yours(1.0, how[1], how[2], how[3])
+        saved, other = yours(*how), yours(1.0, *how[1:])
+        updated(saved, found[:at])
+        state = saved.state()
+        saved.update(True)  # what was saved stays as it is
         other.load(state)
-        resumed = [bare(other.scale)]
-        for bad in found[at:]:
-            other.update(bad)
-            resumed.append(bare(other.scale))
         fresh, leaf = yours(*how), loss.clone().requires_grad_()
         back = fresh.scaled(leaf)
         if isinstance(back, Tensor) and back.requires_grad:
             back.backward()
         return {
-            "first": first,
-            "seen": seen,
+            "seen": updated(yours(*how), found),
             "state": state,
-            "resumed": resumed,
+            "resumed": updated(other, found[at:]),
             "grad": leaf.grad,
             "scaled": [fresh.scaled(loss), fresh.scaled(half)],
         }
@@ -326,28 +305,27 @@ class Scaler(Exam):
             )
         (how, found, at, loss, half), got = args[0], outcome.results[0]
         marks = "".join("x" if bad else "." for bad in found)
-        want = scales(*how, found)
-        seen = [scale_of(s) for s in got["seen"]]
-        if scale_of(got["first"]) != how[0]:
+        want, seen = [how[0], *scales(*how, found)], [scale_of(s) for s in got["seen"]]
+        if seen[0] != want[0]:
             raise Wrong(
-                f"before any update, scale is {shown(got['first'])}, and should be {how[0]:g}."
+                f"before any update, scale is {shown(got['seen'][0])}, and should be {how[0]:g}."
             )
         if seen != want:
-            i = next(i for i, (a, b) in enumerate(zip(seen, want)) if a != b)
+            i = next(i for i, (a, b) in enumerate(zip(seen[1:], want[1:])) if a != b)
+            init, growth, backoff, interval = how
             slips = {text: scales(*how, found, slip) for slip, text in COUNTING.items()}
             slips |= {
                 "The factors are the other way round: an overflow makes it smaller.": scales(
-                    how[0], how[2], how[1], how[3], found
+                    init, backoff, growth, interval, found
                 ),
                 "The factors are those that are given, not 2 and ½.": scales(
-                    how[0], 2.0, 0.5, how[3], found
+                    init, 2.0, 0.5, interval, found
                 ),
             }
-            hint = recognized(seen, slips, self._hint(found[i], marks[: i + 1]), eq)
             raise Wrong(
-                f"steps {marks} (x: overflow), growth {how[1]:g}, backoff {how[2]:g}, interval {how[3]}: "
-                f"after step {i} the scale is {shown(got['seen'][i])}, and should be {want[i]:g}. "
-                f"{hint}"
+                f"steps {marks} (x: overflow), growth {growth:g}, backoff {backoff:g}, interval {interval}: "
+                f"after step {i} the scale is {shown(got['seen'][i + 1])}, and should be {want[i + 1]:g}. "
+                f"{recognized(seen[1:], slips, self._hint(found[i]), eq)}"
             )
         self._scaled(how[0], got["scaled"], loss, half)
         if got["grad"] is None or not got["grad"].equal(torch.tensor(how[0])):
@@ -357,7 +335,7 @@ class Scaler(Exam):
             )
         self._resumed(how, found, at, got)
 
-    def _hint(self, bad, marks):
+    def _hint(self, bad):
         if bad:
             return "An overflow multiplies it by backoff, each."
         return "It grows after `interval` good steps in a row, counted from the last change."
@@ -406,14 +384,18 @@ class Scaler(Exam):
             )
 
 
+def updated(scaler, found: list[bool]) -> list:
+    """Its scale, before and after each update."""
+    scales = [as_float(scaler.scale)]
+    for bad in found:
+        scaler.update(bad)
+        scales.append(as_float(scaler.scale))
+    return scales
+
+
 def scale_of(x) -> float:
     """A scale as a number; nan for anything else."""
-    return float(x) if isinstance(x, int | float) and not isinstance(x, bool) else float("nan")
-
-
-def shown(x) -> str:
-    """A scale, or what came in its place, for a message."""
-    return f"something of type {x.kind}" if isinstance(x, Other) else repr(x)
+    return real(x) if isinstance(x, int | float) and not isinstance(x, bool) else math.nan
 
 
 def plain(x) -> bool:
@@ -545,10 +527,12 @@ class Autocast(Report):
         if loss.requires_grad:
             loss.backward()
         return {
-            "dtypes": [h.dtype == dtype, z.dtype == dtype, loss.dtype == f32],
+            "h": h.dtype == dtype,
+            "z": z.dtype == dtype,
+            "l": loss.dtype == f32,
             "loss": loss.detach(),
             "grads": [p.grad for p in weights],
-            "kept": [p.dtype == f32 for p in weights],
+            "kept": all(p.dtype == f32 for p in weights),
         }
 
     def check(self, case, got, names, word, given):
@@ -608,15 +592,17 @@ class Autocast(Report):
         params = [w.clone().requires_grad_(), v.clone().requires_grad_()]
         loss = F.cross_entropy(F.linear(F.linear(x, params[0]).relu(), params[1]), target)
         loss.backward()
-        for name, right in zip(
-            ("the first layer's output", "the second's", "the loss"), got["dtypes"], strict=True
-        ):
-            if not right:
-                raise Wrong(f"{name} has the wrong dtype: linear is white, cross_entropy is black.")
-        if not all(got["kept"]):
-            raise Wrong(
-                "a parameter has another dtype than before: cast what func is given, not the model."
-            )
+        wrong = "has the wrong dtype: linear is white, cross_entropy is black."
+        cast = "a parameter has another dtype than before: cast what func is given, not the model."
+        holds(
+            got,
+            {
+                "h": f"the first layer's output {wrong}",
+                "z": f"the second's {wrong}",
+                "l": f"the loss {wrong}",
+                "kept": cast,
+            },
+        )
         if not torch.allclose(got["loss"], loss, rtol=0.02):
             raise Wrong(f"the loss is {got['loss'].item():g}, and {loss.item():g} in fp32.")
         for g, p in zip(got["grads"], params, strict=True):
@@ -846,21 +832,16 @@ class ShardedStep(Exam):
         for i, (before, g, now) in enumerate(zip(weights, grads, after, strict=True)):
             want = before - lr * g / scale
             alike(now, want, f"rank {rank}: weights[{i}]")
-            if now.equal(before):
-                moved.append(False)
-            elif near(now, want, 1e-5):
-                moved.append(True)
-            else:
-                looks = {
-                    "The gradient was not divided by the scale.": before - lr * g,
-                    "It goes up the gradient: subtract.": before + lr * g / scale,
-                    "The gradient is averaged: it belongs to this rank alone.": before
-                    - lr * g / scale / 3,
-                    "lr is missing.": before - g / scale,
-                }
-                rule = (
-                    "It is neither as before nor stepped. Step: w ← w − lr·g/scale. Skip: nothing."
-                )
+            moved.append(not now.equal(before))
+            looks = {
+                "The gradient was not divided by the scale.": before - lr * g,
+                "It goes up the gradient: subtract.": before + lr * g / scale,
+                "The gradient is averaged: it belongs to this rank alone.": before
+                - lr * g / scale / 3,
+                "lr is missing.": before - g / scale,
+            }
+            rule = "It is neither as before nor stepped. Step: w ← w − lr·g/scale. Skip: nothing."
+            if moved[-1]:
                 close(now, want, f"rank {rank}: weights[{i}]", looks, rule, 1e-5)
         if len(set(moved)) > 1:
             raise Wrong(

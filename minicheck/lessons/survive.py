@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import torch
@@ -22,6 +22,7 @@ from ..exam import (
     Wrong,
     attempt,
     close,
+    formed,
     integer,
     integers,
     normal,
@@ -36,33 +37,36 @@ from ..oracles import survive as oracle
 # What can be wrong with a checkpoint: each function does it to one, in a dict of files.
 
 
-def _edit(disk, step, without="", **changes):
-    """Other entries in a manifest that stays readable."""
-    name = f"{step}/manifest"
-    body = json.loads(disk[name]) | changes
-    disk[name] = json.dumps(
-        {word: value for word, value in body.items() if word != without}
-    ).encode()
+def changed(name: str, change: Callable[[bytes], bytes]):
+    """Other bytes in a file."""
+
+    def damage(files, step):
+        files[f"{step}/{name}"] = change(files[f"{step}/{name}"])
+
+    return damage
 
 
-def _parts(files, step):
-    return [f"{step}/rank-{r}" for r in range(json.loads(files[f"{step}/manifest"])["ranks"])]
+def edited(**changes):
+    """Other entries in a manifest that stays readable; None: the entry is gone."""
+
+    def change(data):
+        body = json.loads(data) | changes
+        return json.dumps(
+            {word: value for word, value in body.items() if value is not None}
+        ).encode()
+
+    return changed("manifest", change)
+
+
+def _flipped(data):
+    data = bytearray(data)
+    data[len(data) // 2] ^= 1
+    return bytes(data)
 
 
 def _older(files, step):
     """A step whose checkpoint is left as it is, before the damaged ones."""
     return sorted({int(name.split("/")[0]) for name in files} - {step})[1]
-
-
-def _cut(files, step):
-    files[f"{step}/rank-0"] = files[f"{step}/rank-0"][:-1]
-
-
-def _flip(files, step):
-    name = _parts(files, step)[-1]
-    data = bytearray(files[name])
-    data[len(data) // 2] ^= 1
-    files[name] = bytes(data)
 
 
 def _gone(files, step):
@@ -74,67 +78,46 @@ def _unfinished(files, step):
     files[f"{step}/manifest.partial"] = files.pop(f"{step}/manifest")
 
 
-def _manifest_cut(files, step):
-    files[f"{step}/manifest"] = files[f"{step}/manifest"][:-7]
-
-
 def _foreign(files, step):
     files[f"{step}/manifest"] = files[f"{_older(files, step)}/manifest"]
 
 
 def _rank_unlisted(files, step):
     sums = json.loads(files[f"{step}/manifest"])["files"]
-    _edit(files, step, files={name: sums[name] for name in _parts(files, step)[:-1]})
+    edited(files=dict([*sums.items()][:-1]))(files, step)
 
 
 def _elsewhere(files, step):
     """A manifest that names the parts of another checkpoint, which are whole."""
-    parts = _parts(files, _older(files, step))
-    _edit(files, step, files={part: [len(files[part]), crc32(files[part])] for part in parts})
+    older = _older(files, step)
+    ranks = json.loads(files[f"{older}/manifest"])["ranks"]
+    parts = [f"{older}/rank-{r}" for r in range(ranks)]
+    edited(files={part: [len(files[part]), crc32(files[part])] for part in parts})(files, step)
 
 
-def _pickled(files, step):
-    name = f"{step}/manifest"
-    files[name] = pickle.dumps(json.loads(files[name]))
-
-
-def _program(files, step):
-    """Python that gives the right dictionary, and does something else on the way."""
-    name = f"{step}/manifest"
-    files[name] = b"print('hello') or " + files[name]
-
-
-def _a_list(files, step):
-    files[f"{step}/manifest"] = b'["step", "ranks", "files"]'
-
-
-def _nothing(files, step):
-    """It stays as it is."""
-
-
-def _wrong_all(files, step):
-    _cut(files, step)
-    _flip(files, step)
+def _two(files, step):
+    for what in ("a part is cut off", "a bit of a part is flipped"):
+        DAMAGE[what](files, step)
 
 
 DAMAGE = {
-    "nothing is wrong": _nothing,
-    "a part is cut off": _cut,
-    "a bit of a part is flipped": _flip,
+    "nothing is wrong": edited(),
+    "a part is cut off": changed("rank-0", lambda data: data[:-1]),
+    "a bit of a part is flipped": changed("rank-1", _flipped),
     "a part is gone": _gone,
     "a save was not finished": _unfinished,
-    "a manifest is cut off": _manifest_cut,
+    "a manifest is cut off": changed("manifest", lambda data: data[:-7]),
     "a manifest of another step": _foreign,
     "a manifest that lists all ranks but one": _rank_unlisted,
     "a manifest that lists another step's parts": _elsewhere,
-    "a manifest that was pickled": _pickled,
-    "a manifest that is a program": _program,
-    "a manifest that is a list": _a_list,
-    "two parts are damaged": _wrong_all,
+    "a manifest that was pickled": changed("manifest", lambda data: pickle.dumps(json.loads(data))),
+    # Python that gives the right dictionary, and does something else on the way
+    "a manifest that is a program": changed("manifest", lambda data: b"print('hello') or " + data),
+    "a manifest that is a list": changed("manifest", lambda data: b'["step", "ranks", "files"]'),
+    "two parts are damaged": _two,
 }
 DAMAGE |= {
-    f"a manifest without {word}": lambda files, step, word=word: _edit(files, step, word)
-    for word in ("step", "ranks", "files")
+    f"a manifest without {word}": edited(**{word: None}) for word in ("step", "ranks", "files")
 }
 
 
@@ -241,8 +224,7 @@ def watched(files: dict[str, bytes], rank: int = 0) -> tuple[Disk, list]:
 
 def honest(log) -> list:
     """A log as `watched` writes it; Wrong for what is none."""
-    whole = lambda one: isinstance(one, list) and [type(x) for x in one] == [int, str, str, str]
-    if not isinstance(log, list) or not all(whole(one) for one in log):
+    if not isinstance(log, list) or not formed(log, [(int, str, str, str)]):
         raise Wrong("the list of calls is not what the disk wrote.")
     return log
 
@@ -378,10 +360,8 @@ class SaveParts(Exam):
         old, new = (1 + torch.randperm(900, generator=rng)[:2]).sort().values.tolist()
         before = oracle.checkpoint(old, [random_bytes(30, rng) for _ in range(case.n)])
         there = {name: data.decode("latin-1") for name, data in before.items()}
-        return [
-            (random_bytes(size, rng).decode("latin-1"), there, new, case.given == EAGER)
-            for size in sizes
-        ]
+        eager = case.given == EAGER
+        return [(random_bytes(size, rng).decode("latin-1"), there, new, eager) for size in sizes]
 
     def world(self, n, args):
         _, there, _, eager = args[0]
@@ -497,14 +477,12 @@ def _compare(body, want, when):
             f"the manifest's files are {sorted(body['files'])}, and should be {sorted(want['files'])}."
         )
     for part, (size, total) in want["files"].items():
-        if body["files"][part][0] != size:
+        said, told = body["files"][part]
+        if said != size:
+            raise Wrong(f"{when}, the manifest says that {part} has {said} bytes; it has {size}.")
+        if told != total:
             raise Wrong(
-                f"{when}, the manifest says that {part} has {body['files'][part][0]} bytes; it has {size}."
-            )
-        if body["files"][part][1] != total:
-            raise Wrong(
-                f"{when}, the manifest has the checksum {body['files'][part][1]} of {part}; zlib.crc32 of its "
-                f"{size} bytes is {total}."
+                f"{when}, the manifest has the checksum {told} of {part}; zlib.crc32 of its {size} bytes is {total}."
             )
 
 
@@ -585,11 +563,11 @@ class Newest(Exam):
         return [({name: data.decode("latin-1") for name, data in files.items()},)]
 
     def run(self, comm, yours, files):
-        disk, log = watched({name: data.encode("latin-1") for name, data in files.items()})
+        disk, log = watched(_bytes(files))
         return {"found": yours(disk), "log": log}
 
     def judge(self, case, args, outcome):
-        files = {name: data.encode("latin-1") for name, data in args[0][0].items()}
+        files = _bytes(args[0][0])
         got, log = outcome.results[0]["found"], honest(outcome.results[0]["log"])
         want, refused = oracle.newest(files)
         step, said = unpacked(got, ("step or None", "{file: what is wrong}")).values()
@@ -623,7 +601,6 @@ def _check_reads(log, files, want, refused):
     read = [name for _, call, name, _ in log if call == "read"]
     changed = [name for _, call, name, _ in log if call in CHANGES]
     twice = next((name for name in read if read.count(name) > 1), None)
-    sized = next((name for name in read if refused.get(name) == "size"), None)
     if changed:
         raise Wrong(
             f"the answers are right, but {changed[0]} was changed: looking changes nothing."
@@ -634,25 +611,21 @@ def _check_reads(log, files, want, refused):
         )
     for name in files:
         step, what = name.split("/")
+        manifest = refused.get(f"{step}/manifest")
         if int(step) == want and name not in read:
             raise Wrong(
                 f"the answers are right, but {name} was never read with disk.read: {want} is whole if each "
                 "file of it is."
             )
-        if want is not None and int(step) < want and name in read:
-            raise Wrong(
-                f"the answers are right, but {name} was read: the search ends at {want}, the newest that is "
-                "whole."
-            )
-        if what != "manifest" and f"{step}/manifest" in refused and name in read:
-            raise Wrong(
-                f"the answers are right, but {name} was read: the manifest is {refused[f'{step}/manifest']}, "
-                "so that its parts are not looked at."
-            )
-    if sized:
-        raise Wrong(
-            f"the answers are right, but {sized} was read: disk.size tells without reading that it is cut."
-        )
+        why = ""
+        if want is not None and int(step) < want:
+            why = f"the search ends at {want}, the newest that is whole"
+        if what != "manifest" and manifest:
+            why = f"the manifest is {manifest}, so that its parts are not looked at"
+        if refused.get(name) == "size":
+            why = "disk.size tells without reading that it is cut"
+        if why and name in read:
+            raise Wrong(f"the answers are right, but {name} was read: {why}.")
 
 
 def _look(got, files, refused):
