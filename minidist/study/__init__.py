@@ -34,7 +34,7 @@ from minidist.study.diagrams import (
 )
 from minidist.study.meter import Profile, measure
 from minidist.study.picture import Picture
-from minidist.study.published import published
+from minidist.study.compare import published
 from minidist.study.roofline import bound, roof, roofline
 from minidist.study.source import source
 from minidist.study.timelines import Viewer, stages, timeline, viewer

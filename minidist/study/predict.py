@@ -517,8 +517,9 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
     Raises ValueError where the grid does not divide the model; uneven layers are allowed without interleaving.
     """
     if stage is None:
-        ranks = [per_rank(model, grid, s) for s in range(grid.pipeline)]
-        return max(ranks, key=lambda rank: rank.total)
+        # the first stage, the second, with all its layers and most in flight, or the last
+        stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
+        return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
     kept = states(params, grid.optimizer, grid.precision, grid.zero, grid.data)
     layer = activations(

@@ -9,7 +9,7 @@ import torch
 
 from minidist.comm import Cluster, Device, Level, Link, Recv, Send, World
 from minidist.comm.cluster import ends, factor
-from minidist.study.published import published
+from minidist.study.compare import published
 
 ALPHA, BETA = 2.0, 0.25  # bytes are multiples of 4, so all times are exact
 PLAIN = Level(ALPHA, BETA)

@@ -58,15 +58,15 @@ FAULTS = {
         Fault(
             "chunks do not make the bubble smaller",
             "study/plan.py",
-            "for s, count in kinds.items()) - slowest.total) / v",
-            "for s, count in kinds.items()) - slowest.total)",
+            "bubble=others / grid.interleave,",
+            "bubble=others,",
             "study/test_plan.py::test_the_bubble_is_the_schedules",
         ),
         Fault(
             "one micro-batch is recomputed, not each",
             "study/plan.py",
-            "M * slowest.again,",
-            "slowest.again,",
+            "recomputation=M * slowest.again,",
+            "recomputation=slowest.again,",
             "study/test_plan.py::test_what_each_choice_costs",
         ),
         Fault(
@@ -93,8 +93,8 @@ FAULTS = {
         Fault(
             "a rival is not the best of its kind",
             "study/plan.py",
-            "if value != chosen and (value not in by_value or rank(one) < rank(by_value[value])):",
-            "if value != chosen and value not in by_value:",
+            "for estimate in sorted(self.estimates, key=rank):",
+            "for estimate in self.estimates:",
             "study/test_plan.py::test_rivals_say_why",
         ),
     ],

@@ -10,6 +10,7 @@ from minidist.comm import Cluster, Device, Level, World
 from minidist.comm.cluster import H100
 from minidist.models import mlp
 from minidist.parallel import OffloadedOptimizer, ShardedOptimizer
+from minidist.study.compare import published
 from minidist.study.predict import (
     offload_kept,
     offload_step_seconds,
@@ -19,7 +20,6 @@ from minidist.study.predict import (
     zero_peak,
     zero_traffic,
 )
-from minidist.study.published import published
 
 # ------------------------------------------------------------
 # ZeRO.
