@@ -29,8 +29,8 @@ from minidist.parallel.pipeline import by_parameters, partition
 from minidist.parallel.schedules import Shape
 from minidist.parallelize import parallelize, refuse, schedule_of
 from minidist.split import bounds, uneven
+from minidist.study.meter import device_peak, peak_memory
 from minidist.study.predict import flops_per_token, utilization
-from minidist.study.speed import peak, peak_memory
 from minidist.text import BPE, Bytes, Samples, documents, packed, split, tokenizer
 from minidist.train.optim import AdamW
 from minidist.train.schedule import cosine, warm_up
@@ -48,7 +48,7 @@ class Training:
         self.losses = []
         comm.algorithm = args.algorithm or comm.algorithm
         dtype = getattr(torch, args.dtype if args.amp == "O0" else args.half)
-        self.peak = args.peak * 1e12 if args.peak else peak(comm.device, dtype)
+        self.peak = args.peak * 1e12 if args.peak else device_peak(comm.device, dtype)
         dp = args.dp or max(1, comm.size // (args.pp * args.tp))
         self.mesh = Mesh(comm, dp=dp, pp=args.pp, tp=args.tp, order=args.order)
         self.least = dp * args.micro_batches  # samples of a batch

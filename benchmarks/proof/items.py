@@ -268,7 +268,7 @@ NCCL = {
         "before: lanes over gloo; an error where the number of GPUs differs; a product that is too small",
         "tests/comm/test_over_nccl.py::test_a_group_of_gpus_alone_under_a_group_of_gloo",
         "tests/checkpoint/test_checkpoint.py",
-        "tests/study/test_speed.py",
+        "tests/study/test_meter.py",
     ),
 }
 
