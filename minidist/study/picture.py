@@ -182,6 +182,10 @@ class Card:
         style = {"va": "center", "fontsize": size, "ha": ha, "transform": self.place} | style
         self.fig.text(x, y, text, **style)
 
+    def note(self, x: float, y: float, text: str, ha: str = "left", size: float = SMALL) -> None:
+        """A word that stands back: the name of a row, a unit, a remark."""
+        self.word(x, y, text, size, ha, color=MUTED)
+
     def box(
         self, x: float, y: float, wide: float, tall: float, face: str, edge: str = "none", **style
     ):

@@ -160,8 +160,8 @@ FAULTS = {
         Fault(
             "a message is in a step before the one that its sender waited for",
             "study/diagrams.py",
-            "step = 1 + max(before, last",
-            "step = 1 + max(last",
+            "step = 1 + max(heard, sent[m.src]",
+            "step = 1 + max(sent[m.src]",
             "study/test_diagrams.py::test_a_step_waits_for_what_its_sender_had_heard",
         ),
         Fault(
