@@ -14,7 +14,6 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from minidist.comm.trace import Timeline
@@ -41,6 +40,7 @@ from minidist.study.picture import (
     mix,
     room,
     short,
+    some_time,
     unit_of,
 )
 
@@ -276,10 +276,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
     held: Timeline = run if isinstance(run, Timeline) else run.timeline
     phases = [] if held is run else run.phases
     end = max([0.0, *held.times[-1:].tolist(), *(stop for *_, stop in phases)])
-    if end <= 0:
-        raise ValueError(
-            f"all {len(held):,} changes of memory are at 0 s: there is no time to draw"
-        )
+    some_time(end)
     left = MARGIN + 0.55
     wide = WIDTH - left - MARGIN
     top = 0.85 + 0.2 * bool(phases)
@@ -296,8 +293,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
         early = held.times[held.total.argmax()] <= end / 2
         x, side = (left + wide - 0.05, "right") if early else (left + 0.05, "left")
         y = high - 0.1 if most > 1.2 * held.peak else high + 0.1
-        halo = [withStroke(linewidth=4, foreground=CARD)]
-        sheet.word(x, y, f"peak {measure(held.peak, 'B')}", ha=side, path_effects=halo)
+        sheet.word(x, y, f"peak {measure(held.peak, 'B')}", ha=side, halo=CARD)
         for name, start, stop in phases:
             if stop < end:
                 ax.axvline(stop / scale, color=INK, linewidth=0.8, zorder=3)
@@ -305,13 +301,14 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
                 middle = left + (start + stop) / 2 / end * wide
                 sheet.word(middle, top - 0.1, name, ha="center", color=MUTED)
         when = measure(float(held.times[held.total.argmax()]), "s")
-        text = [f"  peak {_held(held.at_peak)}, at {when}"]
+        text = [f"  peak {held_words(held.at_peak)}, at {when}"]
         for name, _, stop in phases:
-            text.append(f"  after {name} ({measure(stop, 's')}): {_held(held.at(stop))}")
-        return sheet.picture(title, *text, f"  at the end: {_held(held.at(float('inf')))}")
+            text.append(f"  after {name} ({measure(stop, 's')}): {held_words(held.at(stop))}")
+        return sheet.picture(title, *text, f"  at the end: {held_words(held.at(float('inf')))}")
 
 
-def _held(parts: dict[str, int]) -> str:
+def held_words(parts: dict[str, int]) -> str:
+    """Live bytes, and those of each category."""
     words = ", ".join(f"{name} {measure(nbytes, 'B')}" for name, nbytes in parts.items() if nbytes)
     return measure(sum(parts.values()), "B") + (f" ({words})" if words else "")
 

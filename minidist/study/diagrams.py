@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from matplotlib.patheffects import withStroke
 
 from minidist.comm.cluster import LEVELS, Cluster
 from minidist.comm.mesh import Grid
@@ -330,8 +329,7 @@ def write_label(sheet: Card, word: str, tail: tuple, head: tuple, written: list)
         places.append((any(beside), x, y))
     _, x, y = min(places, key=lambda place: place[0])
     written.append((x, y, half))
-    halo = [withStroke(linewidth=4, foreground=CARD)]
-    sheet.word(x, y, word, ha="center", path_effects=halo, zorder=5)
+    sheet.word(x, y, word, ha="center", halo=CARD, zorder=5)
 
 
 def _listed(title: str, trace: Trace, arrows: list[Arrow], stepped: bool) -> Iterator[str]:

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 from PIL import Image
@@ -178,7 +179,12 @@ class Card:
         self.word(MARGIN, 0.28, title, size=TITLE, weight="bold")
 
     def word(self, x: float, y: float, text: str, size: float = SMALL, ha: str = "left", **style):
-        """`text` with the middle of its height at y; ha says whether x is its left, its center or its right."""
+        """`text` with the middle of its height at y; ha says whether x is its left, its center or its right.
+
+        halo: a colour around the letters, where lines cross them.
+        """
+        if "halo" in style:
+            style["path_effects"] = [withStroke(linewidth=4, foreground=style.pop("halo"))]
         style = {"va": "center", "fontsize": size, "ha": ha, "transform": self.place} | style
         self.fig.text(x, y, text, **style)
 
@@ -280,6 +286,13 @@ def room(what: str, count: int, most: int) -> None:
     """ValueError unless 1 to `most` of `what` are drawn."""
     if not 0 < count <= most:
         raise ValueError(f"a picture has room for 1 to {most} {what}, and there are {count:,}")
+
+
+def some_time(end: float) -> float:
+    """`end`, where a picture's time ends. ValueError where all is over at 0 seconds."""
+    if end <= 0:
+        raise ValueError("everything is at 0 s: there is no time to draw")
+    return end
 
 
 @lru_cache(maxsize=4096)

@@ -217,8 +217,8 @@ FAULTS = {
         Fault(
             "the viewer is told each moment's bytes, and adds them up as differences",
             "study/timelines.py",
-            "pack(differences(held.live[name][moments].tolist()))",
-            "pack(held.live[name][moments].tolist())",
+            "differences(held.live[name][moments].tolist()) for",
+            "held.live[name][moments].tolist() for",
             "study/test_timelines.py::test_memory_comes_back",
         ),
     ],

@@ -273,9 +273,9 @@ def test_pictures_that_share_the_top_of_their_axis(drawn):
 
 
 def test_memory_that_takes_no_time_is_refused():
-    with pytest.raises(ValueError, match="all 2 changes of memory are at 0 s: there is no time"):
+    with pytest.raises(ValueError, match="there is no time to draw"):
         memory_timeline(Timeline([0.0, 0.0], [8, -8], [0, 0]))
-    with pytest.raises(ValueError, match="all 0 changes"):
+    with pytest.raises(ValueError, match="there is no time to draw"):
         memory_timeline(Timeline([], [], []))
 
 
