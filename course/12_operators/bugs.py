@@ -53,8 +53,8 @@ return times["launch"] + max(times["memory"], times["compute"]), max(times, key=
         cell='''
 from dataclasses import replace
 
-from minidist.comm.charge import roofline as of_the_library
 from minidist.comm.costs import Cost
+from minidist.comm.meter import roofline as of_the_library
 
 
 def roofline(launches, nbytes, flops, device):

@@ -53,7 +53,7 @@ FORBIDDEN = (
     "minidist.checkpoint",
     "minidist.parallel",
     "minicheck.oracles.operators",
-    "minidist.comm.charge",
+    "minidist.comm.meter",
 )
 
 

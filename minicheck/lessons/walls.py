@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from minidist.comm.charge import Charge, Watch
-from minidist.comm.costs import Ledger
+from minidist.comm.meter import Charge, Ledger, Watch
 from minidist.models import mlp
 
 from ..exam import (

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from minidist.comm.charge import charges
+from minidist.comm.meter import charges
 
 from ..exam import (
     Case,

@@ -22,10 +22,9 @@ import torch
 
 from .. import arguments
 from .base import Deadlock
-from .charge import ModelledHost
 from .clock import Clock, Ended
 from .cluster import Cluster
-from .meter import Meter, NoMeter
+from .meter import Meter, ModelledHost, NoMeter
 from .program import (
     Unchanged,
     check_seed,

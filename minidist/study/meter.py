@@ -6,9 +6,9 @@
     device_peak(device, dtype), peak_memory(device)     # what MFU and a trainer's log are made of
 
 No call in the function is needed, and no World: its operators are seen below autograd, on CPU, GPU or meta tensors
-(which hold no data, so that a model of any size can be measured here). What counts is said in `comm.costs`: FLOPs,
-bytes and memory. The time is that of the modelled device, one operator after the other, whatever machine runs the
-function; it is not the time that the function took here.
+(which hold no data, so that a model of any size can be measured here). `comm.costs` says what FLOPs and bytes count,
+`comm.meter` what memory. The time is that of the modelled device, one operator after the other, whatever machine runs
+the function; it is not the time that the function took here.
 
 FLOPs are those of products alone: an operator without a product has an intensity of 0, and no place on the logarithmic
 axis of a roof. The picture names those below. Source: Williams et al. 2009, "Roofline"; the launch is ours.
@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import torch
 
 from minidist.comm import cluster
-from minidist.comm.charge import Charge, Watch
-from minidist.comm.charge import roofline as roofline_seconds
 from minidist.comm.cluster import H100, Device
-from minidist.comm.costs import Cost, Ledger, Operator
+from minidist.comm.costs import Cost, Operator
+from minidist.comm.meter import Charge, Ledger, Watch
+from minidist.comm.meter import roofline as roofline_seconds
 from minidist.comm.program import reachable
 from minidist.comm.trace import Timeline
 from minidist.study.charts import Table, curves, table

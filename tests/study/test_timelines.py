@@ -16,7 +16,7 @@ from torch import nn
 
 from course.build import UNSTABLE
 from minidist.comm import World, launch
-from minidist.comm.trace import CATEGORIES, Results, Span, Trace
+from minidist.comm.trace import CATEGORIES, Results, Trace
 from minidist.parallel.pipedream import PipeDream
 from minidist.parallel.schedules import gpipe, lists, parse, pipedream, zb_h1
 from minidist.parallel.simulate import simulate
@@ -159,7 +159,8 @@ def test_other_ranks_have_no_bars():
 
 def test_kinds_keep_their_colours_and_named_ones_get_others():
     trace = step()
-    trace.spans += [Span(0, "main", "shuffle", 0, 1, ""), Span(0, "main", "forward", 0, 1, "")]
+    for kind in ("shuffle", "forward"):
+        trace.spans.add(0, "main", kind, 0, 1, "")
     kinds = kinds_of({b[2] for row in bars(trace).values() for b in row})
     assert list(kinds) == ["shuffle", "compute", "forward", "wait", "send", "receive"]
     assert kinds["compute"] == BLUE
@@ -549,7 +550,8 @@ def test_too_many_messages(monkeypatch):
 
 def test_messages_and_spans_are_cut_at_one_time(monkeypatch):
     trace = ring(2, steps=4)
-    trace.spans += [Span(0, "main", "compute", k * US, (k + 1) * US, "") for k in range(6)]
+    for k in range(6):
+        trace.spans.add(0, "main", "compute", k * US, (k + 1) * US, "")
     few(monkeypatch, 5)
     shown = Chart(trace)
     assert [len(shown.messages), len(shown.spans), shown.end] == [3, 2, 2 * US]
