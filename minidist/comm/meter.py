@@ -16,7 +16,7 @@ import math
 import weakref
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from operator import attrgetter
@@ -494,10 +494,6 @@ class Meter:
             if ledger.hosted:
                 self.trace.host[rank] = OnHost(ledger.timeline(HOST), *ledger.copied)
 
-    def given(self, rank: int, *arguments) -> None:
-        """These are in the rank's memory from the start."""
-        self.ledgers[rank].existing(arguments)
-
     @contextmanager
     def charged(self) -> Iterator[None]:
         """What the running fiber computes in here is charged to it. A rank's memory is followed until its main ends."""
@@ -546,22 +542,3 @@ class Meter:
         """The time of a rank: its running fiber's, else that which the run has reached."""
         current = self.clock.current
         return current.time if current.rank == rank else self.clock.reached
-
-
-class NoMeter:
-    """Where nothing is charged and no memory followed."""
-
-    def __init__(self, clock: Clock, trace: Trace, cluster: Cluster, where: str):
-        pass
-
-    def __enter__(self) -> NoMeter:
-        return self
-
-    def __exit__(self, *exception) -> None:
-        pass
-
-    def given(self, rank: int, *arguments) -> None:
-        pass
-
-    def charged(self) -> AbstractContextManager:
-        return nullcontext()

@@ -829,7 +829,7 @@ class Lane:
             self.fiber.time = max(self.fiber.time, work.posted)
             error = None
             try:
-                with self.run.meter.charged():
+                with self.run.charged():
                     work.result = fn(self.comm, *args)
             except Ended:
                 raise

@@ -14,9 +14,9 @@ what would hang on an NCCL stream without groups is a `Deadlock`, too.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -24,7 +24,7 @@ from .. import arguments
 from .base import Deadlock
 from .clock import Clock, Ended
 from .cluster import Cluster
-from .meter import Meter, ModelledHost, NoMeter
+from .meter import Meter, ModelledHost
 from .program import (
     Unchanged,
     check_seed,
@@ -46,7 +46,7 @@ from .wires import Steady, Wires, WorldComm, WorldWork
 LARGE = 64  # ranks
 
 
-@contextlib.contextmanager
+@contextmanager
 def aside(n: int) -> Iterator[None]:
     """While a run of `n` ranks makes its objects, Python's collector leaves those of the notebook alone, torch and
     matplotlib among them: a tenth of the time of 1,024 ranks. Who has frozen objects is left alone, too."""
@@ -135,7 +135,7 @@ class World:
         copies = [copied(args, kwargs) for _ in range(self.n)]
         run = _Run(self)
         self.trace = run.trace
-        with own_random(self.seed), aside(self.n), run.meter, run.clock:
+        with own_random(self.seed), aside(self.n), run.meter or nullcontext(), run.clock:
             for rank, arguments in enumerate(copies):
                 run.start(rank, program, *arguments)
             del copies
@@ -169,9 +169,9 @@ class _Run:
             world.ordered,
             self.open,
         )
-        self.meter = (Meter if world.meter else NoMeter)(
-            self.clock, self.trace, world.cluster, world.device.type
-        )
+        self.meter = None
+        if world.meter:
+            self.meter = Meter(self.clock, self.trace, world.cluster, world.device.type)
         self.steady = Steady(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
@@ -181,8 +181,13 @@ class _Run:
 
     def start(self, rank: int, program: Callable, args: tuple, kwargs: dict) -> None:
         comm = WorldComm(self, range(self.n), rank, "main")
-        self.meter.given(rank, args, kwargs)
+        if self.meter is not None:
+            self.meter.ledgers[rank].existing((args, kwargs))
         self.clock.spawn(rank, "main", lambda: self._rank(rank, comm, program, args, kwargs))
+
+    def charged(self) -> AbstractContextManager:
+        """What the running fiber computes in here is charged to it, where there is a meter."""
+        return nullcontext() if self.meter is None else self.meter.charged()
 
     def _rank(
         self, rank: int, comm: WorldComm, program: Callable, args: tuple, kwargs: dict
@@ -190,7 +195,7 @@ class _Run:
         try:
             # Ranks on one GPU: backward must run in the rank's own thread for its hooks to communicate.
             with (
-                self.meter.charged(),
+                self.charged(),
                 torch.autograd.set_multithreading_enabled(self.world.device.type != "cuda"),
             ):
                 self.results[rank] = program(comm, *args, **kwargs)

@@ -211,9 +211,11 @@ NOT_DENSE = {
 def test_what_no_collective_takes(verb, what):
     kind = TypeError if what in NO_TENSORS else ValueError
     start = "a collective takes " + (
-        "a tensor, or a list of tensors, " if kind is TypeError else "dense tensors, "
+        "a tensor, or in place a list of tensors, " if kind is TypeError else "dense tensors, "
     )
     make, words = (NO_TENSORS | NOT_DENSE)[what]
+    if "list" in what and verb not in IN_PLACE:
+        words = "not list"
     refused(lambda: World(2).run(lambda comm: VERBS[verb](comm, make())), start + words, kind)
 
 
@@ -229,7 +231,7 @@ def test_quantized(verb):
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "scatter"])
 def test_nothing(verb):
-    words = "a collective takes a tensor, or a list of tensors, not NoneType"
+    words = "a collective takes a tensor, or in place a list of tensors, not NoneType"
     refused(lambda: World(2).run(lambda comm: VERBS[verb](comm, None)), words, TypeError)
 
 
@@ -238,7 +240,6 @@ def test_the_root_of_a_scatter_gives_something():
         lambda: World(2).run(lambda comm: collectives.scatter(comm, None)),
         "rank 0 is the root of this scatter",
     )
-    assert World(2).run(lambda comm: VERBS["scatter"](comm, [])) == [[], []]
 
 
 @pytest.mark.parametrize("verb", VERBS)
