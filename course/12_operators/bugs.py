@@ -707,7 +707,7 @@ from minidist.train.flat_optim import FlatGroup
 
 def flatten(params):
     """Make the parameters views of flat, their gradients views of grads; return both."""
-    flat = FlatGroup(params, {}, ())
+    flat = FlatGroup(params, {})
     flat.grads = torch.zeros_like(flat.data)
     for p, view in zip(params, flat.views(flat.grads)):
         p.grad = view

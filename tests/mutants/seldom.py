@@ -177,6 +177,13 @@ FAULTS = {
             "train/test_optim.py::test_as_the_paper[lars]",
         ),
         Fault(
+            "dampening acts on the first step, too",
+            "train/optim.py",
+            "v = d.clone()",
+            'v = d * (1 - group["dampening"])',
+            "train/test_optim.py::test_as_torch",
+        ),
+        Fault(
             "the second moment of LAMB is not corrected for its start",
             "train/optim.py",
             "root = (v / full2)",
