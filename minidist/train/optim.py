@@ -2,7 +2,7 @@
 
 SGD, LARS, AdamW, LAMB              two steps, each with and without a trust ratio; also of sharded layers
 groups, bias_or_norm                what is stepped plainly, and what is cut over ranks
-NoiseScale, noise_terms, square_of  the critical batch size, from gradients of two sizes of batch
+NoiseScale, noise_terms             the critical batch size, from gradients of two sizes of batch
 steps_ratio, samples_ratio, best_rate    what follows from it
 """
 
@@ -394,11 +394,6 @@ def noise_terms(small_square: float, big_square: float, small: float, big: float
     )
 
 
-def square_of(grads: Iterable[Tensor | None]) -> Tensor:
-    """The sum of squares of all these gradients, |G|², a float64 number. None counts as zeros."""
-    return squares([*grads]).sum()
-
-
 class NoiseScale:
     """The noise scale of a training over ranks, averaged over its steps.
 
@@ -426,15 +421,15 @@ class NoiseScale:
         self._hooks = [p.register_hook(self._seen) for p in self._params]
 
     def _seen(self, grad: Tensor) -> None:
-        self._own = self._own + square_of([grad])
+        self._own = self._own + squares([grad]).sum()
 
     def update(self, samples: int) -> Terms:
         """After a backward of `samples` on this rank: what this step alone says."""
         own, self._own = self._own, 0.0
-        small = all_reduce_(
-            self.comm, torch.as_tensor(own, dtype=torch.float64, device=self.comm.device), "mean"
-        )
-        means = [decide(x, math.nan) for x in (small, square_of(p.grad for p in self._params))]
+        small = torch.as_tensor(own, dtype=torch.float64, device=self.comm.device)
+        all_reduce_(self.comm, small, "mean")
+        big = squares([p.grad for p in self._params]).sum()
+        means = [decide(x, math.nan) for x in (small, big)]
         found = noise_terms(*means, samples, self.comm.size * samples)
         self._sums = [
             self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, found, strict=True)
@@ -455,12 +450,6 @@ class NoiseScale:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": list(self._sums), "weight": self._weight}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._sums, self._weight = list(state["sums"]), state["weight"]
 
 
 def steps_ratio(batch: float, noise: float) -> float:

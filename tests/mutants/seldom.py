@@ -248,7 +248,7 @@ FAULTS = {
             "train/optim.py",
             "            hook.remove()\n",
             "            pass\n",
-            "train/test_optim.py::test_saved_removed_and_without_values",
+            "train/test_optim.py::test_removed_and_without_values",
         ),
     ],
     "clipping over a grid": [
