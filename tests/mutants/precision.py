@@ -7,8 +7,8 @@ FAULTS = {
         Fault(
             "a skipped step does not start the count of good ones anew",
             "train/amp.py",
-            "self._good = 0 if found else self._good + 1",
-            "self._good = self._good if found else self._good + 1",
+            "self._good = 0 if overflow else self._good + 1",
+            "self._good = self._good if overflow else self._good + 1",
             "train/test_amp.py::test_step_by_step_as_torch",
         ),
         Fault(
@@ -28,7 +28,7 @@ FAULTS = {
         Fault(
             "a step with an inf backs off, and is taken all the same",
             "train/amp.py",
-            "return None if found else optimizer.step(**kwargs)",
+            "return None if overflow else optimizer.step(**kwargs)",
             "return optimizer.step(**kwargs)",
             "train/test_amp.py::test_a_static_scale_skips_and_stays",
         ),
@@ -43,7 +43,7 @@ FAULTS = {
             "gradients in fp16 are divided where they are",
             "train/amp.py",
             "    if low:\n",
-            "    if low > len(found):\n",
+            "    if low > len(grads):\n",
             "train/test_amp.py::test_gradients_in_fp16_are_refused",
         ),
     ],
@@ -82,8 +82,8 @@ FAULTS = {
         Fault(
             "masters are loaded, and the parameters stay as they were",
             "train/amp.py",
-            "            m.copy_(value)\n        self._round()\n",
-            "            m.copy_(value)\n",
+            "                m.copy_(value)\n            self._round()\n",
+            "                m.copy_(value)\n",
             "train/test_amp.py::test_loaded_masters_are_rounded_into_the_parameters",
         ),
     ],

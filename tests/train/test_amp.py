@@ -877,8 +877,7 @@ def test_saved_and_loaded():
     assert resumed.param_groups[0]["lr"] == serial.param_groups[0]["lr"] == 1e-3
     third = net(torch.float16)
     back = Masters(third.parameters(), torch.optim.AdamW)
-    back.load_masters(params)
-    back.load_state_dict(copy.deepcopy(serial.state_dict()))
+    back.load_state_dict(copy.deepcopy(serial.state_dict()) | {"masters": params})
 
     for stepping, module in ((optimizer, low), (resumed, again)):
         stepped(list(module.parameters()), stepping, 3)
@@ -896,8 +895,6 @@ def test_loaded_masters_are_rounded_into_the_parameters():
     saved = optimizer.state_dict() | {"masters": [torch.tensor([2 + 2.0**-13, 3.0])]}
     optimizer.load_state_dict(saved)
     assert p.tolist() == [2, 3] and torch.equal(optimizer.masters()[0], saved["masters"][0])
-    optimizer.load_masters([torch.tensor([4.0, 5.0])])
-    assert p.tolist() == optimizer.masters()[0].tolist() == [4, 5]
 
 
 def test_a_copy_works_alone():
@@ -923,7 +920,9 @@ def test_what_others_write_is_followed():
 
 def test_another_number_of_masters():
     with pytest.raises(ValueError, match="1 values were given for 4 masters"):
-        Masters(net(torch.float16).parameters(), Signs).load_masters([torch.ones(1)])
+        Masters(net(torch.float16).parameters(), Signs).load_state_dict(
+            {"masters": [torch.ones(1)]}
+        )
 
 
 def parallel_masters(comm, first):
@@ -1343,7 +1342,6 @@ def test_the_limits_of_fp16():
     )
     assert found[3:] == (0, 2, 1, 1, 1)
     assert found.counts == {-25: 1, -24: 1, -14: 1, 15: 2}
-    assert found.shifted(3) == {-22: 1, -21: 1, -11: 1, 18: 2}
 
 
 def test_of_halves_and_of_nothing():
