@@ -760,11 +760,11 @@ def exponents(
     x = _flat(tensors) * scale
     finite = x[x.isfinite() & (x != 0)].abs()
     _, powers = torch.frexp(finite)  # |x| = m·2^p with m from 1/2 to below 1
-    found, counts = torch.unique(powers - 1, return_counts=True)
+    powers, counts = torch.unique(powers - 1, return_counts=True)
     rounded, tiny = finite.to(dtype).double(), torch.finfo(dtype).tiny
     under, over = int((rounded == 0).sum()), int(rounded.isinf().sum())
     sub = int((rounded < tiny).sum()) - under
-    by_power = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    by_power = dict(zip(powers.tolist(), counts.tolist(), strict=True))
     zeros, bad = int((x == 0).sum()), int(x.isfinite().logical_not().sum())
     return Exponents(
         dtype, by_power, zeros, bad, len(finite) - under - over - sub, sub, under, over

@@ -210,12 +210,11 @@ def layer_norm_backward(dy, x, weight, mean, rstd):
 @triton.jit
 def _normalizer(row, V, BLOCK: tl.constexpr):
     """m = max x and s = Σ exp(x − m) of the row, in one reading: each column of the block has its own until the end."""
-    column = tl.arange(0, BLOCK)
-    first = wide(tl.load(row + column, column < V, -float("inf")))
-    m = tl.maximum(first, -3e38)  # finite: exp(−inf − m) is 0, not nan
-    s = tl.exp(first - m)
-    for start in range(BLOCK, V, BLOCK):
-        x = wide(tl.load(row + start + column, start + column < V, -float("inf")))
+    s = wide(tl.zeros((BLOCK,), row.dtype.element_ty))
+    m = s - 3e38  # finite: exp(−inf − m) is 0, not nan
+    for start in range(0, V, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = wide(tl.load(row + column, column < V, -float("inf")))
         peak = tl.maximum(m, x)
         s = s * tl.exp(m - peak) + tl.exp(x - peak)
         m = peak
@@ -236,9 +235,8 @@ def _softmax(x, y, V, BLOCK: tl.constexpr):
 @triton.jit
 def _softmax_backward(y, dy, dx, V, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * V
-    column = tl.arange(0, BLOCK)
-    sums = load(y, row + column, column < V) * load(dy, row + column, column < V)
-    for start in range(BLOCK, V, BLOCK):
+    sums = wide(tl.zeros((BLOCK,), y.dtype.element_ty))
+    for start in range(0, V, BLOCK):
         column = start + tl.arange(0, BLOCK)
         sums += load(y, row + column, column < V) * load(dy, row + column, column < V)
     total = tl.sum(sums)

@@ -338,18 +338,19 @@ def groups(
     a `FullySharded` names in its `whole_shapes`, "tensor" those that a split module names in its `cuts`.
     Pieces keep the order of `named_parameters`; those without elements are there, too.
     """
-    how, shapes = cuts(module), {}
-    for part in module.modules():
-        shapes |= getattr(part, "whole_shapes", {})
-    found: dict[tuple, dict[str, Any]] = {}
+    tensor_cuts = cuts(module)
+    whole_shapes: dict[Tensor, Sequence[int]] = {}
+    for layer in module.modules():
+        whole_shapes |= getattr(layer, "whole_shapes", {})
+    by_kind: dict[tuple, dict[str, Any]] = {}
     for name, p in module.named_parameters():
-        split = ("data",) * (p in shapes) + ("tensor",) * (name in how)
-        free = plain(name, shapes.get(p, p.shape))
-        group = found.setdefault((free, split), {"params": [], "split": split})
+        split = ("data",) * (p in whole_shapes) + ("tensor",) * (name in tensor_cuts)
+        stepped_plainly = plain(name, whole_shapes.get(p, p.shape))
+        group = by_kind.setdefault((stepped_plainly, split), {"params": [], "split": split})
         group["params"].append((name, p))
-        if free:
+        if stepped_plainly:
             group |= {"weight_decay": 0.0, "trust": 0.0}
-    return list(found.values())
+    return list(by_kind.values())
 
 
 # ------------------------------------------------------------
@@ -430,12 +431,12 @@ class NoiseScale:
         all_reduce_(self.comm, small, "mean")
         big = squares([p.grad for p in self._params]).sum()
         means = [decide(x, math.nan) for x in (small, big)]
-        found = noise_terms(*means, samples, self.comm.size * samples)
+        terms = noise_terms(*means, samples, self.comm.size * samples)
         self._sums = [
-            self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, found, strict=True)
+            self.decay * s + (1 - self.decay) * x for s, x in zip(self._sums, terms, strict=True)
         ]
         self._weight = self.decay * self._weight + 1 - self.decay
-        return found
+        return terms
 
     @property
     def terms(self) -> Terms:
