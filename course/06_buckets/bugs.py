@@ -888,10 +888,10 @@ def step_seconds(nbytes, ready, n, alpha, beta):
         cell='''
 def step_seconds(nbytes, ready, n, alpha, beta):
     """Seconds until the last bucket is averaged."""
-    from minidist.parallel.overlap import step_time
+    from minidist.study.predict import bucketed_seconds
 
     gaps = [b - a for a, b in zip([0.0, *ready], ready)]
-    return step_time(nbytes, gaps, n, alpha, beta, 1, 1)
+    return bucketed_seconds(nbytes, gaps, n, alpha, beta, 1, 1)
 ''',
     ),
     Bug(

@@ -61,8 +61,8 @@ from .data_parallel import one_of, same_gradients
 FORBIDDEN = (
     "minidist.parallel.data",
     "minidist.parallel.batchnorm",
-    "minidist.parallel.overlap",
     "minidist.parallel",
+    "minidist.study",
     "minicheck.oracles.buckets",
     "torch.nn.parallel",
 )

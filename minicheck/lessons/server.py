@@ -38,7 +38,7 @@ from ..oracles.server import as_they_come, in_step, owners
 # two vectors; nothing else does but messages.
 
 
-FORBIDDEN = ("minidist.parallel", "minicheck.oracles.server")
+FORBIDDEN = ("minidist.parallel", "minidist.study", "minicheck.oracles.server")
 ALPHA, FLOPS = 1e-5, 1e8
 
 

@@ -3,7 +3,6 @@
 LocalSGD              any optimizer, with an average every H steps; post-local with `start`
 AdaComm               H from the loss: long periods first, short ones as the loss falls
 average_parameters    the naive average, one all-reduce for each parameter
-average_bytes, run_bytes, run_seconds    what it sends and how long it takes, as formulas
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..collectives import all_reduce_, broadcast_, verbs
+from ..collectives import all_reduce_, broadcast_
 from ..comm.base import Comm
 from ..decide import decide
 from .claims import Claim, same_group
 from .data import DataParallel
-from .reducer import assign, check_weight
+from .reducer import assign, share
 
 # ------------------------------------------------------------
 # The average of all ranks' parameters: what Local SGD sends instead of gradients.
@@ -39,25 +38,12 @@ from .reducer import assign, check_weight
 # Learning of Deep Networks from Decentralized Data", algorithm 1 (the weights); Stich 2019, section 2.
 
 
-def shares(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of the weights), a message of 8 bytes.
-
-    1/n too where the weights of all ranks are 0. ValueError for a negative weight.
-    """
-    if weight is None:
-        return 1 / comm.size
-    check_weight(comm, weight)
-    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    total = all_reduce_(comm, mine.clone())
-    return torch.where(total > 0, mine / total, 1 / comm.size)
-
-
 @torch.no_grad()
 def average_parameters(comm: Comm, tensors: Iterable[Tensor], weight: float | None = None) -> None:
-    """The naive average, in place: one all-reduce for each tensor. weight: see `shares`."""
-    share = shares(comm, weight)
+    """The naive average, in place: one all-reduce for each tensor. weight: see `share`."""
+    part = share(comm, weight)
     for x in tensors:
-        all_reduce_(comm, x.mul_(share))
+        all_reduce_(comm, x.mul_(part))
 
 
 @torch.no_grad()
@@ -70,10 +56,10 @@ def average_(
 ) -> None:
     """The same in buckets of at most `bucket_bytes`. ValueError for a size below 1."""
     sizes, kinds = [x.numel() * x.element_size() for x in tensors], [x.dtype for x in tensors]
-    buckets, share = assign(sizes, kinds, bucket_bytes, bucket_bytes), shares(comm, weight)
+    buckets, part = assign(sizes, kinds, bucket_bytes, bucket_bytes), share(comm, weight)
     for bucket in ([tensors[i] for i in positions] for positions in buckets):
         for x in bucket:
-            x.mul_(share)
+            x.mul_(part)
         all_reduce_(comm, bucket, algorithm=algorithm)
 
 
@@ -577,58 +563,3 @@ class LocalSGD(Optimizer):
         self._slow.load(own["slow"], params)
         if isinstance(self._H, AdaComm) and "adaptive" in own:
             self._H.load(own["adaptive"], self.comm.now())
-
-
-# ------------------------------------------------------------
-# What Local SGD sends, and how long that takes, as formulas. Nothing here is taken from a run.
-#
-#     a period of H steps     bytes of all ranks         seconds, by rings
-#     data parallel           H · 2(n−1)(Ψ + P)s         H · (T + 2(n−1)α + 2(n−1)/n·(Ψ + P)sβ)
-#     Local SGD               2(n−1)Ψs                   H · T + 2(n−1)α + 2(n−1)/n·Ψsβ
-#
-# Ψ numbers of s bytes in P tensors, T seconds a step without messages; data parallelism sends a flag with each tensor.
-# So a step costs 1/H of data parallelism's, a little less for the flags. Averaged states count as `copies` of Ψ.
-# Post-local SGD is the first row up to the switch and the second one after it. AdaComm sends 16 bytes a rank and hop
-# more for each interval, and 8 for each average if its intervals are seconds; weights cost 8 bytes an average.
-
-
-def average_bytes(params: int, n: int, itemsize: int = 4, copies: int = 1) -> int:
-    """Of one average on `n` ranks, all ranks together. copies: 1, and 1 for each state that is averaged too."""
-    return 2 * (n - 1) * params * itemsize * copies
-
-
-def run_bytes(
-    steps: int,
-    H: int,
-    params: int,
-    n: int,
-    itemsize: int = 4,
-    start: int = 0,
-    tensors: int = 0,
-    copies: int = 1,
-) -> int:
-    """Of `steps` steps, all ranks together, the first `start` of them data parallel with `tensors` gradients.
-
-    After the last average there may be up to H − 1 steps that nobody hears of.
-    """
-    dense = min(steps, start)
-    each = average_bytes(params, n, itemsize, copies)
-    return dense * average_bytes(params + tensors, n, itemsize) + (steps - dense) // H * each
-
-
-def run_seconds(
-    steps: int,
-    H: int,
-    step: float,
-    params: int,
-    n: int,
-    alpha: float,
-    beta: float,
-    itemsize: int = 4,
-    buckets: int = 1,
-) -> float:
-    """Of `steps` steps of `step` seconds each without messages, over links of α and β, in equal `buckets`, by rings."""
-    nbytes = params * itemsize // buckets
-    return steps * step + steps // H * buckets * verbs.seconds(
-        "all_reduce", "ring", n, nbytes, alpha, beta
-    )

@@ -9,7 +9,7 @@ all before it are complete. What no backward reached is completed at the end. Af
 buckets are laid out anew, in the order in which rank 0's gradients became ready.
 
 Time with compute T and one all-reduce of c seconds a bucket, b of them: T + c at best, T/b + bc where the
-wire is slower (see `overlap`). Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
+wire is slower. Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
 """
 
 from __future__ import annotations
@@ -224,12 +224,16 @@ def _in_turn(comm: Comm, todo: list):
 
 
 def share(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
+    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes.
+
+    1/n too where the weights of all ranks are 0. ValueError for a negative weight.
+    """
     if weight is None:
         return 1 / comm.size
     check_weight(comm, weight)
-    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    return mine / all_reduce_(comm, mine.clone())
+    own = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
+    total = all_reduce_(comm, own.clone())
+    return torch.where(total > 0, own / total, 1 / comm.size)
 
 
 def check_weight(comm: Comm, weight: float | None) -> None:

@@ -5,6 +5,7 @@
     activations         bytes that one layer keeps for backward, after the formula of the literature
     Grid, per_rank      bytes of one rank among data × tensor × pipeline ranks, item by item
     mfu, run_cost…      how well a machine is used, and what a run costs
+    zero_kept, bubble, best_bucket, dgc_bytes…    what each way to train in parallel costs, in a section of its own
 
 Letters: B batch, T tokens, H hidden, V vocabulary, L layers, Ψ parameters; the papers' b, s, h, v, l. `tensor` is their
 t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹, GiB = 2³⁰.
@@ -13,10 +14,11 @@ t, `pipeline` their p, `interleave` their m or v. Bytes are integers; GB = 10⁹
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
+from minidist.collectives.verbs import seconds as collective_seconds
 from minidist.split import even, uneven
 from minidist.study.charts import Table, table
 
@@ -896,3 +898,227 @@ def _versions(rule: str, stage: int, S: int) -> tuple[int, int]:
     if rule not in rows:
         raise ValueError(f"there is a formula for {', '.join(rows)}, not for {rule!r}")
     return rows[rule]
+
+
+# ------------------------------------------------------------
+# Data parallelism in buckets: when the gradients are averaged, and which bucket size is best.
+#
+# Backward computes gradients one after the other, T seconds in all. The all-reduce of a bucket of s bytes takes c(s), by a
+# ring on n ranks 2(n−1)α + 2(n−1)/n·sβ; it starts when the bucket is complete and the one before it is averaged.
+#
+#     backward  g4 │ g3 │ g2 │ g1 │                   fast wire: it waits for backward, end = T + c(s)
+#     wire         └─ g4 ─┘└─ g3 g2 ─┘└─ g1 ─┘        slow wire: backward is over long before
+#
+# Large buckets pay few latencies, small ones start early and leave little for the end. With N bytes that are computed
+# evenly, the best size is about N·√(2(n−1)α/T) if the wire is slower than backward; else the smallest whose all-reduce is
+# over before the next bucket is complete, 2(n−1)α/(T/N − 2(n−1)/n·β).
+#
+# Source: Li et al. 2020, "PyTorch Distributed", sections 2.2.1, 3.2.2 and 5.3.
+
+
+def bucketed_seconds(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    n: int,
+    alpha: float,
+    beta: float,
+    bucket_bytes: int = 25 << 20,
+    first_bucket_bytes: int = 1 << 20,
+    overlap: bool = True,
+) -> float:
+    """Seconds from the start of backward until all gradients are averaged, by rings.
+
+    sizes: bytes of each gradient, in the order in which they become ready (one dtype).  seconds: to compute each.
+    n ranks, links of `alpha` seconds and `beta` seconds per byte.  The rest as in `DataParallel`.
+    Raises ValueError unless there are as many seconds as sizes.
+    """
+    if len(sizes) != len(seconds):
+        raise ValueError(f"{len(sizes)} gradients have a size, but {len(seconds)} a time")
+    ready = 0.0
+    filled = 0
+    limit = min(first_bucket_bytes, bucket_bytes)
+    wire = 0.0 if overlap else sum(seconds)  # when it is free
+
+    def averaged() -> float:
+        return max(wire, ready) + collective_seconds("all_reduce", "ring", n, filled, alpha, beta)
+
+    for size, took in zip(sizes, seconds, strict=True):
+        if filled and filled + size > limit:
+            wire = averaged()
+            filled, limit = 0, bucket_bytes
+        filled += size
+        ready += took
+    return averaged() if sizes else 0.0
+
+
+def best_bucket(
+    sizes: Sequence[int],
+    seconds: Sequence[float],
+    n: int,
+    alpha: float,
+    beta: float,
+    candidates: Sequence[int] | None = None,
+) -> int:
+    """The `bucket_bytes` with the smallest `bucketed_seconds`, the first bucket as large as the others.
+
+    candidates: the sizes to choose from; None: the powers of two from the smallest gradient's up to their sum.
+    Of equally good ones the largest wins, as it sends the fewest messages.
+    """
+    if candidates is None:
+        low, high = max(1, min(sizes, default=1)).bit_length() - 1, max(1, sum(sizes)).bit_length()
+        candidates = [1 << i for i in range(low, high + 1)]
+
+    def time(size: int) -> float:
+        return bucketed_seconds(sizes, seconds, n, alpha, beta, size, size)
+
+    return min(candidates, key=lambda size: (time(size), -size))
+
+
+# ------------------------------------------------------------
+# Compression: bytes that all ranks together send for the average of one bucket, by rings, with n of them.
+#
+#     N numbers of w bytes in P tensors     flags tell which ranks have a gradient, one number a tensor
+#     dense      2(n−1)·w(N + P)
+#     half       2(n−1)·2(N + P)
+#     sign       2(n−1)·wP + n(n−1)·(⌈N/8⌉ + wP)
+#     powersgd   2(n−1)·w(P + exact + Σ r(a + b))        over matrices (a, b); exact: numbers in all other tensors
+#     dgc        2(n−1)·w(P + exact) + n(n−1)·((w + 2)K + 8⌈N/65536⌉)       exact: numbers in small tensors; K sent
+#
+# An all-reduce sends every number 2(n−1) times, an all-gather every rank's n−1 times. Weights cost 16(n−1) more for each
+# backward. Gradients are in fp32: w = 4.
+
+
+def dense_bytes(shapes: Sequence[Sequence[int]], n: int, w: int = 4) -> int:
+    """shapes: of the gradients in a bucket.  w: bytes of a number."""
+    return 2 * (n - 1) * w * (sum(map(math.prod, shapes)) + len(shapes))
+
+
+def half_bytes(shapes: Sequence[Sequence[int]], n: int) -> int:
+    return dense_bytes(shapes, n, 2)
+
+
+def sign_bytes(shapes: Sequence[Sequence[int]], n: int) -> int:
+    gathered = math.ceil(sum(map(math.prod, shapes)) / 8) + 4 * len(shapes)
+    return 2 * (n - 1) * 4 * len(shapes) + n * (n - 1) * gathered
+
+
+def powersgd_bytes(shapes: Sequence[Sequence[int]], n: int, rank: int = 1) -> int:
+    numbers = len(shapes)
+    for shape in shapes:
+        rows, columns = (
+            (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+        )
+        thin = min(rows, columns, rank) * (rows + columns)
+        numbers += thin if 2 * thin < rows * columns else rows * columns
+    return 2 * (n - 1) * 4 * numbers
+
+
+def dgc_bytes(
+    shapes: Sequence[Sequence[int]], n: int, sparsity: float = 0.999, small: int = 1024
+) -> int:
+    """At one sparsity."""
+    lengths = [math.prod(shape) for shape in shapes]
+    exact = sum(length for length in lengths if length < small)
+    entries = sum(max(1, round((1 - sparsity) * length)) for length in lengths if length >= small)
+    gathered = 6 * entries + 8 * math.ceil(sum(lengths) / 65536) if entries else 0
+    return 2 * (n - 1) * 4 * (len(shapes) + exact) + n * (n - 1) * gathered
+
+
+# ------------------------------------------------------------
+# Local SGD: an average of Ψ numbers of s bytes every H steps, instead of one of the gradients in P tensors in each.
+#
+#     a period of H steps     bytes of all ranks         seconds, by rings
+#     data parallel           H · 2(n−1)(Ψ + P)s         H · (T + 2(n−1)α + 2(n−1)/n·(Ψ + P)sβ)
+#     Local SGD               2(n−1)Ψs                   H · T + 2(n−1)α + 2(n−1)/n·Ψsβ
+#
+# T: seconds of a step without messages. So a step costs 1/H of data parallelism's, a little less for the flag that data
+# parallelism sends with each tensor. Averaged states count as `copies` of Ψ. Post-local SGD is the first row up to the
+# switch, the second one after it. AdaComm sends 16 bytes a rank and hop more for each interval; weights cost 8 bytes an
+# average.
+
+
+def local_sgd_bytes(
+    steps: int,
+    H: int,
+    params: int,
+    n: int,
+    itemsize: int = 4,
+    start: int = 0,
+    tensors: int = 0,
+    copies: int = 1,
+) -> int:
+    """Of `steps` steps, all ranks together, the first `start` of them data parallel with `tensors` gradients.
+
+    copies: 1, and 1 for each state that is averaged too. After the last average there may be up to H − 1 steps that
+    nobody hears of.
+    """
+    dense = min(steps, start)
+    numbers = dense * (params + tensors) + (steps - dense) // H * params * copies
+    return 2 * (n - 1) * itemsize * numbers
+
+
+# ------------------------------------------------------------
+# Parameter server: a step with n workers and s servers, N bytes of parameters, on links of α seconds and β seconds a byte.
+#
+# A step takes every worker's gradients into the servers and as many parameters out: n·N/s bytes each way on a server's
+# wire, the bottleneck where there are fewer servers than workers. C: seconds of computing.
+#
+#     synchronous, a step alone           C + 2α + 2n·N/s·β
+#     one step of many                    C + 2α + min(2n, n + 2s − 1)·N/s·β       one server: (n + 1)Nβ
+#     asynchronous, one server            an update every 2α + Nβ, or (C + 3α + 2Nβ)/n where that is longer
+#     ring all-reduce                     C + 2(n−1)α + 2(n−1)/n·Nβ                2Nβ at most
+#     bounded, `bound` steps apart        a gradient misses at most (n−1)(2·bound + 1) updates of others
+#
+# In a run the answers leave one after the other, so workers begin one after the other, and their pushes come in while
+# the last answers go out: wires carry both ways at once. Asynchronous: a server hears a header, then takes the gradients,
+# then hears the next. Exact on links all alike, where s divides n.
+#
+# The bound: between a worker's pull and its push another one adds at most 2·bound + 1 gradients, as it was `bound` behind
+# at worst, and ends up `bound` + 1 ahead, having begun its last step `bound` ahead.
+#
+# Sources: Li et al. 2014, section 2.2; Ho et al. 2013, sections 2 and 3; Patarasuk and Yuan 2009 for the ring.
+
+
+def sync_server_seconds(
+    n: int,
+    s: int,
+    nbytes: float,
+    alpha: float,
+    beta: float,
+    compute: float = 0.0,
+    headers: tuple[int, int] = (0, 0),
+    alone: bool = False,
+) -> float:
+    """From one synchronous step to the next, in a long run; alone: of a step that all workers begin together.
+
+    headers: bytes beside the gradients of a push to one server, and beside the parameters of its answer.
+    Raises ValueError unless 1 ≤ s ≤ n.
+    """
+    if not 1 <= s <= n:
+        raise ValueError(
+            f"the formula is for 1 server or more, and as many workers at least: not {n} for {s}"
+        )
+    push, answer = (nbytes / s + header for header in headers)
+    both = n * (push + answer)
+    if not alone:
+        both = min(both, n * push + (2 * s - 1) * answer)
+    return compute + 2 * alpha + both * beta
+
+
+def async_server_seconds(
+    n: int,
+    nbytes: float,
+    alpha: float,
+    beta: float,
+    compute: float = 0.0,
+    headers: tuple[int, int] = (0, 0),
+) -> float:
+    """Between two updates by n like workers, once they take turns at one server, whose own step takes no time here."""
+    push, answer = (nbytes + header for header in headers)
+    turn = 2 * alpha + push * beta
+    return max(turn, (turn + compute + alpha + answer * beta) / n)
+
+
+def most_stale_bounded(n: int, bound: int) -> int:
+    """Updates of others that a gradient of one of n workers misses at most, under a bound."""
+    return (n - 1) * (2 * bound + 1)

@@ -76,7 +76,7 @@ FAULTS = {
             "parallel/reducer.py",
             "        self._run(bucket.reduce, self._share, self.algorithm)\n",
             "        self._run(bucket.reduce, self._share, self.algorithm).wait()\n",
-            "parallel/test_overlap.py::test_overlap_gains_what_is_not_the_last_bucket[2]",
+            "study/predict/test_overlap.py::test_overlap_gains_what_is_not_the_last_bucket[2]",
         ),
         Fault(
             "buckets stay in the order of registration",

@@ -16,12 +16,10 @@ from minidist.parallel.local_sgd import (
     AdaComm,
     LocalSGD,
     average_,
-    average_bytes,
     average_parameters,
-    run_bytes,
-    run_seconds,
-    shares,
 )
+from minidist.parallel.reducer import share
+from minidist.study.predict import local_sgd_bytes
 from minidist.tasks import digits
 from minidist.train.amp import LossScaler, Masters
 from minidist.train.flat_optim import FlatAdamW
@@ -219,7 +217,7 @@ def plain(comm, H, steps, start=0, **options):
 )
 def test_bytes_are_the_formulas(n, H, steps, start):
     for states, copies, device in (("keep", 1, "cpu"), ("average", 2, "cpu"), ("keep", 1, "meta")):
-        said = run_bytes(steps, H, 53, n, 8, start, tensors=4, copies=copies)
+        said = local_sgd_bytes(steps, H, 53, n, 8, start, tensors=4, copies=copies)
         assert sent(plain, n, H, steps=steps, start=start, states=states, device=device) == said
 
 
@@ -234,7 +232,7 @@ def test_weights_cost_eight_bytes_an_average():
         sent(train, 3, "hard", "sgd", 3, steps=6, drop_last=drop_last)
         for drop_last in (True, False)
     )
-    assert weighted - whole == 2 * average_bytes(1, 3, 8)
+    assert weighted - whole == 2 * 2 * (3 - 1) * 8
 
 
 def test_the_meta_device_and_the_clock():
@@ -607,7 +605,7 @@ def test_float16_does_not_overflow_in_the_sum():
 
 
 def test_without_weights_on_any_rank_all_count_alike():
-    assert [float(x) for x in World(4).run(lambda comm: shares(comm, 0.0))] == [0.25] * 4
+    assert [float(x) for x in World(4).run(lambda comm: share(comm, 0.0))] == [0.25] * 4
 
 
 def test_a_negative_weight_and_a_bucket_without_room():
@@ -693,9 +691,9 @@ def test_it_learns_and_wrong_variants_do_not():
 
 def test_by_hand():
     """10 numbers of 4 bytes, 3 ranks: each sends 4/3 of 40 bytes; all together 160."""
-    assert average_bytes(10, 3) == 160
-    assert average_bytes(10, 3, itemsize=2, copies=3) == 240
-    assert average_bytes(10, 1) == 0
+    assert local_sgd_bytes(1, 1, 10, 3) == 160
+    assert local_sgd_bytes(1, 1, 10, 3, itemsize=2, copies=3) == 240
+    assert local_sgd_bytes(1, 1, 10, 1) == 0
 
 
 @pytest.mark.parametrize(
@@ -712,17 +710,7 @@ def test_by_hand():
 )
 def test_a_run(steps, H, start, said):
     """Two tensors: data parallelism sends 12 numbers, 192 bytes."""
-    assert run_bytes(steps, H, 10, 3, start=start, tensors=2) == said
-
-
-def test_seconds():
-    """2 ranks, 1,000 bytes: two messages of 500 bytes a step, 1 ms and 0.5 ms each; in two buckets 1 ms more twice."""
-    alpha, beta = 1e-3, 1e-6
-    assert run_seconds(8, 1, 0.01, 250, 2, alpha, beta) == pytest.approx(8 * (0.01 + 2 * 1.5e-3))
-    assert run_seconds(8, 4, 0.01, 250, 2, alpha, beta) == pytest.approx(8 * 0.01 + 2 * 2 * 1.5e-3)
-    assert run_seconds(8, 4, 0.01, 250, 2, alpha, beta, buckets=2) == pytest.approx(
-        8 * 0.01 + 2 * 2 * 2.5e-3
-    )
+    assert local_sgd_bytes(steps, H, 10, 3, start=start, tensors=2) == said
 
 
 # ------------------------------------------------------------
@@ -827,8 +815,8 @@ def test_frozen_parameters(when, numbers):
 
     run = World(2).run(frozen, when)
     assert run == [True, True]
-    assert run.trace.bytes_sent() - World(2).run(start).trace.bytes_sent() == average_bytes(
-        numbers, 2, 8
+    assert run.trace.bytes_sent() - World(2).run(start).trace.bytes_sent() == local_sgd_bytes(
+        1, 1, numbers, 2, 8
     )
 
 
@@ -1211,4 +1199,4 @@ def test_bytes():
         return World(3).run(program).trace.bytes_sent()
 
     for states, copies in (("keep", 1), ("reset", 1), ("average", 3)):
-        assert sent(states, 2) - sent(states, 1) == average_bytes(53, 3, copies=copies)
+        assert sent(states, 2) - sent(states, 1) == local_sgd_bytes(1, 1, 53, 3, copies=copies)

@@ -30,8 +30,8 @@ from minicheck.lessons.buckets import (
 )
 from minicheck.oracles.buckets import accumulated, buckets_hooked, clock, fill
 from minidist.collectives import all_reduce_
-from minidist.parallel.overlap import step_time
 from minidist.parallel.reducer import assign
+from minidist.study.predict import bucketed_seconds
 from tests.bank.bank import solved
 from tests.minicheck.examined import accepted, rng
 from tests.minicheck.predicted import judge, slips_are_wrong
@@ -246,7 +246,7 @@ def test_cuts():
 def test_the_clock_agrees_with_the_library(case):
     [(nbytes, ready, n, alpha, beta)] = StepSeconds().draw(case, torch.Generator().manual_seed(1))
     gaps = [b - a for a, b in zip([0.0, *ready], ready)]
-    want = step_time(nbytes, gaps, n, alpha, beta, 1, 1)
+    want = bucketed_seconds(nbytes, gaps, n, alpha, beta, 1, 1)
     assert clock(nbytes, ready, n, alpha, beta) == pytest.approx(want, rel=1e-6)
     assert not any(
         abs(slip - want) <= 0.01 * want for slip in slips_of(nbytes, ready, n, alpha, beta)

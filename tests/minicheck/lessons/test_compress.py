@@ -23,8 +23,9 @@ from minicheck.lessons.compress import (
 from minicheck.oracles import compress as oracle
 from minidist.collectives import all_gather
 from minidist.comm import World
-from minidist.parallel.compress import DGC, dense_bytes, dgc_bytes, half_bytes
-from minidist.parallel.local_sgd import AdaComm, run_bytes
+from minidist.parallel.compress import DGC
+from minidist.parallel.local_sgd import AdaComm
+from minidist.study.predict import dense_bytes, dgc_bytes, half_bytes, local_sgd_bytes
 from tests.bank.bank import solved
 from tests.minicheck.predicted import judge, slips_are_wrong
 
@@ -213,7 +214,7 @@ def test_predictions_are_the_formulas():
     assert abs(dense_bytes(shape, 8) / 8 - values["dense"]) < 100
     assert abs(half_bytes(shape, 8) / 8 - values["half"]) < 100
     assert abs(dgc_bytes(shape, 8) / 8 - values["sparse"]) < 0.03 * values["sparse"]
-    assert run_bytes(1000, 10, 10_000_000, 8) / 8 == values["local"]
+    assert local_sgd_bytes(1000, 10, 10_000_000, 8) / 8 == values["local"]
     assert slips_are_wrong(FACTS)
 
 
