@@ -133,7 +133,7 @@ def test_the_oracle_compresses_as_the_library(clip):
             factor = min(1.0, clip / float(g.norm()))
             _, values = theirs._choose("w", (g * factor).clone())
             found.append(
-                (values.abs().sum(), theirs.of("w")["u"].clone(), theirs.of("w")["v"].clone())
+                (values.abs().sum(), theirs.state["w"]["u"].clone(), theirs.state["w"]["v"].clone())
             )
         return found
 
