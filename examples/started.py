@@ -109,7 +109,7 @@ def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
 def run(args: argparse.Namespace, program, *given) -> dict[int, dict]:
     """The results of the ranks that ran here: all, or under torchrun one. Rank 0's are written to --json."""
     if args.runner == "torchrun":
-        comm = from_env(args.backend)
+        comm = from_env(args.backend, seed=0)  # as the other two runners have it
         results = {comm.rank: program(comm, *given)}
     elif args.runner == "world":
         results = dict(enumerate(World(args.ranks).run(program, *given)))

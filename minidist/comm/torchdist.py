@@ -910,21 +910,24 @@ def _of_gpus(group: dist.ProcessGroup) -> str:
 
 def from_env(
     backend: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     checked: bool | None = None,
     timeout: float = DEFAULT_TIMEOUT,
-) -> Comm:
+    trace: Trace | None = None,
+) -> TorchComm:
     """The Comm of a process that torchrun started: NCCL where there are GPUs, else gloo.
 
     backend: "nccl" or "gloo" to insist, or one that was registered with PyTorch.  seed: of each rank's random numbers,
-    as in a World.  timeout: seconds that a wait may take, of all its groups.
+    as in a World; None: they stay as they are.  timeout: seconds that a wait may take, of all its groups.  trace: a
+    `Trace(n)` that notes what this rank sends.
     An exception that nobody catches ends the process at once: its groups would wait for peers that wait for it, and
     torchrun, which ends the others, would not learn of it.
     Raises RuntimeError outside torchrun, where a restart would hang, and where other hosts would find no interface of
     this one; ValueError when there are more local ranks than GPUs.
     """
     check_timeout(timeout)
-    seed = check_seed(seed)
+    if seed is not None:
+        seed = check_seed(seed)
     if backend not in (None, "gloo", "nccl") and str(backend).upper() not in dist.Backend._plugins:
         raise ValueError(f'a backend is "gloo" or "nccl", not {backend!r}')
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -933,10 +936,8 @@ def from_env(
             "or use World(4).run(program) or launch(program, 4)"
         )
     _refuse_stale_store()
-    local, ranks_here = (
-        int(os.environ.get("LOCAL_RANK", 0)),
-        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
-    )
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     backend = backend or ("nccl" if gpus else "gloo")
     device = None
@@ -953,8 +954,9 @@ def from_env(
         dist.init_process_group(backends, timeout=timedelta(seconds=timeout), device_id=device)
         atexit.register(close)
         sys.excepthook = _ends_the_process(sys.excepthook)
-    seed_all(seed_of(seed, dist.get_rank()))
-    comm = TorchComm(checked=checked, timeout=timeout)
+    if seed is not None:
+        seed_all(seed_of(seed, dist.get_rank()))
+    comm = TorchComm(checked=checked, timeout=timeout, trace=trace)
     if comm.nccl:
         atexit.register(_start_the_rest, [comm])
     return comm
@@ -965,11 +967,11 @@ def _start_the_rest(comms: list[TorchComm]) -> None:
     comms.pop().start_all()
 
 
-def _ends_the_process(told: Callable) -> Callable:
-    """A `sys.excepthook` that says what `told` says, and leaves without a word to the process groups."""
+def _ends_the_process(report: Callable) -> Callable:
+    """A `sys.excepthook` that says what `report` says, and leaves without a word to the process groups."""
 
     def hook(kind, error, trace) -> None:
-        told(kind, error, trace)
+        report(kind, error, trace)
         leave(1)
 
     return hook

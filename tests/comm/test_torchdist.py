@@ -13,6 +13,7 @@ from benchmarks.hosts import ADDRESSES, LINK, hosts, ip, missing
 from minidist.collectives import all_reduce_
 from minidist.comm import ANY, Mesh, RankMissing, World, from_env, launch, torchdist
 from minidist.comm.torchdist import TorchComm
+from minidist.comm.trace import Trace
 from minidist.parallel.data import DataParallel
 from tests.comm.torchrun import in_its_place
 from tests.repository.files import ROOT
@@ -38,7 +39,11 @@ def program():
     except ValueError as error:
         said = "refused" if "rank 0 sends (2,)" in str(error) else str(error)
     number = torch.rand(1).item()
-    again = from_env().rank  # a second time is the same
+    trace = Trace(n)
+    again = from_env(trace=trace)  # a second time is the same, and leaves the random numbers alone
+    again.sendrecv(x, (r + 1) % n, torch.zeros_like(x), (r - 1) % n)
+    assert [(m.src, m.dst, m.nbytes) for m in trace] == [(r, (r + 1) % n, 8)]
+    after = torch.rand(1).item()
     return (
         r,
         n,
@@ -49,16 +54,17 @@ def program():
         lane.wait(),
         total.sum().item(),
         said,
-        again,
+        again.rank,
         number,
+        after,
     )
 
 
 def test_from_env(capsys):
     """Under torchrun itself: tests/examples."""
-    numbers = World(3, seed=7).run(lambda comm: torch.rand(1).item())
+    numbers = World(3, seed=7).run(lambda comm: (torch.rand(1).item(), torch.rand(1).item()))
     assert list(in_its_place(program, 3)) == [
-        (r, 3, "TorchComm", (r - 1) % 3, half, 2 - r % 2, (r - 1) % 3, 6.0, said, r, numbers[r])
+        (r, 3, "TorchComm", (r - 1) % 3, half, 2 - r % 2, (r - 1) % 3, 6.0, said, r, *numbers[r])
         for r, half, said in [(0, 1, "agreed"), (1, 0, "refused"), (2, 0, "agreed")]
     ]
     assert "Warning" not in capsys.readouterr().err
@@ -393,7 +399,7 @@ def test_a_comm_that_only_one_rank_has_made_is_named():
     ("kwargs", "words"),
     [
         (dict(timeout="5"), "a timeout is a number of seconds"),
-        (dict(seed=None), "a seed is a whole number"),
+        (dict(seed="7"), "a seed is a whole number"),
         (dict(backend="mpi"), 'a backend is "gloo" or "nccl", not \'mpi\''),
         (dict(checked="no"), "checked is True, False"),
     ],
