@@ -568,9 +568,9 @@ job(lane)
         cell='''
 def later(comm, job, result):
     """Start job(lane) beside the program; a Future of `result`."""
-    from minidist.comm.processgroup import begin
+    from minidist.comm.processgroup import start_collective
 
-    return begin(comm, job, result, True).get_future()
+    return start_collective(comm, job, result, True).get_future()
 ''',
     ),
     Bug(
