@@ -188,7 +188,7 @@ def run(
     if (algorithm or comm.algorithm) != "native":
         module = chosen(comm, verb, algorithm, chunks)
         ours = module in ALGORITHMS.values() or isinstance(module, Hierarchical)
-        with comm.steady if ours else nullcontext():  # ours draw no random numbers
+        with comm.without_rng_swap if ours else nullcontext():  # ours draw no random numbers
             getattr(module, verb)(comm, *args, *([OPS[op]] if op else []))
     elif comm.native is None:
         only = f"a {type(comm).__name__} has only ours"

@@ -112,41 +112,41 @@ class Native:
             self._own = named_group(comm.group, comm.ranks, f"{comm.channel}/native", comm.timeout)
         return self._own
 
-    def _begin(self) -> None:
+    def _start_posted(self) -> None:
         self._comm.check_usable()
         self._comm.start_all()
 
     def broadcast(self, flat: Tensor, root: int) -> None:
-        self._begin()
+        self._start_posted()
         dist.broadcast(flat, group_src=root, group=self._group)
 
     def reduce(self, flat: Tensor, root: int, op: str) -> None:
-        self._begin()
-        kept = flat.clone()  # the library may overwrite the tensors of the other ranks
+        self._start_posted()
+        own = flat.clone()  # the library may overwrite the tensors of the other ranks
         dist.reduce(flat, group_dst=root, op=_OPS[op], group=self._group)
         if self._comm.rank != root:
-            flat.copy_(kept)
+            flat.copy_(own)
 
     def all_reduce(self, flat: Tensor, op: str) -> None:
-        self._begin()
+        self._start_posted()
         dist.all_reduce(flat, op=_OPS[op], group=self._group)
 
     def reduce_scatter(self, chunks: list[Tensor], out: Tensor, op: str) -> None:
-        self._begin()
+        self._start_posted()
         flat = _joined(chunks)
         padded = torch.empty(flat.numel() // len(chunks), dtype=flat.dtype, device=flat.device)
         _reduce_scatter(padded, flat, op=_OPS[op], group=self._group)
         out.copy_(padded[: out.numel()])
 
     def all_gather(self, chunks: list[Tensor]) -> None:
-        self._begin()
+        self._start_posted()
         flat = _joined(chunks)
         padded = flat.chunk(len(chunks)) if flat.numel() else chunks
         _all_gather(flat, padded[self._comm.rank].clone(), group=self._group)
         _unpad(chunks, padded)
 
     def gather(self, chunks: list[Tensor], root: int) -> None:
-        self._begin()
+        self._start_posted()
         padded = _padded(chunks)
         into = padded if self._comm.rank == root else None
         dist.gather(padded[self._comm.rank].clone(), into, group_dst=root, group=self._group)
@@ -154,7 +154,7 @@ class Native:
             _unpad(chunks, padded)
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
-        self._begin()
+        self._start_posted()
         # the root knows
         longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)
         dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
@@ -165,7 +165,7 @@ class Native:
         mine.copy_(out[: mine.numel()])
 
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-        self._begin()
+        self._start_posted()
         out, into = torch.cat(outputs), torch.cat(inputs)
         dist.all_to_all_single(
             out, into, [o.numel() for o in outputs], [i.numel() for i in inputs], group=self._group
@@ -174,7 +174,7 @@ class Native:
             chunk.copy_(values)
 
     def barrier(self, token: Tensor) -> None:
-        self._begin()
+        self._start_posted()
         dist.barrier(group=self._group)
 
 
@@ -204,7 +204,7 @@ def _joined(chunks: list[Tensor]) -> Tensor:
 # ------------------------------------------------------------
 # `stream` on a GPU: each lane is a stream of the device, and no thread of the host.
 #
-#     host             put: issue the job's kernels and messages      wait: tell the caller's stream to wait
+#     host             submit: issue the job's kernels and messages      wait: tell the caller's stream to wait
 #     caller's stream  ──compute──●───────compute────────────────────────────○──compute──
 #     lane's stream               └▶ wait ──messages──● ─────────────────────▶┘
 #
@@ -259,7 +259,7 @@ class StreamLane:
         self._unwaited = unwaited
         self._stream = gpu.Stream()
 
-    def put(self, fn: Callable, args: tuple) -> StreamWork:
+    def submit(self, fn: Callable, args: tuple) -> StreamWork:
         work = StreamWork(self._gpu, self._unwaited)
         work._held = fn, args
         self._stream.wait_stream(self._gpu.current_stream())

@@ -120,14 +120,14 @@ def seed_all(seed: int) -> None:
 @contextlib.contextmanager
 def own_random(seed: int):
     """Seed numpy and Python for a World, whose ranks share these two; the notebook's go on undisturbed."""
-    kept = random.getstate(), np.random.get_state()
+    python, numpy = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def refuse_shared(program, *args) -> None:
@@ -330,36 +330,35 @@ def users(value) -> bool:
     return not builtin and not (file or "").startswith(_INSTALLED)
 
 
-def caller() -> tuple[CodeType, int] | None:
-    """Where the user's program is in this thread: the innermost line outside this package."""
-    return _user_line(sys._getframe(1))
+def caller() -> tuple[str, int] | None:
+    """Where the user's program is in this thread: the file and the line."""
+    return outside(_places(sys._getframe(1)))
 
 
 def line_of(thread: threading.Thread) -> str:
     """The line of the user's program at which another thread stands; "" once the program has returned."""
     frame = sys._current_frames().get(thread.ident)
-    found = frame and _user_line(frame)
-    return located(found[0].co_filename, found[1]) if found else ""
+    place = outside(_places(frame))
+    return located(*place) if place else ""
 
 
-def _user_line(frame: FrameType | None) -> tuple[CodeType, int] | None:
-    """The innermost frame outside installed code if there is one, else the package's outermost one outside `comm`."""
-    within = None
+def _places(frame: FrameType | None) -> Iterator[tuple[str, int]]:
+    """(file, line) of a stack, innermost first."""
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_INSTALLED):
-            return frame.f_code, frame.f_lineno
-        if name.startswith(PACKAGES) and not name.startswith(_COMM):
-            within = frame.f_code, frame.f_lineno
+        yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
+
+
+def outside(places: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+    """Of a stack's (file, line), innermost first: the first outside installed code if there is one, else the package's
+    outermost one outside `comm`."""
+    within = None
+    for place in places:
+        if not place[0].startswith(_INSTALLED):
+            return place
+        if place[0].startswith(PACKAGES) and not place[0].startswith(_COMM):
+            within = place
     return within
-
-
-def outside(places: list[tuple[str, int]]) -> tuple[str, int] | None:
-    """The same choice among (file, line) of a stack, innermost first."""
-    theirs = [p for p in places if not p[0].startswith(_INSTALLED)]
-    within = [p for p in places if p[0].startswith(PACKAGES) and not p[0].startswith(_COMM)]
-    return next(iter(theirs or within[::-1]), None)
 
 
 def located(filename: str, line: int) -> str:

@@ -160,7 +160,7 @@ class Endpoint:
         self._aside: dict[tuple, deque[Aside]] = defaultdict(deque)  # (src, channel)
         self._coming: dict[int, Message | Aside] = {}  # what the ring from src is filling
         # deaths that a wildcard receive on this channel has heard of
-        self._told: set[tuple[str, int]] = set()
+        self._heard_of: set[tuple[str, int]] = set()
         self.open: dict[ShmWork, None] = {}  # posted and not yet waited for
         self.shared = False  # whether several threads wait here
         self._posted = count()  # receives
@@ -345,27 +345,18 @@ class Endpoint:
             # of the others something has still to be read
             silent = {r for r in gone if not self._in[r].header()}
             for (src, channel), queue in self._receives.items():
-                peers = (
-                    [src]
-                    if src != ANY
-                    else [r for r in queue[0].comm.ranks if r != self.rank]
-                    if queue
-                    else []
-                )
-                news = self._unheard(silent.intersection(peers), channel) if src == ANY else None
-                if news is not None:
-                    failed |= self._forsake(deque([queue.popleft()]), news)
-                elif peers and silent.issuperset(peers):
-                    failed |= self._forsake(queue, peers[-1])
+                if not queue:
+                    continue
+                peers = {src} if src != ANY else set(queue[0].comm.ranks) - {self.rank}
+                # a wildcard receive on this channel hears of each death, if no other has
+                news = [(channel, r) for r in sorted(silent & peers) if self.rings.flags[r] == 2]
+                news = [death for death in news if src == ANY and death not in self._heard_of]
+                if news:
+                    self._heard_of.add(news[0])
+                    failed |= self._forsake(deque([queue.popleft()]), news[0][1])
+                elif silent >= peers:
+                    failed |= self._forsake(queue, max(peers))
         return failed
-
-    def _unheard(self, gone: set[int], channel: str) -> int | None:
-        """One of the dead of whom no wildcard receive on this channel has heard; it has heard now."""
-        news = sorted(
-            r for r in gone if self.rings.flags[r] == 2 and (channel, r) not in self._told
-        )
-        self._told.update((channel, r) for r in news[:1])
-        return news[0] if news else None
 
     def _forsake(self, queue: deque[Message], rank: int) -> bool:
         """Nothing in `queue` will ever be passed on: `rank` is gone."""
@@ -432,7 +423,7 @@ class ShmComm(Comm):
             self.endpoint.shared = True
             comm = ShmComm(self.endpoint, self.ranks, self.rank, f"{self.channel}/lane {lane}")
             self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.endpoint.open)
-        return self._lanes[lane].put(fn, args)
+        return self._lanes[lane].submit(fn, args)
 
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)

@@ -54,11 +54,10 @@ from .base import (
     Work,
     agree,
     describe,
-    mismatch,
     order,
 )
 from .cluster import ends
-from .message import HEADER, packed, says, settled, side
+from .message import HEADER, mismatched, packed, says, settled
 from .nccl import Native, StreamLane, named_group, warm
 from .program import DEFAULT_TIMEOUT, check_seed, check_timeout, seed_all, seed_of
 from .trace import Trace, lane_of
@@ -70,6 +69,7 @@ from .trace import Trace, lane_of
 # /etc/hosts), where no other host can connect, and the run would end in a timeout.
 
 
+LOOPBACK = "127."
 ADDRESS_OF = 0x8915  # Linux's SIOCGIFADDR
 # an address of documentation, to which nothing is sent: only the route there is asked for
 ANYWHERE = "192.0.2.1"
@@ -82,10 +82,12 @@ def name_interface(master: str) -> None:
     Nothing happens if it is set already, or if `master` is "localhost", so that all are on this machine. Raises
     RuntimeError if there are several interfaces, and no route prefers one.
     """
-    if sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ or is_literal_loopback(master):
+    here = master in ("localhost", "::1") or master.startswith(LOOPBACK)
+    if sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ or here:
         return
     name = socket.gethostname()
-    if not is_loopback(own := address_of(name)):
+    own = address_of(name)
+    if not own.startswith(LOOPBACK):
         return
     found = interfaces()
     routes = [
@@ -99,15 +101,6 @@ def name_interface(master: str) -> None:
         )
     for interface in [*routes, *found.values()][:1]:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
-
-
-def is_literal_loopback(host: str) -> bool:
-    """Whether it says itself that it is this machine; a name may stand for loopback only here."""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.")
 
 
 def address_of(host: str) -> str:
@@ -134,7 +127,7 @@ def interfaces() -> dict[str, str]:
             with contextlib.suppress(OSError):  # it has no address
                 answer = fcntl.ioctl(asked, ADDRESS_OF, struct.pack("256s", name.encode()))
                 address = socket.inet_ntoa(answer[20:24])
-                if not is_loopback(address):
+                if not address.startswith(LOOPBACK):
                     found[address] = name
     return found
 
@@ -530,11 +523,6 @@ def missing(comm: TorchComm, op: Send | Recv) -> RankMissing:
     )
 
 
-def mismatched(src: int, sent: tuple, rank: int, said: tuple) -> Mismatch:
-    """The error of a message whose sender says another thing of it than its receiver."""
-    return Mismatch(mismatch(side(src, sent), side(rank, said)))
-
-
 def packed_header(said: tuple) -> torch.Tensor:
     """What a side says, as bytes on the CPU."""
     return torch.frombuffer(bytearray(packed(said).ljust(HEADER, b"\0")), dtype=torch.uint8)
@@ -571,7 +559,7 @@ KNOWN = {
 
 
 class GroupedWork(TransferWork):
-    """Nothing has started before `start_together`. `wait` lets the current stream wait for the values, and the host for
+    """Nothing has started before `TorchComm.start`. `wait` lets the current stream wait for the values, and the host for
     the headers alone."""
 
     __slots__ = ("_headers",)
@@ -613,8 +601,8 @@ class GroupedWork(TransferWork):
         if self in self._comm.posted:
             self._comm.posted.remove(self)
 
-    def begin(self) -> list[dist.P2POp]:
-        """Send and await the headers; the operations that carry values, for the group."""
+    def post_headers(self) -> list[dist.P2POp]:
+        """Let the headers leave and come; returns the operations that carry values, for the group."""
         comm, found = self._comm, []
         for op, said in zip(self.ops, self._said, strict=True):
             sending = isinstance(op, Send)
@@ -631,29 +619,14 @@ class GroupedWork(TransferWork):
             found.append(dist.P2POp(verb, values, group=comm.group, group_peer=comm.ranks[peer]))
         return found
 
-    def run(self, works: list[dist.Work]) -> None:
-        self._running = works
-
-
-def start_together(works: list[GroupedWork]) -> None:
-    """All values that these have to pass, in one group."""
-    batch = [op for work in works for op in work.begin()]
-    group = dist.batch_isend_irecv(batch) if batch else []
-    for work in works:
-        work.run(group)
+    def run_with(self, group: list[dist.Work]) -> None:
+        """Its values are on their way, in this group."""
+        self._running = group
 
 
 def _nbytes(said: tuple) -> int:
     shape, dtype, *_ = said
     return torch.Size(shape).numel() * getattr(torch, dtype).itemsize
-
-
-def lost(error: Mismatch) -> CommError:
-    """What to say to whoever goes on with a communicator whose two sides differ in bytes."""
-    return CommError(
-        "this Comm's communicator was given up after a mismatch, which NCCL does not survive: end the "
-        f"run, and start it again.\n{error}"
-    )
 
 
 # ------------------------------------------------------------
@@ -811,7 +784,10 @@ class TorchComm(Comm):
         if self.posted:
             works, self.posted = self.posted, []
             self.run.posting.pop(self, None)
-            start_together(works)
+            batch = [op for work in works for op in work.post_headers()]
+            group = dist.batch_isend_irecv(batch) if batch else []
+            for work in works:
+                work.run_with(group)
 
     def start_all(self) -> None:
         """Over NCCL: likewise, and on all Comms made from one another; else nobody starts what others wait for."""
@@ -829,7 +805,10 @@ class TorchComm(Comm):
 
     def lose(self, error: Mismatch) -> None:
         """Give the communicator up: a transfer of it can never end."""
-        self.broken = lost(error)
+        self.broken = CommError(
+            "this Comm's communicator was given up after a mismatch, which NCCL does not survive: end the "
+            f"run, and start it again.\n{error}"
+        )
         with contextlib.suppress(Exception):
             self.group.abort()
 
@@ -885,7 +864,7 @@ class TorchComm(Comm):
                 self._lanes[lane] = StreamLane(comm, self.gpu, self.run.unwaited)
             else:
                 self._lanes[lane] = ThreadLane(comm, f"lane {lane}", self.run.unwaited)
-        return self._lanes[lane].put(fn, args)
+        return self._lanes[lane].submit(fn, args)
 
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)

@@ -141,11 +141,7 @@ class WorldWork(Work):
 
     def place(self) -> str:
         """The line of the program that posted it."""
-        return (
-            located(self.where[0].co_filename, self.where[1])
-            if self.where
-            else line_of(self.fiber.thread)
-        )
+        return located(*self.where) if self.where else line_of(self.fiber.thread)
 
     def queued(self) -> list[str]:
         """What this rank has posted on the same stream of an ordered World, and why it has not started."""
@@ -731,7 +727,7 @@ class WorldComm(Comm):
         )
         self._lanes: dict[int, Lane] = {}
         self._alike = run.alike.setdefault(channel, {})
-        self.steady = run.steady
+        self.without_rng_swap = run.steady
 
     def _post_after(self, ops: Sequence[Send | Recv], after: Work) -> Work:
         return self._post(ops, after=after)
@@ -784,7 +780,7 @@ class WorldComm(Comm):
 
 
 class Steady:
-    """`Comm.steady` in a World."""
+    """`Comm.without_rng_swap` in a World."""
 
     def __init__(self, clock: Clock):
         self._clock = clock

@@ -889,7 +889,7 @@ def test_jobs_run_in_their_order_beside_the_caller():
         log.append((comm, i, threading.current_thread() is not threading.main_thread()))
         return 10 * i
 
-    works = [lane.put(job, (i,)) for i in range(4)]
+    works = [lane.submit(job, (i,)) for i in range(4)]
     assert not works[0].done() and len(unwaited) == 4
     go.set()
     assert [w.wait() for w in works] == [0, 10, 20, 30]
@@ -899,7 +899,7 @@ def test_jobs_run_in_their_order_beside_the_caller():
 
 def test_an_exception_is_raised_by_wait_and_the_lane_goes_on():
     lane = ThreadLane(None, "lane 0", unwaited := {})
-    failed, fine = lane.put(lambda comm: 1 / 0, ()), lane.put(lambda comm: 3, ())
+    failed, fine = lane.submit(lambda comm: 1 / 0, ()), lane.submit(lambda comm: 3, ())
     assert fine.wait() == 3 and failed.done() and list(unwaited) == [failed]
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -909,6 +909,6 @@ def test_an_exception_is_raised_by_wait_and_the_lane_goes_on():
 def test_two_lanes_run_side_by_side():
     barrier = threading.Barrier(2, timeout=5)
     works = [
-        ThreadLane(None, f"lane {i}", {}).put(lambda comm: barrier.wait(), ()) for i in range(2)
+        ThreadLane(None, f"lane {i}", {}).submit(lambda comm: barrier.wait(), ()) for i in range(2)
     ]
     assert sorted(w.wait() for w in works) == [0, 1]
