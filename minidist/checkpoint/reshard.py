@@ -259,11 +259,11 @@ def _sharded(module: nn.Module) -> Iterator[tuple[Tensor, tuple[Run, tuple[int, 
     wrapped = [m for m in module.modules() if isinstance(m, FullySharded)]
     units = [unit for m in wrapped for unit in m.units]
     for flat in [flat for unit in units for flat in unit.flats]:
-        ends = bounds([held.shape.numel() for held in flat.held])
-        for held, (first, end) in zip(flat.held, ends, strict=True):
+        tensors = zip(flat.held, flat.shapes, flat.strides, flat.cuts, strict=True)
+        for held, shape, strides, (first, end) in tensors:
             low = min(max(flat.first, first), end) - first
-            order = sorted(range(len(held.shape)), key=lambda dim: -held.strides[dim])
-            yield held.piece, (Run(order, low, low + held.piece.numel()), tuple(held.shape))
+            order = sorted(range(len(shape)), key=lambda dim, strides=strides: -strides[dim])
+            yield held.piece, (Run(order, low, low + held.piece.numel()), tuple(shape))
 
 
 # ------------------------------------------------------------

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from ..collectives import all_gather, all_reduce_
 from ..comm.base import Comm
-from .claims import claims_of, same_group
+from .reducer import claims_of, same_group
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -20,9 +20,8 @@ from torch.optim import Optimizer
 from ..collectives import all_reduce_, broadcast_
 from ..comm.base import Comm
 from ..decide import decide
-from .claims import Claim, same_group
 from .data import DataParallel
-from .reducer import assign, share
+from .reducer import Claim, assign, same_group, share
 
 # ------------------------------------------------------------
 # The average of all ranks' parameters: what Local SGD sends instead of gradients.
@@ -364,7 +363,7 @@ class LocalSGD(Optimizer):
     is made.
     Made again over the same parameters and ranks, it replaces the older one, also where that is `optimizer`. It goes
     with SyncBatchNorm, with a DataParallel as its `model`, and around an OffloadedOptimizer; over ranks that are on
-    another axis of a mesh than theirs, with a DataParallel, or with the shards of FullySharded (parallel/claims.py).
+    another axis of a mesh than theirs, with a DataParallel, or with the shards of FullySharded (parallel/reducer.py).
     Raises ValueError for values out of range, another device than the Comm's, and a buffer of integers.
     """
 

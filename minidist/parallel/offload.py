@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..comm.base import Comm, Host
-from .claims import Claim
+from .reducer import Claim
 from .zero import options
 
 # ------------------------------------------------------------
@@ -191,7 +191,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     and the other way round. To shard as well: ShardedOptimizer(params, partial(OffloadedOptimizer,
     optimizer_class=Adam, comm=comm), comm): each rank's host then steps its shard only, and `finish` is its, too.
     Made again over the same parameters, it replaces the older one. It goes with SyncBatchNorm, with DataParallel (not
-    with in_backward), over the parameters() of FullySharded, and inside a LocalSGD (parallel/claims.py).
+    with in_backward), over the parameters() of FullySharded, and inside a LocalSGD (parallel/reducer.py).
     Raises ValueError for an unknown mode, warmup < 0, a parameter elsewhere than on the Comm's device, a master_dtype
     without fractions, a sparse gradient.
     """

@@ -23,12 +23,11 @@ Sources: Rajbhandari et al. 2020, "ZeRO", sections 5 and 7; Zhao et al. 2023, "P
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,8 +55,18 @@ from ..comm.base import Comm, Host, Work
 from ..split import bounds, uneven
 from ..train.amp import Masters
 from ..train.norm import clip_
-from .claims import Claim, same_group
-from .reducer import Averages, Lane, Reducer, check_weight
+from .reducer import (
+    Averages,
+    Averaging,
+    Claim,
+    Lane,
+    Layout,
+    Reducer,
+    check_dense,
+    check_devices,
+    check_weight,
+    same_group,
+)
 
 # ------------------------------------------------------------
 # Who owns what: numbers lie in a flat buffer, which is cut into a chunk for each rank. There are two rules.
@@ -75,54 +84,50 @@ def best_fit(nbytes: Sequence[int], loads: Sequence[int]) -> list[int]:
     nbytes: their sizes.  loads: bytes that each rank owns already, zeros at first.  Of equally large parameters the
     first one goes first, of equally full ranks to the lowest.
     """
-    ranks = [(load, rank) for rank, load in enumerate(loads)]
-    heapq.heapify(ranks)
+    loads = list(loads)
     owners = [0] * len(nbytes)
     for i in sorted(range(len(nbytes)), key=lambda i: -nbytes[i]):
-        load, owners[i] = ranks[0]
-        heapq.heapreplace(ranks, (load + nbytes[i], owners[i]))
+        owners[i] = loads.index(min(loads))
+        loads[owners[i]] += nbytes[i]
     return owners
 
 
-class Layout:
-    """Where tensors lie in a flat buffer, one after the other, each in the order of its own memory.
+class Chunks(Layout):
+    """A flat buffer that is cut into a chunk for each rank.
 
-    sizes[r]: elements that rank r owns of the buffer.  first, end: those of this rank.
+    sizes[r]: elements of rank r's chunk.  owned[r]: where it begins and ends.  first, end: the same of this rank's.
     """
 
     def __init__(self, tensors: Sequence[Tensor], sizes: list[int], rank: int):
-        self.shapes = [x.shape for x in tensors]
-        self.strides = [gradient_strides(x) for x in tensors]
-        self.cuts = bounds([x.numel() for x in tensors])
+        super().__init__(tensors)
         self.sizes = sizes
-        self.total = sum(sizes)
-        self.first, self.end = bounds(sizes)[rank]
+        self.owned = bounds(sizes)
+        self.first, self.end = self.owned[rank]
 
-    @classmethod
-    def by_owner(cls, params: Sequence[Tensor], owner: dict[Tensor, int], comm: Comm):
-        """The parameters in the order of their owners, and their layout."""
-        sizes = [0] * comm.size
-        for p in params:
-            sizes[owner[p]] += p.numel()
-        ordered = sorted(params, key=owner.__getitem__)
-        return ordered, cls(ordered, sizes, comm.rank)
-
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """Each tensor's place in a whole buffer, in the tensor's shape."""
-        return [
-            flat.as_strided(shape, strides, first)
-            for shape, strides, (first, _) in zip(self.shapes, self.strides, self.cuts, strict=True)
-        ]
+    def within(self, first: int, end: int) -> Iterator[tuple[int, slice, slice]]:
+        """(i, where in tensor i, where between the two) of each tensor with elements between these places."""
+        for i, (start, stop) in enumerate(self.cuts):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                yield i, slice(low - start, high - start), slice(low - first, high - first)
 
     def parts(self, chunk: Tensor) -> list[Tensor]:
         """The elements of each tensor in this rank's chunk of a buffer: (k,), and k may be 0."""
-        within = lambda i: min(max(i, self.first), self.end) - self.first
-        return [chunk[within(first) : within(end)] for first, end in self.cuts]
+        parts = [chunk[:0] for _ in self.cuts]
+        for i, _, place in self.within(self.first, self.end):
+            parts[i] = chunk[place]
+        return parts
 
 
-def gradient_strides(p: Tensor) -> tuple[int, ...]:
-    """The strides that autograd gives the gradient of `p`: dense, in the order of its memory."""
-    return torch.empty_like(p, device="meta").stride()
+def by_owner(
+    params: Sequence[Tensor], owner: dict[Tensor, int], comm: Comm
+) -> tuple[list[Tensor], Chunks]:
+    """The parameters in the order of their owners, and their layout."""
+    sizes = [0] * comm.size
+    for p in params:
+        sizes[owner[p]] += p.numel()
+    ordered = sorted(params, key=owner.__getitem__)
+    return ordered, Chunks(ordered, sizes, comm.rank)
 
 
 # ------------------------------------------------------------
@@ -135,39 +140,46 @@ def gradient_strides(p: Tensor) -> tuple[int, ...]:
 # if a rank owns nothing of the gradient but what underflows from below, on every rank.)
 
 
-@torch.no_grad()
-def pack(
-    layout: Layout, params: Sequence[Tensor], factor: float, names: Sequence[str]
-) -> tuple[Tensor, list[int]]:
-    """Move the gradients of `params`, times `factor`, into one flat buffer; and say which, by position, are missing.
+class Leaving:
+    """The gradients of `params`, taken from them, to be packed into a buffer of this layout.
 
-    factor: 0 makes zeros of whatever the gradient is, also of nan. Raises ValueError for a sparse gradient.
+    missing: the positions of those that this rank does not have.  flat: the others in the order of their memory, each
+    until the last of it has been packed.
     """
-    buffer = torch.empty(layout.total, dtype=params[0].dtype, device=params[0].device)
-    zero = buffer.new_zeros(())
-    missing = []
-    for i, (p, view) in enumerate(zip(params, layout.views(buffer), strict=True)):
-        grad, p.grad = p.grad, None
-        if grad is None:
-            missing.append(i)
-        elif grad.layout is not torch.strided:
-            raise ValueError(
-                f"the gradient of {names[i]} is {grad.layout}: a flat buffer takes dense ones "
-                "(sparse=False)"
-            )
-        scale_into(view, grad, factor, zero)
-        del grad
-    return buffer, missing
 
+    @torch.no_grad()
+    def __init__(self, layout: Chunks, params: Sequence[Tensor]):
+        self.layout = layout
+        self.like = params[0]
+        self.missing = [i for i, p in enumerate(params) if p.grad is None]
+        self.flat: list[Tensor | None] = []
+        for p, strides in zip(params, layout.strides, strict=True):
+            grad, p.grad = p.grad, None
+            if grad is not None:
+                if grad.stride() != strides:  # flat, it would be in another order
+                    grad = torch.empty_strided(
+                        p.shape, strides, dtype=p.dtype, device=p.device
+                    ).copy_(grad)
+                grad = grad.detach().as_strided((p.numel(),), (1,))
+            self.flat.append(grad)
 
-def scale_into(part: Tensor, grad: Tensor | None, factor: float, zero: Tensor) -> None:
-    """Write `factor` times the gradient into its part of a buffer; −0.0 where there is no gradient."""
-    if grad is None:
-        part.fill_(-0.0)
-    elif factor == 0:
-        part.zero_()
-    else:  # 0.0 + factor·(−0.0) is 0.0
-        torch.add(zero, grad.detach(), alpha=factor, out=part)
+    @torch.no_grad()
+    def pack(self, first: int, end: int, factor: float) -> Tensor:
+        """What lies between these places of the buffer, times `factor`; 0 makes zeros also of nan."""
+        chunk = self.like.new_empty(end - first)
+        zero = chunk.new_zeros(())
+        for i, place, where in self.layout.within(first, end):
+            flat = self.flat[i]
+            if flat is None:
+                chunk[where].fill_(-0.0)
+                continue
+            if factor == 0:
+                chunk[where].zero_()
+            else:  # 0.0 + factor·(−0.0) is 0.0
+                torch.add(zero, flat[place], alpha=factor, out=chunk[where])
+            if place.stop == len(flat):
+                self.flat[i] = None
+        return chunk
 
 
 def nowhere(part: Tensor) -> bool:
@@ -198,17 +210,11 @@ class OwnedBucket:
         averages: Averages,
         slice_bytes: int,
     ):
-        self.params, self.layout = Layout.by_owner(params, owner, comm)
+        self.params, self.layout = by_owner(params, owner, comm)
         self.missing: set[Tensor] = set()  # of this backward
-        self._own = {p for p in self.params if owner[p] == comm.rank}
+        self._own = [i for i, p in enumerate(self.params) if owner[p] == comm.rank]
         self._averages = averages
         self._slice = max(1, slice_bytes // self.params[0].element_size())
-        self._factor = 1.0
-        self._flat: list[
-            Tensor | None
-        ] = []  # the gradients in the order of their memory, until they have left
-        self._absent: set[Tensor] = set()  # those without a gradient on this rank
-        self._grads: dict[Tensor, Tensor] = {}  # of what this rank owns, to become averages
 
     def put(self, p: Tensor, factor: float) -> None:
         """The gradient of `p` is there, or will not come."""
@@ -216,71 +222,37 @@ class OwnedBucket:
         self._factor = factor
         self.missing.discard(p)
 
-    @torch.no_grad()
-    def seal(self) -> None:
-        """All gradients are there. What this rank owns stays in its place."""
-        self._absent = {p for p in self.params if p.grad is None}
-        for p, strides in zip(self.params, self.layout.strides, strict=True):
-            grad, p.grad = p.grad, None
-            if grad is not None and grad.stride() != strides:  # flat, it would be in another order
-                grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(
-                    grad
-                )
-            self._flat.append(None if grad is None else flat_view(grad.detach()))
-            if p in self._own:
-                self._grads[p] = torch.empty_like(p) if grad is None else grad.detach()
+    def mark_present(self) -> None:
+        """All gradients are there: take them. Those that this rank owns stay in their place, to become averages."""
+        self._leaving = Leaving(self.layout, self.params)
+        self._sums = {i: self._leaving.flat[i] for i in self._own}
+        for i in self._own:
+            if self._sums[i] is None:
+                self._sums[i] = self.params[i].new_empty(self.params[i].numel())
 
     @torch.no_grad()
     def reduce(self, comm: Comm, share: Work | None, algorithm: str | None) -> None:
         """Sum each gradient at its owner, times this rank's share where `put` did not know it; drop the others."""
-        owned = bounds(self.layout.sizes)
         for at in range(0, max(self.layout.sizes), self._slice):
-            cuts = [(min(a + at, b), min(a + at + self._slice, b)) for a, b in owned]
-            chunks = [self._packed(first, end) for first, end in cuts]
+            cuts = [(min(a + at, b), min(a + at + self._slice, b)) for a, b in self.layout.owned]
+            chunks = [self._leaving.pack(first, end, self._factor) for first, end in cuts]
             if share is not None:
                 for chunk in chunks:
                     chunk.mul_(share.wait())
             reduce_scatter_(comm, chunks, algorithm=algorithm)
-            first, end = cuts[comm.rank]
-            for i, low, high in self._within(first, end):
-                start = self.layout.cuts[i][0]
-                average = flat_view(self._grads[self.params[i]])
-                average[low - start : high - start] = chunks[comm.rank][low - first : high - first]
-        self._flat = []
-
-    def _within(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The parameters of which something lies between these places of the layout, and where it begins and ends."""
-        for i, (low, high) in enumerate(self.layout.cuts):
-            if max(low, first) < min(high, end):
-                yield i, max(low, first), min(high, end)
-
-    def _packed(self, first: int, end: int) -> Tensor:
-        """What lies between these places of the layout, times the factor. What has left as a whole is freed."""
-        chunk = self.params[0].new_empty(end - first)
-        zero = chunk.new_zeros(())
-        for i, low, high in self._within(first, end):
-            part = chunk[low - first : high - first]
-            start, stop = self.layout.cuts[i]
-            flat = self._flat[i]
-            grad = None if flat is None else flat[low - start : high - start]
-            scale_into(part, grad, self._factor, zero)
-            if high == stop:
-                self._flat[i] = None
-        return chunk
+            for i, place, where in self.layout.within(*cuts[comm.rank]):
+                self._sums[i][place] = chunks[comm.rank][where]
 
     def hand_out(self) -> None:
         """Give this rank the averages of what it owns."""
-        for p, grad in self._grads.items():
-            self._averages.give(p, None if p in self._absent and nowhere(grad) else grad)
-        self._grads = {}
+        for i, average in self._sums.items():
+            p, strides = self.params[i], self.layout.strides[i]
+            missing = i in self._leaving.missing and nowhere(average)
+            self._averages.give(p, None if missing else average.as_strided(p.shape, strides))
+        del self._sums
 
 
-def flat_view(x: Tensor) -> Tensor:
-    """The elements of a dense tensor in the order of its memory."""
-    return x.as_strided((x.numel(),), (1,))
-
-
-class ShardedOptimizer(torch.optim.Optimizer):
+class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     """`optimizer_class` over the ranks of `comm`, each of which steps the parameters that it owns.
 
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, comm, stage=2, lr=1e-3)
@@ -290,7 +262,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
     copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel; at stage 1 bucket_bytes of all owners' slices.  overlap: of stage 2, as in `DataParallel`.  algorithm: of the reduce-scatters and all-gathers.
+    travel; at stage 1 bucket_bytes of all owners' slices.  overlap: of stage 2, as in `DataParallel`.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
     a pipeline hold, too. They are owned by the same rank of each stage's group, where these are given in the same order.
 
@@ -304,7 +276,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Made again over the same parameters and ranks (to resume, or at another stage), it replaces the older one, whose
     state_dict can still be taken; gradients are dropped. It goes with SyncBatchNorm, and with an OffloadedOptimizer
-    inside; DataParallel, FullySharded and LocalSGD are refused (parallel/claims.py).
+    inside; DataParallel, FullySharded and LocalSGD are refused (parallel/reducer.py).
     Raises ValueError for another stage, a parameter on another device than the Comm's, or one replaced after the start.
     """
 
@@ -319,7 +291,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         bucket_bytes: int = 25 << 20,
         first_bucket_bytes: int = 1 << 20,
         overlap: bool = True,
-        algorithm: str | None = None,
         tied: Collection[Tensor] = (),
         **kwargs,
     ):
@@ -338,7 +309,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             )
         self.comm = comm
         self.stage = stage
-        self.algorithm = algorithm
         self._inner = None
         self._owner: dict[Tensor, int] = {}  # in the order in which they were placed
         self._loads = [0] * comm.size  # bytes owned by each rank
@@ -351,7 +321,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             bucket_bytes=bucket_bytes if stage == 2 else sys.maxsize,
             first_bucket_bytes=first_bucket_bytes if stage == 2 else sys.maxsize,
             overlap=overlap and stage == 2,
-            algorithm=algorithm,
             bucket=self._bucket,
             averages=Averages(),
             in_backward=stage == 2,
@@ -384,12 +353,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _start(self, names: dict[Tensor, str], first: Collection[Tensor] = ()) -> None:
         """Rank 0's values for all of these parameters; an owner for those that train, `first` first."""
-        for p, name in names.items():
-            if p.device.type != self.comm.device.type:
-                raise ValueError(
-                    f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
-                    "move the model first"
-                )
+        check_devices(self.comm, ((name, p) for p, name in names.items()))
         self._claim.take(names)
         broadcast_(self.comm, [p for p in names if not p.requires_grad])
         for chosen in (True, False):
@@ -403,7 +367,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._owner[p] = owner
             self._loads[owner] += p.nbytes
         for alike in by_dtype(params):
-            ordered, layout = Layout.by_owner(alike, self._owner, self.comm)
+            ordered, layout = by_owner(alike, self._owner, self.comm)
             flat = alike[0].new_empty(layout.total)
             for p, view in zip(ordered, layout.views(flat), strict=True):
                 view.copy_(p.detach())
@@ -465,19 +429,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             size = max(size // self.comm.size, sum(p.nbytes for p in params) // 64)
         return OwnedBucket(params, self._owner, self.comm, self._reducer.averages, size)
 
-    @property
-    def weight(self) -> float | None:
-        return self._reducer.weight
-
-    @weight.setter
-    def weight(self, weight: float | None) -> None:
-        self._reducer.weight = weight
-
-    def no_sync(self) -> AbstractContextManager:
-        """A `backward()` in here only accumulates; the next one outside averages the total."""
-        self._claim.check()
-        return self._reducer.no_sync()
-
     def average(self) -> None:
         """What the end of a backward does at stage 2: give each owner the averages of its gradients."""
         self._claim.check()
@@ -494,16 +445,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self.average()
         if isinstance(self._inner, Masters):
             self._inner.gradients()
-        stepped = self._stepped()
+        stepped = [p for p in self._own(self.names()) if p.grad is not None]
         for p in stepped:
             self._reducer.averages.note(p)
         return [p.grad for p in stepped]
-
-    def _stepped(self) -> list[Tensor]:
-        """The parameters that the inner optimizer steps, those with a gradient."""
-        groups = self._inner.param_groups
-        params = itertools.chain.from_iterable(group["params"] for group in groups)
-        return [p for p in params if p.grad is not None]
 
     def clip_grad_norm_(
         self,
@@ -519,8 +464,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         grads = self.gradients()
         if counted is not None:
-            once = set(counted)
-            counted = [p.grad for p in self._stepped() if p in once]
+            counted = [p.grad for p in self._own(counted) if p.grad is not None]
         return clip_(comm or self.comm, grads, max_norm, norm_type, counted)
 
     @torch.no_grad()
@@ -554,7 +498,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _gather(self) -> None:
         """The parameters as their owners have them, on all ranks."""
         for chunks in self._chunks:
-            all_gather_(self.comm, chunks, algorithm=self.algorithm)
+            all_gather_(self.comm, chunks)
 
     @staticmethod
     def _copy_options(source: list[dict], to: list[dict]) -> None:
@@ -593,12 +537,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         whole = self._own_state()
         if sharded:
-            whole["shard"] = {"rank": self.comm.rank, "size": self.comm.size}
+            whole["shard"] = self._shard()
         else:
-            everyone = gather_values(self.comm, whole)
+            gathered = gather_values(self.comm, whole)
             for key in whole:
-                entries = itertools.chain.from_iterable(own[key].items() for own in everyone)
-                whole[key] = dict(sorted(dict(entries).items()))  # by number, or by name
+                entries = {}
+                for own in gathered:
+                    entries |= own[key]
+                whole[key] = dict(sorted(entries.items()))  # by number, or by name
         index = itertools.count()
         whole["param_groups"] = [
             {**group, "params": [next(index) for _ in group["params"]]}
@@ -606,9 +552,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         ]
         return whole
 
+    def _shard(self) -> dict[str, int]:
+        return {"rank": self.comm.rank, "size": self.comm.size}
+
     def _own_state(self) -> dict[str, dict]:
         """The inner optimizer's state dict by the parameters' numbers among all, without its groups."""
-        numbers, found = self._numbers(), {}
+        numbers, state = self._numbers(), {}
         for key, entries in self._inner.state_dict().items():
             if key == "param_groups":
                 continue
@@ -619,16 +568,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     f"{type(entries).__name__}: what is not by parameter or by name cannot be put "
                     "together from several ranks"
                 )
-            found[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
-        return found
+            state[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
+        return state
 
     def _numbers(self) -> list[int]:
         """The number among all parameters of each that the inner optimizer steps, in its order."""
-        index = {p: i for i, p in enumerate(self._params())}
+        index = {p: i for i, p in enumerate(self.names())}
         return [index[p] for group in self._inner.param_groups for p in group["params"]]
-
-    def _params(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -639,26 +585,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         self._claim.check()
         self._check_groups(state_dict)
-        params = self._params()
+        params = list(self.names())
         self._place_thawed({params[i] for i in state_dict["state"]})
-        numbers = self._numbers()
-        lost = set(state_dict["state"]) - set(numbers)
+        position = {number: k for k, number in enumerate(self._numbers())}
+        lost = sorted(set(state_dict["state"]) - position.keys())
         if "shard" in state_dict and lost:
             raise ValueError(
-                f"this shard has the states of parameters {sorted(lost)}, of which rank {self.comm.rank} "
-                f"owns none: it owns {sorted(numbers)}"
+                f"this shard has the states of parameters {lost}, of which rank {self.comm.rank} owns none: "
+                f"it owns {sorted(position)}"
             )
         own = self._inner.state_dict()
-        position = {number: k for k, number in enumerate(numbers)}
         loaded = {}
         for key in own.keys() & state_dict.keys() - {"param_groups"}:
             entries = {
                 position.get(i, i): x
                 for i, x in by_number(state_dict[key]).items()
-                if not isinstance(i, int) or i in position
+                if i in position or not isinstance(i, int)
             }
             as_list = isinstance(own[key], list)
-            loaded[key] = [entries[k] for k in range(len(numbers))] if as_list else entries
+            loaded[key] = [entries[k] for k in range(len(position))] if as_list else entries
         loaded["param_groups"] = [
             options(saved) | {"params": group["params"]}
             for saved, group in zip(state_dict["param_groups"], own["param_groups"], strict=True)
@@ -669,17 +614,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _check_groups(self, state_dict: dict[str, Any]) -> None:
         """ValueError unless the state_dict has these groups, and is whole or this rank's shard."""
-        theirs, ours = (
-            [len(group["params"]) for group in groups]
-            for groups in (state_dict["param_groups"], self.param_groups)
-        )
+        theirs = [len(group["params"]) for group in state_dict["param_groups"]]
+        ours = [len(group["params"]) for group in self.param_groups]
         if theirs != ours:
             raise ValueError(
                 f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}"
             )
-        here = {"rank": self.comm.rank, "size": self.comm.size}
-        shard = state_dict.get("shard", here)
-        if shard != here:
+        shard = state_dict.get("shard", self._shard())
+        if shard != self._shard():
             raise ValueError(
                 f"this is the shard of rank {shard['rank']} of {shard['size']}, loaded on rank "
                 f"{self.comm.rank} of {self.comm.size}: save the whole state_dict to change ranks"
@@ -709,23 +651,27 @@ def gather_values(comm: Comm, value: Any) -> list[Any]:
     back the same). Raises ValueError for anything else.
     """
     leaves, form = tree_flatten(value)
-    everyone = all_gather_json(comm, [treespec_dumps(form), [_note(x) for x in leaves]])
-    found = []
+    everyone = all_gather_json(comm, [treespec_dumps(form), [leaf_as_json(x) for x in leaves]])
+    values = []
     for rank, (form, notes) in enumerate(everyone):
-        copies = [_room(note, comm) for note in notes]
-        for i, copy in enumerate(copies):
-            if isinstance(copy, Tensor):
+        for i, note in enumerate(notes):
+            if isinstance(note, list):
+                dtype, shape, strides, device = note
+                place = comm.device if device == comm.device.type else device
+                notes[i] = torch.empty_strided(
+                    shape, strides, dtype=getattr(torch, dtype), device=place
+                )
                 if rank == comm.rank:
-                    copy.copy_(leaves[i])
+                    notes[i].copy_(leaves[i])
                 # beside meta tensors there are step counts on the CPU
-                sent = copy if comm.device.type == "meta" else copy.to(comm.device)
-                copy.copy_(broadcast_(comm, sent, rank))
-        found.append(tree_unflatten(copies, treespec_loads(form)))
-    return found
+                sent = notes[i] if comm.device.type == "meta" else notes[i].to(comm.device)
+                notes[i].copy_(broadcast_(comm, sent, rank))
+        values.append(tree_unflatten(notes, treespec_loads(form)))
+    return values
 
 
-def _note(leaf: Any) -> Any:
-    """A leaf as JSON: of a tensor what it looks like, in a list."""
+def leaf_as_json(leaf: Any) -> Any:
+    """A leaf of a state; of a tensor, what it looks like, in a list."""
     if isinstance(leaf, Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
         return [dtype, list(leaf.shape), list(leaf.stride()), leaf.device.type]
@@ -734,15 +680,6 @@ def _note(leaf: Any) -> Any:
     raise ValueError(
         f"a state holds tensors, numbers, words, lists and dicts, not {type(leaf).__name__}: {leaf!r}"
     )
-
-
-def _room(note: Any, comm: Comm) -> Any:
-    """A tensor that looks like the note, or the note itself."""
-    if not isinstance(note, list):
-        return note
-    dtype, shape, strides, device = note
-    place = comm.device if device == comm.device.type else device
-    return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=place)
 
 
 # ------------------------------------------------------------
@@ -767,16 +704,20 @@ class Held:
         self.whole = whole
         self.piece: nn.Parameter | None = None
         self.sites: list[tuple[nn.Module, str, str]] = []
-        self.shape = whole.shape
-        self.strides = gradient_strides(whole)
 
     def put(self, p: nn.Parameter) -> None:
         """Let the module hold `p`."""
         for module, attribute, _ in self.sites:
             module._parameters[attribute] = p
 
+    def show(self) -> None:
+        """Let the module hold the whole."""
+        if self.whole.requires_grad != self.piece.requires_grad:  # frozen or thawed since
+            self.whole.requires_grad_(self.piece.requires_grad)
+        self.put(self.whole)
 
-class Flat(Layout):
+
+class Flat(Chunks):
     """The parameters `held` (all of one dtype) in one buffer, with the values of rank 0 of the first replicas.
 
     full: the whole, in the compute dtype; memory is taken between `allocate` and `release`.  chunks: of each rank.
@@ -812,6 +753,9 @@ class Flat(Layout):
             h.whole.data = view  # keeps its own count of changes: a new gather is none to autograd
         self.release()
 
+    def _shard_on_device(self) -> Tensor:
+        return torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device)
+
     @torch.no_grad()
     def receive(self, values: list[Tensor] | None, root: int | None, replicas: Comm | None) -> None:
         """The shard becomes this rank's part of the parameters' `values`: of its own (root: None), or of rank `root`'s
@@ -824,12 +768,21 @@ class Flat(Layout):
         if root is None:
             self.shard.copy_(whole[self.first : self.end])
             return
-        own = torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device)
+        own = self._shard_on_device()
         if replicas is None or replicas.rank == 0:
             scatter(self.comm, whole, root, sizes=self.sizes, out=own)
         if replicas is not None:
             broadcast_(replicas, own)
         self.shard.copy_(own)
+
+    @torch.no_grad()
+    def gathered(self, root: int | None = None) -> list[Tensor]:
+        """The whole parameters in the dtype of the shards, on every rank; or on rank `root` alone, none elsewhere."""
+        own = self._shard_on_device().copy_(self.shard)
+        if root is None:
+            return self.views(all_gather(self.comm, own, sizes=self.sizes))
+        whole = gather(self.comm, own, root, sizes=self.sizes)
+        return [] if whole is None else self.views(whole)
 
     @property
     def trains(self) -> bool:
@@ -846,13 +799,6 @@ class Flat(Layout):
                 own = own.to(self.full.dtype)
         self.chunks[self.comm.rank].copy_(own)
 
-    def show(self) -> None:
-        """The module holds whole parameters."""
-        for h in self.held:
-            if h.whole.requires_grad != h.piece.requires_grad:  # frozen or thawed since
-                h.whole.requires_grad_(h.piece.requires_grad)
-            h.put(h.whole)
-
     def release(self) -> None:
         """Free the whole; the module holds pieces."""
         for h in self.held:
@@ -862,39 +808,28 @@ class Flat(Layout):
     @torch.no_grad()
     def deposit(self, own: Tensor, missing: list[int]) -> None:
         """Add this rank's chunk of an average to the gradients of its pieces, in the dtype of the shard."""
-        there = [
-            h.piece.requires_grad and not (i in missing and nowhere(part))
+        trained = [
+            (i, h.piece)
             for i, (h, part) in enumerate(zip(self.held, self.parts(own), strict=True))
+            if h.piece.requires_grad and not (i in missing and nowhere(part))
         ]
-        if self.home is self.comm.host:
-            with self.home:
+        with self.home:
+            if self.home is self.comm.host:
                 own = torch.empty_like(own, device=self.home.device).copy_(own)
-        if any(new and h.piece.grad is None for h, new in zip(self.held, there, strict=True)):
-            with self.home:
+            if any(piece.grad is None for _, piece in trained):
                 own = torch.empty_like(self.shard).copy_(own)
-        for h, new, part in zip(self.held, there, self.parts(own), strict=True):
-            if new and h.piece.grad is None:
-                h.piece.grad = part
-            elif new:
-                h.piece.grad.add_(part)
-
-    @torch.no_grad()
-    def gathered(self, root: int | None = None) -> list[Tensor]:
-        """The whole parameters in the dtype of the shards, on every rank; or on rank `root` alone, none elsewhere."""
-        own = torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device).copy_(
-            self.shard
-        )
-        if root is None:
-            return self.views(all_gather(self.comm, own, sizes=self.sizes))
-        whole = gather(self.comm, own, root, sizes=self.sizes)
-        return [] if whole is None else self.views(whole)
+        parts = self.parts(own)
+        for i, piece in trained:
+            if piece.grad is None:
+                piece.grad = parts[i]
+            else:
+                piece.grad.add_(parts[i])
 
     def restore(self) -> None:
         """The module holds whole parameters for good, as they are now, in the dtype that it came with. Collective."""
         for h, value in zip(self.held, self.gathered(), strict=True):
             h.whole.data = value.clone()
-            h.whole.requires_grad_(h.piece.requires_grad)
-            h.put(h.whole)
+            h.show()
 
 
 # ------------------------------------------------------------
@@ -931,7 +866,7 @@ def assign(module: nn.Module, blocks: Blocks) -> dict[str, list[Held]]:
             around[p] = [block for block in around.get(p, chain) if block in chain]
     for p, h in held.items():
         found[around[p][-1]].append(h)
-    return {name: some for name, some in found.items() if some}
+    return {name: own for name, own in found.items() if own}
 
 
 # ------------------------------------------------------------
@@ -1015,8 +950,8 @@ class Unit:
         """Be whole, and the module with it."""
         self.start()
         self._wait()
-        for flat in self.flats:
-            flat.show()
+        for h in self.held:
+            h.show()
 
     def free(self) -> None:
         """Keep the shards alone."""
@@ -1121,12 +1056,10 @@ class Unit:
 class Schedule:
     """The order of the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
 
-    def __init__(
-        self, comm: Comm, prefetch: int, algorithm: str | None, replicas: Comm | None = None
-    ):
+    def __init__(self, comm: Comm, prefetch: int, replicas: Comm | None = None):
         self.comm = comm
         self.prefetch = prefetch
-        self.algorithm = algorithm
+        self.copies = comm.size * (1 if replicas is None else replicas.size)  # of the gradients
         self.units: list[Unit] = []
         self.averages = True  # not within no_sync
         self.weight: float | None = None
@@ -1139,6 +1072,15 @@ class Schedule:
         self._reducing: list[tuple[Flat, Tensor, list[int], Work]] = []
         self._total: Tensor | None = None  # the sum of all ranks' weights, once `_summed` is done
         self._summed: Work | None = None
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A `backward()` in here only accumulates."""
+        before, self.averages = self.averages, False
+        try:
+            yield
+        finally:
+            self.averages = before
 
     def begin_forward(self) -> None:
         """A forward of the whole begins, perhaps again, within a backward."""
@@ -1196,13 +1138,18 @@ class Schedule:
             self._total = torch.tensor(
                 float(self.weight), dtype=torch.float64, device=self.comm.device
             )
-            self._summed = self._lane.run(all_reduce_, self._total)
-            if self._across is not None:
-                self._summed = self._across.run(all_reduce_, self._total, after=self._summed)
+            self._summed = self._sum(all_reduce_, self._total, self._total)
 
     def gather(self, chunks: list[Tensor]) -> Work:
         """Begin to fill in the other ranks' chunks."""
-        return self._lane.run(all_gather_, chunks, self.algorithm)
+        return self._lane.run(all_gather_, chunks)
+
+    def _sum(self, job: Callable, x: Tensor | list[Tensor], own: Tensor) -> Work:
+        """Begin to sum `x` within `comm`, then what has become of `own` over the replicas."""
+        work = self._lane.run(job, x)
+        if self._across is not None:
+            work = self._across.run(all_reduce_, own, after=work)
+        return work
 
     def reduce(self, unit: Unit) -> None:
         """Begin to average the gradients of `unit`, which is free again, if any have come."""
@@ -1217,20 +1164,17 @@ class Schedule:
             self._deposit()
 
     def _send(self, flat: Flat) -> None:
-        copies = 1 if self._across is None else self._across.comm.size
-        share = 1 / (self.comm.size * copies) if self.weight is None else float(self.weight > 0)
-        buffer, missing = pack(
-            flat, [h.whole for h in flat.held], share, [h.name for h in flat.held]
-        )
+        for h in flat.held:
+            check_dense(h.whole.grad, h.name)
+        leaving = Leaving(flat, [h.whole for h in flat.held])
+        share = 1 / self.copies if self.weight is None else float(self.weight > 0)
+        buffer = leaving.pack(0, flat.total, share)
         if self.weight:
             self._summed.wait()
             buffer.mul_(self.weight / self._total)
         chunks = list(buffer.split(flat.sizes))
         own = chunks[self.comm.rank]
-        work = self._lane.run(reduce_scatter_, chunks, "sum", self.algorithm)
-        if self._across is not None:
-            work = self._across.run(all_reduce_, own, "sum", self.algorithm, after=work)
-        self._reducing.append((flat, own, missing, work))
+        self._reducing.append((flat, own, leaving.missing, self._sum(reduce_scatter_, chunks, own)))
 
     def _deposit(self) -> None:
         """Wait for the gradients on the way."""
@@ -1258,7 +1202,7 @@ class Schedule:
                 lane.last.wait()
 
 
-class FullySharded(nn.Module):
+class FullySharded(Averaging, nn.Module):
     """`module` with its parameters sharded over `comm`. Trains as one rank with the whole batch would.
 
         model = FullySharded(module, comm, blocks=nn.TransformerEncoderLayer)
@@ -1271,7 +1215,6 @@ class FullySharded(nn.Module):
     prefetch: blocks gathered ahead; 0: nothing overlaps.  offload: shards, their gradients and so the optimizer's states
     lie in the memory of the host; the step runs there (`with comm.host: optimizer.step()` tells a World so).
     blocks: modules that are gathered on their own, by type or predicate. What is left is one more block.
-    algorithm: of the collectives, None for the Comm's own.
     replicas: hybrid sharding: the ranks, this one among them, that hold the same shard in other groups like `comm`.
     Parameters are gathered within `comm`, gradients are averaged over both, such as two axes of a mesh. With `root`, a
     full state dict is loaded from that rank of the first of the replicas.
@@ -1288,7 +1231,7 @@ class FullySharded(nn.Module):
     are pieces.
     Made again over the same parameters and ranks, it replaces the older one, from whose values it starts: make the
     optimizer anew as well, as its pieces are others. It goes with SyncBatchNorm (convert first) and with an
-    OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/claims.py).
+    OffloadedOptimizer of its parameters; DataParallel and ShardedOptimizer are refused (parallel/reducer.py).
     Raises ValueError for a parameter on another device than the Comm's, a FullySharded inside, prefetch < 0, and for
     replicas that do not hold the same shard.
     """
@@ -1301,7 +1244,6 @@ class FullySharded(nn.Module):
         prefetch: int = 1,
         offload: bool = False,
         blocks: Blocks = None,
-        algorithm: str | None = None,
         replicas: Comm | None = None,
     ):
         super().__init__()
@@ -1319,7 +1261,7 @@ class FullySharded(nn.Module):
             if group is not None:
                 broadcast_(group, list(module.buffers()))
         home = comm.host if offload else Host(comm.device)
-        self._schedule = Schedule(comm, prefetch, algorithm, replicas)
+        self._reducer = Schedule(comm, prefetch, replicas)
         for name, held in assign(module, blocks).items():
             dtypes = dict.fromkeys(h.whole.dtype for h in held)
             flats = [
@@ -1329,9 +1271,9 @@ class FullySharded(nn.Module):
                 for dtype in dtypes
             ]
             block = module.get_submodule(name)
-            self.units.append(Unit(name, block, flats, self._schedule, compute_dtype))
+            self.units.append(Unit(name, block, flats, self._reducer, compute_dtype))
         self._claim.leave()
-        self._claim.take(h.piece for unit in self.units for h in unit.held)
+        self._claim.take(h.piece for h in self.held)
         self.register_load_state_dict_pre_hook(_wrap_names)
 
     def _check(self) -> None:
@@ -1341,18 +1283,13 @@ class FullySharded(nn.Module):
                     f"{name} is a FullySharded inside the module that is to be one: leave it out, and let "
                     "blocks=… say that it is a block"
                 )
-        for name, p in self.module.named_parameters():
-            if p.device.type != self.comm.device.type:
-                raise ValueError(
-                    f"{name} is on {p.device}, this Comm passes tensors on {self.comm.device}: "
-                    "move the module"
-                )
+        check_devices(self.comm, self.module.named_parameters())
         if self.replicas is not None:
             shards = all_gather_json(self.replicas, [self.comm.rank, self.comm.size])
             if any(shard != shards[0] for shard in shards):
-                found = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
+                words = ", ".join(f"shard {rank} of {size}" for rank, size in shards)
                 raise ValueError(
-                    f"replicas hold the same shard, and these {len(shards)} ranks hold {found}: the two "
+                    f"replicas hold the same shard, and these {len(shards)} ranks hold {words}: the two "
                     "groups have this rank in common and no other, as two axes of a mesh do"
                 )
 
@@ -1364,24 +1301,21 @@ class FullySharded(nn.Module):
     @property
     def units(self) -> list[Unit]:
         """The blocks, outer ones first."""
-        return self._schedule.units
+        return self._reducer.units
+
+    @property
+    def held(self) -> list[Held]:
+        """All parameters."""
+        return [h for unit in self.units for h in unit.held]
 
     @property
     def whole_shapes(self) -> dict[nn.Parameter, torch.Size]:
         """The shape of each whole parameter, by this rank's piece of it."""
-        return {h.piece: h.shape for unit in self.units for h in unit.held}
-
-    @property
-    def weight(self) -> float | None:
-        return self._schedule.weight
-
-    @weight.setter
-    def weight(self, weight: float | None) -> None:
-        self._schedule.weight = weight
+        return {h.piece: h.whole.shape for h in self.held}
 
     def forward(self, *args, **kwargs):
         self._claim.check()
-        schedule = self._schedule
+        schedule = self._reducer
         schedule.begin_forward()
         try:
             output = self.module(*args, **kwargs)
@@ -1392,20 +1326,6 @@ class FullySharded(nn.Module):
                 schedule.abandon()
             raise
         return output
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """A `backward()` in here only accumulates, whole gradients on each rank; the next one outside reduces them.
-
-        Costs the memory of all gradients, in the compute dtype, and saves a reduce-scatter each time. Without it
-        gradients accumulate in the shards, which is as right.
-        """
-        self._claim.check()
-        before, self._schedule.averages = self._schedule.averages, False
-        try:
-            yield
-        finally:
-            self._schedule.averages = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Also what `no_sync` has accumulated."""
@@ -1437,18 +1357,18 @@ class FullySharded(nn.Module):
         root: only this rank gets it, the others an empty one. Gathered one block at a time.
         """
         self._claim.check()
-        found = {}
+        state = {}
         for flat in self._flats():
             for h, value in zip(flat.held, flat.gathered(root), strict=False):
                 copy = value.clone() if value.is_meta else value.to("cpu", copy=True)
-                found |= {name: copy for *_, name in h.sites}
+                state |= {name: copy for *_, name in h.sites}
         if root in (None, self.comm.rank):
-            found |= {name: x.detach().clone() for name, x in self._buffers_by_name().items()}
-        return found
+            state |= {name: x.detach().clone() for name, x in self._buffers_by_name().items()}
+        return state
 
     @torch.no_grad()
     def load_full_state_dict(
-        self, found: dict[str, Tensor] | None, root: int | None = None
+        self, state: dict[str, Tensor] | None, root: int | None = None
     ) -> None:
         """Take the values of an unsharded module's state dict: given on every rank, or (root=…) on that one alone.
 
@@ -1456,15 +1376,15 @@ class FullySharded(nn.Module):
         """
         self._claim.check()
         first = self.replicas is None or self.replicas.rank == 0
-        given = root is None or (self.comm.rank == root and first)
+        reads = root is None or (self.comm.rank == root and first)
         buffers = self._buffers_by_name()
-        if given:
-            self._check_names(found)
+        if reads:
+            self._check_names(state)
         for flat in self._flats():
-            flat.receive([found[h.name] for h in flat.held] if given else None, root, self.replicas)
-        if given:
+            flat.receive([state[h.name] for h in flat.held] if reads else None, root, self.replicas)
+        if reads:
             for name, x in buffers.items():
-                x.copy_(found[name])
+                x.copy_(state[name])
         if root is not None:
             broadcast_(self.comm, list(buffers.values()), root)
             if self.replicas is not None:
@@ -1478,19 +1398,15 @@ class FullySharded(nn.Module):
         saved = self.module.state_dict(keep_vars=True)
         return {name: x for name, x in saved.items() if not isinstance(x, nn.Parameter)}
 
-    def _check_names(self, found: dict[str, Tensor]) -> None:
-        shapes = {name: x.shape for name, x in self._buffers_by_name().items()}
-        for flat in self._flats():
-            for h in flat.held:
-                shapes |= {name: h.shape for *_, name in h.sites}
-        given = {name: x.shape for name, x in found.items()}
-        for name in sorted(shapes.keys() | given.keys()):
-            if given.get(name) != shapes.get(name):
-                theirs, ours = (
-                    "nothing" if shape is None else tuple(shape)
-                    for shape in (given.get(name), shapes.get(name))
-                )
-                raise ValueError(f"{name}: {theirs} was given, where the model has {ours}")
+    def _check_names(self, state: dict[str, Tensor]) -> None:
+        ours = {name: tuple(x.shape) for name, x in self._buffers_by_name().items()}
+        for h in self.held:
+            ours |= {name: tuple(h.whole.shape) for *_, name in h.sites}
+        theirs = {name: tuple(x.shape) for name, x in state.items()}
+        for name in sorted(ours.keys() | theirs.keys()):
+            there, here = theirs.get(name, "nothing"), ours.get(name, "nothing")
+            if there != here:
+                raise ValueError(f"{name}: {there} was given, where the model has {here}")
 
 
 def _wrap_names(model: nn.Module, found: dict, prefix: str, *others) -> None:

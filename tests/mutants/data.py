@@ -109,8 +109,8 @@ FAULTS = {
         Fault(
             "buffers are sent inside no_sync",
             "parallel/data.py",
-            "if self.training and self._reducer.in_backward and self.broadcast_buffers:",
-            "if self.training and self.broadcast_buffers:",
+            "if buffers and self.training and self._reducer.in_backward and",
+            "if buffers and self.training and",
             "parallel/test_data.py::test_nothing_is_sent_inside_no_sync",
         ),
         Fault(

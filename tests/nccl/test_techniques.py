@@ -210,8 +210,6 @@ BUCKETS = (
     {"overlap": False},
     {"bucket_bytes": 1},
     {},
-    {"algorithm": "halving_doubling"},
-    {"algorithm": "naive"},
 )
 HOW = ("no_sync", "none", "zeros", "module", "kept", "average")
 ZERO = {

@@ -774,8 +774,8 @@ def run(comm, mode, steps, saved=None, shards=False):
         warmup=1,
         master_dtype=torch.float64,
     )
-    # exact: 2g, 4g, …
-    ours = ShardedOptimizer(model.parameters(), host, comm, algorithm="halving_doubling", lr=0.01)
+    comm.algorithm = "halving_doubling"  # exact: 2g, 4g, …
+    ours = ShardedOptimizer(model.parameters(), host, comm, lr=0.01)
     if saved is not None:
         state, params = copy.deepcopy(saved[comm.rank] if shards else saved[0])[:2]
         with torch.no_grad():

@@ -13,7 +13,7 @@ from minidist.comm.cluster import H100, Cluster
 from minidist.models import gpt, mlp
 from minidist.parallel.data import average_gradients
 from minidist.parallel.reducer import Averages
-from minidist.parallel.zero import Layout, ShardedOptimizer, best_fit
+from minidist.parallel.zero import ShardedOptimizer, best_fit, by_owner
 from minidist.study.predict import states, zero_traffic
 from minidist.train.amp import LossScaler, Masters
 from tests.largest import largest
@@ -78,14 +78,22 @@ def test_uneven_batches(n, stage):
         {"overlap": False},
         {"bucket_bytes": 1},
         {},
-        {"algorithm": "halving_doubling"},
-        {"algorithm": "naive"},
     ],
 )
 def test_options(options):
     for stage in (1, 2):
         results = World(3).run(train, "hard", "adamw", stage, **options)
         assert wrong(results, serial("hard", "adamw")[0]) == []
+
+
+@pytest.mark.parametrize("algorithm", ["halving_doubling", "naive"])
+def test_with_another_algorithm_of_the_comm(algorithm):
+    def program(comm, stage):
+        comm.algorithm = algorithm
+        return train(comm, "hard", "adamw", stage)
+
+    for stage in (1, 2):
+        assert wrong(World(3).run(program, stage), serial("hard", "adamw")[0]) == []
 
 
 class Summed(ShardedOptimizer):
@@ -458,7 +466,7 @@ def test_a_layout_by_owner():
         params = [nn.Parameter(torch.full(shape, float(i))) for i, shape in enumerate(shapes)]
         params.append(nn.Parameter(torch.arange(6.0).view(2, 3).t()))
         owner = dict(zip(params, [1, 0, 2, 1, 0], strict=True))
-        ordered, layout = Layout.by_owner(params, owner, comm)
+        ordered, layout = by_owner(params, owner, comm)
         flat = torch.zeros(layout.total)
         for p, view in zip(ordered, layout.views(flat), strict=True):
             view.copy_(p.detach())
