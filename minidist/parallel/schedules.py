@@ -87,7 +87,7 @@ def lists(schedule: Schedule, S: int, M: int) -> list[list[Action]]:
     return [schedule(stage, S, M) for stage in range(S)]
 
 
-def kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
+def activations_kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
     """The micro-batches whose activations a stage keeps after each action of its list, each chunk counted by itself.
 
     rest: the share of them that stays between I and W (in a transformer layer 32h of 34h + 5as bytes a token, says
@@ -99,7 +99,7 @@ def kept(actions: Sequence[Action], rest: float = 1.0) -> list[float]:
 
 def in_flight(actions: Sequence[Action]) -> int:
     """The most forwards of a list whose backward (all of it) has not been done: activations kept at the peak."""
-    return int(max(kept(actions), default=0))
+    return int(max(activations_kept(actions), default=0))
 
 
 # ------------------------------------------------------------

@@ -29,8 +29,8 @@ from .schedules import (
     Item,
     Lists,
     Shape,
+    activations_kept,
     check_stage,
-    kept,
     lists,
     shape_of,
     zb_h1,
@@ -258,7 +258,7 @@ def search(
         clock.run(_chooser(clock, limit * (1 + 1e-9), rest, patient, eager))
         found.append([[span.action for span in row] for row in clock.spans])
     for by_hand in (lists(zb_h1, S, M), lists(zb_h2, S, M)):
-        if max(max(kept(actions, rest)) for actions in by_hand) <= limit:
+        if max(max(activations_kept(actions, rest)) for actions in by_hand) <= limit:
             found.append(by_hand)
     return min(found, key=lambda actions: simulate(actions, **given, comm=comm).cost)
 

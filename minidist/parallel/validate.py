@@ -2,8 +2,7 @@
 
 1  all work is there, once, in an order that a stage can follow
 2  it ends: nobody waits for each other in a circle
-3  what is kept stays within a limit
-4  each backward uses the weights that its forward used (of lists with updates)
+3  each backward uses the weights that its forward used (of lists with updates)
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..arguments import choice
-from .schedules import KINDS, Action, Item, Lists, Shape, kept
+from .schedules import KINDS, Action, Item, Lists, Shape
 
 NOUNS = {
     "F": "forward",
@@ -51,7 +50,6 @@ def validate(
     *,
     place: str = "loop",
     comm: str = "mailbox",
-    limit: float | None = None,
     stash: bool = True,
     rule: str = "newest",
     group: int | None = None,
@@ -61,7 +59,6 @@ def validate(
 
     S, M: stages and micro-batches; by default the lists', and their highest.  v: chunks a stage.  place: of the chunks.
     comm: how sends and receives queue up, "mailbox" (as in `pipeline`) or "stream", see `check_waits`.
-    limit: micro-batches (of a chunk) whose activations a stage may keep.
     stash, rule, group, most: of lists with updates, see `check_versions`.
     Raises ValueError where the question is wrong: another number of lists than stages, an unknown rule.
     """
@@ -72,8 +69,6 @@ def validate(
     shape = Shape(len(lists), M, v, place).checked()
     check_work(lists, shape)
     check_waits(lists, shape, comm)
-    if limit is not None:
-        check_memory(lists, limit)
     check_versions(lists, stash, rule, group, most)
 
 
@@ -233,16 +228,6 @@ def _circle(lists: Lists, stuck: list[Operation | None], stage: int) -> Schedule
     position = stuck[first].position
     why = f"deadlock in a circle: {'; '.join(waits)}"
     return ScheduleError(first, position, lists[first][position], why)
-
-
-def check_memory(lists: Lists, limit: float) -> None:
-    """Raise ScheduleError for the first forward that keeps more than `limit` micro-batches, see `schedules.kept`."""
-    rows = [kept(actions) for actions in lists]
-    for position in range(max(map(len, rows))):
-        for stage, row in enumerate(rows):
-            if position < len(row) and row[position] > limit:
-                why = f"with it {row[position]:g} are kept for backwards to come, and the limit is {limit:g}"
-                raise ScheduleError(stage, position, lists[stage][position], why)
 
 
 # ------------------------------------------------------------
