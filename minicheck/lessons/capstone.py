@@ -35,7 +35,7 @@ from ..exam import (
     who,
 )
 from ..oracles import capstone as oracle
-from .messages import AllReduce, _astray, to_the_right, words
+from .messages import AllReduce, _astray, to_the_right, words, wrong_part
 
 # ------------------------------------------------------------
 # PyTorch's own DistributedDataParallel on an answer: in a World, or in real processes beside the backward pass.
@@ -305,29 +305,21 @@ def mixed(x: Tensor, xs: list[Tensor]) -> str | None:
     """Which chunks of which ranks have come together in the first wrong chunk: tried for three ranks, 0 to 3 times."""
     # rank, then chunk
     n, parts = len(xs), [p.double() for own in xs for p in own.tensor_split(len(xs))]
-    if n != 3 or len(x) < n or len(x) % n:
+    if n != 3 or len(x) < n or len(x) % n or x.equal(sum(xs)):
         return None
-    wrong = [
-        i
-        for i in range(n)
-        if not x.tensor_split(n)[i].equal(sum(own.tensor_split(n)[i] for own in xs))
-    ]
+    at, wrong, _ = wrong_part(x, sum(xs), [], n)
     times = torch.cartesian_prod(*[torch.arange(4.0, dtype=torch.float64)] * (n * n))
-    fits = (
-        (times @ torch.stack(parts) == x.tensor_split(n)[wrong[0]].double()).all(1)
-        if wrong
-        else torch.zeros(0)
-    )
+    fits = (times @ torch.stack(parts) == wrong.double()).all(1)
     if not fits.any():
         return None
     found = times[fits.nonzero()[0, 0]].view(n, n)  # (rank, chunk)
-    if found.sum() != found[:, wrong[0]].sum():
+    if found.sum() != found[:, at].sum():
         return (
-            f"In chunk {wrong[0]} are chunks of other numbers: what arrives must be combined with the chunk of the "
+            f"In chunk {at} are chunks of other numbers: what arrives must be combined with the chunk of the "
             "same number. Which one sets out first?"
         )
     return (
-        f"In chunk {wrong[0]} the ranks count {found[:, wrong[0]].int().tolist()} times. In the second half chunks "
+        f"In chunk {at} the ranks count {found[:, at].int().tolist()} times. In the second half chunks "
         "are finished: receive them in place, and combine nothing."
     )
 
@@ -594,15 +586,15 @@ class GatherSingle(FlatExam):
         return [{"output": torch.cat([x for x, _ in args])}] * case.n
 
     def mistakes(self, case, args, rank, name, got):
-        xs, parts = [x for x, _ in args], got.tensor_split(case.n)
-        i = next(i for i in range(case.n) if not parts[i].equal(xs[i]))
+        xs = [x for x, _ in args]
+        i, part, _ = wrong_part(got, torch.cat(xs), [], case.n)
         looks = {
             "nothing arrived there.": torch.full_like(xs[0], -1),
             "it is zero. Is output cleared? input may be a view of it.": 0 * xs[0],
         }
         for j, x in enumerate(xs):
             looks[f"It is rank {j}'s." + " Which chunk sets out first?" * (j != i)] = x
-        text = recognized(parts[i], looks, "", equal)
+        text = recognized(part, looks, "", equal)
         return text and f"Part {i} of {case.n} is wrong: {text}"
 
 

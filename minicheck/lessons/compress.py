@@ -73,7 +73,7 @@ SPARSE_SLIPS = {
 }
 
 
-class Compress(Exam):
+class Compress(Report):
     """`compress(u, v, g, k, m, limit, n)`: what a rank sends by deep gradient compression: values, places."""
 
     name = "compress"
@@ -109,17 +109,17 @@ class Compress(Exam):
             steps.append({"found": found, "u": u.clone(), "v": v.clone(), "g": mine})
         return steps
 
-    def judge(self, case, args, outcome):
-        grads, k = args[0][:2]
-        want, got = oracle.compressed(*args[0]), []
-        for t, step in enumerate(outcome.results[0]):
+    def check(self, case, report, *given):
+        grads, k = given[:2]
+        want, got = oracle.compressed(*given), []
+        for t, step in enumerate(report):
             unchanged(step["g"], grads[t], f"in step {t + 1}, g")
             got.append(
                 {"sent": _dense(step["found"], k, len(grads[0]), t), "u": step["u"], "v": step["v"]}
             )
             for name in want[t]:
                 if not near(got[t][name], want[t][name]):
-                    self._said(name, t, args[0], got)
+                    self._said(name, t, given, got)
 
     def _said(self, name, t, given, got):
         what = {

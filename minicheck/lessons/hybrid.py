@@ -54,7 +54,7 @@ GRIDS = (
 )
 
 
-class Groups(Exam):
+class Groups(Report):
     """`groups(sizes)`: {axis: its groups, lists of ranks}; sizes: {axis: ranks along it}, from the outside in."""
 
     name = "groups"
@@ -75,8 +75,8 @@ class Groups(Exam):
         found = yours(sizes)
         return found, list(sizes.items()) == list(given.items())
 
-    def judge(self, case, args, outcome):
-        (sizes,), (got, untouched) = args[0], outcome.results[0]
+    def check(self, case, report, sizes):
+        got, untouched = report
         want = oracle.lines(sizes)
         unchanged(untouched, True, "`sizes`")
         entries(got, tuple(want), "the result")
@@ -616,7 +616,7 @@ def took(layers: int, hidden: int, tokens: int, batch: int, dp: int, pp: int, tp
     )
 
 
-class BestGrid(Exam):
+class BestGrid(Report):
     """`best_grid(gpus, node, heads, layers, batch, nbytes, seconds, capacity)`: (dp, pp, tp), or None."""
 
     name = "best_grid"
@@ -683,9 +683,8 @@ class BestGrid(Exam):
         )
         return found, len(set(asked))
 
-    def judge(self, case, args, outcome):
-        shape, table, capacity = args[0]
-        got, asked = outcome.results[0]
+    def check(self, case, report, shape, table, capacity):
+        got, asked = report
         fit = [row for row in table if row[3] <= capacity]
         best = min(fit, key=lambda row: row[4], default=None)
         if best is None:

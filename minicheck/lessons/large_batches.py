@@ -110,7 +110,7 @@ LARS = "v ← momentum·v + lr·ratio·(g + decay·w), then w ← w − v, each 
 SHAPES = ((4, 3), (5,), (2, 3, 2), (6, 2), (7,), (3, 3))
 
 
-class LarsStep(Exam):
+class LarsStep(Report):
     """`lars_step(weights, grads, velocities, lr, trust, decay, momentum)`: a step of LARS, in place."""
 
     name = "lars_step"
@@ -153,8 +153,7 @@ class LarsStep(Exam):
             )
         return found
 
-    def judge(self, case, args, outcome):
-        weights, grads, rates, *how = args[0]
+    def check(self, case, found, weights, grads, rates, *how):
 
         def stepped(slip: str, k: int) -> oracle.Lars:
             one = oracle.Lars(weights, slip)
@@ -162,7 +161,7 @@ class LarsStep(Exam):
                 one.step(step, lr, *how)
             return one
 
-        for k, (got, step) in enumerate(zip(outcome.results[0], grads, strict=True)):
+        for k, (got, step) in enumerate(zip(found, grads, strict=True)):
             right = stepped("", k)
             for i, g in enumerate(step):
                 unchanged(got["g"][i], g, f"step {k}: grads[{i}]")

@@ -338,13 +338,12 @@ class AllGather(ChunksExam):
         return recognized(x, finished, "", equal) or self._unfinished(x, i, chunks)
 
     def _unfinished(self, x, i, chunks):
-        for s in range(len(chunks)):
-            for j in range(len(chunks)):
-                if x.equal(chunks[s][j]):
-                    return (
-                        f"It is what rank {s} had in chunks[{j}] at the start. Send first the chunk that you own, "
-                        "then what has just arrived."
-                    )
+        for s, j in product(range(len(chunks)), repeat=2):
+            if x.equal(chunks[s][j]):
+                return (
+                    f"It is what rank {s} had in chunks[{j}] at the start. Send first the chunk that you own, "
+                    "then what has just arrived."
+                )
         return None
 
 
@@ -369,10 +368,8 @@ class AllReduce(InPlace):
                 f"All but the last {tail} of {flat.numel()} are right: n = {n} does not divide the length. "
                 "Is the remainder dropped?"
             )
-        parts = [[p.reshape(-1).tensor_split(n)[i] for p in xs] for i in range(n)]
-        mine, want = flat.tensor_split(n), total.tensor_split(n)
-        i = next(i for i in range(n) if not mine[i].equal(want[i]))
-        text = who(mine[i], parts[i], rank) or who(got, xs, rank)
+        i, mine, parts = wrong_part(flat, total, xs, n)
+        text = who(mine, parts, rank) or who(got, xs, rank)
         return text and f"Of {n} chunks, chunk {i}: {text}"
 
     def cost(self, case, args, outcome):
@@ -381,6 +378,13 @@ class AllReduce(InPlace):
         to_the_right(case, outcome, steps, [outcome.nbytes(r) for r in range(n)], "2(n−1)")
         most = steps * -(-x.numel() // n) * x.element_size()
         few(outcome, most, "That is 2(n−1) chunks. Whole tensors where chunks are enough?")
+
+
+def wrong_part(got, want, xs: list, count: int) -> tuple[int, torch.Tensor, list[torch.Tensor]]:
+    """The first of so many parts that is wrong: its number, what it is, and what it is in each of `xs`."""
+    mine, right, *own = (t.reshape(-1).tensor_split(count) for t in (got, want, *xs))
+    i = next(i for i in range(count) if not mine[i].equal(right[i]))
+    return i, mine[i], [parts[i] for parts in own]
 
 
 def sum_of(args: list[tuple]) -> torch.Tensor:

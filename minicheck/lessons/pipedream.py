@@ -16,15 +16,16 @@ from minidist.parallel.schedules import Action, in_flight, parse
 
 from ..exam import (
     Case,
-    Exam,
     Prediction,
     Report,
     Wrong,
     close,
+    holds,
     integer,
     near,
     normal,
     recognized,
+    shaped,
     table,
     typed,
     unchanged,
@@ -105,7 +106,7 @@ NAMES = {
 }
 
 
-class OfLists(Exam):
+class OfLists(Report):
     """An answer reads lists of words. given: (kind, S, M, every)."""
 
     forbidden = FORBIDDEN
@@ -137,8 +138,8 @@ class Staleness(OfLists):
     def run(self, comm, yours, rows):
         return [yours(list(row)) for row in rows]
 
-    def judge(self, case, args, outcome):
-        for s, (row, got) in enumerate(zip(args[0][0], outcome.results[0], strict=True)):
+    def check(self, case, found, rows):
+        for s, (row, got) in enumerate(zip(rows, found, strict=True)):
             first, second = before(row, "F"), before(row, "B")
             want = [b - f for f, b in zip(first, second, strict=True)]
             looks = {
@@ -165,9 +166,7 @@ def apart(row: list[str]) -> list[int]:
 def listed(whose: str, got, want: list[int], looks: dict[str, list[int]], row: str) -> None:
     """Raise Wrong unless `got` is the list of numbers `want`."""
     should = "a list of whole numbers, one for each micro-batch"
-    typed(got, list | tuple, f"{whose}: the result", should)
-    if not all(type(n) is int for n in got):
-        raise Wrong(f"{whose}: {got!r:.60} should be {should}.")
+    shaped(got, [int], f"{whose}: the result", should)
     if list(got) != want:
         hint = recognized(list(got), looks, "", eq)
         raise Wrong(
@@ -197,8 +196,7 @@ class Needed(OfLists):
     def run(self, comm, yours, rows, vertical):
         return yours([list(row) for row in rows], vertical)
 
-    def judge(self, case, args, outcome):
-        (rows, vertical), found = args[0], outcome.results[0]
+    def check(self, case, found, rows, vertical):
         typed(found, list | tuple, "the result", "a list for each stage")
         if len(found) != len(rows):
             raise Wrong(f"it returns {len(found)} lists, and there are {len(rows)} stages.")
@@ -454,8 +452,8 @@ class RunPipeDream(RunStage):
         S, (kind, M) = case.n, case.given
         for s, got in enumerate(outcome.results):
             self._order(s, got["log"], [word for word in args[s][1] if word[0] != "U"])
-            if not got["xs"]:
-                raise Wrong(f"stage {s}: an input was changed: micro-batches belong to the caller.")
+            changed = "an input was changed: micro-batches belong to the caller."
+            holds(got, {"xs": changed}, f"stage {s}: ")
         self._weights(args, [got["weights"] for got in outcome.results], int(kind == "late"))
         self._messages(outcome, S, M, args[0][2][0].nbytes)
         for s, got in enumerate(outcome.results):

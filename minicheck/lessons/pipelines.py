@@ -26,6 +26,7 @@ from ..exam import (
     Wrong,
     attempt,
     close,
+    holds,
     integer,
     near,
     normal,
@@ -535,8 +536,8 @@ class RunStage(Exam):
                 raise Wrong(
                     f"stage {s}: the weights themselves were changed: gradients are asked for."
                 )
-            if not got["xs"]:
-                raise Wrong(f"stage {s}: the micro-batches were changed, and belong to the caller.")
+            changed = "the micro-batches were changed, and belong to the caller."
+            holds(got, {"xs": changed}, f"stage {s}: ")
         # the last stage first: a wrong gradient goes on to the stages before
         for s in reversed(range(S)):
             self._gradients(s, S, M, outcome.results[s]["grads"], want[s], other[s])
@@ -704,7 +705,7 @@ class Cut(Report):
 ANOTHER = "It is that of a call that came in between: each `later` has tensors of its own."
 
 
-class SplitBackward(Exam):
+class SplitBackward(Report):
     """`split_backward(x, w1, h, w2, dy)`: dx, and a function that returns (dw1, dw2)."""
 
     name = "split_backward"
@@ -748,15 +749,14 @@ class SplitBackward(Exam):
             "kept": all(map(torch.equal, given, before)),
         }
 
-    def judge(self, case, args, outcome):
-        got, (x, w1, w2, dy) = outcome.results[0], args[0]
+    def check(self, case, got, x, w1, w2, dy):
         if "kind" in got:
             raise Wrong(
                 f"it returns {got['kind']}, and should return two things: dx, and a function that returns "
                 "(dw1, dw2)."
             )
-        if not got["kept"]:
-            raise Wrong("one of the tensors that were given was changed: it belongs to the caller.")
+        kept = "one of the tensors that were given was changed: it belongs to the caller."
+        holds(got, {"kept": kept})
         dx, dw1, dw2 = mlp_gradients(x, w1, w2, dy)
         active = (x @ w1 > 0).to(x.dtype)
         relu = "The relu lets a gradient through only where h > 0."
@@ -765,7 +765,6 @@ class SplitBackward(Exam):
         weights = unpacked(got["weights"], ("dw1", "dw2"), "of the second half ")
         dz = dy @ w2.T * active
         turned, other = "It is transposed.", {"dw1": "It is dw2.", "dw2": "It is dw1."}
-        shaped = dz.shape == dy.shape
         looks = {
             "dw1": {
                 relu: x.T @ (dy @ w2.T),
@@ -780,7 +779,7 @@ class SplitBackward(Exam):
                 other["dw2"]: dw1,
                 ANOTHER: 4 * dw2,
                 "It is made with dz: the gradient of what left w2 is dy.": (x @ w1).relu().T @ dz
-                if shaped
+                if dz.shape == dy.shape
                 else dw2,
             },
         }

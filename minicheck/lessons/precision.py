@@ -630,7 +630,7 @@ SHAPES = ((3, 4), (5,), (2, 2, 2), (3,))
 LISTS = ("weights", "masters", "momenta")
 
 
-class MasterStep(Exam):
+class MasterStep(Report):
     """`master_step(weights, masters, momenta, grads, scale, lr, mu)`: whether it stepped; all in place."""
 
     name = "master_step"
@@ -693,14 +693,13 @@ class MasterStep(Exam):
             steps.append({"told": told, "grads": given, **after})
         return steps
 
-    def judge(self, case, args, outcome):
-        weights, masters, momenta, grads, scale, lr, mu = args[0]
+    def check(self, case, found, weights, masters, momenta, grads, scale, lr, mu):
         right = Masters(weights, masters, momenta, scale, lr, mu)
         wrongs = {
             text: Masters(weights, masters, momenta, scale, lr, mu, slip)
             for slip, text in SLIPS.items()
         }
-        for i, (now, got) in enumerate(zip(grads, outcome.results[0], strict=True)):
+        for i, (now, got) in enumerate(zip(grads, found, strict=True)):
             stepped, where = right.step(now), f"step {i}: "
             for wrong in wrongs.values():
                 wrong.step(now)

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..exam import (
     Case,
-    Exam,
     Prediction,
     Report,
     Wrong,
@@ -308,7 +307,7 @@ def chained(
     }
 
 
-class Recompute(Exam):
+class Recompute(Report):
     """`Recompute`, a torch.autograd.Function of (fn, alive, x): keeps x, and runs fn again in backward."""
 
     name = "recompute"
@@ -355,9 +354,10 @@ class Recompute(Exam):
                 error.args = (str(error).partition(". ")[0] + hint,)
                 raise
 
-    def judge(self, case, args, outcome):
-        got, plain = outcome.results[0], chained(lambda fn, x: fn(x), *args[0])
-        want = plain if case.given[2] == 1 else chained(lambda fn, x: fn(x), *args[0], back=rerun)
+    def check(self, case, got, *given):
+        run = lambda fn, x: fn(x)
+        plain = chained(run, *given)
+        want = plain if case.given[2] == 1 else chained(run, *given, back=rerun)
         if not isinstance(got["y"], Tensor):
             raise Wrong("the output is no tensor: `forward` returns fn(x).")
         if not got["y"].equal(plain["y"]):
@@ -462,7 +462,7 @@ def planned(calls: str) -> list[tuple[bool, bool, int]]:
     return plan
 
 
-class Twice(Exam):
+class Twice(Report):
     """`twice(fn)`: (first, again), of which `again` runs fn with the random numbers of the last first."""
 
     name = "twice"
@@ -505,8 +505,8 @@ class Twice(Exam):
             states.append(torch.get_rng_state())
         return {"outs": outs, "ran": ran, "states": states}
 
-    def judge(self, case, args, outcome):
-        (seed, _, xs), got, plan = args[0], outcome.results[0], planned(case.given)
+    def check(self, case, got, seed, calls, xs):
+        plan = planned(calls)
         ys: dict[int, Tensor] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -785,7 +785,7 @@ def serial(
     return y1.detach(), y2.detach(), x1.grad, x2.grad
 
 
-class ReversibleBackward(Exam):
+class ReversibleBackward(Report):
     """`reversible_backward(f, g, y1, y2, dy1, dy2)`: x1, x2 and their gradients; the parameters' are added."""
 
     name = "reversible_backward"
@@ -823,8 +823,8 @@ class ReversibleBackward(Exam):
             "same": all(map(torch.equal, mine, tensors)),
         }
 
-    def judge(self, case, args, outcome):
-        (weights, (y1, y2, dy1, dy2)), got = args[0], outcome.results[0]
+    def check(self, case, got, weights, tensors):
+        y1, y2, dy1, dy2 = tensors
         f, g = (Part(w, b) for w, b in weights)
         with torch.no_grad():
             x2 = y2 - g(y1)

@@ -18,6 +18,7 @@ from ..exam import (
     Case,
     Exam,
     Prediction,
+    Report,
     Solo,
     Wrong,
     attempt,
@@ -537,7 +538,7 @@ def _check_messages(case, outcome):
 # Finding: the newest checkpoint that is whole, and why the others are not used.
 
 
-class Newest(Exam):
+class Newest(Report):
     """`newest(disk)`: the newest whole checkpoint's step, and what is wrong with the files of those after it."""
 
     name = "newest"
@@ -566,9 +567,9 @@ class Newest(Exam):
         disk, log = watched(_bytes(files))
         return {"found": yours(disk), "log": log}
 
-    def judge(self, case, args, outcome):
-        files = _bytes(args[0][0])
-        got, log = outcome.results[0]["found"], honest(outcome.results[0]["log"])
+    def check(self, case, report, files):
+        files = _bytes(files)
+        got, log = report["found"], honest(report["log"])
         want, refused = oracle.newest(files)
         step, said = unpacked(got, ("step or None", "{file: what is wrong}")).values()
         typed(said, dict, "the second", "a dict, {file: what is wrong}")
@@ -672,7 +673,7 @@ def cells(shape: tuple[int, int], down: int, across: int) -> list[Box]:
     return [(rows, columns) for rows in cut(shape[0], down) for columns in cut(shape[1], across)]
 
 
-class LoadBox(Exam):
+class LoadBox(Report):
     """`load_box(wanted, files, read)`: a part of a matrix, from the files that have parts of it."""
 
     name = "load_box"
@@ -726,11 +727,10 @@ class LoadBox(Exam):
             found.append((report, log))
         return found
 
-    def judge(self, case, args, outcome):
-        matrix, files, boxes = args[0]
-        if len(outcome.results[0]) != len(boxes):
+    def check(self, case, found, matrix, files, boxes):
+        if len(found) != len(boxes):
             raise Wrong("not every box was asked for.")
-        for box, (got, log) in zip(boxes, outcome.results[0], strict=True):
+        for box, (got, log) in zip(boxes, found, strict=True):
             where = f"box {_said(box)}: "
             covered = any_covered(box, files)
             if "refused" in got:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -104,7 +103,7 @@ class Through(Exam):
         raise NotImplementedError
 
     def looks(self, case, args, rank, name, got):
-        """What a wrong output ("y") or gradient ("dx") looks like, or the rule."""
+        """What a wrong output ("y") or gradient ("dx") looks like: a table and the rule, or the words alone."""
         raise NotImplementedError
 
     def budget(self, case, args):
@@ -142,8 +141,12 @@ class Through(Exam):
 
     def _told(self, case, args, rank, name, got, want):
         shown = "the output" if name == "y" else f"the gradient {name}"
-        looks = partial(self.looks, case, args, rank, name)
-        close(got, want, f"rank {rank}: {shown}", looks)
+
+        def mistakes(got):
+            said = self.looks(case, args, rank, name, got)
+            return recognized(got, *said) if isinstance(said, tuple) else said
+
+        close(got, want, f"rank {rank}: {shown}", mistakes)
 
     def _cheap(self, case, args, outcome):
         forward, both, what = self.budget(case, args)
@@ -190,8 +193,7 @@ class CopyTo(Operator):
     def looks(self, case, args, rank, name, got):
         n, x = case.n, args[rank][0][0]
         if name == "y":
-            return recognized(
-                got,
+            return (
                 {
                     f"It is {n}·x: x is whole on every rank already, forward adds up nothing.": n
                     * x,
@@ -232,7 +234,7 @@ class ReduceFrom(Operator):
             f"It is 1/{n} of what came in: hand it on as it is.": dy / n,
             "It is zero.": 0 * dy,
         }
-        return recognized(got, looks, "Backward hands the gradient on as it is.")
+        return (looks, "Backward hands the gradient on as it is.")
 
     def budget(self, case, args):
         return *[
@@ -281,13 +283,12 @@ class RowLinear(Through):
         n, ((x, weight, bias), _) = case.n, args[rank]
         want = self.wants(case, args)[rank]
         if name != "y":
-            return recognized(
-                got,
+            return (
                 grad_looks(n, want.grads[name[1:]]) | bias_looks(n, name, want.grads["bias"]),
                 "With g after the partial product, and the bias after g, autograd does the rest.",
             )
         own = F.linear(x, weight)
-        return recognized(got, sum_looks(n, want.y, own, bias), "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.")
+        return (sum_looks(n, want.y, own, bias), "Y = X₀A₀ᵀ + X₁A₁ᵀ + … + b.")
 
     def budget(self, case, args):
         y = self.wants(case, args)[0].y
@@ -378,8 +379,7 @@ class Mlp(Through):
                 "what all say. f belongs before fc.": own,
                 HOOKED: right + (n - 1) * OTHER,
             }
-        return recognized(
-            got,
+        return (
             looks | grad_looks(n, right) | bias_looks(n, name, right),
             "f before fc, g after proj, and nothing else that talks.",
         )
@@ -404,8 +404,7 @@ class Mlp(Through):
             )
             + bias
         )
-        return recognized(
-            got,
+        return (
             sum_looks(n, right, own, bias) | other | {"fc_bias is missing.": bare},
             "gelu(x·fcᵀ + fc_bias) of this rank's features, times its part of proj, summed over the ranks, "
             "plus proj_bias.",
@@ -585,8 +584,7 @@ class SequencePair(Through):
                 * torch.cat(parts, 1),
                 "The parts are in another order than the ranks.": torch.cat(parts[::-1], 1),
             }
-            return recognized(
-                got,
+            return (
                 looks,
                 "It is all ranks' parts, one after the other along dim 1, in rank order.",
             )
@@ -607,9 +605,7 @@ class SequencePair(Through):
             .reshape_as(mine[rank]),
             f"It is {n} times too large.": n * mine[rank],
         }
-        return recognized(
-            got, looks | {f"It is rank {s}'s part.": mine[s] for s in range(n) if s != rank}, rule
-        )
+        return (looks | {f"It is rank {s}'s part.": mine[s] for s in range(n) if s != rank}, rule)
 
     def budget(self, case, args):
         whole = self.wants(case, args)[0].y if case.given[0] == "gather" else args[0][0][0]
@@ -659,8 +655,7 @@ class SequenceNorm(Through):
                     inputs[0], case.n * inputs[1], case.n * inputs[2]
                 ),
             }
-            return recognized(
-                got,
+            return (
                 looks,
                 "A token's norm needs that token alone: F.layer_norm of this rank's tokens.",
             )
@@ -672,9 +667,7 @@ class SequenceNorm(Through):
                 "is whole on every rank, and used on a part of the data, needs f."
             )
         looks = oracle.usual(case.n, right, own) | {HOOKED: right + (case.n - 1) * OTHER}
-        return recognized(
-            got, looks, f"It is the sum, over all ranks' tokens, of what they say of {name[1:]}."
-        )
+        return (looks, f"It is the sum, over all ranks' tokens, of what they say of {name[1:]}.")
 
     def budget(self, case, args):
         both = 2 * ring_bytes([args[0][0][1]], case.n)

@@ -18,9 +18,9 @@ from ..exam import (
     HALF,
     ROUGHLY,
     Case,
-    Exam,
     Outcome,
     Prediction,
+    Report,
     Solo,
     Wrong,
     equal,
@@ -36,7 +36,7 @@ from ..exam import (
     uniform,
     who,
 )
-from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words
+from .messages import DTYPES, InPlace, numbers, one_to_each, sum_of, words, wrong_part
 
 # ------------------------------------------------------------
 # The shape of a broadcast: a tree, and a pipeline with a bug.
@@ -212,14 +212,13 @@ class Pipeline(ByteClock):
 
     def mistakes(self, case, args, rank, name, got):
         xs, pieces = [x for x, _ in args], args[0][1]
-        cut = lambda x: x.reshape(-1).tensor_split(pieces)
-        mine, right = cut(got), cut(xs[0])
-        i = next(i for i in range(pieces) if not mine[i].equal(right[i]))
-        if any(mine[i].equal(cut(x)[i]) for x in xs[1:rank]):
+        i, mine, own = wrong_part(got, xs[0], xs, pieces)
+        right = xs[0].tensor_split(pieces)
+        if any(map(mine.equal, own[1:rank])):
             return f"Piece {i} of {pieces} was passed on before the root's had arrived."
-        if mine[i].equal(cut(xs[rank])[i]):
+        if mine.equal(own[rank]):
             return f"Piece {i} of {pieces} is as before: it never arrived, or not into x."
-        places = [j for j in range(pieces) if mine[i].equal(right[j])]
+        places = [j for j in range(pieces) if mine.equal(right[j])]
         return places and f"Piece {i} is the root's piece {places[0]}, in the wrong place."
 
 
@@ -279,29 +278,26 @@ class HalvingDoubling(InPlace):
         n, xs = case.n, [x for (x,) in args]
         total = sum_of(args)
         for cut in sorted({1, 2, n}):
-            parts = [
-                [t.reshape(-1).tensor_split(cut)[i] for t in (got, total, *xs)] for i in range(cut)
-            ]
-            wrong = [i for i in range(cut) if not parts[i][0].equal(parts[i][1])]
-            mine, _, *own = parts[wrong[0]]
+            i, mine, own = wrong_part(got, total, xs, cut)
             text = (who(mine, own, rank) or _times(mine, own)) if n < 9 else _few(mine, own, rank)
             if text:
-                return f"Of {cut} parts, part {wrong[0]}: {text}" if cut > 1 else text
+                return f"Of {cut} parts, part {i}: {text}" if cut > 1 else text
         return "Some parts have the wrong sum: do both partners cut the same part of x, and keep different halves?"
 
 
 def _few(mine, own, r):
     """What `who` says, without trying all combinations of many ranks."""
-    return f"It is rank {r}'s own, as before." if mine.numel() and mine.equal(own[r]) else None
+    return f"It is rank {r}'s own, as before." if equal(mine, own[r]) else None
 
 
 def _times(mine, own):
     """How often each rank counts, where it is up to 4 times; of 4 ranks at most."""
-    if not mine.numel() or len(own) > 4:
-        return None
-    for times in product(range(5), repeat=len(own)):
-        if mine.double().equal(sum(t * x.double() for t, x in zip(times, own))):
-            return f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
+    if mine.numel() and len(own) <= 4:
+        for times in product(range(5), repeat=len(own)):
+            if mine.double().equal(sum(t * x.double() for t, x in zip(times, own))):
+                return (
+                    f"It counts the ranks {', '.join(map(str, times[:-1]))} and {times[-1]} times."
+                )
     return None
 
 
@@ -581,19 +577,9 @@ class Hierarchical(InPlace):
             * nodes,
         }
         found = recognized(got, looks, "", equal) or who(got, xs, rank)
-        return found or self._part(got, xs, rank, per_node)
-
-    def _part(self, x, xs, r, per_node):
-        """Which piece of a node's cut is wrong, and how."""
-        parts = [
-            [t.reshape(-1).tensor_split(per_node)[i] for t in (x, sum(xs), *xs)]
-            for i in range(per_node)
-        ]
-        for i, (mine, want, *own) in enumerate(parts):
-            if not mine.equal(want):
-                text = who(mine, own, r)
-                return f"Of {per_node} pieces, piece {i}: {text}" if text else None
-        return None
+        i, part, own = wrong_part(got, sum(xs), xs, per_node)
+        text = who(part, own, rank)
+        return found or (text and f"Of {per_node} pieces, piece {i}: {text}")
 
     def cost(self, case, args, outcome):
         n, (x, g) = case.n, args[0]
@@ -681,7 +667,7 @@ def program(comm: Comm, name: str, two: list[int], sizes: list[int]) -> None:
         )
 
 
-class FindSlow(Exam):
+class FindSlow(Report):
     """`find_slow(trace)`: the rank whose messages take longer than the others'."""
 
     name = "find_slow"
@@ -719,8 +705,7 @@ class FindSlow(Exam):
             trace.add(*row)
         return yours(trace)
 
-    def judge(self, case, args, outcome):
-        got, (n, rows) = outcome.results[0], args[0]
+    def check(self, case, got, n, rows):
         typed(got, int, "the result", "the number of a rank, an int")
         if not 0 <= got < n:
             raise Wrong(f"there is no rank {got}: there are {n} ranks, 0 to {n - 1}.")

@@ -29,7 +29,6 @@ from ..oracles.vocabulary import (
     VocabularyExam,
     cut,
     drawn_tokens,
-    right,
     silent,
     three_numbers,
 )
@@ -317,7 +316,8 @@ class LossExam(VocabularyExam):
         slack = 8 * torch.finfo(want.dtype).eps * largest
         slack += 1e-9 if want.dtype == torch.float64 else 3e-5
         wrong = logits.wrong_losses if name == "losses" else logits.wrong_totals
-        right(rank, got, want, name, wrong(rank), slack, largest * HALF_ROUNDING)
+        what, rounding = f"rank {rank}: {name}", largest * HALF_ROUNDING
+        self.within(slack, rounding, got, want, what, wrong(rank))
 
 
 class SplitLoss(LossExam):
@@ -383,7 +383,8 @@ class LogitsGradient(LossExam):
 
     def value(self, case, args, rank, name, got, want):
         slack = {torch.float64: 1e-9, torch.float32: 1e-5}.get(want.dtype, 2e-3)
-        right(rank, got, want, name, self._looks(self.whole(case, args), rank), slack)
+        looks = self._looks(self.whole(case, args), rank)
+        self.within(slack, 0.0, got, want, f"rank {rank}: {name}", looks)
 
     def cost(self, case, args, outcome):
         silent(outcome, "log_total and the targets are on every rank: backward needs nothing more.")

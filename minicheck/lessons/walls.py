@@ -18,6 +18,7 @@ from minidist.models import mlp
 from ..exam import (
     Case,
     Prediction,
+    Report,
     Solo,
     Wrong,
     attempt,
@@ -288,7 +289,7 @@ STATES = ("parameters", "gradients", "optimizer states")
 UNKNOWN_WORDS = (("lion", "fp32", "lion"), ("adam", "int8", "int8"))
 
 
-class ModelStates(Sheet):
+class ModelStates(Report):
     """`model_states(trained, frozen, optimizer, precision)`: bytes of parameters, gradients and optimizer states."""
 
     name = "model_states"
@@ -312,9 +313,9 @@ class ModelStates(Sheet):
     def run(self, comm, yours, *given):
         return attempt(True, yours, *given)
 
-    def judge(self, case, args, outcome):
-        trained, frozen, optimizer, precision = args[0]
-        got = outcome.results[0]
+    forbidden = Sheet.forbidden
+
+    def check(self, case, got, trained, frozen, optimizer, precision):
         strange = next((w for o, p, w in UNKNOWN_WORDS if (o, p) == (optimizer, precision)), None)
         if strange:
             why = f"there is no {strange!r} in the table. A number would be made up"
@@ -792,13 +793,13 @@ def metered(train, given: Given) -> dict:
     }
 
 
-class TrainLean(Sheet):
+class TrainLean(Report):
     """`train(model, optimizer, loss_fn, batches, test)`: losses and test losses, at the peak of one batch."""
 
     name = "train_lean"
     right = "6 networks, 2 optimizers, 2 to 5 batches: the same numbers, at the peak of one forward and backward."
     cases = table("{}, {} batches", zip([*OPTIMIZERS] * 3, (3, 2, 5, 4, 2, 3), strict=True))
-    step = 10.0
+    step, forbidden = 10.0, Sheet.forbidden
 
     def draw(self, case, rng):
         word, steps = case.given
@@ -817,8 +818,8 @@ class TrainLean(Sheet):
     def run(self, comm, yours, *given):
         return metered(yours, Given(*given))
 
-    def judge(self, case, args, outcome):
-        got, lean = outcome.results[0], metered(oracle.train, Given(*args[0]))
+    def check(self, case, got, *given):
+        lean = metered(oracle.train, Given(*given))
         for name, mine in unpacked(got["found"], ("losses", "tests")).items():
             _numbers(name, mine, lean["found"][name == "tests"])
         if not near(got["weights"], lean["weights"], CLOSE):

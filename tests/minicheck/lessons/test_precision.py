@@ -21,7 +21,7 @@ from minicheck.lessons.precision import (
     MasterStep,
     RoundTo,
     ShardedStep,
-    bare,
+    as_float,
     plain,
     predict_precision,
     probe,
@@ -356,8 +356,8 @@ def test_states_and_scales():
     assert plain({"a": 1.0, "b": [2, None]})
     assert not any(map(plain, ({"a": torch.ones(1)}, {1: 2}, {3})))
     assert (
-        bare(torch.tensor(2.0)) == bare(2) == scale_of(2) == 2
-        and type(bare(np.float64(2))) is float
+        as_float(torch.tensor(2.0)) == as_float(2) == scale_of(2) == 2
+        and type(as_float(np.float64(2))) is float
     )
     assert math.isnan(scale_of("2")) and math.isnan(scale_of(True))
 
