@@ -606,35 +606,33 @@ class MyBatches(Exam):
             )
 
     def _part(self, rank, part, b, right, order):
-        n = len(right)
-        want = right[rank]
-        name = f"the part of batch {b}"
+        n, want = len(right), right[rank]
         batch = torch.cat(right)
-        if isinstance(part, Tensor) and part.equal(batch) and n > 1:
+        name = f"the part of batch {b}"
+        if equal(part, batch) and n > 1:
             raise Wrong(
                 f"rank {rank}: {name} is the whole batch: each rank takes one of {n} equal parts."
             )
         alike(part, want, f"rank {rank}: {name}")
         if part.equal(want):
             return
-        shown = f"rank {rank}: {name} is {part.tolist()}, and should be {want.tolist()}."
-        mine = sorted(part.tolist())
-        other = [s for s in range(n) if part.equal(right[s])]
-        astray = [i for i in mine if i not in batch.tolist()]
-        if other:
-            raise Wrong(f"{shown} That is rank {other[0]}'s part.")
-        if part.equal(batch[rank::n]):
-            raise Wrong(
-                f"{shown} The samples are dealt in turn, {n} apart: one piece of the batch is asked for."
-            )
-        if mine == sorted(want.tolist()):
-            raise Wrong(f"{shown} The samples are right, in another order than in the batch.")
-        if astray and all(i in order.tolist() for i in mine):
-            raise Wrong(
-                f"{shown} {len(astray)} of {len(mine)} are not in batch {b} at all, as one rank would see it: "
+        looks = {f"That is rank {s}'s part.": x for s, x in enumerate(right)}
+        text = f"The samples are dealt in turn, {n} apart: one piece of the batch is asked for."
+        looks[text] = batch[rank::n]
+        mine = set(part.tolist())
+        astray = mine - set(batch.tolist())
+        rule = "These are not the samples that the order names in that place."
+        if mine == set(want.tolist()):
+            rule = "The samples are right, in another order than in the batch."
+        elif astray and mine <= set(order.tolist()):
+            rule = (
+                f"{len(astray)} of {len(mine)} are not in batch {b} at all, as one rank would see it: "
                 "cut the order into batches first, then each batch into parts."
             )
-        raise Wrong(f"{shown} These are not the samples that the order names in that place.")
+        said = recognized(part, looks, rule, equal)
+        raise Wrong(
+            f"rank {rank}: {name} is {part.tolist()}, and should be {want.tolist()}. {said}"
+        )
 
 
 def loss_fn(got: Tensor, want: Tensor) -> Tensor:

@@ -356,26 +356,26 @@ class NoiseScale(Exam):
         sq = lambda g: float((g * g).sum())
         small = sum(map(sq, grads)) / n
         big = sq(mean)
-        own = sq(grads[r])
-        solve = lambda s, l, x, y: ((y * l - x * s) / (y - x), (s - l) / (1 / x - 1 / y))
+
+        def solve(s, l, x=b, y=n * b):
+            return (y * l - x * s) / (y - x), (s - l) / (1 / x - 1 / y)
+
         looks = {
             "Those are for this rank's own |g|²: average it over the ranks.": solve(
-                own, big, b, n * b
+                sq(grads[r]), big
             ),
-            "The ranks' squares were added up: average them.": solve(small * n, big, b, n * b),
+            "The ranks' squares were added up: average them.": solve(small * n, big),
             "Those are for norms, not for squares.": solve(
-                sum(sq(g) ** 0.5 for g in grads) / n, big**0.5, b, n * b
+                sum(sq(g) ** 0.5 for g in grads) / n, big**0.5
             ),
             "Those are in gradients of a rank: it has b samples, and all have n·b.": solve(
                 small, big, 1, n
             ),
-            "The large batch has n·b samples, not n.": solve(small, big, b, n)
-            if n != b
-            else (0.0, 0.0),
+            "The large batch has n·b samples, not n.": solve(small, big, b, n if n != b else n * b),
             "|g|² of the sum was taken: the large batch's gradient is the mean.": solve(
-                small, big * n * n, b, n * b
+                small, big * n * n
             ),
-            "Small and large are swapped.": solve(big, small, b, n * b),
+            "Small and large are swapped.": solve(big, small),
             "|G|² is not that of the large batch, which still has noise: subtract tr(Σ)/(n·b).": (
                 big,
                 want[1],
@@ -558,8 +558,8 @@ class ClipCopies(Exam):
 
     def _looks(self, r, own, copied, want, limit):
         n, sq = len(own), lambda some: sum(float((g * g).sum()) for g in some)
-        cut = sum(sq([g for g, same in zip(some, copied, strict=True) if not same]) for some in own)
-        shared = sq([g for g, same in zip(own[0], copied, strict=True) if same])
+        cut = sum(sq([g for g, same in zip(some, copied) if not same]) for some in own)
+        shared = sq([g for g, same in zip(own[0], copied) if same])
         squares = {
             "Copies count once on every rank: each gradient is to count once.": cut + n * shared,
             "Copies are not in it: they count, once.": cut,

@@ -286,7 +286,7 @@ class Roofline(Solo):
     returns = ("the seconds", "the word")
 
     def wants(self, case, args):
-        return [dict(zip(self.returns, oracle.seconds(*args[0]), strict=True))]
+        return [dict(zip(self.returns, oracle.seconds(*args[0])))]
 
     def value(self, case, args, rank, name, got, want):
         launches, nbytes, flops, device = args[0]

@@ -427,10 +427,7 @@ class RunPipeDream(RunStage):
         rows = [updated("1f1b", s, case.n, M, 1) for s in range(case.n)]
         rows = [delayed(row) if kind == "late" else row for row in rows]
         rate = (1 + integer(rng, 0, 4)) / 16
-        return [
-            (weights, row, xs, ys, rate)
-            for row, (weights, _, xs, ys) in zip(rows, given, strict=True)
-        ]
+        return [(weights, row, xs, ys, rate) for row, (weights, _, xs, ys) in zip(rows, given)]
 
     def part(self, weights):
         linear = nn.Linear(*weights[1].shape, bias=False)

@@ -32,6 +32,7 @@ from ..exam import (
     normal,
     ranks,
     real,
+    recognized,
     shaped,
     shuffled,
     table,
@@ -238,14 +239,9 @@ class StepTime(Report):
         large = (
             "Too long: an action starts as soon as its stage is free and what it needs is there."
         )
-        return next(
-            (
-                text
-                for text, value in looks.items()
-                if value is not None and abs(value - number) < 1e-9
-            ),
-            small if number < time_of(lists, forward, backward) else large,
-        )
+        rule = small if number < time_of(lists, forward, backward) else large
+        fits = lambda a, b: b is not None and near(a, b)
+        return recognized(number, looks, rule, fits)
 
 
 def predict_pipeline(S=8, M=32, v=4, stage=2, share=0.1):

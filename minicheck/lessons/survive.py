@@ -286,7 +286,7 @@ class SaveEvery(Solo):
     returns = ("seconds", "lost")
 
     def wants(self, case, args):
-        return [dict(zip(self.returns, oracle.interval(*args[0]), strict=True))]
+        return [dict(zip(self.returns, oracle.interval(*args[0])))]
 
     def value(self, case, args, rank, name, got, want):
         slips = _slips(name, *args[0])

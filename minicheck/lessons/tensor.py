@@ -268,7 +268,7 @@ class RowLinear(Through):
             normal(rng, *s) for s in ((*rows, inputs), (outputs, inputs), (outputs,))
         )
         dy = normal(rng, *rows, outputs)
-        parts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
+        parts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1))
         return [([a, b, bias], dy if case.given[-1] else None) for a, b in parts]
 
     def wants(self, case, args):
@@ -276,7 +276,7 @@ class RowLinear(Through):
         (_, _, bias), dy = args[0]
         zeros = torch.zeros(*inputs[0].shape[:-1], len(bias), dtype=bias.dtype)
         y, (x, weight, bias) = oracle.serial(F.linear, [*inputs, bias], zeros if dy is None else dy)
-        cuts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1), strict=True)
+        cuts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1))
         return [Want(y, {"x": a, "weight": b, "bias": bias}) for a, b in cuts]
 
     def looks(self, case, args, rank, name, got):
@@ -343,7 +343,6 @@ class Mlp(Through):
         fc_bias, proj_bias = normal(rng, 4 * hidden), normal(rng, hidden)
         parts = zip(
             *(oracle.cut(w, case.n, dim) for w, dim in ((fc, 0), (fc_bias, 0), (proj, 1))),
-            strict=True,
         )
         return [([x, *part, proj_bias], dy if case.given[-1] else None) for part in parts]
 
@@ -359,9 +358,7 @@ class Mlp(Through):
             oracle.cut(g, case.n, dims[k]) if k in dims else [g] * case.n
             for k, g in enumerate(grads)
         ]
-        return [
-            Want(y, dict(zip(self.names, mine, strict=True))) for mine in zip(*cuts, strict=True)
-        ]
+        return [Want(y, dict(zip(self.names, mine))) for mine in zip(*cuts)]
 
     def run(self, comm, yours, inputs, dy):
         return through(lambda *xs: yours(*xs, comm), inputs, dy, beside=True)  # as in x + mlp(x)
@@ -629,7 +626,7 @@ class SequenceNorm(Through):
         batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 8)))
         x, dy = (normal(rng, batch, tokens * case.n, hidden) for _ in range(2))
         weight, bias = normal(rng, hidden), normal(rng, hidden)
-        parts = zip(oracle.cut(x, case.n, 1), oracle.cut(dy, case.n, 1), strict=True)
+        parts = zip(oracle.cut(x, case.n, 1), oracle.cut(dy, case.n, 1))
         return [([part, weight, bias], grad if case.given[-1] else None) for part, grad in parts]
 
     def wants(self, case, args):

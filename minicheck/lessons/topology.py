@@ -431,7 +431,7 @@ class Bandwidth(Solo):
     def wants(self, case, args):
         verb, n, nbytes, seconds = args[0]
         want = nbytes / seconds
-        return [dict(zip(self.returns, (want, FACTORS[verb](n) * want), strict=True))]
+        return [dict(zip(self.returns, (want, FACTORS[verb](n) * want)))]
 
     def value(self, case, args, rank, name, got, want):
         verb, n, nbytes, seconds = args[0]

@@ -105,10 +105,8 @@ class LookUp(VocabularyExam):
         masked = [self._own(parts, tokens, r) for r in everyone]
         text = "Tokens of other ranks got a row, too: they must add zeros. "
         firsts = [sum(len(p) for p in parts[:r]) for r in everyone]
-        negative = [p[(tokens - f) % len(p)] for p, f in zip(parts, firsts, strict=True)]
-        zeroth = [
-            m + p[0] * (m == 0).all(-1, keepdim=True) for m, p in zip(masked, parts, strict=True)
-        ]
+        negative = [p[(tokens - f) % len(p)] for p, f in zip(parts, firsts)]
+        zeroth = [m + p[0] * (m == 0).all(-1, keepdim=True) for m, p in zip(masked, parts)]
         looks = {
             f"It is rank {rank}'s own, zeros for all other tokens: nothing was added up.": masked[
                 rank
@@ -141,7 +139,7 @@ class LookUp(VocabularyExam):
             "The parts are those of `uneven`: the first ones have a word more where n does not divide V."
         ] = sum(
             p[f.clamp(0, size - 1)] * ((f >= 0) & (f < size))[..., None]
-            for p, f in zip(parts, floors, strict=True)
+            for p, f in zip(parts, floors)
         )
         looks[f"It is {n} times the row: is it added up twice?"] = n * total[tokens]
         for step, words in ((-1, "before"), (1, "after")):
@@ -232,7 +230,7 @@ class ProjectBackward(VocabularyExam):
             drawn(shape, dtype, rng, 0.4)
             for shape in ((tokens, vocab), (tokens, hidden), (vocab, hidden))
         )
-        return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n), strict=True)]
+        return [(d, x, w) for d, w in zip(cut(dlogits, case.n, 1), cut(rows, case.n))]
 
     def wants(self, case, args):
         dx = sum(d @ w for d, _, w in args)

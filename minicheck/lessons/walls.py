@@ -230,41 +230,27 @@ def _random(rng, count=0):
     return events
 
 
+def spelled(events: str, sizes: dict[str, int]) -> list[Event]:
+    """Events from their names: "a b -a"."""
+    names = events.split()
+    return [(n.strip("-"), -sizes[n[1:]] if n[0] == "-" else sizes[n]) for n in names]
+
+
 def _tie(rng):
     a, b, c = (_bytes(rng) for _ in range(3))
-    return [
-        ("a", a),
-        ("b", b + 4),
-        ("c", c),
-        ("b", -b - 4),
-        ("d", b),
-        ("d", -b),
-        ("e", b + 4),
-        ("c", -c),
-    ]
+    return spelled("a b c -b d -d e -c", {"a": a, "b": b + 4, "c": c, "d": b, "e": b + 4})
 
 
 def _empty(rng):
-    a, b, c = (_bytes(rng) for _ in range(3))
-    return [("a", a), ("b", b), ("a", -a), ("c", c), ("c", -c), ("b", -b)]
+    return spelled("a b -a c -c -b", {name: _bytes(rng) for name in "abc"})
 
 
 def _again(rng):
     """A loop that names its tensors alike in each turn; the last turn's stay."""
-    x, h, keep = ([_bytes(rng) + 1000 * i for i in range(3)] for _ in range(3))
-    turns = [
-        [
-            ("x", x[i]),
-            ("h", h[i]),
-            ("keep", keep[i]),
-            ("h", -h[i]),
-            ("x", -x[i]),
-            ("keep", -keep[i]),
-        ]
-        for i in range(3)
-    ]
-    turns[2] = turns[2][:4]
-    return [("w", _bytes(rng)), *(event for turn in turns for event in turn)]
+    names = ("x", "h", "keep")
+    sizes = [[_bytes(rng) + 1000 * i for i in range(3)] for _ in names]
+    turns = [spelled("x h keep -h -x -keep", dict(zip(names, turn))) for turn in zip(*sizes)]
+    return [("w", _bytes(rng)), *turns[0], *turns[1], *turns[2][:4]]
 
 
 DRAWN = {

@@ -87,10 +87,10 @@ class Lars:
     def step(
         self, grads: list[Tensor], lr: float, trust: float, decay: float, momentum: float
     ) -> None:
-        slip, length = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads, strict=True)]
+        slip, length = self.slip, [(w.norm(), g.norm()) for w, g in zip(self.w, grads)]
         if slip == "all":
-            length = [tuple(torch.stack(x).norm() for x in zip(*length, strict=True))] * len(grads)
-        for i, (w, g) in enumerate(zip(self.w, grads, strict=True)):
+            length = [tuple(torch.stack(x).norm() for x in zip(*length))] * len(grads)
+        for i, (w, g) in enumerate(zip(self.w, grads)):
             matrix = w.dim() > 1
             b = decay * ((matrix and slip != "no decay") or slip == "bias decayed")
             ratio = (
@@ -155,7 +155,7 @@ class Lamb:
     ) -> None:
         slip, (one, two) = self.slip, betas
         for i, (w, g) in enumerate(
-            zip(self.w, [g / self.n if slip == "twice" else g for g in grads], strict=True)
+            zip(self.w, [g / self.n if slip == "twice" else g for g in grads])
         ):
             self.m[i] = one * self.m[i] + (1 - one) * g
             self.v[i] = two * self.v[i] + (1 - two) * (self.m[i] if slip == "of m" else g) ** 2
@@ -250,7 +250,7 @@ def norm(own: list[list[Tensor]], copied: list[bool]) -> float:
         sum(
             float((g.double() ** 2).sum())
             for r, some in enumerate(own)
-            for g, same in zip(some, copied, strict=True)
+            for g, same in zip(some, copied)
             if r == 0 or not same
         )
     )

@@ -99,10 +99,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attention_looks(q: Tensor, k: Tensor, v: Tensor, tile: int) -> Looks:
     scores = q @ k.mT * q.shape[-1] ** -0.5
     whole = len(k) // tile * tile
-    own = [
-        (some.softmax(-1) @ part)
-        for some, part in zip(scores.split(tile, 1), v.split(tile), strict=True)
-    ]
+    own = [(some.softmax(-1) @ part) for some, part in zip(scores.split(tile, 1), v.split(tile))]
     peak = scores.cummax(1).values[:, [min(j + tile, len(k)) - 1 for j in range(0, len(k), tile)]]
     late = torch.cat([s - peak[:, [j]] for j, s in enumerate(scores.split(tile, 1))], 1).exp()
     right = scores.softmax(-1)

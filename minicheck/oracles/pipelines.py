@@ -52,7 +52,7 @@ def whole_gradient(
     parts: list[nn.Module], xs: list[Tensor], ys: list[Tensor], loss_fn
 ) -> list[list[Tensor]]:
     """Of the mean loss over the micro-batches, for the parameters of each part."""
-    for x, y in zip(xs, ys, strict=True):
+    for x, y in zip(xs, ys):
         (loss_fn(nn.Sequential(*parts)(x), y) / len(xs)).backward()
     return [[p.grad for p in part.parameters()] for part in parts]
 

@@ -133,7 +133,7 @@ class Masters:
         return True
 
     def _momenta(self, grads: list[Tensor | None]) -> None:
-        for m, g in zip(self.momenta, grads, strict=True):
+        for m, g in zip(self.momenta, grads):
             if g is not None:
                 m.mul_(1 if self.slip == "no mu" else self.mu).add_(self._unscaled(g))
             elif self.slip == "coasts":

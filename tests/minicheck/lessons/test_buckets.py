@@ -176,7 +176,10 @@ def test_buckets_right_for_some_only():
 
 @pytest.mark.parametrize(
     ("exam", "kind", "beside"),
-    [(Overlapped(), ("chain", 1), buckets_hooked), (AccumulateOverlapped(), ("chain", 2), accumulated)],
+    [
+        (Overlapped(), ("chain", 1), buckets_hooked),
+        (AccumulateOverlapped(), ("chain", 2), accumulated),
+    ],
 )
 def test_time_tells_overlap_from_none(exam, kind, beside):
     case = Case(3, "", kind)

@@ -137,7 +137,7 @@ def writes(comm, part, targets, vocab):
 WRONG = [
     ("split_loss", gathers_for_small_vocabularies, "bytes"),
     ("split_loss", maximum_of_rank_0, "subtract the largest"),
-    ("split_loss", other_loss_on_one_rank, "rank 2: losses\["),
+    ("split_loss", other_loss_on_one_rank, r"rank 2: losses\["),
     ("split_loss", writes, "part was changed"),
     ("split_loss", lambda comm, part, *rest: 3, "log_total|losses"),
     ("look_up", lambda comm, rows, *rest: by_index(comm, rows, *rest).float(), "float32"),
