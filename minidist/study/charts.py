@@ -26,7 +26,6 @@ from minidist.study.picture import (
     INK,
     MARGIN,
     MEANING,
-    MUTED,
     TEXT,
     TIME_UNITS,
     VERMILION,
@@ -104,7 +103,7 @@ def curves(
         _whole_ticks(ax, [*lines.values(), *points.values()])
         ax.grid(True)
         ax.set_xlabel(xlabel)
-        sheet.word(MARGIN, top - 0.16, ylabel, color=MUTED)
+        sheet.note(MARGIN, top - 0.16, ylabel)
         _names(sheet, ax, ends, shared)
         text = [f"{ylabel or 'y'} against {xlabel or 'x'}"]
         for kind, several in (("line", lines), ("points", points)):
@@ -150,7 +149,7 @@ def _names(sheet: Card, ax, ends: dict[str, tuple], note: str) -> None:
     for name, y in zip(order, places, strict=True):
         sheet.line([x, x + 0.18, x + 0.36], [y] * 3, width=1.8, markevery=[1], **ends[name][1])
         sheet.word(x + 0.45, y, name)
-    sheet.word(x, top - 0.16, note, color=MUTED)
+    sheet.note(x, top - 0.16, note)
 
 
 def apart(wanted: Sequence[float], low: float, high: float) -> list[float]:
@@ -189,13 +188,9 @@ def bars(
     as a dashed line and called `note`.
     Errors: ValueError for no value, a negative or infinite one, or more than 24.
     """
-    goal = {} if target is None else {note: target}
-    words = {name: measure(v, unit) for name, v in values.items()}
-    parts = {name: {name: v} for name, v in values.items()}
+    parts = {name: {name: value} for name, value in values.items()}
     faces = {name: MEANING.get(name, BLUE) for name in values}
-    text = [f"  {name}: {word}" for name, word in words.items()]
-    text += [f"  ({name}: {measure(v, unit)})" for name, v in goal.items()]
-    return _bars(title, parts, faces, words, goal, unit, text)
+    return _bars(title, parts, faces, unit, {}, {} if target is None else {note: target})
 
 
 def stacked(
@@ -210,39 +205,40 @@ def stacked(
     unit: as for `bars`.  notes: words behind the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
     """
-    held = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
-    faces = colors(part for parts in held.values() for part in parts)
-    words = {name: measure(sum(parts.values()), unit) for name, parts in bars.items()}
-    for name, note in (notes or {}).items():
-        words[name] += f"  {note}"
-    text = []
-    for name, parts in held.items():
-        listed = ", ".join(f"{part} {measure(v, unit)}" for part, v in parts.items())
-        text.append(f"  {name}: {words[name]} ({listed})")
-    return _bars(title, bars, faces, words, {}, unit, text)
+    names = [part for parts in bars.values() for part, value in parts.items() if value]
+    return _bars(title, bars, colors(names), unit, notes or {}, {})
 
 
-def _bars(title, bars, faces, words, goal, unit, text) -> Picture:
-    """The parts of each bar behind each other, its words behind them, and a line at the goal."""
+def _bars(title, bars, faces, unit, notes, goal) -> Picture:
+    """The parts of each bar behind each other, its sum and its note behind them, and a line at the goal."""
     room("bars", len(bars), MOST_BARS)
-    for name, parts in [*bars.items(), *((name, {name: v}) for name, v in goal.items())]:
-        for part, v in parts.items():
-            if not math.isfinite(v) or v < 0:
+    for name, parts in [*bars.items(), *((name, {name: value}) for name, value in goal.items())]:
+        for part, value in parts.items():
+            if not math.isfinite(value) or value < 0:
                 which = f"{part!r} of " * (part != name)
-                raise ValueError(f"{which}the bar {name!r} is {v}: bars are finite, not negative")
+                raise ValueError(
+                    f"{which}the bar {name!r} is {value}: bars are finite, not negative"
+                )
+    sums = {name: sum(parts.values()) for name, parts in bars.items()}
+    words = {name: measure(total, unit) for name, total in sums.items()}
+    for name, note in notes.items():
+        words[name] += f"  {note}"
+    keyed = not faces.keys() <= bars.keys()
     left = MARGIN + 0.2 + max(inches(name, TEXT) for name in bars)
     wide = WIDTH - MARGIN - 0.2 - left - max(inches(word, TEXT) for word in words.values())
-    sums = [sum(parts.values()) for parts in bars.values()]
-    inch = wide / (max(*sums, *goal.values(), 0) or 1)
-    keyed = not faces.keys() <= bars.keys()
+    inch = wide / (max(*sums.values(), *goal.values(), 0) or 1)
     top = (0.62 if title else 0.25) + 0.28 * keyed
     end = top + 0.36 * len(bars)
+    text = []
     with card(WIDTH, end + (0.42 if goal else 0.15), title) as sheet:
         if keyed:
             sheet.key(left, top - 0.16, faces)
         sheet.line([left, left], [top, end], EDGE)
-        for v in goal.values():
-            sheet.line([left + v * inch] * 2, [top, end], VERMILION, 1.4, linestyle=DASHED)
+        for name, value in goal.items():
+            x = left + value * inch
+            sheet.line([x, x], [top, end], VERMILION, 1.4, linestyle=DASHED)
+            side = "right" if value * inch > wide / 2 else "left"
+            sheet.note(x, end + 0.12, f"{name} {measure(value, unit)}", side)
         for i, (name, parts) in enumerate(bars.items()):
             y = top + 0.36 * i + 0.18
             x = left
@@ -254,11 +250,9 @@ def _bars(title, bars, faces, words, goal, unit, text) -> Picture:
             # the goal's line ends before the words
             ground = dict(facecolor=CARD, edgecolor="none", pad=1)
             sheet.word(x + 0.08, y, words[name], TEXT, bbox=ground)
-        for name, v in goal.items():
-            side = "right" if v * inch > wide / 2 else "left"
-            sheet.word(
-                left + v * inch, end + 0.12, f"{name} {measure(v, unit)}", ha=side, color=MUTED
-            )
+            listed = [f"{part} {measure(value, unit)}" for part, value in parts.items() if value]
+            text.append(f"  {name}: {words[name]}" + f" ({', '.join(listed)})" * keyed)
+        text += [f"  ({name}: {measure(value, unit)})" for name, value in goal.items()]
         return sheet.picture(title, *text)
 
 
@@ -299,7 +293,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
                 ax.axvline(stop / scale, color=INK, linewidth=0.8, zorder=3)
             if inches(name) + 0.06 < (stop - start) / end * wide:
                 middle = left + (start + stop) / 2 / end * wide
-                sheet.word(middle, top - 0.1, name, ha="center", color=MUTED)
+                sheet.note(middle, top - 0.1, name, "center")
         when = measure(float(held.times[held.total.argmax()]), "s")
         text = [f"  peak {held_words(held.at_peak)}, at {when}"]
         for name, _, stop in phases:
@@ -354,11 +348,14 @@ THIN = "1px solid rgba(128, 128, 128, 0.25)"
 class Table:
     """Rows of words, shown as HTML in a notebook and as aligned columns elsewhere. `text` is the latter."""
 
-    def __init__(self, rows: list[list[str]], columns: list[str], right: list[bool], title: str):
-        self.rows = rows
+    def __init__(self, rows: list[list[Any]], columns: list[str], title: str):
+        self.rows = [[_word(value) for value in row] for row in rows]
         self.columns = columns
-        self.right = right
         self.title = title
+        self.right = []  # columns of numbers
+        for c in range(len(columns)):
+            values = [row[c] for row in rows if row[c] is not None]
+            self.right.append(bool(values) and all(map(_is_number, values)))
 
     @property
     def text(self) -> str:
@@ -407,11 +404,7 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], *, title: str =
             raise ValueError(
                 f"row {i} has {len(row)} cells, but there are {len(columns)} columns: {', '.join(columns)}"
             )
-    right = []
-    for c in range(len(columns)):
-        cells = [row[c] for row in rows if row[c] is not None]
-        right.append(bool(cells) and all(map(_is_number, cells)))
-    return Table([[_word(v) for v in row] for row in rows], columns, right, title)
+    return Table(rows, columns, title)
 
 
 def _is_number(value: Any) -> bool:
