@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from math import ceil, gcd
@@ -319,8 +319,7 @@ class Network:
 # and 7 (ZeRO). The parts add up to the step.
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """Seconds of a step. recomputation: forwards done again. tensor, pipeline, data: messages that nothing hides."""
 
     compute: float
@@ -333,12 +332,12 @@ class Step:
 
     @property
     def total(self) -> float:
-        return sum(self.parts.values())
+        return sum(self)
 
     @property
     def parts(self) -> dict[str, float]:
         """By name, in order."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return self._asdict()
 
 
 class Layer(NamedTuple):

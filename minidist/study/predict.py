@@ -423,28 +423,16 @@ def logits(tokens: int, vocab: int, tensor: int = 1) -> int:
     return 4 * tokens * uneven(vocab, tensor)[0]
 
 
-def in_flight(
-    stages: int, micro_batches: int, stage: int = 0, schedule: str = "1f1b", interleave: int = 1
-) -> int:
-    """How many micro-batches' activations a stage of a pipeline keeps at once, at most.
+def in_flight(stages: int, micro_batches: int, stage: int = 0, interleave: int = 1) -> int:
+    """How many micro-batches' activations a stage of a pipeline under 1F1B keeps at once, at most.
 
-    "naive" 1, "gpipe" M, "1f1b" the stages from here to the last, at most M. interleave: the stage has that many
-    chunks of layers, and this counts chunks: 2(S − stage − 1) + (interleave − 1)S + 1, at most M·interleave. So
-    the first stage keeps L(1 + (S − 1)/(S·interleave)) layers' worth, and L without (section 4.2.3).
-    Raises ValueError for a stage that does not exist, another schedule, or interleaving without 1F1B.
+    The stages from here to the last, at most M. interleave: the stage has that many chunks of layers, and this counts
+    chunks: 2(S − stage − 1) + (interleave − 1)S + 1, at most M·interleave. So the first stage keeps
+    L(1 + (S − 1)/(S·interleave)) layers' worth, and L without (section 4.2.3).
+    Raises ValueError for a stage that does not exist.
     """
     if not 0 <= stage < stages:
         raise ValueError(f"there is no stage {stage} among {stages}")
-    if schedule not in ("naive", "gpipe", "1f1b"):
-        raise ValueError(f"a schedule is naive, gpipe or 1f1b, not {schedule!r}")
-    if interleave > 1 and schedule != "1f1b":
-        raise ValueError(
-            f"only 1f1b is interleaved here, not {schedule} with {interleave} chunks a stage"
-        )
-    if schedule == "naive":
-        return 1
-    if schedule == "gpipe":
-        return micro_batches
     ahead = stages - stage
     if interleave > 1:
         ahead = 2 * (stages - stage - 1) + (interleave - 1) * stages + 1
@@ -469,8 +457,8 @@ class Grid:
     """How a step is spread over data × tensor × pipeline ranks.
 
     zero: ZeRO's stage, 0 to 3. micro_batch: sequences in one; micro_batches: how many a pipeline gets in a step.
-    sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". schedule, interleave: as
-    for `in_flight`. fused: gradients are copied into a flat fp32 buffer. optimizer, precision: as for `states`.
+    sequence: sequence parallel within `tensor`. recompute: "none", "selective", "full". interleave: chunks of a stage.
+    fused: gradients are copied into a flat fp32 buffer. precision: as for `states`, with Adam.
     """
 
     data: int = 1
@@ -481,11 +469,9 @@ class Grid:
     micro_batches: int = 1
     sequence: bool = False
     recompute: str = "none"
-    schedule: str = "1f1b"
     interleave: int = 1
     dropout: bool = True
     fused: bool = False
-    optimizer: str = "adam"
     precision: str = "bf16"
 
     @property
@@ -523,14 +509,15 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    kept = states(params, grid.optimizer, grid.precision, grid.zero, grid.data)
+    kept = states(params, "adam", grid.precision, grid.zero, grid.data)
     layer = activations(
         model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
     )
+    # of one micro-batch: the last stage goes backward at once
+    output = output_activations(model, grid.micro_batch, grid.tensor, grid.along)
     buffers = fused_gradients(params) if grid.fused else 0
-    if (
-        grid.zero == 3
-    ):  # a layer's parameters are brought together when needed, the next layer's meanwhile
+    if grid.zero == 3:
+        # a layer's parameters are brought together when needed, the next layer's meanwhile
         gathered = layer_parameters(model, grid.tensor)
         buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
     return PerRank(
@@ -540,14 +527,14 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         activations_of_layers=_layers_held(model, grid, stage) * layer,
         layer_being_recomputed=_recomputed(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,
-        output_and_logits=_output(model, grid) if stage == grid.pipeline - 1 else 0,
+        output_and_logits=output if stage == grid.pipeline - 1 else 0,
         buffers=buffers,
     )
 
 
 def _layers_held(model: Transformer, grid: Grid, stage: int) -> int:
     """Layers' worth of activations on a stage, over all micro-batches in flight."""
-    chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.schedule, grid.interleave)
+    chunks = in_flight(grid.pipeline, grid.micro_batches, stage, grid.interleave)
     if grid.interleave == 1:
         return chunks * stage_layers(model.layers, grid.pipeline)[stage]
     return chunks * even(model.layers, grid.pipeline * grid.interleave, "layers")[0]
@@ -566,16 +553,10 @@ def _recomputed(model: Transformer, grid: Grid) -> int:
 
 def _mask(model: Transformer, grid: Grid) -> int:
     """Of all micro-batches in flight; an interleaved first stage runs up to two rounds ahead."""
-    batches = in_flight(grid.pipeline, grid.micro_batches, 0, grid.schedule)
+    batches = in_flight(grid.pipeline, grid.micro_batches)
     if grid.interleave > 1:
         batches = min(grid.micro_batches, 2 * grid.pipeline)
     return embedding_activations(model, grid.micro_batch, grid.along, batches)
-
-
-def _output(model: Transformer, grid: Grid) -> int:
-    """The last norm's and the projection's inputs follow the tokens, the logits are split by vocabulary."""
-    batches = in_flight(grid.pipeline, grid.micro_batches, grid.pipeline - 1, grid.schedule)
-    return batches * output_activations(model, grid.micro_batch, grid.tensor, grid.along)
 
 
 # ------------------------------------------------------------
