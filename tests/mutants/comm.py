@@ -325,6 +325,13 @@ FAULTS = {
     ],
     "mesh": [
         Fault(
+            "an axis of another name counts as one rank",
+            "comm/mesh.py",
+            'sizes = {"dp": dp, "pp": pp, "tp": tp} | others',
+            'sizes = {"dp": dp, "pp": pp, "tp": tp} | dict.fromkeys(others, 1)',
+            "comm/test_mesh.py::test_axes_of_any_name",
+        ),
+        Fault(
             "the first axis is the innermost",
             "comm/mesh.py",
             "for axis, size in reversed(self.sizes.items()):",
@@ -348,15 +355,15 @@ FAULTS = {
         Fault(
             "the same axes in another order make another group",
             "comm/mesh.py",
-            "key = tuple(sorted(set(axes), key=lambda axis: (*AXES, axis).index(axis)))",
+            "key = tuple(axis for axis in self.grid.sizes if axis in axes)",
             "key = axes",
             "comm/test_mesh.py::test_who_hears_whom",
         ),
         Fault(
             "a mesh is made with messages",
             "comm/mesh.py",
-            "return self.comm.split(self.grid.colors(*axes))",
-            "return self.comm.split(self.grid.colors(*axes)[self.comm.rank])",
+            "self.comm.split(colors)",
+            "self.comm.split(colors[self.comm.rank])",
             "comm/test_mesh.py::test_one_rank_and_no_message",
         ),
     ],
