@@ -607,7 +607,8 @@ def test_a_world_with_values_tells_host_and_device_apart():
 
 def test_every_rank_has_a_part_of_the_host():
     slow = Device("bytes", {}, 1 << 40, 1e9)
-    cluster = Cluster.uniform(1, 0.0, 0.0, host=slow, pcie=Level(0.0, 0.0))
+    free = Level(0.0, 0.0)
+    cluster = Cluster(links={"nic": free, "pcie": free}, host=slow)
     for n in (1, 2):
         node = replace(cluster, nodes=1, devices=n)
         times = [
