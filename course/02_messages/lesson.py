@@ -576,8 +576,9 @@ except ValueError as why:
 # %% [markdown]
 # ## The library's version
 #
-# `minidist.collectives` has the same ring. Its first half adds in place, with one buffer for all steps; its second
-# half receives straight into place.
+# `minidist.collectives` has the same ring. For an all-reduce its first half adds in place, with one buffer for all
+# steps; its second half receives straight into place. A reduce-scatter alone leaves its input as it is: then the first
+# half takes a second buffer, since it must not receive into the one that it sends from.
 #
 # All-reduce is its two halves, one after the other: `all_gather(reduce_scatter(x))` equals `all_reduce_(x)`,
 # bit for bit. ZeRO, in lesson 13, lives on this.
@@ -593,7 +594,7 @@ def both_ways(comm, length=12):
 
 assert all(torch.equal(halves, whole) for halves, whole in World(4).run(both_ways))
 display(
-    study.source(ring.all_reduce), study.source(ring.reduce_scatter_), study.source(ring.all_gather)
+    study.source(ring.all_reduce), study.source(ring.reduce_scatter), study.source(ring.all_gather)
 )
 
 # %%

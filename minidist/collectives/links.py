@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import ceil, sqrt
 from typing import Any
 
-from torch import Tensor
-
 from ..comm.base import Comm, Link, Recv, Send
 
 
@@ -76,22 +74,6 @@ class Net:
     def far(self) -> Link:
         """Between the first and the last rank: what a pipeline's pieces are cut for, without asking for all links."""
         return self.link(self.n - 1, 0)
-
-
-class Uniform(Net):
-    """All links alike: α seconds, and β seconds a byte."""
-
-    def __init__(self, n: int, alpha: float, beta: float):
-        super().__init__(n, lambda dst, src: Link(alpha, beta))
-
-    def link(self, dst: int, src: int) -> Link:
-        return self._ask(dst, src)
-
-    def among(self, key, pairs) -> list[Link]:
-        return [self._ask(0, 0)]
-
-    def part(self, key, ranks: list[int]) -> Net:
-        return Uniform(len(ranks), *self._ask(0, 0))
 
 
 def slowest(links: Iterable[Link], nbytes: float) -> float:
@@ -185,11 +167,6 @@ def pieces(hops: float, nbytes: int, link: Link) -> int:
             (hops - 1) * (link.alpha + nbytes / k * link.beta) + seconds(k, link, nbytes / k)
         ),
     )
-
-
-def cut(flat: Tensor, k: int) -> list[Tensor]:
-    """`flat` in `k` pieces, as equal as can be."""
-    return list(flat.tensor_split(k))
 
 
 @lru_cache(maxsize=1024)

@@ -22,49 +22,29 @@ from .buffers import scratch
 from .links import Formulas, slowest
 
 
-def _chunks(comm: Comm, flat: Tensor) -> list[Tensor]:
-    return list(flat.tensor_split(comm.size))  # as `split.uneven` says
-
-
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
     """`out` becomes chunk `comm.rank`, combined over all ranks. (n−1) messages, (n−1)/n·N bytes a rank.
 
-    Two buffers of one chunk, and the chunks are only read. Where `out` is `chunks[comm.rank]` itself, all happens in
-    place: one buffer, and the other chunks hold what was combined so far.
+    A rank combines what it receives with its own chunk, and passes that on; the last one is finished. Where `out` is
+    `chunks[comm.rank]` itself, all happens in place: one buffer of one chunk, and the other chunks hold what was
+    combined so far. Else the chunks are only read: two buffers, one to send from and one to receive into.
     """
     n, r = comm.size, comm.rank
-    if out is chunks[r]:
-        reduce_scatter_(comm, chunks, combine)
-        return
-    if n == 1:
+    in_place = out is chunks[r]
+    if n == 1 and not in_place:
         out.copy_(chunks[0])
-        return
     sizes = {chunk.numel() for chunk in chunks}
-    buffers = [scratch(out, max(sizes)) for _ in range(min(2, n - 2))]
-    room = {size: [buffer[:size] for buffer in buffers] for size in sizes}
+    rooms = [scratch(out, max(sizes)) for _ in range(min(n - 1, 1) if in_place else min(n - 2, 2))]
+    buffers = {size: [room[:size] for room in rooms] for size in sizes}
     partial = chunks[(r - 1) % n]
-    for step in range(n - 2):
-        mine = chunks[(r - 2 - step) % n]
-        received = room[mine.numel()][step % 2]
-        comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
-        partial = combine(received, mine)
-    comm.sendrecv(partial, (r + 1) % n, out, (r - 1) % n, label="reduce-scatter")
-    combine(out, chunks[r])
-
-
-def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
-    """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished."""
-    n, r = comm.size, comm.rank
-    sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
-    buffer = scratch(chunks[r], max(sizes))
-    room = {size: buffer[:size] for size in sizes}
     for step in range(n - 1):
-        mine = chunks[(r - 2 - step) % n]
-        received = room[mine.numel()]
-        comm.sendrecv(
-            chunks[(r - 1 - step) % n], (r + 1) % n, received, (r - 1) % n, label="reduce-scatter"
-        )
-        combine(mine, received)
+        own = chunks[(r - 2 - step) % n]
+        if step == n - 2 and not in_place:
+            received = out
+        else:
+            received = buffers[own.numel()][step % len(rooms)]
+        comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
+        partial = combine(own, received) if in_place else combine(received, own)
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
@@ -82,7 +62,7 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
 
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """`flat`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
-    chunks = _chunks(comm, flat)
+    chunks = list(flat.tensor_split(comm.size))  # as `split.uneven` says
     reduce_scatter(comm, chunks, chunks[comm.rank], combine)
     all_gather(comm, chunks)
 
@@ -92,14 +72,14 @@ def broadcast(comm: Comm, flat: Tensor, root: int) -> None:
 
     Van de Geijn's long-message broadcast (Barnett et al. 1994).
     """
-    chunks = _chunks(comm, flat)
+    chunks = list(flat.tensor_split(comm.size))
     naive.scatter(comm, chunks, root)
     all_gather(comm, chunks)
 
 
 def reduce(comm: Comm, flat: Tensor, root: int, combine) -> None:
     """Reduce-scatter, then gather at `root`; `flat` of the other ranks stays as it was."""
-    chunks = _chunks(comm, flat)
+    chunks = list(flat.tensor_split(comm.size))
     done = [
         chunk if comm.rank == root else scratch(chunk, chunk.numel() if i == comm.rank else 0)
         for i, chunk in enumerate(chunks)

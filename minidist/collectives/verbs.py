@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from ..arguments import choice, whole
-from ..comm.base import Comm, describe, expanded
+from ..comm.base import Comm, Link, describe, expanded
 from ..split import checked_sizes
 from . import naive
 from .buffers import Flat, are_adjacent, flat_rows, scratch
 from .hierarchical import FLAT, Hierarchical, having
-from .links import Net, Uniform
+from .links import Net
 
 # ------------------------------------------------------------
 # What a collective takes: α–β–γ formulas, and the choice of algorithm that follows from them.
@@ -63,7 +63,8 @@ def seconds(
 
     ValueError if the algorithm has no such verb, or n < 1.
     """
-    return _seconds(Uniform(n, alpha, beta), verb, nbytes, algorithm, gamma)
+    link = Link(alpha, beta)
+    return _seconds(Net(n, lambda dst, src: link), verb, nbytes, algorithm, gamma)
 
 
 def predict(comm: Comm | Net, verb: str, nbytes: float, algorithm, gamma: float = 0.0) -> float:

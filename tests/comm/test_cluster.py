@@ -350,12 +350,7 @@ def test_the_ranks_of_a_node_divide_its_host():
 
 
 def test_a_cluster_is_shown():
-    c = (
-        Cluster.dgx1_v100(nodes=8)
-        .slow_rank(3, 2)
-        .slow_link(0, 9, 1.5)
-        .jitter(0.1)
-    )
+    c = Cluster.dgx1_v100(nodes=8).slow_rank(3, 2).slow_link(0, 9, 1.5).jitter(0.1)
     text = str(c)
     assert text.splitlines()[0] == (
         "DGX-1 V100, V100 SXM: 64 ranks = 1 a device × 8 a node × 8 nodes, 4 a rack; "

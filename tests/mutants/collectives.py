@@ -37,8 +37,8 @@ FAULTS = {
         Fault(
             "numbers that n does not divide are left out",
             "collectives/ring.py",
-            "list(flat.tensor_split(comm.size))",
-            "list(flat[: flat.numel() // comm.size * comm.size].tensor_split(comm.size))",
+            "    chunks = list(flat.tensor_split(comm.size))  # as `split.uneven` says\n",
+            "    chunks = list(flat[: flat.numel() // comm.size * comm.size].tensor_split(comm.size))\n",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
         Fault(
@@ -51,8 +51,8 @@ FAULTS = {
         Fault(
             "what comes lands in the buffer that is being sent",
             "collectives/ring.py",
-            "room[mine.numel()][step % 2]",
-            "room[mine.numel()][0]",
+            "buffers[own.numel()][step % len(rooms)]",
+            "buffers[own.numel()][0]",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
         Fault(
@@ -329,8 +329,8 @@ FAULTS = {
         Fault(
             "a ring takes room for all chunks",
             "collectives/ring.py",
-            "buffer = scratch(chunks[r], max(sizes))",
-            "buffer = scratch(chunks[r], sum(chunk.numel() for chunk in chunks))",
+            "rooms = [scratch(out, max(sizes)) for",
+            "rooms = [scratch(out, sum(chunk.numel() for chunk in chunks)) for",
             "collectives/test_verbs.py::test_messages_and_memory",
         ),
         Fault(

@@ -109,8 +109,8 @@ FAULTS = {
         Fault(
             "combining costs nothing",
             "collectives/verbs.py",
-            "(Uniform(n, alpha, beta), verb, nbytes, algorithm, gamma)",
-            "(Uniform(n, alpha, beta), verb, nbytes, algorithm)",
+            "(Net(n, lambda dst, src: link), verb, nbytes, algorithm, gamma)",
+            "(Net(n, lambda dst, src: link), verb, nbytes, algorithm)",
             "collectives/test_verbs.py::test_combining_takes_time",
         ),
         Fault(
