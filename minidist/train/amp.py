@@ -636,24 +636,12 @@ class Prepared(NamedTuple):
     scaler: LossScaler
     autocast: autocast
 
-    def step(self, loss: Tensor, max_norm: float | None = None) -> None:
-        """Backward, clip the global norm of the gradients to `max_norm`, step or skip, choose the scale, zero them."""
+    def step(self, loss: Tensor) -> None:
+        """Backward, step or skip, choose the scale, drop the gradients."""
         self.scaler.scale(loss).backward()
-        if max_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            self._clip(max_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-
-    def _clip(self, max_norm: float) -> None:
-        """By whoever has the gradients: a sharded optimizer or model knows the norm over all ranks."""
-        for owner in (self.optimizer, self.model):
-            if hasattr(owner, "clip_grad_norm_"):
-                owner.clip_grad_norm_(max_norm)
-                return
-        params = [p for group in self.optimizer.param_groups for p in group["params"]]
-        nn.utils.clip_grad_norm_(params, max_norm)
 
 
 def prepare(
@@ -662,17 +650,15 @@ def prepare(
     level: str = "O1",
     dtype: torch.dtype = torch.float16,
     comm: Comm | None = None,
-    masters: bool | None = None,
     scaler: LossScaler | None = None,
-    **lists,
 ) -> Prepared:
     """`model`, in fp32, made ready for a level, in place; see the table above.
 
     optimizer: makes one from parameters.  dtype: of the halves.  comm: of the ranks that step together (see
-    LossScaler).  masters: False at O2 for an optimizer that has its own.  scaler: instead of the level's own.
-    lists: white, black, gray for autocast.
+    LossScaler).  scaler: instead of the level's own. An optimizer that has masters of its own, such as a
+    ShardedOptimizer with a master_dtype, goes with O3 and a scaler.
     In half, a forward casts its inputs to half and its results to fp32, for the loss.
-    Errors: ValueError for an unknown level or dtype, or a model that is not in fp32.
+    Raises ValueError for an unknown level or dtype, or a model that is not in fp32.
     """
     if level not in LEVELS or dtype not in HALVES:
         raise ValueError(
@@ -690,13 +676,13 @@ def prepare(
         half = lambda module, args, kwargs: cast((args, kwargs), lambda x: x.to(dtype))
         model.register_forward_pre_hook(half, with_kwargs=True)
         model.register_forward_hook(lambda module, args, out: cast(out, lambda x: x.float()))
-    if chosen.masters and masters is not False:
+    if chosen.masters:
         # from the halves: ranks that get theirs by broadcast have the same
         stepping = Masters(params, optimizer)
     else:
         stepping = optimizer(params)
     own = LossScaler(enabled=chosen.scaled and dtype == torch.float16, comm=comm)
-    return Prepared(model, stepping, scaler or own, autocast(dtype, **lists, enabled=chosen.lists))
+    return Prepared(model, stepping, scaler or own, autocast(dtype, enabled=chosen.lists))
 
 
 @torch.no_grad()
@@ -755,7 +741,7 @@ def exponents(
 ) -> Exponents:
     """Count the elements of `tensors` (gradients, say; None among them is passed over) times `scale` by exponent.
 
-    Give gradients of fp32, of which `dtype` has lost nothing yet. Errors: ValueError for meta tensors.
+    Give gradients of fp32, of which `dtype` has lost nothing yet.
     """
     x = _flat(tensors) * scale
     finite = x[x.isfinite() & (x != 0)].abs()
@@ -778,7 +764,7 @@ def lost(
 ) -> float:
     """The share, 0 to 1, of the updates that are not 0 which leave their weight in `dtype` as it is.
 
-    updates: what is added to the weights, of the same sizes. Errors: ValueError for other sizes, meta tensors.
+    updates: what is added to the weights, of the same sizes. Raises ValueError for other sizes.
     """
     u, w = _flat(updates), _flat(weights)
     if u.shape != w.shape:
@@ -791,11 +777,6 @@ def lost(
 
 def _flat(tensors: Tensor | Iterable[Tensor]) -> Tensor:
     """All elements in one row, in float64."""
-    rows = [tensors] if isinstance(tensors, Tensor) else [x for x in tensors if x is not None]
-    if any(x.is_meta for x in rows):
-        raise ValueError(
-            f"{sum(x.is_meta for x in rows)} of {len(rows)} tensors are on the meta device: no values"
-        )
-    return torch.cat(
-        [torch.empty(0, dtype=torch.float64), *(x.detach().cpu().double().flatten() for x in rows)]
-    )
+    tensors = [tensors] if isinstance(tensors, Tensor) else [x for x in tensors if x is not None]
+    nothing = torch.empty(0, dtype=torch.float64)
+    return torch.cat([nothing, *(x.detach().cpu().double().flatten() for x in tensors)])

@@ -529,6 +529,7 @@ def test_near_the_fp32_step(level, dtype):
         with amp.autocast:
             loss = F.cross_entropy(amp.model(x), y)
         amp.step(loss)
+        assert all(p.grad is None for p in net.parameters())
         params = getattr(amp.optimizer, "masters", net.parameters)()
         out[name] = loss.item(), torch.cat([p.detach().float().flatten() for p in params]) - start
     (exact, full), (found, update) = out["O0"], out[level]
@@ -548,22 +549,9 @@ def test_clipping_is_after_unscaling():
         before = torch.cat([p.detach().flatten() for p in params()])
         with amp.autocast:
             loss = amp.model(torch.ones(2, 4)).sum()
-        amp.step(loss, max_norm=0.5)
+        step_clipped(amp, loss, 0.5)
         moved[level] = (torch.cat([p.detach().flatten() for p in params()]) - before).norm().item()
     assert list(moved.values()) == pytest.approx([0.0625] * 3, rel=1e-3)
-    assert all(p.grad is None for p in amp.model.parameters())
-
-
-def test_masters_of_another():
-    """An optimizer with masters of its own is taken as it is."""
-    made = []
-    amp = prepare(
-        mlp([4, 3]),
-        lambda params: made.append(params) or Masters(params, sgd_levels),
-        "O2",
-        masters=False,
-    )
-    assert type(amp.optimizer.inner) is torch.optim.SGD and all(p.dtype == f16 for p in made[0])
 
 
 @pytest.mark.parametrize(
@@ -1374,7 +1362,7 @@ def test_half_a_step_is_lost():
 def test_see_refused():
     with pytest.raises(ValueError, match="2 updates do not fit 3 weights"):
         lost(torch.zeros(2), torch.zeros(3))
-    with pytest.raises(ValueError, match="1 of 2 tensors are on the meta device"):
+    with pytest.raises(NotImplementedError, match="meta"):
         exponents([torch.zeros(2), torch.zeros(2, device="meta")])
 
 
@@ -1394,6 +1382,20 @@ def batch(step):
     return torch.randn(6, WIDTHS[0], generator=random), torch.arange(6) % 3
 
 
+def step_clipped(amp, loss, clip):
+    """`amp.step(loss)`, with the gradients clipped between."""
+    amp.scaler.scale(loss).backward()
+    if clip is not None:
+        amp.scaler.unscale_(amp.optimizer)
+        if isinstance(amp.optimizer, ShardedOptimizer):
+            amp.optimizer.clip_grad_norm_(clip)
+        else:
+            nn.utils.clip_grad_norm_(amp.model.parameters(), clip)
+    amp.scaler.step(amp.optimizer)
+    amp.scaler.update()
+    amp.optimizer.zero_grad()
+
+
 def serial(bad_step, clip):
     """Losses of a serial run at O2; one step has an inf."""
     amp, losses = prepare(mlp(WIDTHS), sgd_sharded, "O2", scaler=LossScaler(256.0)), []
@@ -1401,7 +1403,7 @@ def serial(bad_step, clip):
         x, y = batch(step)
         loss = F.cross_entropy(amp.model(x), y)
         losses.append(loss.item())
-        amp.step(loss * (math.inf if step == bad_step else 1), clip)
+        step_clipped(amp, loss * (math.inf if step == bad_step else 1), clip)
     return losses
 
 
@@ -1410,9 +1412,8 @@ def sharded(comm, stage, bad_step, clip):
     make = lambda params: ShardedOptimizer(
         params, sgd_sharded, comm, stage=stage, master_dtype=torch.float32
     )
-    amp = prepare(
-        mlp(WIDTHS, seed=comm.rank), make, "O2", scaler=LossScaler(256.0, comm=comm), masters=False
-    )
+    scaler = LossScaler(256.0, comm=comm)
+    amp = prepare(mlp(WIDTHS, seed=comm.rank), make, "O3", scaler=scaler)
     losses = []
     skips = []
     first = next(amp.model.parameters())
@@ -1422,7 +1423,7 @@ def sharded(comm, stage, bad_step, clip):
         hook = first.register_hook(lambda grad: grad * math.inf) if bad else None
         loss = F.cross_entropy(amp.model(x), y)
         before, skipped = first.detach().clone(), amp.scaler.skipped
-        amp.step(loss, clip)
+        step_clipped(amp, loss, clip)
         if hook:
             hook.remove()
         skips.append(torch.equal(before, first))
@@ -1461,8 +1462,8 @@ def on_meta_sharded(comm):
     make = lambda params: ShardedOptimizer(
         params, sgd_sharded, comm, stage=2, master_dtype=torch.float32
     )
-    amp = prepare(mlp(WIDTHS, device="meta"), make, "O2", comm=comm, masters=False)
-    amp.step(amp.model(torch.empty(2, 4, device="meta")).sum(), 1.0)
+    amp = prepare(mlp(WIDTHS, device="meta"), make, "O3", scaler=LossScaler(comm=comm))
+    step_clipped(amp, amp.model(torch.empty(2, 4, device="meta")).sum(), 1.0)
     return amp.scaler.skipped
 
 
