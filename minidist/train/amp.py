@@ -273,10 +273,16 @@ class Masters(Optimizer):
             raise ValueError(f"masters have a floating-point dtype, not {dtype}")
         self.inner: Optimizer | None = None
         self.dtype = dtype
-        self._make = optimizer_class
-        self._kwargs = kwargs
-        self._versions = {}
+        self._versions: dict[
+            Tensor, int
+        ] = {}  # of each parameter, when it was equal to its rounded master
         super().__init__(params, {})
+        groups = [
+            {**group, "params": [self._master(p) for p in group["params"]]}
+            for group in self.param_groups
+        ]
+        self.inner = optimizer_class(groups, **kwargs)
+        _options(self.inner.param_groups, self.param_groups)
         self.defaults, self.state = self.inner.defaults, self.inner.state
 
     def __getstate__(self) -> dict[str, Any]:
@@ -285,16 +291,14 @@ class Masters(Optimizer):
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Parameters to step from now on; their masters are made here."""
         super().add_param_group(group)
-        group = self.param_groups[-1]
-        masters = [self._master(p) for p in group["params"]]
-        self._versions |= {p: p._version for p in group["params"]}
-        if self.inner is None:
-            self.inner = self._make([{**group, "params": masters}], **self._kwargs)
-        else:
+        if self.inner is not None:
+            group = self.param_groups[-1]
+            masters = [self._master(p) for p in group["params"]]
             self.inner.add_param_group({**group, "params": masters})
-        group |= {**self.inner.param_groups[-1], "params": group["params"]}
+            _options(self.inner.param_groups[-1:], [group])
 
     def _master(self, p: Tensor) -> Tensor:
+        self._versions[p] = p._version
         return p if p.dtype.itemsize >= self.dtype.itemsize else p.detach().to(self.dtype)
 
     def masters(self) -> list[Tensor]:
@@ -303,9 +307,7 @@ class Masters(Optimizer):
         Parameters that were put at the end of a group by its owner get theirs here.
         """
         for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-            for p in group["params"][len(inner["params"]) :]:
-                inner["params"].append(self._master(p))
-                self._versions[p] = p._version
+            inner["params"] += map(self._master, group["params"][len(inner["params"]) :])
         return [m for group in self.inner.param_groups for m in group["params"]]
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:

@@ -64,9 +64,7 @@ class Layerwise(torch.optim.Optimizer):
         saved = state_dict["param_groups"]
         if len(saved) == len(self.param_groups):  # else torch says what is wrong
             saved = [
-                {key: value for key, value in own.items() if key not in ("params", "param_names")}
-                | group
-                | {"split": own["split"]}
+                own | group | {"split": own["split"]}
                 for own, group in zip(self.param_groups, saved, strict=True)
             ]
         super().load_state_dict(state_dict | {"param_groups": saved})
