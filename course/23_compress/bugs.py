@@ -589,8 +589,8 @@ def next_period(losses, periods, tau_0, gamma):
     from minidist.parallel.local_sgd import Interval
 
     adaptive = AdaComm(tau_0, steps=1, gamma=gamma)
-    adaptive.intervals = [Interval(i, f, 1.0, p) for i, (f, p) in enumerate(zip(losses, periods))]
-    return adaptive._choose(losses[-1] / losses[0], 1.0)
+    adaptive.intervals = [Interval(i, f, p) for i, (f, p) in enumerate(zip(losses, periods))]
+    return adaptive._choose(losses[-1] / losses[0])
 ''',
     ),
     Bug(

@@ -13,7 +13,7 @@ Pipeline, partition    stages that pass micro-batches, by any schedule (pipeline
 PipeDream, PipeDream2BW    pipelines that never flush: weights are stashed (pipedream)
 ParameterServer        workers push gradients and pull parameters (server)
 DGC, PowerSGD, Sign, Half    gradients that are sent in fewer bytes (compress)
-LocalSGD, AdaComm, SlowMomentum    weights that are averaged now and then (local_sgd)
+LocalSGD, AdaComm      weights that are averaged now and then (local_sgd)
 
 Gradient accumulation is in `accumulate`, GPT in parts in `gpt`.
 """
@@ -21,7 +21,7 @@ Gradient accumulation is in `accumulate`, GPT in parts in `gpt`.
 from .batchnorm import SyncBatchNorm
 from .compress import DGC, Half, PowerSGD, Sign
 from .data import DataParallel, Sampler, average_gradients
-from .local_sgd import AdaComm, LocalSGD, SlowMomentum
+from .local_sgd import AdaComm, LocalSGD
 from .offload import OffloadedOptimizer
 from .pipedream import PipeDream, PipeDream2BW
 from .pipeline import Pipeline, partition
@@ -48,7 +48,6 @@ __all__ = [
     "Sampler",
     "ShardedOptimizer",
     "Sign",
-    "SlowMomentum",
     "SyncBatchNorm",
     "TensorAttention",
     "TensorLayer",

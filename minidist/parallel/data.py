@@ -250,8 +250,8 @@ class DataParallel(Averaging, nn.Module):
     module; one that has no work calls `average()`.
 
     Made again over the same parameters and ranks, it replaces the older one, also where that is `module`. It goes with
-    SyncBatchNorm, with an OffloadedOptimizer (in_backward=False), and as the `model` of a LocalSGD; a ShardedOptimizer
-    and FullySharded average the gradients themselves, and take none (parallel/reducer.py).
+    SyncBatchNorm, and with an OffloadedOptimizer (in_backward=False); a ShardedOptimizer and FullySharded average the
+    gradients themselves, and take none, and a LocalSGD averages parameters instead (parallel/reducer.py).
     Raises ValueError for a parameter on another device than the Comm's, or with a sparse gradient.
     """
 

@@ -550,7 +550,7 @@ GO_TOGETHER = {
 # The newer one is what the older one steps its part with.
 INSIDE = {"ShardedOptimizer, OffloadedOptimizer"}
 # The newer one was given the older one to work with.
-GIVEN = {"DataParallel, LocalSGD", "OffloadedOptimizer, LocalSGD"}
+GIVEN = {"OffloadedOptimizer, LocalSGD"}
 # Over two groups which have this rank alone in common, such as two axes of a mesh.
 CROSSING = {"DataParallel, LocalSGD", "LocalSGD, DataParallel", "FullySharded, LocalSGD"}
 
@@ -568,8 +568,8 @@ INSTEAD = {
     + _HYBRID,
     "DataParallel, OffloadedOptimizer": "with in_backward=True gradients leave the device before they can be averaged: "
     "take in_backward=False",
-    "DataParallel, LocalSGD": "LocalSGD averages parameters instead of gradients: leave out the DataParallel, or make "
-    "it first and hand it over, LocalSGD(optimizer, comm, H, start, model=DataParallel(module, comm))",
+    "DataParallel, LocalSGD": "LocalSGD averages parameters instead of gradients: leave out the "
+    "DataParallel",
     "FullySharded, ShardedOptimizer": "FullySharded shards the optimizer's states, too: give its parameters() to a "
     "plain optimizer",
     "OffloadedOptimizer, ShardedOptimizer": "to shard what is offloaded, put it inside, with in_backward=False: "

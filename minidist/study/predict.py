@@ -1013,29 +1013,21 @@ def dgc_bytes(
 #     Local SGD               2(n−1)Ψs                   H · T + 2(n−1)α + 2(n−1)/n·Ψsβ
 #
 # T: seconds of a step without messages. So a step costs 1/H of data parallelism's, a little less for the flag that data
-# parallelism sends with each tensor. Averaged states count as `copies` of Ψ. Post-local SGD is the first row up to the
-# switch, the second one after it. AdaComm sends 16 bytes a rank and hop more for each interval; weights cost 8 bytes an
-# average.
+# parallelism sends with each tensor. Averaged states count as `copies` of Ψ. Post-local SGD has H = 1 up to the switch.
+# AdaComm sends 16 bytes a rank and hop more for each interval; weights cost 8 bytes an average.
 
 
 def local_sgd_bytes(
-    steps: int,
-    H: int,
-    params: int,
-    n: int,
-    itemsize: int = 4,
-    start: int = 0,
-    tensors: int = 0,
-    copies: int = 1,
+    steps: int, H: int, params: int, n: int, itemsize: int = 4, start: int = 0, copies: int = 1
 ) -> int:
-    """Of `steps` steps, all ranks together, the first `start` of them data parallel with `tensors` gradients.
+    """Of `steps` steps, all ranks together; in the first `start` of them H is 1.
 
     copies: 1, and 1 for each state that is averaged too. After the last average there may be up to H − 1 steps that
     nobody hears of.
     """
-    dense = min(steps, start)
-    numbers = dense * (params + tensors) + (steps - dense) // H * params * copies
-    return 2 * (n - 1) * itemsize * numbers
+    early = min(steps, start)
+    averages = early + (steps - early) // H
+    return 2 * (n - 1) * averages * params * itemsize * copies
 
 
 # ------------------------------------------------------------

@@ -400,9 +400,8 @@ def local_sgd(comm, H=2, **options):
     part = slice(*bounds(uneven(SAMPLES, comm.size))[comm.rank])
     for _ in range(5):
         optimizer.zero_grad()
-        with optimizer.local():
-            loss = mse(module(x[part]), y[part])
-            loss.backward()
+        loss = mse(module(x[part]), y[part])
+        loss.backward()
         optimizer.step(loss=loss.detach())
     optimizer.average()
     return found(module)

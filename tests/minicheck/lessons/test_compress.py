@@ -190,8 +190,7 @@ def test_the_oracle_adapts_as_the_library():
     def periods(comm, losses):
         adaptive = AdaComm(20, steps=1)
         for step, loss in enumerate(losses):
-            adaptive.begin(comm, step, loss, None, 0.1)
-            adaptive.averaged(comm, step + 1)
+            adaptive.begin(comm, step, loss, None)
         return [interval.period for interval in adaptive.intervals]
 
     losses, found = [2.0, 1.0, 0.5, 0.5, 0.6, 0.01, 0.02], []
