@@ -74,13 +74,6 @@ def test_an_empty_shard():
     )
 
 
-def test_an_optimizer_that_looks_at_whole_parameters(run_fast):
-    results = run_fast(train, 5, "hard", "users", 2, whole=True)
-    assert difference(results[0][0], serial("hard", "users", 3)) < 1e-12
-    cut = World(5).run(train, "hard", "users", 2)
-    assert difference(cut[0][0], serial("hard", "users", 3)) > 1e-6
-
-
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_over_gloo(mode):
     results = launch(train, 4, "mlp", "adamw", 2, mode, transport="gloo")
@@ -445,21 +438,17 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "servers", "whole"), [*itertools.product(MODELS, (1, 2, 3, 4, 7), (False, True))]
-)
-def test_every_element_once(name, servers, whole):
+@pytest.mark.parametrize(("name", "servers"), [*itertools.product(MODELS, (1, 2, 3, 4, 7))])
+def test_every_element_once(name, servers):
     params = MODELS[name]()
-    partition = Partition(params, servers, whole)
+    partition = Partition(params, servers)
     seen = [torch.zeros(p.numel()) for p in params]
     for piece in itertools.chain(*partition.pieces):
         seen[piece.param][piece.first : piece.end] += 1
-        assert not whole or (piece.first, piece.end) == (0, params[piece.param].numel())
     assert all((s == 1).all() for s in seen)
     assert sum(partition.nbytes) == sum(p.nbytes for p in params)
-    if not whole:
-        kinds = len({p.dtype for p in params})
-        assert max(partition.nbytes) - min(partition.nbytes) <= 8 * kinds
+    kinds = len({p.dtype for p in params})
+    assert max(partition.nbytes) - min(partition.nbytes) <= 8 * kinds
 
 
 @pytest.mark.parametrize("name", ["one large", "digits"])
@@ -468,14 +457,12 @@ def test_within_ten_percent_of_equal(name, figure):
         nbytes = Partition(MODELS[name](), servers).nbytes
         figure(f"{name}: bytes at {servers} servers: {nbytes}")
         assert all(abs(one * servers / sum(nbytes) - 1) < 0.1 for one in nbytes)
-    # whole, it is one server's
-    assert max(Partition(MODELS["one large"](), 4, whole=True).nbytes) == 400_000
 
 
-@pytest.mark.parametrize(("name", "whole"), [*itertools.product(MODELS, (False, True))])
-def test_there_and_back(name, whole):
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(name):
     params = [torch.randn_like(p) for p in MODELS[name]()]
-    partition = Partition(params, 3, whole)
+    partition = Partition(params, 3)
     flats = partition.flatten(params)
     again = [torch.empty_like(p) for p in params]
     partition.spread(flats, again)
@@ -485,19 +472,15 @@ def test_there_and_back(name, whole):
         assert sum(chunk.nbytes for chunk in chunks) == partition.nbytes[server] and all(
             c.numel() for c in chunks
         )
-        for piece in partition.pieces[server]:
+        for piece, view in zip(
+            partition.pieces[server], Shard(partition, server, torch.optim.SGD).pieces, strict=True
+        ):
             values = params[piece.param].reshape(-1)[piece.first : piece.end]
-            assert torch.equal(chunks[piece.chunk][piece.start : piece.start + len(values)], values)
+            assert torch.equal(view, values)
     empty = partition.flatten([None] * len(params))
     assert [flat.shape for flat in empty] == [flat.shape for flat in flats] and not any(
         flat.any() for flat in empty
     )
-
-
-def test_whole_parameters_are_balanced_by_bytes():
-    """Ten numbers each, of 8, 4 and 4 bytes."""
-    params = [torch.zeros(10, dtype=torch.float64), torch.zeros(10), torch.zeros(10)]
-    assert Partition(params, 2, whole=True).nbytes == [80, 80]
 
 
 def test_partition_refused():
@@ -700,8 +683,8 @@ def test_a_dead_server_ends_the_run(run_fast, mode, bound):
 # What a server holds: pieces that are views, stepped by any optimizer.
 
 
-def shards_shard(params, servers, optimizer, whole=False):
-    partition = Partition(params, servers, whole)
+def shards_shard(params, servers, optimizer):
+    partition = Partition(params, servers)
     return partition, [Shard(partition, server, optimizer) for server in range(servers)]
 
 
@@ -723,7 +706,6 @@ SHARD_OPTIMIZERS = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
     "rprop": lambda p: torch.optim.Rprop(p, lr=0.1),
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.1),
-    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),  # looks at rows and columns
 }
 
 
@@ -733,7 +715,7 @@ def test_pieces_are_stepped_as_the_whole(name, model):
     params = [p for p in made(model, 0).parameters() if p.requires_grad]
     whole = [torch.nn.Parameter(p.detach().clone()) for p in params]
     optimizer = SHARD_OPTIMIZERS[name](whole)
-    partition, servers = shards_shard(params, 3, SHARD_OPTIMIZERS[name], whole=name == "adafactor")
+    partition, servers = shards_shard(params, 3, SHARD_OPTIMIZERS[name])
     random = torch.Generator().manual_seed(0)
     for _ in range(4):
         gradients = [torch.randn(p.shape, generator=random, dtype=p.dtype) for p in params]
@@ -743,9 +725,7 @@ def test_pieces_are_stepped_as_the_whole(name, model):
         flats = partition.flatten(gradients)
         for server, shard in enumerate(servers):
             shard.step(partition.chunks(flats, server), [1.0] * len(shard.pieces))
-    # of a strided parameter it adds up rows in another order
-    bound = 1e-14 if name == "adafactor" else 0.0
-    assert difference(gathered(partition, servers, params), whole) <= bound
+    assert difference(gathered(partition, servers, params), whole) == 0
     assert [shard.version for shard in servers] == [4] * 3
 
 
@@ -765,21 +745,11 @@ def test_a_piece_without_a_gradient_is_left_alone():
     assert len(shard.optimizer.state) == 1 and all(p.grad is None for p in shard.pieces)
 
 
-def test_shapes():
-    """Whole where it is whole, flat where it is cut."""
-    _, servers = shards_shard([torch.zeros(4, 2), torch.zeros(4)], 2, SHARD_OPTIMIZERS["sgd"])
-    assert [[tuple(p.shape) for p in shard.pieces] for shard in servers] == [[(6,)], [(2,), (4,)]]
-    _, servers = shards_shard(
-        [torch.zeros(4, 2), torch.zeros(4)], 2, SHARD_OPTIMIZERS["sgd"], whole=True
-    )
-    assert [[tuple(p.shape) for p in shard.pieces] for shard in servers] == [[(4, 2)], [(4,)]]
-
-
 def test_a_server_without_a_piece():
     _, servers = shards_shard([torch.zeros(1)], 3, SHARD_OPTIMIZERS["sgd"])
     assert [shard.optimizer is None for shard in servers] == [False, True, True]
     servers[2].step([], [])
-    assert servers[2].version == 1 and servers[2].room() == []
+    assert servers[2].version == 1 and servers[2].gradient_buffers() == []
 
 
 # ------------------------------------------------------------
