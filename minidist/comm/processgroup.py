@@ -34,16 +34,15 @@ from .wires import WorldComm
 
 
 class GroupWork(dist.Work):
-    """A collective under way. C++ asks for `get_future` and `wait`, Python for the rest, too.
+    """A collective under way: what C++ and Python ask of one. PyTorch gives up `is_success`, `exception` and the like.
 
-    work: of the lane; None if all was done before the method returned.  future: its value is `tensors`.
+    work: of the lane; None if all was done before the method returned.
     """
 
-    def __init__(self, future: Future, work: Work | None, tensors: list):
+    def __init__(self, future: Future, work: Work | None):
         super().__init__()
         self._future = future
         self._work = work
-        self._tensors = tensors
 
     def wait(self, timeout=None) -> bool:
         """Return once the results are there. How long that may take is the Comm's affair. Raises what went wrong."""
@@ -57,25 +56,6 @@ class GroupWork(dist.Work):
     def is_completed(self) -> bool:
         return self._future.done()
 
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
-
-    def exception(self) -> BaseException | None:
-        """What went wrong; None if nothing did, or not yet."""
-        try:
-            if self.is_completed():
-                self.wait()
-        except Exception as error:
-            return error
-        return None
-
-    def result(self) -> list:
-        self.wait()
-        return self._tensors
-
-    def synchronize(self) -> None:
-        self.wait()
-
 
 def start_collective(
     comm: Comm, job: Callable[[Comm], None], result: list, overlap: bool
@@ -85,7 +65,7 @@ def start_collective(
     if not overlap:
         job(comm)
         future.set_result(result)
-        return GroupWork(future, None, result)
+        return GroupWork(future, None)
     errors: list[BaseException] = []
 
     def outcome(_) -> list:
@@ -101,7 +81,7 @@ def start_collective(
         future.set_result(None)
         outcome(None)
 
-    return GroupWork(future.then(outcome), comm.stream(run), result)
+    return GroupWork(future.then(outcome), comm.stream(run))
 
 
 # ------------------------------------------------------------

@@ -16,7 +16,6 @@ import functools
 import io
 import itertools
 import linecache
-import operator
 import os
 import pickle
 import random
@@ -138,7 +137,7 @@ def refuse_shared(program, *args) -> None:
     """
     if not callable(program):
         raise TypeError(f"a program is a function program(comm, …), not {type(program).__name__}")
-    for name, value in reachable(program, *(arg for arg in args if isinstance(arg, FunctionType))):
+    for name, value in _reached_by_program(program, args):
         tracked = isinstance(value, torch.Tensor) and value.requires_grad
         if tracked or isinstance(value, torch.nn.Module | torch.optim.Optimizer):
             what = f"{type(value).__name__} that requires grad" if tracked else type(value).__name__
@@ -146,6 +145,11 @@ def refuse_shared(program, *args) -> None:
                 f"the program uses {name or 'itself'!r}, a {what} of the notebook: the ranks of a World would share "
                 "it, processes would not. Pass it as an argument (each rank gets its own copy) or make it inside."
             )
+
+
+def _reached_by_program(program, args: tuple) -> Iterator[tuple[str, object]]:
+    """(name, object) of all that a program reaches, and the functions among its arguments."""
+    return reachable(program, *(arg for arg in args if isinstance(arg, FunctionType)))
 
 
 class Unchanged:
@@ -156,34 +160,27 @@ class Unchanged:
 
     def __init__(self, program, *args):
         refuse_shared(program, *args)
-        self._before: list[tuple[str, object, dict | list]] = []
-        seen: set[int] = set()
-        for name, value in reachable(
-            program, *(arg for arg in args if isinstance(arg, FunctionType))
-        ):
-            if id(value) not in seen:
-                seen.add(id(value))
-                entries = _entries(value)
-                if entries is not None:
-                    self._before.append((name, value, entries))
+        self._before: dict[int, tuple[str, object, dict]] = {}
+        for name, value in _reached_by_program(program, args):
+            if id(value) not in self._before:
+                self._before[id(value)] = name, value, _entries(value)
 
     def changed(self) -> list[str]:
         """What is no longer as it was, each by its name and its kind."""
-        found = set()
-        for name, value, before in self._before:
+        changes = set()
+        missing = object()
+        for name, value, before in self._before.values():
             after = _entries(value)
-            if isinstance(before, dict):
-                kind = "global or outer name" if isinstance(value, FunctionType) else "attribute"
-                missing = object()
-                keys = before | after
-                found |= {
-                    (key, kind)
-                    for key in keys
-                    if not _same(before.get(key, missing), after.get(key, missing))
-                }
-            elif len(before) != len(after) or not all(map(_same, before, after)):
-                found.add((name or "itself", type(value).__name__))
-        return [f"{name!r} ({kind})" for name, kind in sorted(found)]
+            for key in before | after:
+                if _same(before.get(key, missing), after.get(key, missing)):
+                    continue
+                if isinstance(key, int):
+                    changes.add((name or "itself", type(value).__name__))
+                elif isinstance(value, FunctionType):
+                    changes.add((key, "global or outer name"))
+                else:
+                    changes.add((key, "attribute"))
+        return [f"{name!r} ({kind})" for name, kind in sorted(changes)]
 
 
 def refuse_changed(changed: Iterable[str]) -> None:
@@ -202,41 +199,40 @@ def _same(a, b) -> bool:
     return a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and a == b)
 
 
-def _entries(value) -> dict | list | None:
-    """What is compared of a value before and after a run; None for what is not followed.
+def _entries(value) -> dict:
+    """What is compared of a value before and after a run, by name or by number; nothing of what is not followed.
 
     Of a function what its names mean, of an object its attributes, by name. Of a container its entries, unless they are
     too many: then their number. Of a tensor how often it was changed, and its values: messages change them uncounted.
     """
+    parts: list = []
     if isinstance(value, torch.Tensor):
-        return [value.is_inference() or value._version, _hash_of(value)]
-    if isinstance(value, np.ndarray):
-        return [hash(value.tobytes()) if value.nbytes <= SMALL else None]
-    if isinstance(value, dict | list | set | deque | bytearray):
+        parts = [value.is_inference() or value._version, _hash_of(value)]
+    elif isinstance(value, np.ndarray):
+        parts = [hash(value.tobytes()) if value.nbytes <= SMALL else None]
+    elif isinstance(value, dict | list | set | deque | bytearray):
         if len(value) > MANY:
-            return [len(value)]
-        if isinstance(value, set):
-            return [frozenset(value)]
-        return [*value, *value.values()] if isinstance(value, dict) else list(value)
-    if isinstance(value, torch.Generator | np.random.Generator | random.Random):
-        return (
-            None
-            if any(map(functools.partial(operator.is_, value), _SEEDED))
-            else [pickle.dumps(_state(value))]
-        )
-    if isinstance(value, ModuleType | MethodType) or not (
-        isinstance(value, SimpleNamespace) or users(value)
-    ):
-        return None
-    if isinstance(value, FunctionType):
+            parts = [len(value)]
+        elif isinstance(value, set):
+            parts = [frozenset(value)]
+        else:
+            parts = [*value, *value.values()] if isinstance(value, dict) else list(value)
+    elif isinstance(value, torch.Generator | np.random.Generator | random.Random):
+        if not any(value is seeded for seeded in _SEEDED):
+            parts = [pickle.dumps(_state(value))]
+    elif isinstance(value, ModuleType | MethodType):
+        pass
+    elif isinstance(value, FunctionType) and users(value):
         return dict(_reached_by_function(value))
-    # Methods are no state: torch.optim.Optimizer puts another `step` into a class when the first of it is made.
-    attributes = getattr(value, "__dict__", {})
-    return {
-        key: x
-        for key, x in attributes.items()
-        if not (key.startswith("__") or isinstance(x, FunctionType))
-    }
+    elif isinstance(value, SimpleNamespace) or users(value):
+        # Methods are no state: torch.optim.Optimizer puts another `step` into a class when the first of it is made.
+        attributes = getattr(value, "__dict__", {})
+        return {
+            key: x
+            for key, x in attributes.items()
+            if not (key.startswith("__") or isinstance(x, FunctionType))
+        }
+    return dict(enumerate(parts))
 
 
 def _hash_of(x: torch.Tensor) -> int | None:
@@ -246,7 +242,7 @@ def _hash_of(x: torch.Tensor) -> int | None:
     storage = x.untyped_storage()
     if storage.nbytes() > SMALL:
         return None
-    return hash(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes())
+    return hash(_bytes_of(storage))
 
 
 def _state(generator: torch.Generator | np.random.Generator | random.Random):
@@ -406,7 +402,7 @@ class _Pickler(cloudpickle.Pickler):
             return _typed, (obj._untyped_storage, obj.dtype)
         # one object for each memory
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
-            return _storage, (torch.empty(0, dtype=torch.uint8).set_(obj).numpy().tobytes(),)
+            return _storage, (_bytes_of(obj),)
         return super().reducer_override(obj)
 
 
@@ -418,14 +414,11 @@ def _typed(storage: torch.storage.TypedStorage, dtype: torch.dtype) -> torch.sto
 
 def _storage(data: bytes) -> torch.storage.TypedStorage:
     """Typed, as torch itself unpickles an untyped one: tensors of the newer dtypes count on it."""
-    values = (
-        torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        if data
-        else torch.empty(0, dtype=torch.uint8)
-    )
-    return torch.storage.TypedStorage(
-        wrap_storage=values.untyped_storage(), dtype=torch.uint8, _internal=True
-    )
+    return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))._typed_storage()
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> bytes:
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes()
 
 
 def dumps(value) -> bytes:
