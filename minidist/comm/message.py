@@ -12,7 +12,7 @@ import marshal
 import mmap
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 
@@ -208,33 +208,42 @@ def settled(x: torch.Tensor) -> torch.Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
-class Message:
+class _Transfer:
+    """One side of a transfer: where its bytes lie, and how many have moved."""
+
+    def __init__(self, flat: torch.Tensor):
+        self.use(flat)
+        self.nbytes = flat.nbytes
+        self.moved = 0
+        self.begun = False
+
+    def use(self, flat: torch.Tensor) -> None:
+        """This is its memory now."""
+        self.flat = flat
+        self.pointer = flat.data_ptr()
+
+    @property
+    def complete(self) -> bool:
+        return self.begun and self.moved >= self.nbytes
+
+
+class Message(_Transfer):
     """An operation of this rank; `peer` is the other side's rank in the whole run (or ANY)."""
 
-    sending: bool
-
     def __init__(self, work: ShmWork, op: Send | Recv, comm, checked: bool):
+        self.said = says(op, checked, comm.call)
+        super().__init__(settled(op.x.detach().to("cpu")))
         self.work = work
         self.op = op
         self.comm = comm
         self.sending = isinstance(op, Send)
         peer = op.dst if self.sending else op.src
         self.peer = peer if peer == ANY else comm.ranks[peer]
-        self.said = says(op, checked, comm.call)
-        self.moved = 0
-        self.begun = False
         self.over = False
-        self.flat = settled(op.x.detach().to("cpu"))
-        self.nbytes = self.flat.nbytes
-        self.pointer = self.flat.data_ptr()
         self.posted = time.monotonic()
         self.header = (
             packed((comm.channel, self.nbytes, self.posted, self.said)) if self.sending else None
         )
-
-    @property
-    def complete(self) -> bool:
-        return self.begun and self.moved >= self.nbytes
 
     def finish(self, error: BaseException | None = None) -> None:
         staged = self.pointer != self.op.x.data_ptr()
@@ -243,11 +252,6 @@ class Message:
         self.over = True
         self.work.error = self.work.error or error
         self.work.parts -= 1
-
-    def divert(self) -> None:
-        """Nobody wants what is coming: let it come to other memory."""
-        self.flat = torch.empty_like(self.flat)
-        self.pointer = self.flat.data_ptr()
 
     def mismatch(self, header: tuple) -> Mismatch | None:
         """What is wrong with a message that has come for this receive."""
@@ -263,18 +267,12 @@ class Message:
         return f"{verb} of {describe(self.op.x)} {to} {rank}{label}"
 
 
-class Aside:
+class Aside(_Transfer):
     """A message that came before its receive was posted, or that nobody can take: bytes of our own."""
 
     def __init__(self, header: tuple):
+        super().__init__(torch.empty(header[1], dtype=torch.uint8))
         self.header = header
-        self.nbytes = header[1]
-        self.moved = 0
-        self.begun = False
-        self.flat = torch.empty(self.nbytes, dtype=torch.uint8)
-        self.pointer = self.flat.data_ptr()
-
-    complete = Message.complete
 
     def give(self, receive: Message) -> None:
         if receive.nbytes:
@@ -284,14 +282,14 @@ class Aside:
 class ShmWork(Work):
     """Finished when all its messages are."""
 
-    __slots__ = ("_endpoint", "error", "messages", "parts", "source")
-
-    def __init__(self, endpoint, parts: int):
+    def __init__(self, endpoint, comm, ops: Sequence[Send | Recv]):
         self._endpoint = endpoint
-        self.parts = parts
+        self.comm = comm
+        self.call = comm.call
+        self.parts = len(ops)  # messages that are not over
         self.error = None
         self.source = None
-        self.messages: list[Message] = []
+        self.messages = [Message(self, op, comm, endpoint.checked) for op in ops]
 
     def done(self) -> bool:
         self._endpoint.progress()
@@ -304,10 +302,6 @@ class ShmWork(Work):
         if isinstance(self.error, Mismatch):
             return any(not message.sending and not message.over for message in self.messages)
         return self.parts > 0
-
-    def of(self, comm, call: tuple) -> Iterator[bool]:
-        """Whether its messages belong to a collective of `comm`."""
-        return (message.comm is comm and message.said[3] == call for message in self.messages)
 
     def wait(self) -> None:
         if self.waits():

@@ -143,26 +143,25 @@ class Native:
         flat = _joined(chunks)
         padded = flat.chunk(len(chunks)) if flat.numel() else chunks
         _all_gather(flat, padded[self._comm.rank].clone(), group=self._group)
-        _unpad(chunks, padded)
+        for chunk, values in zip(chunks, padded, strict=True):
+            if chunk.data_ptr() != values.data_ptr():
+                chunk.copy_(values[: chunk.numel()])
 
     def gather(self, chunks: list[Tensor], root: int) -> None:
-        self._start_posted()
-        padded = _padded(chunks)
-        into = padded if self._comm.rank == root else None
-        dist.gather(padded[self._comm.rank].clone(), into, group_dst=root, group=self._group)
-        if into is not None:
-            _unpad(chunks, padded)
+        """An all-to-all in which only the root receives; so chunks may be uneven."""
+        own = chunks[self._comm.rank]
+        outputs = chunks if self._comm.rank == root else self._alone(root, own[:0])
+        self.all_to_all(outputs, self._alone(root, own))
 
     def scatter(self, chunks: list[Tensor], root: int) -> None:
-        self._start_posted()
-        # the root knows
-        longest = chunks[0].new_tensor([max(c.numel() for c in chunks)], dtype=torch.int64)
-        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
-        padded = _padded(chunks, int(longest))
-        out, mine = torch.empty_like(padded[0]), chunks[self._comm.rank]
-        given = padded if self._comm.rank == root else None
-        dist.scatter(out, given, group_src=root, group=self._group)
-        mine.copy_(out[: mine.numel()])
+        """An all-to-all in which only the root sends."""
+        own = chunks[self._comm.rank]
+        inputs = chunks if self._comm.rank == root else self._alone(root, own[:0])
+        self.all_to_all(self._alone(root, own), inputs)
+
+    def _alone(self, root: int, chunk: Tensor) -> list[Tensor]:
+        """A chunk for each rank, of which only the root's is not empty."""
+        return [chunk if r == root else chunk[:0] for r in range(self._comm.size)]
 
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         self._start_posted()
@@ -178,26 +177,19 @@ class Native:
         dist.barrier(group=self._group)
 
 
-def _padded(chunks: list[Tensor], longest: int = 0) -> list[Tensor]:
-    longest = max(longest, *(c.numel() for c in chunks))
+def _padded(chunks: list[Tensor]) -> list[Tensor]:
+    longest = max(c.numel() for c in chunks)
     return [torch.nn.functional.pad(c, (0, longest - c.numel())) for c in chunks]
-
-
-def _unpad(chunks: Sequence[Tensor], padded: Sequence[Tensor]) -> None:
-    for chunk, values in zip(chunks, padded, strict=True):
-        if chunk.data_ptr() != values.data_ptr():
-            chunk.copy_(values[: chunk.numel()])
 
 
 def _joined(chunks: list[Tensor]) -> Tensor:
     """All chunks in one tensor, each as long as the longest: their own memory where they lie so already."""
-    first, step = chunks[0], chunks[0].nbytes
-    if all(
-        c.numel() == first.numel() and c.data_ptr() == first.data_ptr() + i * step
-        for i, c in enumerate(chunks)
-    ):
-        if first.untyped_storage().data_ptr() == chunks[-1].untyped_storage().data_ptr():
-            return first.as_strided((first.numel() * len(chunks),), (1,))
+    first = chunks[0]
+    one_memory = len({c.untyped_storage().data_ptr() for c in chunks}) == 1
+    places = [first.storage_offset() + i * first.numel() for i in range(len(chunks))]
+    even = all(c.numel() == first.numel() for c in chunks)
+    if one_memory and even and [c.storage_offset() for c in chunks] == places:
+        return first.as_strided((first.numel() * len(chunks),), (1,))
     return torch.cat(_padded(chunks))
 
 

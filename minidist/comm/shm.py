@@ -171,8 +171,7 @@ class Endpoint:
             keep_moving(wire, self._due, self._move)
 
     def post(self, comm, ops: Sequence[Send | Recv]) -> ShmWork:
-        work = ShmWork(self, len(ops))
-        work.messages = [Message(work, op, comm, self.checked) for op in ops]
+        work = ShmWork(self, comm, ops)
         with self._lock:
             self.open[work] = None
             for message in work.messages:
@@ -277,13 +276,15 @@ class Endpoint:
     def abandon(self, comm, call: tuple) -> None:
         """A collective has failed: what it posted on `comm`, and nobody has waited for, takes no message any more."""
         with self._lock:
-            for work in [w for w in self.open if isinstance(w, ShmWork) and any(w.of(comm, call))]:
+            for work in list(self.open):
+                if not (isinstance(work, ShmWork) and work.comm is comm and work.call == call):
+                    continue
                 self.open.pop(work)
                 for message in work.messages:
                     if message.sending or message.over:
                         continue
                     if message.begun or message in self._coming.values():
-                        message.divert()
+                        message.use(torch.empty_like(message.flat))  # nobody wants what is coming
                     else:
                         self._receives[message.peer, comm.channel].remove(message)
                         self._wanted[message.peer] -= 1

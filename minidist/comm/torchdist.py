@@ -156,8 +156,6 @@ _IDLE = 0.5  # seconds after which a reader that expects nothing ends
 class Receive:
     """A posted receive. `heard`: set when its header has been read, so that its values are on their way, or it has failed."""
 
-    __slots__ = ("heard", "op", "said", "work")
-
     def __init__(self, work: TorchWork, op: Recv, said: tuple):
         self.work = work
         self.op = op
@@ -171,8 +169,6 @@ class Source:
     unread: receives in the order of posting.  posted: headers (of a Comm without any: values) that gloo has been asked
     for; they may outnumber the receives.  early: what has been read, and belongs to a later receive.
     """
-
-    __slots__ = ("early", "posted", "reading", "unread")
 
     def __init__(self):
         self.unread: deque[Receive] = deque()
@@ -298,20 +294,6 @@ class Inbox:
 class TransferWork(Work):
     """Sends and receives of one Comm: over gloo a `TorchWork`, over NCCL a `GroupedWork`."""
 
-    __slots__ = (
-        "_comm",
-        "_error",
-        "_lock",
-        "_over",
-        "_running",
-        "_said",
-        "_stage",
-        "_start",
-        "call",
-        "ops",
-        "source",
-    )
-
     def __init__(self, comm: TorchComm, ops: Sequence[Send | Recv]):
         self._comm = comm
         self.ops = ops
@@ -400,8 +382,6 @@ _LOST = (
 
 class TorchWork(TransferWork):
     """Headers have even tags, values odd ones, so a receive's header can be read before its values."""
-
-    __slots__ = ("_receives", "_thread")
 
     def __init__(self, comm: TorchComm, ops: Sequence[Send | Recv]):
         super().__init__(comm, ops)
@@ -561,8 +541,6 @@ KNOWN = {
 class GroupedWork(TransferWork):
     """Nothing has started before `TorchComm.start`. `wait` lets the current stream wait for the values, and the host for
     the headers alone."""
-
-    __slots__ = ("_headers",)
 
     def __init__(self, comm: TorchComm, ops: Sequence[Send | Recv]):
         super().__init__(comm, ops)

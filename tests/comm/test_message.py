@@ -14,7 +14,6 @@ from minidist.comm.message import (
     SLOTS,
     Aside,
     Incoming,
-    Message,
     Outgoing,
     Rings,
     ShmWork,
@@ -25,11 +24,11 @@ from minidist.comm.message import (
 )
 
 
-def message(op, n=4):
+def message(op):
     comm = SimpleNamespace(
         ranks=[2, 0, 5], rank=1, channel="main", call=None, local=[2, 0, 5].index
     )
-    return Message(ShmWork(None, 1), op, comm, True)
+    return ShmWork(SimpleNamespace(checked=True), comm, [op]).messages[0]
 
 
 def test_a_side_survives_its_travel():
