@@ -1095,3 +1095,45 @@ def async_server_seconds(
 def most_stale_bounded(n: int, bound: int) -> int:
     """Updates of others that a gradient of one of n workers misses at most, under a bound."""
     return (n - 1) * (2 * bound + 1)
+# Tensor parallelism: bytes that the n ranks of a group together send, (in forward, in backward), by rings.
+#
+# N = B·T·H numbers are the data between blocks. Of N, an all-reduce sends 2(n−1)·N over all ranks, an all-gather or a
+# reduce-scatter (n−1)·N; a rank sends an n-th of that. Which a block needs: the table in `parallel.tensor`. Per layer
+# and token that is 8(n−1)H numbers, whatever T and the number of heads; nothing depends on how many parameters there are.
+# The gradient of the input is among it: the first layer of all sends less where nothing before it learns.
+
+
+def tensor_block_bytes(
+    n: int,
+    batch: int,
+    tokens: int,
+    hidden: int,
+    itemsize: int,
+    sequence: bool = False,
+    regather: bool = False,
+) -> tuple[int, int]:
+    """An MLP or an attention block, with numbers of `itemsize` bytes; sequence, regather: as for `tensor_parallel_`."""
+    whole = batch * tokens * hidden * itemsize
+    backward = 2 * whole + sequence * 2 * hidden * itemsize + regather * whole
+    return (n - 1) * 2 * whole, (n - 1) * backward
+
+
+def tensor_layer_bytes(
+    n: int,
+    batch: int,
+    tokens: int,
+    hidden: int,
+    itemsize: int,
+    sequence: bool = False,
+    regather: bool = False,
+) -> tuple[int, int]:
+    """A transformer layer: two blocks, and two norms."""
+    forward, backward = tensor_block_bytes(n, batch, tokens, hidden, itemsize, sequence, regather)
+    norms = sequence * 2 * 4 * hidden * itemsize
+    return 2 * forward, 2 * backward + (n - 1) * norms
+
+
+def row_first_bytes(n: int, batch: int, tokens: int, hidden: int, itemsize: int) -> tuple[int, int]:
+    """An MLP block whose first layer is split by rows, too."""
+    whole = batch * tokens * hidden * itemsize
+    return (n - 1) * 10 * whole, (n - 1) * 5 * whole

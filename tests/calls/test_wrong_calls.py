@@ -13,10 +13,10 @@ from minidist.models import GPT, TransformerLayer, gpt, mlp
 from minidist.parallel import schedules
 from minidist.parallel.data import DataParallel
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.tensor import TensorLayer
 from minidist.parallelize import parallelize
 from minidist.split import checked_sizes, even, uneven
 from minidist.train.optim import AdamW
+from tests.parallel.tensor_cases import tensor_layer
 
 FLOAT8 = torch.float8_e4m3fn
 SMALL = dict(layers=2, hidden=8, heads=2, vocab=16, context=8)
@@ -418,7 +418,7 @@ def test_a_layer_and_its_tensor_parallel_one():
         refused(
             lambda heads=heads: TransformerLayer(8, heads), "attention has at least 1 head, not"
         )
-        layer = lambda comm, heads=heads: TensorLayer(8, heads, comm)
+        layer = lambda comm, heads=heads: tensor_layer(8, heads, comm)
         refused(lambda layer=layer: World(1).run(layer), "attention has at least 1 head, not")
     refused(
         lambda: TransformerLayer(8, 2, dropout=1.5),
@@ -478,16 +478,7 @@ def parallelized(n=2, **options):
             dict(schedule=x) for x in ("interleaved", schedules.interleaved)
         ],
         "the schedule zb_v has 2 chunks on each stage, and chunks=1": [dict(schedule="zb_v")],
-        "the schedule zb_v is for place='V', not for place='loop'": [
-            dict(schedule="zb_v", chunks=2)
-        ],
-        "the schedule interleaved is for place='loop', not for place='V'": [
-            dict(schedule="interleaved", chunks=2, place="V")
-        ],
         "a stage has at least 1 chunk, not": [dict(chunks=x) for x in (0, 1.0, True, "2")],
-        'parts are placed as a "loop", or as a "V" of 2 chunks, not': [
-            dict(place=x) for x in ("ring", None, "V")
-        ],
         "cost is a function that gives a number for each part of a model, not": [
             dict(cost=x) for x in (None, 3)
         ],
@@ -521,7 +512,7 @@ def test_parallelize(given, words):
         dict(schedule="gpipe"),
         dict(schedule="zb_h1"),
         dict(schedule="interleaved", chunks=2),
-        dict(schedule="zb_v", chunks=2, place="V", micro_batches=4),
+        dict(schedule="zb_v", chunks=2, micro_batches=4),
         dict(schedule=schedules.gpipe),
         dict(micro_batches=np.int64(2), zero=np.int64(0)),
         dict(optimizer=AdamW),

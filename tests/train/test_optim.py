@@ -11,7 +11,7 @@ from benchmarks.optim import reached
 from minidist.comm import World, launch
 from minidist.models import TransformerLayer, mlp, seeded_
 from minidist.parallel.data import DataParallel, average_gradients
-from minidist.parallel.tensor import TensorLayer, shard, unshard
+from minidist.parallel.tensor import shard, unshard
 from minidist.parallel.zero import FullySharded
 from minidist.train.norm import all_reduce_cut_norms_
 from minidist.train.optim import (
@@ -30,6 +30,7 @@ from minidist.train.optim import (
 )
 from tests.largest import largest, smallest
 from tests.parallel.cases import data, mse
+from tests.parallel.tensor_cases import tensor_layer
 from tests.train import optim_cases
 from tests.train.optim_cases import Layers, net
 from tests.train.optim_papers import LAMBPaper, LARSPaper, SGDPaper
@@ -621,7 +622,7 @@ def whole(cls, how, steps=4):
 
 
 def tensor(comm, cls, how, alone=False, steps=4):
-    layer = TensorLayer(HIDDEN, HEADS, comm, dtype=torch.float64)
+    layer = tensor_layer(HIDDEN, HEADS, comm, dtype=torch.float64)
     layer.load_state_dict(shard(serial_layer(), layer, comm))
     which = groups(layer)
     if alone:
@@ -656,7 +657,7 @@ def test_what_is_whole_on_every_rank_counts_once():
     how = dict(lr=0.03, eps=1e-3)
 
     def program(comm):
-        layer = TensorLayer(HIDDEN, HEADS, comm, dtype=torch.float64)
+        layer = tensor_layer(HIDDEN, HEADS, comm, dtype=torch.float64)
         layer.load_state_dict(shard(serial_layer(), layer, comm))
         optimizer = LAMB(everything(layer), across={"tensor": comm}, **how)
         train_layer(layer, optimizer, [inputs(0), inputs(1)])
@@ -673,13 +674,13 @@ def test_what_is_whole_on_every_rank_counts_once():
 def grid(comm, cls, how, columns):
     """Tensor-parallel layers, each part of them sharded over the data ranks (ZeRO 3)."""
     across = {"tensor": comm.split(comm.rank // columns), "data": comm.split(comm.rank % columns)}
-    layer = TensorLayer(HIDDEN, HEADS, across["tensor"], dtype=torch.float64)
+    layer = tensor_layer(HIDDEN, HEADS, across["tensor"], dtype=torch.float64)
     layer.load_state_dict(shard(serial_layer(), layer, across["tensor"]))
     model = FullySharded(layer, across["data"])
     rows = across["data"].size
     xs = [inputs(step).chunk(rows)[across["data"].rank] for step in range(4)]
     train_layer(model, cls(groups(model), across=across, **how), xs)
-    mine = TensorLayer(HIDDEN, HEADS, across["tensor"], dtype=torch.float64)
+    mine = tensor_layer(HIDDEN, HEADS, across["tensor"], dtype=torch.float64)
     mine.load_state_dict(model.full_state_dict())
     return unshard(mine, across["tensor"])
 
@@ -695,7 +696,7 @@ def test_both(rows, columns, cls, how):
 def copied(comm, cls, how):
     """Data parallelism beside tensor parallelism: replicas need no norms of each other."""
     tensors, data = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
-    layer = TensorLayer(HIDDEN, HEADS, tensors, dtype=torch.float64)
+    layer = tensor_layer(HIDDEN, HEADS, tensors, dtype=torch.float64)
     layer.load_state_dict(shard(serial_layer(), layer, tensors))
     xs = [inputs(step).chunk(data.size)[data.rank] for step in range(4)]
     optimizer = cls(groups(layer), across={"tensor": tensors}, **how)
@@ -711,7 +712,7 @@ def test_replicas(cls, how):
 
 def test_groups_say_how_parameters_are_cut():
     def program(comm):
-        layer = TensorLayer(HIDDEN, HEADS, comm, dtype=torch.float64)
+        layer = tensor_layer(HIDDEN, HEADS, comm, dtype=torch.float64)
         ways = {name: group["split"] for group in groups(layer) for name, _ in group["params"]}
         ways |= {
             f"sharded {name}": group["split"]

@@ -17,7 +17,8 @@ from minicheck.exam import ring_bytes
 from minicheck.lessons.tensor import OTHER, predict_tensor, through
 from minidist.collectives import all_gather, all_reduce_, reduce_scatter
 from minidist.comm import World
-from minidist.parallel.tensor import RowFirstMLP, layer_bytes
+from minidist.parallel.tensor import RowFirstMLP
+from minidist.study import predict
 from tests.minicheck.predicted import judge, slips_are_wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as the functions of a notebook travel
@@ -158,7 +159,7 @@ def test_the_predictions_are_what_the_library_sends():
     assert (
         values["nbytes"]
         == values["sequence"]
-        == pytest.approx(layer_bytes(4, 2, 12, 16, 4).total / 4)
+        == pytest.approx(sum(predict.tensor_layer_bytes(4, 2, 12, 16, 4)) / 4)
     )
     world = World(4, device="meta")
     world.run(lambda comm: RowFirstMLP(16, comm)(torch.empty(2, 12, 16, device="meta")).shape)
