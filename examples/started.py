@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import torch
 from settings import at_least, settings
 
 from minidist.comm import World, from_env, launch
 from minidist.comm.torchdist import leave
+from minidist.tasks import text
+from minidist.text import Samples
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 AFTER_RANK_0 = 10.0  # seconds
@@ -86,6 +89,12 @@ def of_a_gpt(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--hidden", type=at_least(1), default=32)
     flags.add_argument("--heads", type=at_least(1), default=4)
     flags.add_argument("--lr", type=at_least(0, float), default=0.01)
+
+
+def batches_of_text(steps: int, batch: int, context: int) -> list[torch.Tensor]:
+    """x and y, (steps, batch, context) each: pieces of Python's own reference, in random order; y is one byte later."""
+    rows = Samples(text(), context)(0, steps * batch)
+    return [row.unflatten(0, (steps, batch)) for row in rows]
 
 
 def parsed(flags: argparse.ArgumentParser) -> argparse.Namespace:
