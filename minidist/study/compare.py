@@ -1,9 +1,9 @@
 """Published figures, as data with their sources; and published bubble rates of pipelines beside those of our simulator.
 
-`published("zero")` gives the rows of a table. `python -m minidist.study.compare` simulates the rows of
-`zero_bubble_rates`: they give T_F, T_B (our T_I), T_W and T_comm of a stage, p stages, M micro-batches, and the bubble
-rate (cost − M(T_F + T_B + T_W))/cost; cost is the longest time of a stage (Qi et al. 2023, section 5). How each row is
-simulated, with what is taken from the paper and its authors' estimator (see the column `source`):
+`published("zero")` gives the rows of a table, `simulated(row)` our bubble rate beside that of a row of
+`zero_bubble_rates`. These rows give T_F, T_B (our T_I), T_W and T_comm of a stage, p stages, M micro-batches, and the
+bubble rate (cost − M(T_F + T_B + T_W))/cost; cost is the longest time of a stage (Qi et al. 2023, section 5). How each
+row is simulated, with what is taken from the paper and its authors' estimator (see the column `source`):
 
     1F1B, ZB-H1, ZB-H2    our lists with these times; a message takes T_comm and overlaps with computation; the
                           optimizer and the reduction of gradients are left out
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from minidist.parallel.schedules import Action, interleaved, lists, one_f_one_b, zb_h1, zb_h2, zb_v
 from minidist.parallel.simulate import search, simulate
-from minidist.study.charts import Table, table
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 
@@ -104,19 +103,3 @@ def simulated(row: dict) -> Rate:
     ours = simulate(actions, **times, place=place).bubble_rate
     theirs = simulate(actions, **times, waits=waits).bubble_rate if schedule == "1F1B-I" else ours
     return Rate(row["model"], p, M, schedule, row["value"], ours, theirs)
-
-
-def bubble_table(rates: list[Rate]) -> Table:
-    """Published and simulated bubble rates, with each row's error."""
-    rows = []
-    for rate in rates:
-        ours = [f"{rate.published:.4f}", f"{rate.ours:.4f}", f"{rate.error:+.5f}"]
-        theirs = [f"{rate.as_published:.4f}", f"{rate.as_published - rate.published:+.5f}"]
-        rows.append([rate.model, rate.p, rate.M, rate.schedule, *ours, *theirs])
-    names = ["model", "p", "M", "schedule", "published", "ours", "error"]
-    names += ["waiting as published", "error"]
-    return table(rows, names, title="Bubble rates: the share of cost without work")
-
-
-if __name__ == "__main__":
-    print(bubble_table([simulated(row) for row in published("zero_bubble_rates")]))

@@ -1,7 +1,7 @@
 """Who did what and when: the timelines of runs, still and as a page to look into.
 
     timeline   one trace, or several on one axis of time; live memory under it
-    stages     when the stages of a pipeline worked: a list on paper, a simulation, or what ranks noted while they ran
+    stages     when the stages of a pipeline worked: a simulation, or what ranks noted while they ran
     viewer     a page to zoom, point at, click and search
 
 Each rank has a row for what it did (its spans), and under it two thin ones for its wires: the sender's is busy from a
@@ -26,7 +26,7 @@ from matplotlib.collections import PolyCollection
 
 from minidist.comm.trace import CATEGORIES, Message, Results, Span, Timeline, Trace
 from minidist.parallel.schedules import Action
-from minidist.parallel.simulate import Simulation, simulate
+from minidist.parallel.simulate import Simulation
 from minidist.study.charts import categories, held_words, stack
 from minidist.study.picture import (
     CARD,
@@ -319,25 +319,21 @@ def spent_text(charts: Mapping[str, Chart], kinds: dict[str, str]) -> Iterator[s
 # ----------------------------------------------------------------------------------------------------------- stages
 ACTIONS = {"F": "forward", "B": "backward", "I": "backward", "W": "weights", "U": "update"}
 
-Lists = Sequence[Sequence[Action]]
-Spans = Sequence[Sequence[tuple[Action | str, float, float]]]
+Noted = Sequence[Sequence[tuple[Action | str, float, float]]]
 
 
-def stages(runs: Mapping[str, Simulation | Lists | Spans], *, title: str = "Stages") -> Picture:
+def stages(runs: Mapping[str, Simulation | Noted], *, title: str = "Stages") -> Picture:
     """Draw pipelines, `{"1F1B": run, …}`, on one axis of time; rank s is stage s.
 
-    A run: for each stage its list of actions, as a schedule gives it (F, I and W take 1, B 2, U 1/4); or a Simulation;
-    or what ranks noted, (action, start, end) in seconds, an action being `F3` or the library's. A unit of time is
-    drawn as a second.
-    Errors: ValueError for nothing to draw, lists that cannot run, and an action that is none of F, B, I, W and U.
+    A run is a Simulation, or what ranks noted, (action, start, end) in seconds, an action being `F3` or the library's.
+    A unit of a simulation's time is drawn as a second.
+    Errors: ValueError for nothing to draw, and an action that is none of F, B, I, W and U.
     """
     return timeline({name: trace_of(run) for name, run in runs.items()}, title=title)
 
 
-def trace_of(run: Simulation | Lists | Spans) -> Trace:
+def trace_of(run: Simulation | Noted) -> Trace:
     """A pipeline's run as a trace whose spans are its actions."""
-    if not isinstance(run, Simulation) and any(isinstance(row[0], Action) for row in run if row):
-        run = simulate(run, update=0.25)
     if isinstance(run, Simulation):
         run = [[span[1:] for span in row] for row in run.spans]
     trace = Trace(len(run))

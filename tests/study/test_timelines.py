@@ -18,7 +18,7 @@ from course.build import UNSTABLE
 from minidist.comm import World, launch
 from minidist.comm.trace import CATEGORIES, Results, Trace
 from minidist.parallel.pipedream import PipeDream
-from minidist.parallel.schedules import gpipe, lists, parse, pipedream, zb_h1
+from minidist.parallel.schedules import lists, parse, pipedream, zb_h1
 from minidist.parallel.simulate import simulate
 from minidist.study import stages, timeline, timelines, viewer
 from minidist.study.picture import BLUE, MEANING, WAIT, contrast
@@ -204,11 +204,6 @@ def test_a_simulation_is_drawn_with_its_own_times():
     assert stages({"": run}).png == timeline({"": trace_of(run)}, title="Stages").png
 
 
-def test_lists_are_simulated():
-    wanted = simulate(lists(gpipe, 2, 4), update=0.25)
-    assert stages({"": lists(gpipe, 2, 4)}).png == stages({"": wanted}).png
-
-
 def trained(comm):
     part = nn.Linear(2, 2, dtype=torch.float64)
     run = PipeDream(part, comm, lambda p: torch.optim.SGD(p, lr=0.1), nn.functional.mse_loss)
@@ -231,7 +226,6 @@ def test_the_librarys_spans_with_updates():
         ({"a": [[], []]}, "has no message and no span"),
         ({"a": [[], [("X0", 0.0, 1.0)]]}, "stage 1 did 'X0', and actions are F, B, I, W, U"),
         ({"a": [[("", 0.0, 1.0)]]}, "stage 0 did ''"),
-        ({"a": [parse("F0 B0 F1 B1"), parse("F0 F1 B0 B1")]}, "stage 0 never comes to B0"),
     ],
 )
 def test_what_cannot_be_drawn(runs, words):
