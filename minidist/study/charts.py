@@ -33,13 +33,13 @@ from minidist.study.picture import (
     Card,
     Picture,
     card,
+    check_time,
     colors,
     inches,
     measure,
     mix,
     room,
     short,
-    some_time,
     unit_of,
 )
 
@@ -106,8 +106,8 @@ def curves(
         sheet.note(MARGIN, top - 0.16, ylabel)
         _names(sheet, ax, ends, shared)
         text = [f"{ylabel or 'y'} against {xlabel or 'x'}"]
-        for kind, several in (("line", lines), ("points", points)):
-            for name, curve in several.items():
+        for kind, named in (("line", lines), ("points", points)):
+            for name, curve in named.items():
                 values = "" if words else ": " + _listed(*curve, xunit, yunit)
                 text.append(f"  {kind} {name}{values}")
         return sheet.picture(title, *text, f"  {words}" if words else "")
@@ -128,10 +128,10 @@ def _checked(name: str, curve: Curve, logx: bool, logy: bool) -> tuple[list, lis
     return x, y
 
 
-def _whole_ticks(ax, several: list) -> None:
+def _whole_ticks(ax, curves: list) -> None:
     """Where only whole numbers are (ranks, stages, steps), only whole numbers are marked."""
     for k, axis in enumerate((ax.xaxis, ax.yaxis)):
-        whole = all(type(v) is int for curve in several for v in curve[k])
+        whole = all(type(v) is int for curve in curves for v in curve[k])
         if axis.get_scale() == "linear" and whole:
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
@@ -270,7 +270,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
     held: Timeline = run if isinstance(run, Timeline) else run.timeline
     phases = [] if held is run else run.phases
     end = max([0.0, *held.times[-1:].tolist(), *(stop for *_, stop in phases)])
-    some_time(end)
+    check_time(end)
     left = MARGIN + 0.55
     wide = WIDTH - left - MARGIN
     top = 0.85 + 0.2 * bool(phases)
@@ -278,7 +278,7 @@ def memory_timeline(run, *, title: str = "Live memory", most: float = 0) -> Pict
     with card(WIDTH, top + 2.65, title) as sheet:
         sheet.key(left, 0.6, categories(held))
         ax = sheet.axes(left, top, wide, 2.1)
-        stack(ax, held, (0.0, end), scale, most)
+        stack(ax, held, end, scale, most)
         ax.set_xlim(0, end / scale)
         ax.set_xlabel(f"time, {unit}")
         high = top + 2.1 * (1 - held.peak / max(most, held.peak, 1) / 1.06)
@@ -312,15 +312,15 @@ def categories(held: Timeline) -> dict[str, str]:
     return {name: MEANING[name] for name, live in held.live.items() if live.any()}
 
 
-def stack(ax, held: Timeline, times: tuple[float, float], scale: float, most: float) -> None:
-    """Draw the stacked areas between two `times`, in seconds, on `ax`, whose unit is `scale` seconds.
+def stack(ax, held: Timeline, end: float, scale: float, most: float) -> None:
+    """Draw the stacked areas up to `end` seconds on `ax`, whose unit is `scale` seconds.
 
     most: the bytes at the top of the axis, where several pictures are to be compared; the peak if that is higher.
     """
     faces = categories(held)
     most = max(most, held.peak, 1)
     step, unit = unit_of(most, BYTE_UNITS)
-    starts, shown = by_pixel(held, times)
+    starts, shown = by_pixel(held, end)
     live = np.array([held.live[name][shown] for name in faces]) / step
     ax.stackplot(starts / scale, live, colors=faces.values(), step="post", linewidth=0, alpha=0.9)
     ax.set_ylim(0, most / step * 1.06)
@@ -329,9 +329,9 @@ def stack(ax, held: Timeline, times: tuple[float, float], scale: float, most: fl
     ax.set_ylabel(unit)
 
 
-def by_pixel(held: Timeline, times: tuple[float, float]) -> tuple[np.ndarray, list[int]]:
+def by_pixel(held: Timeline, end: float) -> tuple[np.ndarray, list[int]]:
     """The seconds at which each pixel column begins, and which moment it shows: the highest of those within it."""
-    edges = np.linspace(*times, PIXELS + 1)
+    edges = np.linspace(0, end, PIXELS + 1)
     last = np.searchsorted(held.times, edges, side="right")  # so many moments have come by then
     shown = []
     for first, stop in zip(np.maximum(last[:-1] - 1, 0), last[1:], strict=True):

@@ -703,10 +703,8 @@ FATES = {
 }
 
 
-def exponents(
-    counts: Exponents | Mapping[str, Exponents], *, title: str = "Numbers by exponent"
-) -> Picture:
-    """Draw what `minidist.train.amp.exponents` has counted: one count, or several by name, on one scale.
+def exponents(counts: Mapping[str, Exponents], *, title: str = "Numbers by exponent") -> Picture:
+    """Draw what `minidist.train.amp.exponents` has counted: counts by name, on one scale.
 
            become 0  │ subnormal │        normal        │ become inf
              ▂▅      │ ▇█▆▃      │▂                     │
@@ -716,30 +714,29 @@ def exponents(
     has no exponent is told beside the row's name: numbers that are 0 already, inf or nan.
     Errors: ValueError for more than 6 counts, of more than one dtype, or without a number that has an exponent.
     """
-    rows = {"": counts} if isinstance(counts, Exponents) else counts
-    room("counts", len(rows), 6)
-    dtypes = {row.dtype for row in rows.values()}
+    room("counts", len(counts), 6)
+    dtypes = {row.dtype for row in counts.values()}
     if len(dtypes) > 1:
         raise ValueError(f"the counts are of one dtype, not of {len(dtypes)}")
-    powers = [e for row in rows.values() for e in row.counts]
+    powers = [e for row in counts.values() for e in row.counts]
     if not powers:
         raise ValueError("none of the numbers has an exponent: they are 0, inf or nan")
     edges = limits(*dtypes)
     dtype = str(*dtypes).removeprefix("torch.")
     low, high = min(powers) - 1, max(powers) + 2
-    top = max(count / row.total for row in rows.values() for count in row.counts.values())
+    top = max(count / row.total for row in counts.values() for count in row.counts.values())
     # none at the corner, where the 0 of the shares stands
     ticks = range(low + 1, high + 1, math.ceil((high - low) / 16))
     text = []
-    with card(WIDTH, 1.15 + 1.6 * len(rows), title) as sheet:
+    with card(WIDTH, 1.15 + 1.6 * len(counts), title) as sheet:
         sheet.key(MARGIN, 0.58, FATES)
-        for i, (name, row) in enumerate(rows.items()):
+        for i, (name, row) in enumerate(counts.items()):
             y = 1.1 + 1.6 * i
             ax = sheet.axes(MARGIN + 0.5, y, WIDTH - 2 * MARGIN - 0.5, 1.15)
             ax.set(xlim=(low, high), ylim=(0, 1.1 * top), xticks=ticks)
             ax.set_xticklabels([f"2{raised(e)}" if e else "1" for e in ticks])
             ax.set_yticks([0, top], ["0", f"{100 * top:.0f} %"])
-            ax.tick_params(labelbottom=i + 1 == len(rows))
+            ax.tick_params(labelbottom=i + 1 == len(counts))
             shares = [count / row.total for count in row.counts.values()]
             faces = [list(FATES.values())[sum(e >= edge for edge in edges)] for e in row.counts]
             ax.bar(list(row.counts), shares, width=0.9, align="edge", color=faces, zorder=2)
@@ -747,19 +744,17 @@ def exponents(
                 if low < edge < high:
                     ax.axvline(edge, color=INK, linewidth=0.8, linestyle=DASHED)
             fates = (row.underflow, row.subnormal, row.normal, row.overflow, row.zeros, row.bad)
-            told = ", ".join(
+            shares_text = ", ".join(
                 f"{short(100 * count / row.total)} % {fate}"
                 for fate, count in zip([*FATES, "are 0", "are inf or nan"], fates, strict=True)
                 if count
             )
             sheet.word(MARGIN, y - 0.16, name, weight="bold")
-            sheet.note(WIDTH - MARGIN, y - 0.16, told, "right")
+            sheet.note(WIDTH - MARGIN, y - 0.16, shares_text, "right")
             span = "no exponent"
             if row.counts:
                 span = f"2{raised(min(row.counts))} to 2{raised(max(row.counts) + 1)}"
-            text.append(
-                f"  {name}{': ' * bool(name)}{row.total:,} numbers, {span}; in {dtype}: {told}"
-            )
+            text.append(f"  {name}: {row.total:,} numbers, {span}; in {dtype}: {shares_text}")
         ax.set_xlabel("size of a number; a bar is the share of all numbers in one power of two")
         return sheet.picture(title, *text)
 

@@ -35,11 +35,10 @@ from minidist.comm.meter import roofline as roofline_seconds
 from minidist.comm.program import reachable
 from minidist.comm.trace import Timeline
 from minidist.study.charts import Table, curves, table
-from minidist.study.picture import Picture, room, short, unit_of
+from minidist.study.picture import Picture, room
 from minidist.study.picture import measure as words
 
 PHASES = ("forward", "backward", "step")
-FLOP_UNITS = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))
 MOST_OPERATORS = 12
 
 
@@ -58,9 +57,8 @@ class Tally(NamedTuple):
 
     def row(self) -> list:
         """As a table shows it."""
-        scale, unit = unit_of(self.flops, FLOP_UNITS)
-        flops = short(self.flops / scale if scale > 1 else self.flops)
-        return [self.calls, f"{flops} {unit}", words(self.nbytes, "B"), words(self.seconds, "s")]
+        work = words(self.flops, "FLOP")
+        return [self.calls, work, words(self.nbytes, "B"), words(self.seconds, "s")]
 
 
 def summed(tallies: Iterable[Tally]) -> Tally:

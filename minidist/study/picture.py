@@ -262,9 +262,11 @@ def _png(fig: Figure) -> bytes:
     canvas, buffer = FigureCanvasAgg(fig), io.BytesIO()
     canvas.draw()
     pixels = np.ascontiguousarray(canvas.buffer_rgba())
-    found, where, often = np.unique(pixels.view(np.uint32), return_inverse=True, return_counts=True)
+    palette, where, often = np.unique(
+        pixels.view(np.uint32), return_inverse=True, return_counts=True
+    )
     commonest = np.sort(np.argsort(-often, kind="stable")[:256])
-    rgba = found.view(np.uint8).reshape(-1, 4)
+    rgba = palette.view(np.uint8).reshape(-1, 4)
     far = ((rgba[:, None].astype(np.int32) - rgba[commonest].astype(np.int32)) ** 2).sum(-1)
     nearest = far.argmin(1)[where].reshape(pixels.shape[:2])
     image = Image.fromarray(nearest.astype(np.uint8)).convert("P")
@@ -277,8 +279,8 @@ def _png(fig: Figure) -> bytes:
 def ending(path: str | Path, suffix: str) -> str | Path:
     """`path`. ValueError where it does not end in `suffix`."""
     if Path(path).suffix.lower() != suffix:
-        found = Path(path).suffix or "a name without ending"
-        raise ValueError(f"this is saved as {suffix}, not as {found!r}")
+        other = Path(path).suffix or "a name without ending"
+        raise ValueError(f"this is saved as {suffix}, not as {other!r}")
     return path
 
 
@@ -288,11 +290,10 @@ def room(what: str, count: int, most: int) -> None:
         raise ValueError(f"a picture has room for 1 to {most} {what}, and there are {count:,}")
 
 
-def some_time(end: float) -> float:
-    """`end`, where a picture's time ends. ValueError where all is over at 0 seconds."""
+def check_time(end: float) -> None:
+    """ValueError where all is over at 0 seconds."""
     if end <= 0:
         raise ValueError("everything is at 0 s: there is no time to draw")
-    return end
 
 
 @lru_cache(maxsize=4096)
@@ -305,6 +306,7 @@ def inches(text: str, size: float = SMALL, weight: str = "normal") -> float:
 
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+FLOP_UNITS = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))
 BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 
 
@@ -333,8 +335,8 @@ def unit_of(largest: float, units: tuple) -> tuple[float, str]:
 
 
 def measure(value: float, unit: str | None) -> str:
-    """`value` with its unit: "s" and "B" take the prefix that fits, any other is set behind."""
-    units = {"s": TIME_UNITS, "B": BYTE_UNITS}.get(unit)
+    """`value` with its unit: "s", "B" and "FLOP" take the prefix that fits, any other is set behind."""
+    units = {"s": TIME_UNITS, "B": BYTE_UNITS, "FLOP": FLOP_UNITS}.get(unit)
     if units is None:
         return short(value) + (f" {unit}" if unit else "")
     if unit == "B" and isinstance(value, int) and abs(value) < 10_000:

@@ -509,7 +509,7 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         stages = sorted({0, min(1, grid.pipeline - 1), grid.pipeline - 1})
         return max((per_rank(model, grid, s) for s in stages), key=lambda rank: rank.total)
     params = rank_parameters(model, grid.tensor, grid.pipeline, stage)
-    kept = states(params, "adam", grid.precision, grid.zero, grid.data)
+    held = states(params, "adam", grid.precision, grid.zero, grid.data)
     layer = activations(
         model, grid.micro_batch, grid.tensor, grid.sequence, grid.recompute, grid.dropout
     )
@@ -521,9 +521,9 @@ def per_rank(model: Transformer, grid: Grid, stage: int | None = None) -> PerRan
         gathered = layer_parameters(model, grid.tensor)
         buffers += 2 * gathered * PRECISIONS[grid.precision].parameter
     return PerRank(
-        kept.parameters,
-        kept.gradients,
-        kept.optimizer_states,
+        held.parameters,
+        held.gradients,
+        held.optimizer_states,
         activations_of_layers=_layers_held(model, grid, stage) * layer,
         layer_being_recomputed=_recomputed(model, grid),
         mask_after_embedding=_mask(model, grid) if stage == 0 and grid.dropout else 0,

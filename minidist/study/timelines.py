@@ -44,13 +44,13 @@ from minidist.study.picture import (
     Card,
     Picture,
     card,
+    check_time,
     colors,
     ending,
     inches,
     ink_on,
     measure,
     room,
-    some_time,
     unit_of,
 )
 
@@ -94,7 +94,7 @@ class Chart:
             self.end = max(events[MOST_EVENTS].start, events[0].start)
             words = f"the first {MOST_EVENTS:,} of {len(events):,} messages and spans"
             self.limits.append(f"{words}, up to {measure(self.end, 's')}: choose ranks=[…]")
-        some_time(self.end)
+        check_time(self.end)
         held = [
             (rank, trace.memory[rank]) for rank in self.ranks if len(trace.memory.get(rank, ()))
         ]
@@ -202,7 +202,7 @@ def draw(
                 x = MARGIN + inches(words, SMALL, "bold") + 0.22
                 sheet.key(x, top + 0.21, categories(held))
                 ax, scale = time_axes(sheet, top + 0.42, 1.05, end)
-                stack(ax, held, (0.0, min(end, chart.end)), scale, most)
+                stack(ax, held, min(end, chart.end), scale, most)
                 top += MEMORY
             top += 0.12
         for ax in sheet.fig.axes[:-1]:
