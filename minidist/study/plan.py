@@ -274,7 +274,6 @@ class Network:
         self.cluster = cluster
         self.algorithm = algorithm
         self.gamma = gamma
-        self.verb = cache(self._verb)
         self.net = cache(self._net)
 
     def link(self, dst: int, src: int) -> Link:
@@ -287,7 +286,7 @@ class Network:
     def _net(self, n: int, stride: int) -> Net:
         return Net(n, lambda dst, src: self.link(dst * stride, src * stride))
 
-    def _verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
+    def verb(self, verb: str, n: int, stride: int, nbytes: float) -> float:
         """Seconds of a collective of `nbytes` in all among n ranks, `stride` apart; 0 for one rank."""
         if n == 1 or not nbytes:
             return 0.0
@@ -387,7 +386,7 @@ class Estimate:
 
 
 class Planner:
-    """A model on a cluster, with the seconds of its layers and messages kept from grid to grid."""
+    """A model on a cluster, trained by `kernels` on `machine`: memory and seconds of one grid after the other."""
 
     def __init__(
         self,
@@ -402,8 +401,6 @@ class Planner:
         self.kernels = kernels
         self.machine = machine
         self.network = Network(cluster, algorithm, kernels.combine / cluster.device.bandwidth)
-        self.layer = cache(self._layer)
-        self.ends = cache(self._ends)
 
     def estimate(self, grid: Grid) -> Estimate:
         """Memory and time of one grid. ValueError where it does not divide the model."""
@@ -504,8 +501,8 @@ class Planner:
     def _stages(self, grid: Grid) -> list[Stage]:
         model = self.model
         sizes = grid.micro_batch, grid.tensor, grid.along
-        layer = self.layer(*sizes)
-        embedding, head = self.ends(*sizes)
+        layer = self._layer(*sizes)
+        embedding, head = self._ends(*sizes)
         there, back = self._tensor(grid)
         stages = []
         for s, layers in enumerate(stage_layers(model.layers, grid.pipeline)):
