@@ -61,7 +61,7 @@ def scratch(like: Tensor, length: int | None = None) -> Tensor:
     )
 
 
-def put(chunk: Tensor, out: Tensor) -> None:
+def copy_into(chunk: Tensor, out: Tensor) -> None:
     """Copy `chunk` into `out`, unless it is `out` itself."""
     if chunk is not out:
         out.copy_(chunk)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..comm.base import Comm, Recv, Send
 from . import links
-from .buffers import put, scratch
+from .buffers import copy_into, scratch
 from .links import Formulas, Step, worst
 
 PIECES = 2  # of a ring's chunk: as many as are under way
@@ -27,7 +27,7 @@ PIECES = 2  # of a ring's chunk: as many as are under way
 def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
     """`out` becomes chunk `comm.rank`, combined over all ranks; it may be `chunks[comm.rank]` itself."""
     if comm.size == 1:
-        put(chunks[0], out)
+        copy_into(chunks[0], out)
     links.run(comm, _scattering(comm, chunks, out, combine))
 
 

@@ -284,7 +284,7 @@ class Charge(TorchDispatchMode):
 
     seconds(cost): of a call; None charges no time.  where: the type of device that is charged ("cpu", "meta",
     "cuda"); None: all.  note(operator, cost, start, end): called for each operator charged.
-    beside(cost, copied): seconds of an operator of the host, or of a copy to or from it; None: they are free.
+    host_seconds(cost, copied): seconds of an operator of the host, or of a copy to or from it; None: they are free.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class Charge(TorchDispatchMode):
         seconds: Callable[[Cost], float] | None,
         note: Callable,
         where: str | None = None,
-        beside: Callable[[Cost, bool], float] | None = None,
+        host_seconds: Callable[[Cost, bool], float] | None = None,
     ):
         super().__init__()
         self.clock = clock
@@ -302,7 +302,7 @@ class Charge(TorchDispatchMode):
         self.seconds = seconds
         self.note = note
         self.where = where
-        self.beside, self.host = beside, 0  # how deep in `with comm.host`
+        self.host_seconds, self.host = host_seconds, 0  # how deep in `with comm.host`
         # within an optimizer's step; which way over the host's link
         self.stepping, self.copying = False, ""
 
@@ -333,7 +333,7 @@ class Charge(TorchDispatchMode):
         if not known.free and (True in places or self._is_charged(read, written)):
             cost = known.cost(args, kwargs, out, read, written)
             if True in places:
-                self._charge_beside(known, cost, start, places, written)
+                self._charge_host(known, cost, start, places, written)
             else:
                 if self.seconds is not None:
                     self.clock.time = start + self.seconds(cost)
@@ -356,7 +356,7 @@ class Charge(TorchDispatchMode):
         places = sources | {on_host(x, there) for x in written if x.dim()}
         return places or {on_host(x, there) for x in written or read}, there
 
-    def _charge_beside(
+    def _charge_host(
         self, known: Operator, cost: Cost, start: float, places: set[bool], written: list
     ) -> None:
         copied = len(places) > 1
@@ -369,8 +369,8 @@ class Charge(TorchDispatchMode):
             cost = Cost(0, stored(written), cost.dtype)
             self.ledger.copied[not down] += cost.nbytes
             self.copying = "to host" if down else "to device"
-        if self.beside is not None:
-            self.clock.time = start + self.beside(cost, copied)
+        if self.host_seconds is not None:
+            self.clock.time = start + self.host_seconds(cost, copied)
             self.note(known, cost, start, self.clock.time)
         self.copying = ""
 
@@ -517,7 +517,7 @@ class Meter:
         def seconds(cost: Cost) -> float:
             return roofline(cluster.device, cost) * slowness * noise()
 
-        def beside(cost: Cost, copied: bool) -> float:
+        def host_seconds(cost: Cost, copied: bool) -> float:
             link = host.link
             alone = link.alpha + cost.nbytes * link.beta if copied else roofline(host.device, cost)
             return alone * cluster.slow_ranks.get(rank, 1.0) * noise()
@@ -534,7 +534,7 @@ class Meter:
             None if cluster.device is None else seconds,
             note,
             self.where,
-            None if host is None else beside,
+            None if host is None else host_seconds,
         )
         return charge
 

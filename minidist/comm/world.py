@@ -37,7 +37,7 @@ from .program import (
     whole,
 )
 from .trace import Results, Trace
-from .wires import Steady, Wires, WorldComm, WorldWork
+from .wires import Wires, WithoutRngSwap, WorldComm, WorldWork
 
 # ------------------------------------------------------------
 # What a large run does not look through for garbage, again and again: all that was there before it.
@@ -47,7 +47,7 @@ LARGE = 64  # ranks
 
 
 @contextmanager
-def aside(n: int) -> Iterator[None]:
+def frozen_gc(n: int) -> Iterator[None]:
     """While a run of `n` ranks makes its objects, Python's collector leaves those of the notebook alone, torch and
     matplotlib among them: a tenth of the time of 1,024 ranks. Who has frozen objects is left alone, too."""
     ours = n >= LARGE and not gc.get_freeze_count()
@@ -135,7 +135,7 @@ class World:
         copies = [copied(args, kwargs) for _ in range(self.n)]
         run = _Run(self)
         self.trace = run.trace
-        with own_random(self.seed), aside(self.n), run.meter or nullcontext(), run.clock:
+        with own_random(self.seed), frozen_gc(self.n), run.meter or nullcontext(), run.clock:
             for rank, arguments in enumerate(copies):
                 run.start(rank, program, *arguments)
             del copies
@@ -172,7 +172,7 @@ class _Run:
         self.meter = None
         if world.meter:
             self.meter = Meter(self.clock, self.trace, world.cluster, world.device.type)
-        self.steady = Steady(self.clock)
+        self.without_rng_swap = WithoutRngSwap(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
         self.failed = False  # whether a rank has raised

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minidist.collectives.buffers import Flat, adjacent_view, flat_rows, put
+from minidist.collectives.buffers import Flat, adjacent_view, copy_into, flat_rows
 
 
 def test_one_contiguous_tensor_is_not_copied():
@@ -65,8 +65,8 @@ def test_a_view_where_there_is_nothing():
 
 def test_put():
     x, y = torch.ones(2), torch.zeros(2)
-    put(x, y)
+    copy_into(x, y)
     assert y.tolist() == [1, 1]
     before = x._version
-    put(x, x)
+    copy_into(x, x)
     assert x._version == before

@@ -14,8 +14,8 @@ FAULTS = {
         Fault(
             "a message does not hold the receiver's port",
             "comm/wires.py",
-            "way.out.free = way.into.free = sent = start",
-            "way.out.free = sent = start",
+            "pair.out.free = pair.into.free = sent = start",
+            "pair.out.free = sent = start",
             "comm/test_wires.py::test_two_senders_to_one_receiver_share_its_wire",
         ),
         Fault(
@@ -56,7 +56,7 @@ FAULTS = {
         Fault(
             "ranks draw from one another's random numbers",
             "comm/clock.py",
-            "            self.current = me\n            if not me.steady:\n"
+            "            self.current = me\n            if not me.keeps_rng:\n"
             "                self._generators.turn(me.rank)\n",
             "            self.current = me\n",
             "comm/test_clock.py::test_a_ranks_numbers_do_not_depend_on_the_others",
@@ -414,8 +414,8 @@ FAULTS = {
         Fault(
             "a stream job is waited for at once",
             "comm/wires.py",
-            "        return self._lanes[lane].put(fn, args)",
-            "        work = self._lanes[lane].put(fn, args)\n        work.wait()\n        return work",
+            "        return self._lanes[lane].post_job(fn, args)",
+            "        work = self._lanes[lane].post_job(fn, args)\n        work.wait()\n        return work",
             "comm/test_meter.py::test_a_stream_runs_beside_the_computation",
         ),
         Fault(
