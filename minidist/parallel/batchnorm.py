@@ -58,9 +58,7 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None:
-            return normalized(
-                x, self.running_mean, self.running_var, self.weight, self.bias, self.eps
-            )
+            return super().forward(x)
         y, mean, var, count = _Synchronized.apply(x, self.weight, self.bias, self.comm, self.eps)
         if self.training and self.track_running_stats:
             self._track(mean, var * (count / (count - 1)))
@@ -95,40 +93,28 @@ class SyncBatchNorm(_BatchNorm):
         Raises ValueError for a lazy batch norm that has not seen its first batch, for one that is synchronized over
         other ranks already, and for one whose parameters are sharded.
         """
-        for child in module.modules():
-            if isinstance(child, _BatchNorm):
-                cls._check(child, comm)
-        made: dict[nn.Module, nn.Module] = {}
+        new = {m: cls._instead_of(m, comm) for m in module.modules() if isinstance(m, _BatchNorm)}
         for parent in [*module.modules()]:
-            for name, child in [*parent._modules.items()]:  # all names, also two of one module
-                if isinstance(child, cls):
-                    child.comm = comm
-                elif isinstance(child, _BatchNorm):
-                    made[child] = made.get(child) or cls._instead_of(child, comm)
-                    setattr(parent, name, made[child])
-        if isinstance(module, cls):
-            module.comm = comm
-        elif isinstance(module, _BatchNorm):
-            return cls._instead_of(module, comm)
-        return module
+            for name, child in parent._modules.items():  # all names, also two of one module
+                if child in new:
+                    parent._modules[name] = new[child]
+        return new.get(module, module)
 
     @classmethod
-    def _check(cls, norm: _BatchNorm, comm: Comm) -> None:
-        """ValueError for a batch norm that cannot be converted."""
-        if isinstance(norm, cls):
-            if not same_group(norm.comm, comm):
+    def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
+        if isinstance(old, cls):
+            if not same_group(old.comm, comm):
                 raise ValueError(
-                    f"a SyncBatchNorm is synchronized over {norm.comm.size} ranks already, not over these "
+                    f"a SyncBatchNorm is synchronized over {old.comm.size} ranks already, not over these "
                     f"{comm.size}: convert a module once, over the ranks that share a batch"
                 )
-        elif any(claim.kind == "FullySharded" for claim in claims_of(norm.parameters())):
+            old.comm = comm
+            return old
+        if any(claim.kind == "FullySharded" for claim in claims_of(old.parameters())):
             raise ValueError(
                 "FullySharded holds the parameters of this batch norm in pieces, so that no SyncBatchNorm "
                 "can take them over: convert the module before it is sharded"
             )
-
-    @classmethod
-    def _instead_of(cls, old: _BatchNorm, comm: Comm) -> SyncBatchNorm:
         if any(is_lazy(t) for t in [*old.parameters(), *old.buffers()]):
             raise ValueError(
                 "a lazy batch norm has no channels yet: pass a batch through the model, then convert it"
@@ -142,23 +128,14 @@ class SyncBatchNorm(_BatchNorm):
         return new.train(old.training)
 
 
-def normalized(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """(x − mean)/√(var + ε)·weight + bias, each a number per channel, in the dtype of `x`: (B, C, …)."""
-    y = _centered(x, mean, var, eps)
-    if weight is not None:
-        y = y * _wide(weight, x) + _wide(bias, x)
-    return y.to(x.dtype)
-
-
-def _centered(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    return (x - _wide(mean, x)) * _wide((var + eps).rsqrt(), x)
-
-
 def _wide(channels: Tensor, x: Tensor) -> Tensor:
     """(C,) beside (B, C, …): (C, 1, …)."""
     return channels.view(-1, *[1] * (x.dim() - 2))
+
+
+def _centered(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    """x̂, in the dtype of the statistics."""
+    return (x - _wide(mean, x)) * _wide((var + eps).rsqrt(), x)
 
 
 def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,10 +167,13 @@ class _Synchronized(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, comm: Comm, eps: float):
         mean, var, count = statistics(comm, x)
+        y = _centered(x, mean, var, eps)
+        if weight is not None:
+            y = y * _wide(weight, x) + _wide(bias, x)
         ctx.save_for_backward(x, weight, mean, var, count)
         ctx.comm, ctx.eps = comm, eps
         ctx.mark_non_differentiable(mean, var, count)
-        return normalized(x, mean, var, weight, bias, eps), mean, var, count
+        return y.to(x.dtype), mean, var, count
 
     @staticmethod
     @once_differentiable

@@ -251,7 +251,5 @@ def test_a_batch_that_does_not_split():
 
 def test_nothing_to_compare():
     for norms in ([], [nn.BatchNorm1d(3, momentum=None)]):
-        with pytest.raises(
-            ValueError, match=f"of {len(norms)} batch norms in the module 0 have a momentum"
-        ):
+        with pytest.raises(ValueError, match="no batch norm in the module has a momentum"):
             batch_norm_gap(nn.Sequential(nn.Linear(3, 3), *norms), torch.ones(4, 3), 2)
