@@ -328,7 +328,7 @@ class Comm(ABC):
 
         All ranks must call it. `color=None` joins no group and gets None. MPI_Comm_split. Colors and keys
         travel as messages of 24 bytes between all ranks; or not at all where `color` is the list of every
-        rank's color, the same on all ranks (`key` then likewise). ValueError for a list of another length.
+        rank's color, and `key` of every key, the same on all ranks. ValueError for a list of another length.
         """
         if isinstance(color, list):
             colors, keys = color, key or [0] * self.size

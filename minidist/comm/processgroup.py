@@ -143,12 +143,12 @@ class CommGroup(dist.ProcessGroup):
         return self._name
 
     def _verb(self, name: str) -> Callable:
-        found = self.own.get(name) or getattr(self.verbs, name, None)
-        if found is None:
+        function = self.own.get(name) or getattr(self.verbs, name, None)
+        if function is None:
             raise NotImplementedError(
                 f"{name} is called, and this group has none: process_group(…, {name}=…)"
             )
-        return found
+        return function
 
     def _reduction(self, opts) -> tuple[str, int]:
         """A reduction of options, of a ReduceOp itself, or of nothing (a sum): its name, and what it is divided by."""
@@ -374,7 +374,7 @@ def process_group(
 ) -> dist.ProcessGroup:
     """`comm`'s ranks as a process group; verbs, overlap, own: see CommGroup. To be called by every rank.
 
-        group = process_group(comm, minidist.collectives, all_reduce_=mine)
+        group = process_group(comm, minidist.collectives, all_reduce_=my_ring)
         model = DistributedDataParallel(model, process_group=group)
         fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
 

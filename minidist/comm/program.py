@@ -295,13 +295,14 @@ def _reached(name: str, value) -> list[tuple[str, object]]:
 
 def _reached_by_function(function: FunctionType) -> list[tuple[str, object]]:
     code, cells = function.__code__, function.__closure__ or ()
-    found = [(n, function.__globals__[n]) for n in _global_names(code) if n in function.__globals__]
+    outer = function.__globals__
+    reached = [(name, outer[name]) for name in _global_names(code) if name in outer]
     for name, cell in zip(code.co_freevars, cells, strict=True):
         with contextlib.suppress(ValueError):  # a cell that is still empty
-            found.append((name, cell.cell_contents))
+            reached.append((name, cell.cell_contents))
     defaults = function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    return [*found, *zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
+    return [*reached, *zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -430,25 +431,19 @@ def dumps(value) -> bytes:
 
 def dumps_program(program: Callable, args: tuple, kwargs: dict) -> bytes:
     """The program and its arguments, with what the modules of the user's define that they come from."""
-    found = {
+    origins = {
         sys.modules.get(getattr(x, "__module__", None))
         for x in (program, *args, *kwargs.values())
         if users(x)
     }
-    with _REGISTERING:
+    with _REGISTERING, contextlib.ExitStack() as registered:
         known = cloudpickle.list_registry_pickle_by_value()
-        modules = [
-            m
-            for m in found
-            if m is not None and m.__name__ != "__main__" and m.__name__ not in known
-        ]
-        try:
-            for module in modules:
+        for module in origins - {None, sys.modules["__main__"]}:
+            if module.__name__ not in known:
                 cloudpickle.register_pickle_by_value(module)
+                registered.callback(cloudpickle.unregister_pickle_by_value, module)
+        try:
             return dumps((program, args, kwargs))
         except Exception as error:
             error.add_note("launch sends the program and its arguments to other processes")
             raise
-        finally:
-            for module in modules:
-                cloudpickle.unregister_pickle_by_value(module)

@@ -216,8 +216,8 @@ class _Rank:
         threads = self.stack.read().decode(errors="replace").strip().split("\n\n")
         # From 3.12 on, a class that is called may stand between as `File "__init__", line ???`, which is in no file.
         frames = re.findall(r'^ *File "(.*)", line (\d+) in ', threads[-1], re.MULTILINE)
-        found = outside([(filename, int(line)) for filename, line in frames])
-        return located(*found) if found else "(it does not answer)"
+        place = outside((filename, int(line)) for filename, line in frames)
+        return located(*place) if place else "(it does not answer)"
 
     def stopped(self) -> bool:
         """Whether its process is stopped: SIGSTOP, Ctrl-Z, a debugger."""

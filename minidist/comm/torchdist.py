@@ -89,17 +89,17 @@ def name_interface(master: str) -> None:
     own = address_of(name)
     if not own.startswith(LOOPBACK):
         return
-    found = interfaces()
+    names = interfaces()
     routes = [
-        found[address] for address in map(address_towards, (master, ANYWHERE)) if address in found
+        names[address] for address in map(address_towards, (master, ANYWHERE)) if address in names
     ]
-    if not routes and len(found) > 1:
+    if not routes and len(names) > 1:
         raise RuntimeError(
             f"this host's name, {name}, stands for {own}, where no other host can connect, and it has "
-            f"{len(found)} network interfaces: set GLOO_SOCKET_IFNAME to the one through which the "
-            f"hosts reach each other ({', '.join(found.values())})"
+            f"{len(names)} network interfaces: set GLOO_SOCKET_IFNAME to the one through which the "
+            f"hosts reach each other ({', '.join(names.values())})"
         )
-    for interface in [*routes, *found.values()][:1]:
+    for interface in [*routes, *names.values()][:1]:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
 
 
@@ -121,15 +121,15 @@ def address_towards(host: str) -> str:
 
 def interfaces() -> dict[str, str]:
     """The names of all network interfaces but loopback, by their IPv4 addresses."""
-    found = {}
+    names = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # it has no address
                 answer = fcntl.ioctl(asked, ADDRESS_OF, struct.pack("256s", name.encode()))
                 address = socket.inet_ntoa(answer[20:24])
                 if not address.startswith(LOOPBACK):
-                    found[address] = name
-    return found
+                    names[address] = name
+    return names
 
 
 # ------------------------------------------------------------
@@ -256,15 +256,15 @@ class Inbox:
         the sender has left, is kept for a later receive.
         """
         work, op = receive.work, receive.op
-        found, source.early = source.early, None
-        if found is None:
+        message, source.early = source.early, None
+        if message is None:
             if not source.posted:
                 source.posted.append(work.post_header(op))
-            found = work.read_header(source.posted.popleft(), op)
+            message = work.read_header(source.posted.popleft(), op)
         if receive.heard.is_set():  # withdrawn while we waited
-            source.early = found
+            source.early = message
             return
-        src, sent = found
+        src, sent = message
         if op.src == ANY:  # receives from there that were posted before it come first
             for earlier in list(self._sources[src].unread):
                 earlier.heard.wait()
@@ -280,7 +280,7 @@ class Inbox:
                 error = mismatched(ranks[src], sent, ranks[self._comm.rank], receive.said)
                 work.fail(error)
                 if later > 0:
-                    source.early = found
+                    source.early = message
                 else:
                     work.drop_values(op, src, sent)
         work.source = src
@@ -581,7 +581,8 @@ class GroupedWork(TransferWork):
 
     def post_headers(self) -> list[dist.P2POp]:
         """Let the headers leave and come; returns the operations that carry values, for the group."""
-        comm, found = self._comm, []
+        comm = self._comm
+        operations = []
         for op, said in zip(self.ops, self._said, strict=True):
             sending = isinstance(op, Send)
             peer = op.dst if sending else op.src
@@ -594,8 +595,9 @@ class GroupedWork(TransferWork):
             staged = self._staged(op)
             values = staged if staged.dtype in KNOWN else staged.reshape(-1).view(torch.uint8)
             verb = dist.isend if sending else dist.irecv
-            found.append(dist.P2POp(verb, values, group=comm.group, group_peer=comm.ranks[peer]))
-        return found
+            peer = comm.ranks[peer]
+            operations.append(dist.P2POp(verb, values, group=comm.group, group_peer=peer))
+        return operations
 
     def run_with(self, group: list[dist.Work]) -> None:
         """Its values are on their way, in this group."""
@@ -768,7 +770,7 @@ class TorchComm(Comm):
                 work.run_with(group)
 
     def start_all(self) -> None:
-        """Over NCCL: likewise, and on all Comms made from one another; else nobody starts what others wait for."""
+        """Over NCCL: do so here, and on all Comms made from one another; else nobody starts what others wait for."""
         for comm in list(self.run.posting):
             comm.start()
 

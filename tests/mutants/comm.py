@@ -310,7 +310,7 @@ FAULTS = {
         Fault(
             "a message that its receiver has not come to yet is lost after a mismatch",
             "comm/torchdist.py",
-            "                if later > 0:\n                    source.early = found\n",
+            "                if later > 0:\n                    source.early = message\n",
             "                if later > 0:\n                    pass\n",
             "comm/test_disagreement.py::test_after_a_mismatch_over_gloo",
         ),
