@@ -196,8 +196,9 @@ FAULTS = {
         Fault(
             "a named receive goes before a wildcard that was posted first",
             "comm/shm.py",
-            "queue = named if named and not (anyone and anyone[0].place < named[0].place) else anyone",
-            "queue = named or anyone",
+            "for receive in [r for r in self._receives[channel] if r.peer in (src, ANY)]:",
+            "takers = [r for r in self._receives[channel] if r.peer in (src, ANY)]\n"
+            "        for receive in sorted(takers, key=lambda r: r.peer == ANY):",
             "comm/test_shm.py::test_receives_are_served_in_their_order_whether_they_name_a_source_or_not",
         ),
         Fault(
