@@ -9,10 +9,11 @@ StreamLane     `comm.stream` on a CUDA stream of its own
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from types import CellType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -274,6 +275,10 @@ def _mark(values: Any, stream: Any) -> None:
             x.record_stream(stream)
 
 
+# what is looked through: what may hold a job's tensors, and nothing that outlives every job
+_HOLDERS = (list, tuple, set, frozenset, dict, partial, CellType, MethodType, BuiltinMethodType)
+
+
 def tensors(values: Any) -> Iterator[Tensor]:
     """All tensors that are reached from `values`: through lists and the like, functions, and this package's objects.
 
@@ -281,30 +286,12 @@ def tensors(values: Any) -> Iterator[Tensor]:
     seen, stack = set(), [values]
     while stack:
         value = stack.pop()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, Comm | Work | nn.Module | type):
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
             yield value
-        elif isinstance(value, list | tuple | set | frozenset):
-            stack += value
-        elif isinstance(value, dict):
-            stack += value.keys()
-            stack += value.values()
-        elif isinstance(value, partial):
-            stack += [value.func, value.args, value.keywords]
-        elif getattr(value, "__self__", None) is not None:  # a method
-            stack.append(value.__self__)
-        elif getattr(value, "__closure__", None):
-            stack += [cell.cell_contents for cell in value.__closure__ if cell != _EMPTY]
-        elif type(value).__module__.startswith("minidist.") and not isinstance(
-            value, Comm | Work | nn.Module
-        ):
-            stack += getattr(value, "__dict__", {}).values()
-            slots = [
-                name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())
-            ]
-            stack += [getattr(value, name, None) for name in slots]
-
-
-_EMPTY = CellType()
+        elif isinstance(value, FunctionType):
+            stack.append(value.__closure__)
+        elif isinstance(value, _HOLDERS) or type(value).__module__.startswith("minidist."):
+            stack += gc.get_referents(value)
