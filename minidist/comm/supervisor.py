@@ -44,18 +44,19 @@ from .trace import Trace
 def rank_main(rank: int, supervisor: Supervisor, report: int, held: int, stack) -> None:
     """Never returns: ends the process."""
     try:
-        go = threading.Event()
-        threading.Thread(target=_watch, args=(held, go), daemon=True).start()
+        leave = threading.Thread(target=_await_leave, args=(held,), daemon=True)
+        leave.start()
+        trace = Trace(supervisor.request["n"])
         try:
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-            outcome = _run(rank, supervisor)
-        except BaseException as error:  # before the program began
-            outcome = _failure(error, Trace(supervisor.request["n"]))
+            outcome = _run(rank, supervisor, trace)
+        except BaseException as error:
+            outcome = _failure(error, trace)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the program may have closed it
                 stream.flush()
         Connection(report, readable=False).send_bytes(pickle.dumps(outcome))
-        go.wait()
+        leave.join()
         if supervisor.store:
             from .torchdist import close
 
@@ -68,11 +69,10 @@ def rank_main(rank: int, supervisor: Supervisor, report: int, held: int, stack) 
         os._exit(1)
 
 
-def _watch(held: int, go: threading.Event) -> None:
+def _await_leave(held: int) -> None:
     """The supervisor writes a byte when all are done; it has died when the pipe ends."""
     if not os.read(held, 1):
         os._exit(1)
-    go.set()
 
 
 def _prepare(rank: int, request: dict) -> None:
@@ -93,28 +93,24 @@ def _prepare(rank: int, request: dict) -> None:
     seed_all(seed_of(request["seed"], rank))
 
 
-def _run(rank: int, supervisor: Supervisor) -> dict:
+def _run(rank: int, supervisor: Supervisor, trace: Trace) -> dict:
+    """What came of the program, in forms that the notebook can rebuild."""
     request = supervisor.request
     _prepare(rank, request)
-    trace = Trace(request["n"])
+    program, args, kwargs = pickle.loads(request["payload"])
+    reached = Unchanged(program, *args, *kwargs.values())
+    comm, finish = _connect(rank, supervisor, trace)
     start = time.monotonic()
-    try:
-        program, args, kwargs = pickle.loads(request["payload"])
-        reached = Unchanged(program, *args, *kwargs.values())
-        comm, finish = _connect(rank, supervisor, trace)
-        start = time.monotonic()
-        value = program(comm, *args, **kwargs)
-        finish()
-        end = time.monotonic()
-        return {
-            "ok": True,
-            "value": _result(value),
-            "trace": trace,
-            "span": (start, end),
-            "changed": reached.changed(),
-        }
-    except BaseException as error:
-        return _failure(error, trace)
+    value = program(comm, *args, **kwargs)
+    finish()
+    end = time.monotonic()
+    return {
+        "ok": True,
+        "value": _result(value),
+        "trace": trace,
+        "span": (start, end),
+        "changed": reached.changed(),
+    }
 
 
 def _connect(rank: int, supervisor: Supervisor, trace: Trace) -> tuple[Comm, Callable]:
