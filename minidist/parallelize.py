@@ -62,8 +62,7 @@ from .train.selective import ATTENTION, selective
 #     arranged      a schedule, and the pipeline that it is for
 #     stage_chunks  the parts of the model that this stage holds; serial_name: what its parameters are called in the model
 #     forms         how a layer's activations are kept: all, without attention's scores, the layer's input alone
-#     precision     what forward computes within, and the scale of its loss; stored: the dtype of the parameters
-#     shard         ZeRO 3; averaged: who averages the gradients, and the optimizer
+#     averaged      who averages the gradients, and the optimizer
 #
 # Parameters are in two groups, the same two on every mesh, so that an optimizer's state fits wherever it is loaded.
 
@@ -172,11 +171,6 @@ def refuse(
         )
 
 
-def copied_modules(model: GPT) -> GPT:
-    """A copy of a model's modules, with its own parameters in them."""
-    return deepcopy(model, {id(p): p for p in model.parameters()})
-
-
 def stage_chunks(
     parts: Sequence[nn.Module], cuts: Sequence[tuple[int, int]], shape: Shape, stage: int
 ) -> nn.ModuleList:
@@ -192,12 +186,6 @@ def serial_name(name: str, names: Mapping[str, str]) -> str:
     """
     _, part = name.replace(".module.", ".", 1).split(".", 1)
     return names[part]
-
-
-def tied_embedding(module: nn.Module, rename: Rename) -> dict[str, nn.Parameter]:
-    """{name: parameter} of the token embedding, where this rank has it, be it at the first end or at the last."""
-    renamed = {rename(name): p for name, p in module.named_parameters()}
-    return {TOKENS: renamed[TOKENS]} if TOKENS in renamed else {}
 
 
 def forms(module: nn.Module, recompute: str) -> None:
@@ -217,43 +205,17 @@ def parameter_groups(module: nn.Module, rename: Rename, whole: Mapping[str, Tens
     return groups
 
 
-def stored(amp: str, half: torch.dtype, zero: int) -> torch.dtype | None:
-    """The dtype that parameters are kept in, None: their own. ZeRO 3 keeps the masters of 16-bit ones in its shards."""
-    level = LEVELS[amp]
-    return half if level.half and not (zero == 3 and level.masters) else None
-
-
-def precision(amp: str, half: torch.dtype, comm: Comm) -> tuple[AbstractContextManager, LossScaler]:
-    """What a forward computes within, and what scales its loss: all ranks of the model skip a step together."""
-    level = LEVELS[amp]
-    around = autocast(half) if level.lists else nullcontext()
-    return around, LossScaler(enabled=level.scaled and half == torch.float16, comm=comm)
-
-
-def shard(
-    module: nn.ModuleList, comm: Comm, zero: int, amp: str, half: torch.dtype
-) -> nn.ModuleList:
-    """ZeRO 3: each chunk's parameters over the ranks of `comm`, gathered layer by layer; else `module` as it is."""
-    if zero < 3:
-        return module
-    compute = half if LEVELS[amp].masters else None
-    # a tied embedding is a block, so it is cut alike on both its stages
-    blocks = (TransformerLayer, VocabEmbedding)
-    return nn.ModuleList(FullySharded(chunk, comm, compute, blocks=blocks) for chunk in module)
-
-
 def averaged(
     module: nn.ModuleList,
     groups: list[dict],
     tied: Mapping[str, Tensor],
     comm: Comm,
     zero: int,
-    amp: str,
+    masters: bool,
     make: Make,
     compression,
 ) -> tuple[Optimizer, nn.Module | Optimizer]:
     """The optimizer, and who averages gradients over `comm`: a DataParallel, the optimizer, or `module` itself."""
-    masters = LEVELS[amp].masters
     if zero in (1, 2):
         wide = torch.float32 if masters else None
         optimizer = ShardedOptimizer(groups, make, comm, zero, wide, tied=list(tied.values()))
@@ -521,24 +483,34 @@ def parallelize(
     rename = partial(serial_name, names=names(model))
     # of the serial model, so the same on all ranks
     cuts = partition(cost(sequence(model)), shape.S * shape.v)
-    # 1 tensor, 2 vocabulary: no values yet
-    first, *layers, last = split_(sequence(copied_modules(model)), mesh.tp, sequence_parallel)
+    # 1 tensor, 2 vocabulary: of the model's own modules and parameters, copies of the modules alone
+    copied = deepcopy(model, {id(p): p for p in model.parameters()})
+    first, *layers, last = split_(sequence(copied), mesh.tp, sequence_parallel)
     first = TensorEmbedding(first, mesh.tp, sequence_parallel)
     last = TensorHead(last, mesh.tp, sequence_parallel)
     # 3 pipeline: what this rank holds gets its values, and no other part does
     module = stage_chunks([first, *layers, last], cuts, shape, mesh.pp.rank)
-    dtype, device = stored(amp, half, zero), mesh.comm.device
-    materialize_(module, seed, rename, whole, mesh.tp.rank, dtype, device)
-    # 4 activation checkpointing, 5 precision
+    level = LEVELS[amp]
+    # ZeRO 3 keeps the masters of 16-bit parameters in its shards
+    dtype = half if level.half and not (zero == 3 and level.masters) else None
+    materialize_(module, seed, rename, whole, mesh.tp.rank, dtype, mesh.comm.device)
+    # 4 activation checkpointing, 5 precision: all ranks of the model skip a step together
     forms(module, recompute)
-    around, scaler = precision(amp, half, mesh.comm)
+    around = autocast(half) if level.lists else nullcontext()
+    scaler = LossScaler(enabled=level.scaled and half == torch.float16, comm=mesh.comm)
     # 6 ZeRO or data parallel, 7 compression
-    module = shard(module, mesh.dp, zero, amp, half)
-    tied = tied_embedding(module, rename) if model.head is None and mesh.pp.size > 1 else {}
-    groups = parameter_groups(module, rename, whole)
-    stepper, data = averaged(
-        module, groups, tied, mesh.dp, zero, amp, makes_one(optimizer), compression
-    )
+    if zero == 3:
+        # a tied embedding is a block, so it is cut alike on both its stages
+        blocks, compute = (TransformerLayer, VocabEmbedding), half if level.masters else None
+        module = nn.ModuleList(
+            FullySharded(chunk, mesh.dp, compute, blocks=blocks) for chunk in module
+        )
+    tied = {}
+    if model.head is None and mesh.pp.size > 1:
+        held = {rename(name): p for name, p in module.named_parameters()}
+        tied = {name: p for name, p in held.items() if name == TOKENS}
+    groups, make = parameter_groups(module, rename, whole), makes_one(optimizer)
+    stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(
         list(module),

@@ -1,5 +1,6 @@
 """On any mesh the model trains as it does on one rank: losses and parameters, whatever is combined."""
 
+import copy
 import functools
 
 import pytest
@@ -16,7 +17,6 @@ from minidist.parallel.tensor import split_
 from minidist.parallel.vocab import TensorEmbedding, TensorHead
 from minidist.parallelize import (
     Stages,
-    copied_modules,
     parallelize,
     seed_,
     serial_name,
@@ -645,7 +645,7 @@ def test_random_numbers_differ_by_stage_and_by_data_rank():
 def chunks_with_values(comm, shape, shapes, cut, given, seed=5):
     """This rank's chunks, of pipeline stage 0 in `shapes`, with their values; and their names in the model."""
     model = gpt(**shape, seed=seed, device="cpu" if given else "meta")
-    first, *layers, last = split_(sequence(copied_modules(model)), comm)
+    first, *layers, last = split_(sequence(copy.deepcopy(model)), comm)
     parts = [TensorEmbedding(first, comm), *layers, TensorHead(last, comm)]
     module = stage_chunks(parts, cut, shapes, 0)
     rename = functools.partial(serial_name, names=names(model))
@@ -706,6 +706,20 @@ def test_serial_names():
         "1.3.tokens.weight": "tokens.weight",
     }
     assert {name: serial_name(name, known) for name in expected} == expected
+
+
+def test_the_model_stays_as_it_is():
+    """Its modules, and its values, where it has some."""
+
+    def program(comm, model):
+        kinds = [type(module) for module in model.modules()]
+        values = {name: p.clone() for name, p in model.named_parameters()}
+        ours = parallelize(model, Mesh(comm, pp=2, tp=2), adam, sequence_parallel=True)
+        ours.step(*data(0))
+        assert [type(module) for module in model.modules()] == kinds
+        assert all(p.equal(values[name]) and p.grad is None for name, p in model.named_parameters())
+
+    World(4).run(program, gpt(**SHAPE))
 
 
 class Doubting(torch.optim.SGD):

@@ -1103,21 +1103,6 @@ def most_stale_bounded(n: int, bound: int) -> int:
 # The gradient of the input is among it: the first layer of all sends less where nothing before it learns.
 
 
-def tensor_block_bytes(
-    n: int,
-    batch: int,
-    tokens: int,
-    hidden: int,
-    itemsize: int,
-    sequence: bool = False,
-    regather: bool = False,
-) -> tuple[int, int]:
-    """An MLP or an attention block, with numbers of `itemsize` bytes; sequence, regather: as for `tensor_parallel_`."""
-    whole = batch * tokens * hidden * itemsize
-    backward = 2 * whole + sequence * 2 * hidden * itemsize + regather * whole
-    return (n - 1) * 2 * whole, (n - 1) * backward
-
-
 def tensor_layer_bytes(
     n: int,
     batch: int,
@@ -1127,13 +1112,7 @@ def tensor_layer_bytes(
     sequence: bool = False,
     regather: bool = False,
 ) -> tuple[int, int]:
-    """A transformer layer: two blocks, and two norms."""
-    forward, backward = tensor_block_bytes(n, batch, tokens, hidden, itemsize, sequence, regather)
-    norms = sequence * 2 * 4 * hidden * itemsize
-    return 2 * forward, 2 * backward + (n - 1) * norms
-
-
-def row_first_bytes(n: int, batch: int, tokens: int, hidden: int, itemsize: int) -> tuple[int, int]:
-    """An MLP block whose first layer is split by rows, too."""
-    whole = batch * tokens * hidden * itemsize
-    return (n - 1) * 10 * whole, (n - 1) * 5 * whole
+    """A layer: two blocks, and two norms. Numbers of `itemsize` bytes; sequence, regather: as for `tensor_parallel_`."""
+    whole, vector = batch * tokens * hidden * itemsize, hidden * itemsize
+    block = 2 * whole + sequence * 2 * vector + regather * whole
+    return (n - 1) * 4 * whole, (n - 1) * (2 * block + sequence * 2 * 4 * vector)

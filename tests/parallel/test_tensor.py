@@ -369,14 +369,29 @@ def test_dropout_of_whole_and_split_data_in_turn():
 BATCH = 2
 TOKENS = 60
 COST_HIDDEN = 20  # 10 heads, and 4H over 3 ranks, are uneven
+
+
+def block_bytes(n, batch, tokens, hidden, itemsize, sequence=False, regather=False):
+    """Half a layer without its norms."""
+    sizes = n, batch, tokens, hidden, itemsize
+    forward, backward = predict.tensor_layer_bytes(*sizes, sequence, regather)
+    norms = (n - 1) * sequence * 2 * 4 * hidden * itemsize
+    return forward // 2, (backward - norms) // 2
+
+
+def row_first_bytes(n, batch, tokens, hidden, itemsize):
+    whole = batch * tokens * hidden * itemsize
+    return (n - 1) * 10 * whole, (n - 1) * 5 * whole
+
+
 BLOCKS = {
-    "mlp": (tensor_mlp, predict.tensor_block_bytes),
-    "attention": (functools.partial(tensor_attention, heads=10), predict.tensor_block_bytes),
+    "mlp": (tensor_mlp, block_bytes),
+    "attention": (functools.partial(tensor_attention, heads=10), block_bytes),
     "layer": (
         functools.partial(tensor_layer, heads=10, kv_heads=5),
         predict.tensor_layer_bytes,
     ),
-    "row first": (RowFirstMLP, predict.row_first_bytes),
+    "row first": (RowFirstMLP, row_first_bytes),
 }
 COST_SPLITS = [{}, dict(sequence=True), dict(sequence=True, regather=True)]
 
@@ -408,7 +423,7 @@ def test_bytes(n, figure):
 def test_the_ways_compared():
     """Column first sends 4/15 of what rows first do; a sequence split sends the same activations."""
     sizes = 4, 8, 128, 512, 2
-    column, rows = predict.tensor_block_bytes(*sizes), predict.row_first_bytes(*sizes)
+    column, rows = block_bytes(*sizes), row_first_bytes(*sizes)
     assert 15 * sum(column) == 4 * sum(rows) and column[0] == column[1]
     split, whole = (predict.tensor_layer_bytes(*sizes, sequence) for sequence in (True, False))
     assert split[0] == whole[0] and split[1] - whole[1] == 2 * 3 * 6 * 512 * 2
