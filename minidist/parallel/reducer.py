@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -58,13 +58,13 @@ def assign(
     # by dtype: the bucket, and the bytes that still fit
     filling: dict[Hashable, tuple[list[int], int]] = {}
     for i, (size, kind) in enumerate(zip(nbytes, kinds, strict=True)):
-        bucket, room = filling.get(kind, ([], -1))
-        if size > room:
-            room = bucket_bytes if kind in filling else min(first_bucket_bytes, bucket_bytes)
+        bucket, free = filling.get(kind, ([], -1))
+        if size > free:
+            free = bucket_bytes if kind in filling else min(first_bucket_bytes, bucket_bytes)
             bucket = []
             buckets.append(bucket)
         bucket.append(i)
-        filling[kind] = bucket, room - size
+        filling[kind] = bucket, free - size
     return sorted(buckets, key=lambda bucket: bucket[-1])
 
 
@@ -334,15 +334,6 @@ class Reducer:
                 handle.remove()
         self._hooks = {}
 
-    @contextmanager
-    def no_sync(self):
-        """A `backward()` in here only accumulates; the next one outside averages the total."""
-        before, self.in_backward = self.in_backward, False
-        try:
-            yield
-        finally:
-            self.in_backward = before
-
     def average(self) -> None:
         """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
 
@@ -501,13 +492,18 @@ class Averaging:
     def weight(self, weight: float | None) -> None:
         self._reducer.weight = weight
 
-    def no_sync(self) -> AbstractContextManager:
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
         """A `backward()` in here only accumulates; the next one outside averages the total.
 
         For k micro-batches of equal size divide each loss by k, and leave the last one outside.
         """
         self._claim.check()
-        return self._reducer.no_sync()
+        before, self._reducer.in_backward = self._reducer.in_backward, False
+        try:
+            yield
+        finally:
+            self._reducer.in_backward = before
 
 
 def check_dense(grad: Tensor | None, name: str) -> None:

@@ -27,7 +27,6 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -356,8 +355,17 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         check_devices(self.comm, ((name, p) for p, name in names.items()))
         self._claim.take(names)
         broadcast_(self.comm, [p for p in names if not p.requires_grad])
-        for chosen in (True, False):
-            self._place([p for p in names if p.requires_grad and (p in first) is chosen])
+        self._place([p for p in names if p.requires_grad and p in first])
+        self._place_new()
+
+    def _place_new(self, also: Collection[Tensor] = ()) -> None:
+        """Place what trains and has no owner yet, such as a frozen one that was thawed, and those in `also`."""
+        unowned = [p for p in self.names() if p not in self._owner]
+        new = dict.fromkeys(p for p in unowned if p.requires_grad or p in also)
+        self._place(list(new))
+        if self._inner is not None:  # a new group is not there yet
+            for group, inner in zip(self.param_groups, self._inner.param_groups, strict=False):
+                inner["params"] += self._own(p for p in group["params"] if p in new)
         self._reducer.watch(self._owner)
 
     @torch.no_grad()
@@ -390,27 +398,17 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             return  # all groups are placed together
         group = self.param_groups[-1]
         self._claim.check()
-        new = set(group["params"])
-        self._start({p: name for p, name in self.names().items() if p in new})
+        names = self.names()
+        self._start({p: names[p] for p in group["params"]})
         self._inner.add_param_group(self._own_group(group))
-
-    def _place_thawed(self, also: Collection[Tensor] = ()) -> None:
-        """Place parameters that were frozen until now, and those in `also`, on all ranks alike."""
-        for group, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            frozen = [p for p in group["params"] if p not in self._owner]
-            new = [p for p in frozen if p.requires_grad or p in also]
-            if new:
-                self._place(new)
-                inner["params"] += self._own(new)
-        self._reducer.watch(self._owner)
 
     def names(self) -> dict[Tensor, str]:
         """The name of each parameter: as it was given, or its place in the groups."""
-        found = {}
+        names = {}
         for g, group in enumerate(self.param_groups):
             numbered = [f"parameter {i} of group {g}" for i in range(len(group["params"]))]
-            found |= zip(group["params"], group.get("param_names", numbered), strict=True)
-        return found
+            names |= zip(group["params"], group.get("param_names", numbered), strict=True)
+        return names
 
     @property
     def owners(self) -> dict[str, int]:
@@ -440,7 +438,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         All ranks call it; it averages what is not averaged yet. Change them in place to clip or unscale them.
         """
         self._claim.check()
-        self._place_thawed()
+        self._place_new()
         if not self._reducer.averaged:
             self.average()
         if isinstance(self._inner, Masters):
@@ -523,44 +521,33 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         self._reducer.averages.forget()
         self._reducer.averaged = False
-        self._place_thawed()
+        self._place_new()
 
     # State dicts: each rank has the states of what it owns; together they are the serial optimizer's. A whole one belongs
-    # to no number of ranks: to change n, save it whole and load it.
+    # to no number of ranks. What else the optimizer inside adds comes along, so that it can go on bit for bit:
+    # {"masters": {index: tensor}} with masters, an OffloadedOptimizer's "offload".
 
-    def state_dict(self, sharded: bool = False) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What `optimizer_class` would give without ranks, on every rank; all call it.
 
-        It loads there, and a state_dict from there loads here. What else the optimizer inside adds comes along, so that
-        it can go on bit for bit: {"masters": {index: tensor}} with masters, an OffloadedOptimizer's "offload".
-        sharded: without messages, only what this rank owns, and {"shard": {"rank", "size"}} more.
+        It loads there, and a state_dict from there loads here.
         """
-        whole = self._own_state()
-        if sharded:
-            whole["shard"] = self._shard()
-        else:
-            gathered = gather_values(self.comm, whole)
-            for key in whole:
-                entries = {}
-                for own in gathered:
-                    entries |= own[key]
-                whole[key] = dict(sorted(entries.items()))  # by number, or by name
-        index = itertools.count()
-        whole["param_groups"] = [
-            {**group, "params": [next(index) for _ in group["params"]]}
-            for group in self.param_groups
-        ]
-        return whole
+        whole = self.own_state_dict()
+        groups = whole.pop("param_groups")
+        everyone = gather_values(self.comm, whole)
+        for key in whole:
+            entries = {}
+            for own in everyone:
+                entries |= own[key]
+            whole[key] = dict(sorted(entries.items()))  # by number, or by name
+        return whole | {"param_groups": groups}
 
-    def _shard(self) -> dict[str, int]:
-        return {"rank": self.comm.rank, "size": self.comm.size}
-
-    def _own_state(self) -> dict[str, dict]:
-        """The inner optimizer's state dict by the parameters' numbers among all, without its groups."""
+    def own_state_dict(self) -> dict[str, Any]:
+        """The part of it that this rank owns, without messages: what a checkpoint saves."""
         numbers, state = self._numbers(), {}
-        for key, entries in self._inner.state_dict().items():
-            if key == "param_groups":
-                continue
+        inner = self._inner.state_dict()
+        del inner["param_groups"]
+        for key, entries in inner.items():
             entries = by_number(entries)
             if not isinstance(entries, dict):
                 raise ValueError(
@@ -569,6 +556,11 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
                     "together from several ranks"
                 )
             state[key] = {numbers[i] if isinstance(i, int) else i: x for i, x in entries.items()}
+        index = itertools.count()
+        state["param_groups"] = [
+            {**group, "params": [next(index) for _ in group["params"]]}
+            for group in self.param_groups
+        ]
         return state
 
     def _numbers(self) -> list[int]:
@@ -578,22 +570,21 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a whole state_dict, ours or the serial optimizer's, or this rank's sharded one; on all ranks.
+        """Take over a state_dict, ours or the serial optimizer's, of which a rank reads what it owns; on all ranks.
 
         Masters that it does not have become the parameters as they are now: load those first, always.
-        Raises ValueError for other groups, another number of ranks, or another rank's shard.
+        Raises ValueError for other groups.
         """
         self._claim.check()
-        self._check_groups(state_dict)
-        params = list(self.names())
-        self._place_thawed({params[i] for i in state_dict["state"]})
-        position = {number: k for k, number in enumerate(self._numbers())}
-        lost = sorted(set(state_dict["state"]) - position.keys())
-        if "shard" in state_dict and lost:
+        theirs = [len(group["params"]) for group in state_dict["param_groups"]]
+        ours = [len(group["params"]) for group in self.param_groups]
+        if theirs != ours:
             raise ValueError(
-                f"this shard has the states of parameters {lost}, of which rank {self.comm.rank} owns none: "
-                f"it owns {sorted(position)}"
+                f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}"
             )
+        params = list(self.names())
+        self._place_new({params[i] for i in state_dict["state"]})
+        position = {number: k for k, number in enumerate(self._numbers())}
         own = self._inner.state_dict()
         loaded = {}
         for key in own.keys() & state_dict.keys() - {"param_groups"}:
@@ -612,21 +603,6 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         self.state = self._inner.state
         self._copy_options(self._inner.param_groups, self.param_groups)
 
-    def _check_groups(self, state_dict: dict[str, Any]) -> None:
-        """ValueError unless the state_dict has these groups, and is whole or this rank's shard."""
-        theirs = [len(group["params"]) for group in state_dict["param_groups"]]
-        ours = [len(group["params"]) for group in self.param_groups]
-        if theirs != ours:
-            raise ValueError(
-                f"the state_dict has groups of {theirs} parameters, the optimizer of {ours}"
-            )
-        shard = state_dict.get("shard", self._shard())
-        if shard != self._shard():
-            raise ValueError(
-                f"this is the shard of rank {shard['rank']} of {shard['size']}, loaded on rank "
-                f"{self.comm.rank} of {self.comm.size}: save the whole state_dict to change ranks"
-            )
-
 
 def options(group: dict[str, Any]) -> dict[str, Any]:
     """A group without its parameters."""
@@ -638,8 +614,8 @@ def by_number(entries):
     return dict(enumerate(entries)) if isinstance(entries, list) else entries
 
 
-def by_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors of each dtype."""
+def by_dtype(tensors: Sequence) -> list[list]:
+    """The tensors, or what else has a dtype, of each dtype."""
     dtypes = dict.fromkeys(x.dtype for x in tensors)
     return [[x for x in tensors if x.dtype == dtype] for dtype in dtypes]
 
@@ -696,18 +672,19 @@ def leaf_as_json(leaf: Any) -> Any:
 class Held:
     """A parameter: `whole`, as the module came with it; `piece`, this rank's; and the sites in the module where it stands.
 
-    sites: (module, attribute, full name); a tied parameter has several.
+    sites: (module, attribute); a tied parameter has several.
     """
 
     def __init__(self, name: str, whole: nn.Parameter):
         self.name = name
         self.whole = whole
+        self.dtype = whole.dtype
         self.piece: nn.Parameter | None = None
-        self.sites: list[tuple[nn.Module, str, str]] = []
+        self.sites: list[tuple[nn.Module, str]] = []
 
     def put(self, p: nn.Parameter) -> None:
         """Let the module hold `p`."""
-        for module, attribute, _ in self.sites:
+        for module, attribute in self.sites:
             module._parameters[attribute] = p
 
     def show(self) -> None:
@@ -746,7 +723,6 @@ class Flat(Chunks):
         if compute_dtype is None or not dtype.is_floating_point:
             compute_dtype = dtype
         self.full = torch.empty(total, dtype=compute_dtype, device=comm.device)
-        self.nbytes = self.full.nbytes
         self.chunks = list(self.full.split(self.sizes))
         for h, part, view in zip(held, self.parts(self.shard), self.views(self.full), strict=True):
             h.piece = nn.Parameter(part, requires_grad=h.whole.requires_grad)
@@ -792,7 +768,7 @@ class Flat(Chunks):
     @torch.no_grad()
     def allocate(self) -> None:
         """Take memory for the whole, and fill in this rank's part: what comes next is the all-gather."""
-        self.full.untyped_storage().resize_(self.nbytes)
+        self.full.untyped_storage().resize_(self.full.nbytes)
         own = self.shard
         if self.home is self.comm.host:
             with self.home:
@@ -847,26 +823,25 @@ Blocks = type | tuple[type, ...] | Callable[[nn.Module], bool] | None
 
 
 def assign(module: nn.Module, blocks: Blocks) -> dict[str, list[Held]]:
-    """{name of a block: the parameters that it holds}, outer blocks first, those that hold any."""
-    kinds = () if blocks is None else blocks
+    """{name of a block: the parameters that it holds}, outer blocks first, of the blocks that hold any."""
     is_block = blocks
-    if isinstance(kinds, type | tuple):
-        is_block = lambda m: isinstance(m, kinds)
+    if blocks is None or isinstance(blocks, type | tuple):
+        is_block = lambda m: isinstance(m, blocks or ())
     modules = list(module.named_modules(remove_duplicate=False))
-    found: dict[str, list[Held]] = {name: [] for name, m in modules if m is module or is_block(m)}
+    held_by: dict[str, list[Held]] = {name: [] for name, m in modules if m is module or is_block(m)}
     held: dict[nn.Parameter, Held] = {}
     around: dict[nn.Parameter, list[str]] = {}  # the blocks around all uses of a parameter
     for name, m in modules:
-        chain = [block for block in found if not block or f"{name}.".startswith(f"{block}.")]
+        chain = [block for block in held_by if not block or f"{name}.".startswith(f"{block}.")]
         for attribute, p in m._parameters.items():
             if p is None:
                 continue
             full = f"{name}.{attribute}" if name else attribute
-            held.setdefault(p, Held(full, p)).sites.append((m, attribute, full))
+            held.setdefault(p, Held(full, p)).sites.append((m, attribute))
             around[p] = [block for block in around.get(p, chain) if block in chain]
     for p, h in held.items():
-        found[around[p][-1]].append(h)
-    return {name: own for name, own in found.items() if own}
+        held_by[around[p][-1]].append(h)
+    return {name: own for name, own in held_by.items() if own}
 
 
 # ------------------------------------------------------------
@@ -944,7 +919,7 @@ class Unit:
             self.whole = True
             for flat in self.flats:
                 flat.allocate()
-            self._works = [self.schedule.gather(flat.chunks) for flat in self.flats]
+            self._works = [self.schedule.lane.run(all_gather_, flat.chunks) for flat in self.flats]
 
     def need(self) -> None:
         """Be whole, and the module with it."""
@@ -962,9 +937,8 @@ class Unit:
             self.whole = False
 
     def _wait(self) -> None:
-        works, self._works = self._works, []
-        for work in works:
-            work.wait()
+        while self._works:
+            self._works.pop().wait()
 
     @property
     def inside(self) -> bool:
@@ -1061,10 +1035,10 @@ class Schedule:
         self.prefetch = prefetch
         self.copies = comm.size * (1 if replicas is None else replicas.size)  # of the gradients
         self.units: list[Unit] = []
-        self.averages = True  # not within no_sync
+        self.in_backward = True  # whether gradients are averaged there: not within no_sync
         self.weight: float | None = None
         self.active = False  # whether a backward has begun and not ended
-        self._lane = Lane(comm, prefetch > 0)
+        self.lane = Lane(comm, prefetch > 0)
         self._across = None if replicas is None else Lane(replicas, prefetch > 0)
         self._entered: list[Unit] = []  # in this forward, or the one before
         self._left: list[Unit] = []
@@ -1072,15 +1046,6 @@ class Schedule:
         self._reducing: list[tuple[Flat, Tensor, list[int], Work]] = []
         self._total: Tensor | None = None  # the sum of all ranks' weights, once `_summed` is done
         self._summed: Work | None = None
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """A `backward()` in here only accumulates."""
-        before, self.averages = self.averages, False
-        try:
-            yield
-        finally:
-            self.averages = before
 
     def begin_forward(self) -> None:
         """A forward of the whole begins, perhaps again, within a backward."""
@@ -1092,18 +1057,18 @@ class Schedule:
 
     def enter_forward(self, unit: Unit) -> None:
         """A forward of `unit` begins."""
-        unit.start()
         if not self.active:
             self._entered.append(unit)
-            self._ahead(unit)
-        unit.need()
+        self._use(unit, not self.active)
 
-    def _ahead(self, unit: Unit) -> None:
-        """Begin to gather what comes after `unit`."""
-        if unit in self._next:
+    def _use(self, unit: Unit, first: bool) -> None:
+        """Make `unit` whole; the first time, begin to gather what comes after it."""
+        unit.start()
+        if first and unit in self._next:
             self._next = self._next[self._next.index(unit) + 1 :]
             for later in self._next[: self.prefetch]:
                 later.start()
+        unit.need()
 
     def leave_forward(self, unit: Unit) -> None:
         """It has ended."""
@@ -1120,13 +1085,10 @@ class Schedule:
         """The gradient of an output of `unit` is there."""
         if not self.active:
             self._begin_backward()
-        if not call.inside:
-            call.inside = True
-            unit.dirty = True
-            unit.calls.add(call)
-            unit.start()
-            self._ahead(unit)
-        unit.need()
+        first = not call.inside
+        call.inside = unit.dirty = True
+        unit.calls.add(call)
+        self._use(unit, first)
 
     def _begin_backward(self) -> None:
         """Ask autograd for a call when this backward ends."""
@@ -1134,26 +1096,22 @@ class Schedule:
         self._next = self._left[::-1]
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         check_weight(self.comm, self.weight)
-        if self.averages and self.weight is not None:
+        if self.in_backward and self.weight is not None:
             self._total = torch.tensor(
                 float(self.weight), dtype=torch.float64, device=self.comm.device
             )
             self._summed = self._sum(all_reduce_, self._total, self._total)
 
-    def gather(self, chunks: list[Tensor]) -> Work:
-        """Begin to fill in the other ranks' chunks."""
-        return self._lane.run(all_gather_, chunks)
-
     def _sum(self, job: Callable, x: Tensor | list[Tensor], own: Tensor) -> Work:
         """Begin to sum `x` within `comm`, then what has become of `own` over the replicas."""
-        work = self._lane.run(job, x)
+        work = self.lane.run(job, x)
         if self._across is not None:
             work = self._across.run(all_reduce_, own, after=work)
         return work
 
     def reduce(self, unit: Unit) -> None:
         """Begin to average the gradients of `unit`, which is free again, if any have come."""
-        if not unit.dirty or not self.averages:
+        if not unit.dirty or not self.in_backward:
             return
         unit.dirty = False
         self._deposit()  # one block's gradients are on the way, no more
@@ -1197,7 +1155,7 @@ class Schedule:
         self._reducing = []
         for unit in self.units:
             unit.abandon()
-        for lane in (self._lane, self._across):
+        for lane in (self.lane, self._across):
             if lane is not None:
                 lane.last.wait()
 
@@ -1220,6 +1178,8 @@ class FullySharded(Averaging, nn.Module):
     full state dict is loaded from that rank of the first of the replicas.
     weight: set it before `backward()`, on all ranks, to the number of samples behind this rank's gradients where
     ranks differ (as in DataParallel).
+    no_sync: within it whole gradients accumulate on each rank, in the compute dtype, which saves a reduce-scatter each
+    time and costs the memory of all gradients; without it gradients accumulate in the shards, which is as right.
 
         ranks 0 … 3 as 2 × 2     comm: 0 1 │ 2 3, gather and reduce-scatter     replicas: 0 2 │ 1 3, all-reduce of a shard
 
@@ -1263,13 +1223,7 @@ class FullySharded(Averaging, nn.Module):
         home = comm.host if offload else Host(comm.device)
         self._reducer = Schedule(comm, prefetch, replicas)
         for name, held in assign(module, blocks).items():
-            dtypes = dict.fromkeys(h.whole.dtype for h in held)
-            flats = [
-                Flat(
-                    [h for h in held if h.whole.dtype == dtype], comm, compute_dtype, home, replicas
-                )
-                for dtype in dtypes
-            ]
+            flats = [Flat(alike, comm, compute_dtype, home, replicas) for alike in by_dtype(held)]
             block = module.get_submodule(name)
             self.units.append(Unit(name, block, flats, self._reducer, compute_dtype))
         self._claim.leave()
@@ -1340,8 +1294,7 @@ class FullySharded(Averaging, nn.Module):
         """
         self._claim.check()
         grads = [p.grad for p in self.parameters() if p.grad is not None]
-        with torch.no_grad():
-            return clip_(self.comm, grads, max_norm, norm_type)
+        return clip_(self.comm, grads, max_norm, norm_type)
 
     def state_dict(self, *args, **kwargs):
         """This rank's pieces, under the names that the module has without us. Not collective."""
@@ -1357,14 +1310,14 @@ class FullySharded(Averaging, nn.Module):
         root: only this rank gets it, the others an empty one. Gathered one block at a time.
         """
         self._claim.check()
-        state = {}
+        wholes = {}
         for flat in self._flats():
             for h, value in zip(flat.held, flat.gathered(root), strict=False):
-                copy = value.clone() if value.is_meta else value.to("cpu", copy=True)
-                state |= {name: copy for *_, name in h.sites}
-        if root in (None, self.comm.rank):
-            state |= {name: x.detach().clone() for name, x in self._buffers_by_name().items()}
-        return state
+                wholes[h.piece] = value.clone() if value.is_meta else value.to("cpu", copy=True)
+        if root not in (None, self.comm.rank):
+            return {}
+        state = self.module.state_dict(keep_vars=True)
+        return {name: wholes[x] if x in wholes else x.clone() for name, x in state.items()}
 
     @torch.no_grad()
     def load_full_state_dict(
@@ -1377,11 +1330,12 @@ class FullySharded(Averaging, nn.Module):
         self._claim.check()
         first = self.replicas is None or self.replicas.rank == 0
         reads = root is None or (self.comm.rank == root and first)
-        buffers = self._buffers_by_name()
+        own = self.module.state_dict(keep_vars=True)
         if reads:
-            self._check_names(state)
+            self._check_names(own, state)
         for flat in self._flats():
             flat.receive([state[h.name] for h in flat.held] if reads else None, root, self.replicas)
+        buffers = {name: x for name, x in own.items() if not isinstance(x, nn.Parameter)}
         if reads:
             for name, x in buffers.items():
                 x.copy_(state[name])
@@ -1393,15 +1347,9 @@ class FullySharded(Averaging, nn.Module):
     def _flats(self) -> list[Flat]:
         return [flat for unit in self.units for flat in unit.flats]
 
-    def _buffers_by_name(self) -> dict[str, Tensor]:
-        """The buffers that a state dict holds."""
-        saved = self.module.state_dict(keep_vars=True)
-        return {name: x for name, x in saved.items() if not isinstance(x, nn.Parameter)}
-
-    def _check_names(self, state: dict[str, Tensor]) -> None:
-        ours = {name: tuple(x.shape) for name, x in self._buffers_by_name().items()}
-        for h in self.held:
-            ours |= {name: tuple(h.whole.shape) for *_, name in h.sites}
+    def _check_names(self, own: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        shapes = self.whole_shapes
+        ours = {name: tuple(shapes.get(x, x.shape)) for name, x in own.items()}
         theirs = {name: tuple(x.shape) for name, x in state.items()}
         for name in sorted(ours.keys() | theirs.keys()):
             there, here = theirs.get(name, "nothing"), ours.get(name, "nothing")
@@ -1409,7 +1357,7 @@ class FullySharded(Averaging, nn.Module):
                 raise ValueError(f"{name}: {there} was given, where the model has {here}")
 
 
-def _wrap_names(model: nn.Module, found: dict, prefix: str, *others) -> None:
+def _wrap_names(model: nn.Module, state: dict, prefix: str, *others) -> None:
     """Before `model` loads from `found`: its names there do not say that it is wrapped."""
-    for name in [name for name in found if name.startswith(prefix)]:
-        found[f"{prefix}module.{name.removeprefix(prefix)}"] = found.pop(name)
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)

@@ -51,8 +51,8 @@ FAULTS = {
         Fault(
             "a rank's weight is summed in place, and then divided by itself",
             "parallel/reducer.py",
-            "all_reduce_(comm, mine.clone())",
-            "all_reduce_(comm, mine)",
+            "all_reduce_(comm, own.clone())",
+            "all_reduce_(comm, own)",
             "parallel/test_data.py::test_naive_weights_of_zero",
         ),
     ],
@@ -102,8 +102,8 @@ FAULTS = {
         Fault(
             "no_sync does not end where an error leaves it",
             "parallel/reducer.py",
-            "        try:\n            yield\n        finally:\n            self.in_backward = before\n",
-            "        yield\n        self.in_backward = before\n",
+            "        try:\n            yield\n        finally:\n            self._reducer.in_backward = before\n",
+            "        yield\n        self._reducer.in_backward = before\n",
             "parallel/test_data.py::test_no_sync_ends_with_its_block_even_after_an_error",
         ),
         Fault(

@@ -564,9 +564,9 @@ def test_what_modules_share_belongs_to_the_block_around_them():
         if third:
             module[1].weight = module[0][0].weight
         model = FullySharded(module, comm, blocks=nn.Module)
-        return {
-            unit.name: [[name for *_, name in h.sites] for h in unit.held] for unit in model.units
-        }
+        names = {m: name for name, m in module.named_modules()}
+        sites = lambda h: [f"{names[m]}.{attribute}" for m, attribute in h.sites]
+        return {unit.name: [sites(h) for h in unit.held] for unit in model.units}
 
     tied = ["0.0.weight", "0.1.weight"]
     assert World(1).run(program, False)[0] == {
@@ -659,7 +659,7 @@ def flat_of(comm, dtype=None, seed=0, offload=False):
     for i, p in enumerate(params(seed)):
         setattr(module, f"p{i}", p)
         h = Held(f"p{i}", p)
-        h.sites.append((module, f"p{i}", f"p{i}"))
+        h.sites.append((module, f"p{i}"))
         held.append(h)
     return module, Flat(held, comm, dtype, comm.host if offload else Host(comm.device))
 
@@ -1090,7 +1090,7 @@ def test_gradients_that_accumulate_in_the_shards_cost_a_chunk_more():
 def never_frees(model):
     for unit in model.units:
         for flat in unit.flats:
-            flat.full.untyped_storage().resize_(flat.nbytes)
+            flat.full.untyped_storage().resize_(flat.full.nbytes)
             flat.release = lambda: None
 
 
@@ -1099,7 +1099,7 @@ def gathers_all_ahead(model):
 
 
 def keeps_gradients(model):
-    model._reducer.averages = False
+    model._reducer.in_backward = False
 
 
 def frees_after_backward_only(model):
