@@ -82,12 +82,12 @@ class Versions:
     @property
     def nbytes(self) -> int:
         """Memory of all versions held, the module's own among them; shared memory counts once."""
-        found = {
+        sizes = {
             t.untyped_storage()._cdata: t.nbytes
             for tensors in self._tensors.values()
             for t in tensors.values()
         }
-        return sum(found.values())
+        return sum(sizes.values())
 
     def done(self, version: int) -> None:
         """One use of a version is over; an old one goes with its last use."""
@@ -215,12 +215,11 @@ class PipeDream(Pipeline):
 
     def update(self, action: Action) -> None:
         """U: the gradients gathered since the last one, to the newest weights."""
-        start = self.comm.now()
         for micro in self._waiting:
             self.staleness[micro] = self.versions.newest - self._used[micro]
         self._waiting = []
-        self.versions.advance(self._optimize)
-        self.spans.append((action, start, self.comm.now()))
+        with self._timed(action):
+            self.versions.advance(self._optimize)
 
     def module(self, action: Action) -> Callable:
         """This stage with the weights of a version."""

@@ -64,13 +64,13 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, word: str) -> Action:
         """`Action.parse("F3.1") == Action("F", 3, 1)`. ValueError for a word that is no action."""
-        found = WORD.fullmatch(word)
-        if not found:
+        match = WORD.fullmatch(word)
+        if not match:
             raise ValueError(
                 f"{word!r} is no action: write one of {', '.join(KINDS)}, then the micro-batch, as in F3,"
                 " or F3.1 with its chunk"
             )
-        return cls(found[1], int(found[2]), int(found[3] or 0))
+        return cls(match[1], int(match[2]), int(match[3] or 0))
 
 
 Schedule = Callable[[int, int, int], list[Action]]
@@ -113,6 +113,11 @@ class Item(NamedTuple):
     what: str
     micro: int
     part: int
+
+    @property
+    def edge(self) -> tuple[str, int]:
+        """Where it goes along: what is sent, and the part that sends it."""
+        return self.what, self.part
 
 
 class Shape(NamedTuple):

@@ -79,8 +79,8 @@ def validate(
 
 def check_work(lists: Lists, shape: Shape) -> None:
     """Raise ScheduleError for the action that stands first in its list among those that are wrong, else return."""
-    found = [_first_wrong(stage, actions, shape) for stage, actions in enumerate(lists)]
-    wrong = [error for error in found if error is not None]
+    errors = [_first_wrong(stage, actions, shape) for stage, actions in enumerate(lists)]
+    wrong = [error for error in errors if error is not None]
     if wrong:
         raise min(wrong, key=lambda error: (error.position, error.stage))
 
@@ -186,15 +186,15 @@ def check_waits(lists: Lists, shape: Shape, comm: str = "mailbox") -> None:
 
 def _operations(stage: int, actions: Sequence[Action], shape: Shape) -> list[Operation]:
     """A stage's sends and receives, the first one last."""
-    found = []
+    operations = []
     for position, action in enumerate(actions):
         for item in shape.far(stage, action):
-            found.append(Operation("receive", item, shape.stage(item.part), position))
+            operations.append(Operation("receive", item, shape.stage(item.part), position))
         item = shape.gives(stage, action)
         peer = shape.goes_to(item)
         if peer not in (None, stage):
-            found.append(Operation("send", item, peer, position))
-    return found[::-1]
+            operations.append(Operation("send", item, peer, position))
+    return operations[::-1]
 
 
 def _mixed_up(lists: Lists, a: Operation, b: Operation) -> ScheduleError:

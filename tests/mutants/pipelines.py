@@ -56,14 +56,14 @@ FAULTS = {
         Fault(
             "a stage waits for each of its sends",
             "parallel/pipeline.py",
-            "works.append(channel.batch([Send(x.detach(), peer, label) for x in tensors]))",
-            "channel.batch([Send(x.detach(), peer, label) for x in tensors]).wait()",
+            "            self._sent.append((item, sent))\n",
+            "            sent.wait()\n",
             "parallel/test_pipeline.py::test_a_send_is_started_and_not_waited_for",
         ),
         Fault(
             "only the first receive of a step is posted ahead",
             "parallel/pipeline.py",
-            "            work.wait()\n        self._post_ahead(edge)\n",
+            "            work.wait()\n        self._post_ahead(item.edge)\n",
             "            work.wait()\n",
             "parallel/test_pipeline.py::test_messages_hide_behind_the_computation",
         ),
@@ -209,8 +209,8 @@ FAULTS = {
         Fault(
             "the search takes its first try",
             "parallel/simulate.py",
-            "return min(found, key=",
-            "return min(found[:1], key=",
+            "return min(candidates, key=",
+            "return min(candidates[:1], key=",
             "parallel/test_simulate.py::test_no_worse_than_by_hand",
         ),
         Fault(
