@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..arguments import choice
@@ -23,6 +24,10 @@ NOUNS = {
     "g": "gradient",
 }
 RULES = ("newest", "first", "2bw")
+# By which kinds the work of an action may have been done before: a whole backward is both halves.
+SAME_WORK = {"F": "F", "B": "BIW", "I": "IB", "W": "WB", "U": "U"}
+# One of which kinds must come before it, on its own stage.
+NEEDED = {"F": "", "B": "F", "I": "F", "W": "I", "U": "BW"}
 
 
 class ScheduleError(ValueError):
@@ -88,7 +93,7 @@ def check_work(lists: Lists, shape: Shape) -> None:
 def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> ScheduleError | None:
     done: set[Action] = set()
     for position, action in enumerate(actions):
-        why = _unknown(action, shape) or _repeated(action, done) or _early(action, done, actions)
+        why = next(_mistakes(action, done, actions, shape), None)
         if why:
             return ScheduleError(stage, position, action, why)
         done.add(action)
@@ -103,36 +108,27 @@ def _first_wrong(stage: int, actions: Sequence[Action], shape: Shape) -> Schedul
     return None
 
 
-def _unknown(action: Action, shape: Shape) -> str | None:
+def _mistakes(
+    action: Action, done: set[Action], actions: Sequence[Action], shape: Shape
+) -> Iterator[str]:
+    """What is wrong with an action, as its own stage sees it; of several mistakes the first one counts."""
     kind, micro, chunk = action
     if kind not in KINDS:
-        return f"there is no kind {kind!r}, only {', '.join(KINDS)}"
+        yield f"there is no kind {kind!r}, only {', '.join(KINDS)}"
     if not 0 <= micro < shape.M:
-        return f"there is no micro-batch {micro}, only 0 to {shape.M - 1}"
+        yield f"there is no micro-batch {micro}, only 0 to {shape.M - 1}"
     if not 0 <= chunk < shape.v:
-        return f"there is no chunk {chunk}, only 0 to {shape.v - 1}"
-    return None
-
-
-def _repeated(action: Action, done: set[Action]) -> str | None:
-    """Whether the same work was done before: a whole backward is both halves."""
-    for kind in {"B": "BIW", "I": "IB", "W": "WB"}.get(action.kind, action.kind):
-        before = action._replace(kind=kind)
+        yield f"there is no chunk {chunk}, only 0 to {shape.v - 1}"
+    for other in SAME_WORK[kind]:
+        before = action._replace(kind=other)
         if before in done:
-            return f"this {NOUNS[action.kind]} was done before, by {before}"
-    return None
-
-
-def _early(action: Action, done: set[Action], actions: Sequence[Action]) -> str | None:
-    """Whether an action comes before what it needs of its own stage."""
-    kinds = {"B": "F", "I": "F", "W": "I", "U": "BW"}.get(action.kind, "")
-    needed = [action._replace(kind=kind) for kind in kinds]
-    if not needed or not done.isdisjoint(needed):
-        return None
-    for need in needed:
-        if need in actions:
-            return f"it needs {need}, which comes later in the list"
-    return f"it needs {needed[0]}, which is missing from the list"
+            yield f"this {NOUNS[kind]} was done before, by {before}"
+    needed = [action._replace(kind=other) for other in NEEDED[kind]]
+    if needed and done.isdisjoint(needed):
+        for need in needed:
+            if need in actions:
+                yield f"it needs {need}, which comes later in the list"
+        yield f"it needs {needed[0]}, which is missing from the list"
 
 
 # ------------------------------------------------------------
@@ -246,10 +242,7 @@ def _circle(lists: Lists, stuck: list[Operation | None], stage: int) -> Schedule
 
 def updates_before(actions: Sequence[Action]) -> list[int]:
     """For each position of a list, the version that is newest then; and behind the last one."""
-    counts = [0]
-    for action in actions:
-        counts.append(counts[-1] + (action.kind == "U"))
-    return counts
+    return list(accumulate((action.kind == "U" for action in actions), initial=0))
 
 
 def forward_versions(
