@@ -284,18 +284,17 @@ def held(
     The newest, which the next update changes, and every version made that a forward or (with stashing) a backward
     still to come will use.
     """
-    rows = zip(lists, forward_versions(lists, rule, group), strict=True)
-    return [_held(actions, used, "FBIW" if stash else "F") for actions, used in rows]
-
-
-def _held(actions: Sequence[Action], used: dict[int, int], kinds: str) -> list[int]:
-    last_use = {used[a.micro]: i for i, a in enumerate(actions) if a.kind in kinds}
-    live, sizes = {0}, []
-    for position, newest in enumerate(updates_before(actions)[1:]):
-        live.add(newest)
-        live = {v for v in live if v == newest or last_use.get(v, -1) > position}
-        sizes.append(len(live))
-    return sizes
+    kinds = "FBIW" if stash else "F"
+    rows = []
+    for actions, used in zip(lists, forward_versions(lists, rule, group), strict=True):
+        last_use = {used[a.micro]: i for i, a in enumerate(actions) if a.kind in kinds}
+        live, sizes = {0}, []
+        for position, newest in enumerate(updates_before(actions)[1:]):
+            live.add(newest)
+            live = {v for v in live if v == newest or last_use.get(v, -1) > position}
+            sizes.append(len(live))
+        rows.append(sizes)
+    return rows
 
 
 def check_versions(
