@@ -1095,6 +1095,8 @@ def async_server_seconds(
 def most_stale_bounded(n: int, bound: int) -> int:
     """Updates of others that a gradient of one of n workers misses at most, under a bound."""
     return (n - 1) * (2 * bound + 1)
+
+
 # Tensor parallelism: bytes that the n ranks of a group together send, (in forward, in backward), by rings.
 #
 # N = B·T·H numbers are the data between blocks. Of N, an all-reduce sends 2(n−1)·N over all ranks, an all-gather or a
