@@ -626,8 +626,12 @@ def alike(got, want: Tensor, what: str) -> None:
 
 
 def unchanged(after, before, what: str) -> None:
-    """Raise Wrong if an argument was written to: a tensor, or any plain value."""
-    if encode(after) != encode(before):
+    """Raise Wrong if an argument was written to: a tensor, or any plain value; of a list, which one."""
+    if isinstance(before, list) and isinstance(after, list) and len(after) == len(before):
+        quote = "`" * what.endswith("`")
+        for i, pair in enumerate(zip(after, before)):
+            unchanged(*pair, f"{what.removesuffix(quote)}[{i}]{quote}")
+    elif encode(after) != encode(before):
         raise Wrong(f"{what} was changed, and belongs to the caller: work on a copy.")
 
 

@@ -281,8 +281,7 @@ class Bucketed(Exam):
         (values, _, buckets), n = args[0], case.n
         for r, got in enumerate(outcome.results):
             unchanged(got["buckets"], buckets, f"rank {r}: `buckets`")
-            for i, value in enumerate(values):
-                unchanged(got["values"][i], value, f"rank {r}: params[{i}]")
+            unchanged(got["values"], values, f"rank {r}: params")
         own, found = [grads for _, grads, _ in args], [got["grads"] for got in outcome.results]
         means(found, own, lambda *_: None, MIXED)
         for r, got in enumerate(outcome.results):

@@ -632,7 +632,8 @@ class ReduceSingle(FlatExam):
         super().value(case, args, rank, name, got, want)
 
     def mistakes(self, case, args, rank, name, got):
-        n, op, chunks = case.n, case.given[1], [x.tensor_split(case.n) for x, _ in args]
+        n, op = case.n, case.given[1]
+        chunks = [x.tensor_split(n) for x, _ in args]
         mine = [c[rank] for c in chunks]
         total = sum(mine)
         looks = {

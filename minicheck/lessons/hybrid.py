@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from itertools import chain
 
 import torch
 
@@ -110,22 +111,23 @@ class Groups(Report):
         inside_out = oracle.lines(dict(reversed(sizes.items())))
         blocks = torch.arange(sum(map(len, found))).split(sizes[axis])
         fixed = oracle.lines({k: sizes[k] for k in ("pp", "dp", "cp", "tp") if k in sizes} | sizes)
-        others = [other for other in sizes if other != axis and found == oracle.lines(sizes)[other]]
-        planes = sorted(
-            sorted(r for group in oracle.lines(sizes)[o] for r in group if group[0] in line)
-            for o in sizes
-            if o != axis
-            for line in oracle.lines(sizes)[axis]
-        )
+        lines = oracle.lines(sizes)
+        others = [other for other in sizes if other != axis]
+        planes = [
+            sorted(chain(*(group for group in lines[other] if group[0] in line)))
+            for other in others
+            for line in lines[axis]
+        ]
+        same = [other for other in others if found == lines[other]]
         if found == inside_out[axis]:
             return "That is the first axis innermost: the last one is, its neighbours have neighbouring numbers."
-        if others:
-            return f"Those are the groups of {others[0]}."
+        if same:
+            return f"Those are the groups of {same[0]}."
         if found == [b.tolist() for b in blocks]:
             return "Those are neighbours: only on the innermost axis are they a group. How far apart are partners here?"
         if found == fixed[axis]:
             return "That is the order pp, dp, tp: the order of `sizes` says which axis is outside."
-        if any(len(group) != sizes[axis] for group in found) or found == planes:
+        if any(len(group) != sizes[axis] for group in found) or found == sorted(planes):
             return f"A group of {axis} has {sizes[axis]} ranks: all other coordinates are fixed."
         return ""
 
@@ -338,9 +340,9 @@ class Synchronize(Exam):
         moved = {"dp": oracle.KINDS, "tp": ("partial",), "pp": ("tied",)}
         for axis, kinds in moved.items():
             n = 2 if axis == "pp" else grid.sizes[axis]
-            sizes = [
-                g.numel() for r in ranks for name, g in own[r].items() if args[r][2][name] in kinds
-            ]
+            sizes = []
+            for r in ranks:
+                sizes += [g.numel() for name, g in own[r].items() if args[r][2][name] in kinds]
             most = lambda numbers, n=n: round(16 * (n - 1) / n * numbers)
             padded = sum(-(-size // n) * n for size in sizes)  # to chunks of one length
             # or a reduce and a broadcast, by rings

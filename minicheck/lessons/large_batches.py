@@ -163,8 +163,7 @@ class LarsStep(Report):
 
         for k, (got, step) in enumerate(zip(found, grads, strict=True)):
             right = stepped("", k)
-            for i, g in enumerate(step):
-                unchanged(got["g"][i], g, f"step {k}: grads[{i}]")
+            unchanged(got["g"], step, f"step {k}: grads")
             for name, letter in (("weights", "w"), ("velocities", "v")):
                 for i, want in enumerate(getattr(right, letter)):
                     looks = lambda got, k=k, letter=letter, i=i: (
@@ -271,8 +270,7 @@ class LambStep(Exam):
         right = stepped("", k)
         where = f"rank {r}, step {k + 1}: "
         piece = lambda x: x.split(uneven(len(x), case.n))[r]
-        for i, g in enumerate(given[1][k]):
-            unchanged(got["g"][i], g, f"{where}grads[{i}]")
+        unchanged(got["g"], given[1][k], f"{where}grads")
         for name, rule in LAMB.items():
             for i, want in enumerate(getattr(right, LISTS[name])):
                 looks = lambda got, name=name, i=i: (

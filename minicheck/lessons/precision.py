@@ -707,7 +707,7 @@ class MasterStep(Report):
             for name in ("momenta", "masters"):
                 self._same(where, name, got, right, wrongs, stepped)
             self._copies(where, got, right)
-            unchanged(got["grads"], now, f"{where}a gradient")
+            unchanged(got["grads"], now, f"{where}grads")
 
     def _told(self, where, told, stepped):
         told = bool(told) if isinstance(told, Tensor) and told.numel() == 1 else told

@@ -114,8 +114,8 @@ class AccumulateTokens(Report):
 
     def check(self, case, got, w, before, micros):
         self._calls(got["calls"], micros)
-        sizes, rows, k = [count(m) for m in micros], [len(m) for m in micros], len(micros)
-        total = sum(sizes)
+        sizes, rows = [count(m) for m in micros], [len(m) for m in micros]
+        k, total = len(micros), sum(sizes)
         share = [n / total for n in sizes]
         mix = lambda parts, weights: sum(p * x for p, x in zip(parts, weights))
         grads = [

@@ -710,12 +710,8 @@ class LoadBox(Report):
         shape = 7 + one_of(6), 10 + one_of(7)
         parts, boxes = cells(shape, *saved), cells(shape, *wanted)
         lost = one_of(len(parts)) if hole else None
-        files = [
-            (f"rank-{k * len(parts) + i}", box)
-            for k in range(copies)
-            for i, box in enumerate(parts)
-            if i != lost
-        ]
+        kept = [(i, box) for i, box in enumerate(parts) if i != lost]
+        files = [(f"rank-{k * len(parts) + i}", box) for k in range(copies) for i, box in kept]
         order = shuffled(rng, len(files))
         return [(numbers(shape, rng), dict(files[i] for i in order), boxes)]
 

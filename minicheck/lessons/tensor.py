@@ -94,9 +94,11 @@ class Through(Exam):
 
     forbidden = FORBIDDEN
     names: tuple[str, ...] = ("x",)
+    beside = False  # whether the inputs have another reader
+    processes = (Case(3, "3 real processes, forward and backward", (True,)),)
 
     def run(self, comm, yours, inputs, dy):
-        return through(lambda *xs: yours(*xs, comm), inputs, dy)
+        return through(lambda *xs: yours(*xs, comm), inputs, dy, self.beside)
 
     def wants(self, case, args):
         """What each rank should find."""
@@ -164,11 +166,7 @@ OPERATORS_RANKS = (2, 3, 1, 4)
 
 
 class Operator(Through):
-    processes = (Case(3, "3 real processes, forward and backward", (True,)),)
-    cases = ways(OPERATORS_RANKS)
-
-    def run(self, comm, yours, inputs, dy):
-        return through(lambda x: yours(x, comm), inputs, dy, beside=True)
+    cases, beside = ways(OPERATORS_RANKS), True
 
     def drawn(self, case, rng):
         """n + 1 tensors of 1 to 4 dimensions, by n and way."""
@@ -255,10 +253,7 @@ class RowLinear(Through):
     name = "row_linear"
     right = "n = 1…4, uneven parts, any shape: the serial layer, each gradient, one all-reduce; then 3 real processes."
     names = ("x", "weight", "bias")
-    cases, processes = (
-        ways(LAYERS_RANKS),
-        (Case(3, "3 real processes, forward and backward", (True,)),),
-    )
+    cases = ways(LAYERS_RANKS)
 
     def draw(self, case, rng):
         inputs, outputs = integer(rng, 2 * case.n, 3 * case.n + 1), integer(rng, 3, 7)
@@ -274,8 +269,7 @@ class RowLinear(Through):
     def wants(self, case, args):
         inputs = [torch.cat([given[k] for given, _ in args], -1) for k in (0, 1)]
         (_, _, bias), dy = args[0]
-        zeros = torch.zeros(*inputs[0].shape[:-1], len(bias), dtype=bias.dtype)
-        y, (x, weight, bias) = oracle.serial(F.linear, [*inputs, bias], zeros if dy is None else dy)
+        y, (x, weight, bias) = oracle.serial(F.linear, [*inputs, bias], dy)
         cuts = zip(oracle.cut(x, case.n, -1), oracle.cut(weight, case.n, 1))
         return [Want(y, {"x": a, "weight": b, "bias": bias}) for a, b in cuts]
 
@@ -334,7 +328,7 @@ class Mlp(Through):
         "then 3 real processes."
     )
     names = ("x", "fc", "fc_bias", "proj", "proj_bias")
-    cases, processes = ways(LAYERS_RANKS), RowLinear.processes
+    cases, beside = ways(LAYERS_RANKS), True  # as in x + mlp(x)
 
     def draw(self, case, rng):
         batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 6)))
@@ -350,18 +344,12 @@ class Mlp(Through):
         dims = {1: 0, 2: 0, 3: 1}  # along which fc, fc_bias and proj are cut
         parts = [[given[k] for given, _ in args] for k in range(5)]
         inputs = [torch.cat(parts[k], dims[k]) if k in dims else parts[k][0] for k in range(5)]
-        dy = args[0][1]
-        y, grads = oracle.serial(
-            oracle.mlp, inputs, torch.zeros_like(inputs[0]) if dy is None else dy
-        )
+        y, grads = oracle.serial(oracle.mlp, inputs, args[0][1])
         cuts = [
             oracle.cut(g, case.n, dims[k]) if k in dims else [g] * case.n
             for k, g in enumerate(grads)
         ]
         return [Want(y, dict(zip(self.names, mine))) for mine in zip(*cuts)]
-
-    def run(self, comm, yours, inputs, dy):
-        return through(lambda *xs: yours(*xs, comm), inputs, dy, beside=True)  # as in x + mlp(x)
 
     def looks(self, case, args, rank, name, got):
         inputs, dy = args[rank]
@@ -617,10 +605,7 @@ class SequenceNorm(Through):
     name = "sequence_norm"
     right = "n = 1…4: outputs and gradients of the serial norm, 2 all-reduces of H numbers; then 3 real processes."
     names = ("x", "weight", "bias")
-    cases, processes = (
-        ways((2, 3, 1, 4)),
-        (Case(3, "3 real processes, forward and backward", (True,)),),
-    )
+    cases, beside = ways((2, 3, 1, 4)), True
 
     def draw(self, case, rng):
         batch, tokens, hidden = (integer(rng, *size) for size in ((1, 4), (2, 5), (3, 8)))
@@ -630,15 +615,9 @@ class SequenceNorm(Through):
         return [([part, weight, bias], grad if case.given[-1] else None) for part, grad in parts]
 
     def wants(self, case, args):
-        found = [
-            oracle.serial(self._norm, inputs, torch.zeros_like(inputs[0]) if dy is None else dy)
-            for inputs, dy in args
-        ]
+        found = [oracle.serial(self._norm, inputs, dy) for inputs, dy in args]
         weight, bias = (sum(grads[k] for _, grads in found) for k in (1, 2))
         return [Want(y, {"x": grads[0], "weight": weight, "bias": bias}) for y, grads in found]
-
-    def run(self, comm, yours, inputs, dy):
-        return through(lambda *xs: yours(*xs, comm), inputs, dy, beside=True)
 
     def _norm(self, x, weight, bias):
         return F.layer_norm(x, weight.shape, weight, bias)

@@ -293,7 +293,9 @@ class LossExam(VocabularyExam):
         logits = normal(rng, tokens, vocab)
         if most > 100:  # near ±10,000; one row all below zero; of another, one rank's
             sign = torch.randint(0, 2, (tokens, vocab), generator=rng).mul(2).sub(1)
-            sign[0], sign[1], sign[1, : -(-vocab // case.n)] = -1, 1, -1
+            sign[0] = -1
+            sign[1] = 1
+            sign[1, : -(-vocab // case.n)] = -1
             logits = logits * 3 + most * sign
         targets = drawn_tokens(vocab, case.n, (tokens,), rng)
         return [(part, targets, vocab) for part in cut(logits.to(dtype), case.n, 1)]

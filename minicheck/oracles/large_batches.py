@@ -246,11 +246,9 @@ def within(x: float) -> float:
 
 def norm(own: list[list[Tensor]], copied: list[bool]) -> float:
     """The norm of the gradients of all ranks; what is copied counts once."""
-    return math.sqrt(
-        sum(
-            float((g.double() ** 2).sum())
-            for r, some in enumerate(own)
-            for g, same in zip(some, copied)
-            if r == 0 or not same
-        )
-    )
+    total = 0.0
+    for r, some in enumerate(own):
+        for g, same in zip(some, copied):
+            if r == 0 or not same:
+                total += float(g.double().square().sum())
+    return math.sqrt(total)

@@ -30,7 +30,6 @@ def rounded(
     unbounded=False,
     endless=False,
     early=False,
-    always_up=False,
 ) -> float:
     """`x` in the format with that many bits of exponent and fraction. The flags are slips."""
     if x == 0 or math.isinf(x):

@@ -117,8 +117,13 @@ def test_unchanged():
     for after in (A + 1, A[:2], None):
         with pytest.raises(Wrong, match="belongs to the caller"):
             unchanged(after, A, "x")
-    with pytest.raises(Wrong, match="x was changed"):
-        unchanged([1, 2, 3], [1, 2], "x")
+    for after, before, name, says in (
+        ([1, 2, 3], [1, 2], "x", "x was changed"),
+        ([A, A + 1], [A, A], "rank 0: x", r"rank 0: x\[1\] was changed"),
+        ([[1], [3]], [[1], [2]], "`x`", r"`x\[1\]\[0\]` was changed"),
+    ):
+        with pytest.raises(Wrong, match=says):
+            unchanged(after, before, name)
 
 
 NAN, INF = float("nan"), float("inf")
