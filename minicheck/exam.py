@@ -18,8 +18,9 @@
         def cost(self, case, args, outcome):                    # messages and bytes
             few(outcome, 0, "Nothing need be sent.")
 
-An exercise of another kind writes `run` and `judge` itself: `run` is called on each rank, beside the answer, and
-`judge` in the guard, which the answer never enters.
+Cases of one kind are a `table`, or `ranked`. An exercise on one rank is a `Solo`; where `run` reports more than a result,
+it is a `Report`, whose `check` looks at that. An exercise of another kind writes `run` and `judge` itself: `run` is called
+on each rank, beside the answer, and `judge` in the guard, which the answer never enters.
 
 `draw` draws from a secret seed, after the processes were forked: no rank has another's numbers. `run` gets
 what was drawn and returns plain values (`encode`): also the arguments as they are afterwards, where they

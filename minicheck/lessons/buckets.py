@@ -395,9 +395,12 @@ def in_time(exam, case, args, outcome, beside, after, said) -> None:
     if outcome.time is None or case.n == 1 or case.given[0] not in ("chain", "long"):
         return
     best, late = exam.seconds(args, beside), exam.seconds(args, after)
-    hint = f"It takes {1e3 * late:.3g} ms without overlap, and so does yours: buckets travel beside backward. {said}"
+    hint = f"That is with buckets that travel beside backward. {said}"
     if outcome.time < 0.999 * late:
-        hint = "Does each bucket start as soon as it is complete, and all before it?"
+        hint = (
+            f"Without overlap it takes {1e3 * late:.3g} ms. Does each bucket start as soon as it is complete, and all "
+            "before it?"
+        )
     most = best + SLACK * (late - best) + 1e-9
     on_time(outcome, 0.98 * best, most, best, "the gradients are", hint)
 
