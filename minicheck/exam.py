@@ -812,15 +812,20 @@ def timed(n: int, alpha: float, beta: float, flops: float) -> World:
     return World(n, cluster=Cluster.uniform(n, alpha, beta, machine))
 
 
+ELSEWHERE = "is the work done elsewhere, or the clock set?"
+
+
 def on_time(
-    outcome: Outcome, least: float, most: float, enough: float, right: str, hint: str
+    outcome: Outcome, least: float, most: float, enough: float, right: str, hint: str, why=ELSEWHERE
 ) -> None:
-    """Raise Wrong where a World's clock shows less than the `least` that can be, or more than `most`."""
+    """Raise Wrong where a World's clock shows less than the `least` that can be, or more than `most`.
+
+    right: what is, all the same.  hint: for what is late.  why: for what is early.
+    """
     took = outcome.time
     if took is not None and took < least:
         raise Wrong(
-            f"the World's clock shows {1e3 * took:.3g} ms, and {1e3 * least:.3g} ms are the least that it takes: is the "
-            "work done elsewhere, or the clock set?"
+            f"the World's clock shows {1e3 * took:.3g} ms, and {1e3 * least:.3g} ms are the least that it takes: {why}"
         )
     if took is not None and took > most:
         raise Wrong(

@@ -799,7 +799,7 @@ class ShardedStep(Exam):
             w if (w.shape, w.dtype) == (m.shape, m.dtype) else m
             for w, m in zip(weights, mine, strict=True)
         ]
-        return {"scale": bare(told), "weights": after}
+        return {"scale": as_float(told), "weights": after}
 
     def judge(self, case, args, outcome):
         bad = [b % case.n for b in case.given[0]]

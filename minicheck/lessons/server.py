@@ -570,7 +570,8 @@ class Asynchronous(Exam):
         )
         best = self.seconds(args, known)
         hint = "Does the server wait for one worker, while another has pushed? irecv(g, ANY) takes whoever is first."
-        on_time(outcome, least, ARRIVALS_SLACK * best, best, "the weights are", hint)
+        why = "one worker alone computes as long. Call gradient(w) for every gradient."
+        on_time(outcome, least, ARRIVALS_SLACK * best, best, "the weights are", hint, why)
 
 
 class Bounded(Asynchronous):

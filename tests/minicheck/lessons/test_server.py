@@ -224,7 +224,7 @@ def test_nothing_reported_is_believed():
             )
     with pytest.raises(Wrong, match="pushes 0 bytes"):
         exam.judge(case, args, Outcome(outcome.results, [], outcome.time))
-    for factor, says in ((2, "are enough"), (0.5, "clock set")):
+    for factor, says in ((2, "are enough"), (0.5, "one worker alone computes")):
         with pytest.raises(Wrong, match=says):
             exam.judge(case, args, Outcome(outcome.results, outcome.sent, factor * outcome.time))
 
