@@ -85,7 +85,7 @@ class Groups(Report):
             self._axis(axis, got[axis], groups, sizes)
 
     def _axis(self, axis, got, want, sizes):
-        shaped(got, [[int]], axis, "groups, lists of ranks, lists of integers")
+        shaped(got, [[int]], f"{axis}: the result", "a list of groups, lists of integers")
         found = [list(group) for group in got]
         if sorted(found) == want:
             return

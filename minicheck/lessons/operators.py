@@ -283,7 +283,7 @@ class Roofline(Solo):
         )
         return [(launches, int(nbytes), int(flops), device)]
 
-    returns = ("the seconds", "the word")
+    returns = ("the time in seconds", "the word")
 
     def wants(self, case, args):
         return [dict(zip(self.returns, oracle.seconds(*args[0])))]

@@ -288,7 +288,7 @@ class Store(Report):
                 where = f"action {i}, {word}"
                 self._handed(where, found, made, used[m], now, word[0], rate)
         unchanged(got["weight"], weight, "the tensor that was given")
-        unchanged(got["grads"], grads, "a gradient that `update` got")
+        unchanged(got["grads"], grads, "grads")
         if got["changed"]:
             raise Wrong(
                 f"when {got['changed']} comes, the tensor that F{got['changed'][1:]} got has other numbers. "

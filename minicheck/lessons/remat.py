@@ -240,14 +240,14 @@ class Held(Made):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def added(got, right: Tensor, before: int, name: str, none: str, wrong: str) -> None:
+def added(got, right: Tensor, before: int, where: str, name: str, none: str, wrong: str) -> None:
     """Raise Wrong unless a gradient was added to the ones, or zeros, `before` that stood in .grad."""
     if not isinstance(got, Tensor) or (before and got.equal(torch.ones_like(got))):
-        raise Wrong(f"{name} gets no gradient: {none}")
+        raise Wrong(f"{where}{name} gets no gradient: {none}")
     if before and near(got, right):
-        raise Wrong(f"what stood in .grad of {name} before is gone: gradients are added.")
+        raise Wrong(f"{where}what stood in .grad of {name} before is gone: gradients are added.")
     if not near(got - before, right):
-        raise Wrong(f"the gradient of {name} is wrong{wrong}")
+        raise Wrong(f"{where}the gradient of {name} is wrong{wrong}")
 
 
 class Block:
@@ -419,6 +419,7 @@ class Recompute(Report):
                 mine,
                 right - before,
                 before,
+                "",
                 f"the {'b' if i % 2 else 'w'} of block {i // 2}",
                 "`backward` of what fn gives, in `backward`, adds to those of the parameters on its way.",
                 ". Does dy go into the backward, and the gradient of x come out of it, for this x alone (detached), and "
@@ -712,6 +713,7 @@ class BestPlan(Report):
         kept = listed(got, (bool,) * len(costs), should, want is not None, why)
         if kept is None:
             return
+        what = f"{given}: with the layers {shown([i for i, k in enumerate(kept) if k])} kept,"
         seen = alive(memories, kept)
         if max(seen) > budget:
             worst = seen.index(max(seen))
@@ -719,8 +721,8 @@ class BestPlan(Report):
                 "" if kept[worst] else " (It is repeated, so its bytes are there for the moment.)"
             )
             raise Wrong(
-                f"{given}: {shown(kept)} has {seen[worst]} bytes alive at the backward of layer {worst}: the "
-                f"kept ones before it, and its own.{moment}"
+                f"{what} {seen[worst]} bytes are alive at the backward of layer {worst}: the kept ones before it, and "
+                f"its own.{moment}"
             )
         again = sum(c for c, k in zip(costs, kept) if not k)
         if again > want:
@@ -730,8 +732,8 @@ class BestPlan(Report):
                 else ""
             )
             raise Wrong(
-                f"{given}: {shown(kept)} repeats {again}, and {want} is enough.{last} A rule of thumb will not "
-                "do: compare all that differ in bytes held."
+                f"{what} {again} is repeated, and {want} is enough.{last} A rule of thumb will not do: compare all "
+                "that differ in bytes held."
             )
 
 
@@ -873,6 +875,7 @@ class ReversibleBackward(Report):
                 mine,
                 p.grad,
                 1 - i % 2,
+                "x1, x2 and their gradients are right, but ",
                 f"the {'b' if i % 2 else 'w'} of {'fg'[i // 2]}",
                 "use `.backward()` in there, which adds to .grad.",
                 ": one backward through f, with the whole gradient of y1, and one through g, with dy2.",

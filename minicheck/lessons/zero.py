@@ -163,7 +163,7 @@ class Owners(Report):
     def check(self, case, got, sizes, n, _):
         unchanged(got["sizes"], sizes, "`nbytes`")
         owner = got["owner"]
-        should = "a list of the ranks that own the parameters, one for each of them"
+        should = "a list of ranks, the owner of each parameter in their order"
         shaped(owner, [int], "the result", should)
         self._ranks(list(owner), sizes, n)
         if list(owner) != list(got["again"]):
