@@ -205,8 +205,9 @@ def stacked(
     unit: as for `bars`.  notes: words behind the sum of a bar.
     Errors: ValueError for no bar, more than 24, or a part that is negative or infinite.
     """
-    names = [part for parts in bars.values() for part, value in parts.items() if value]
-    return _bars(title, bars, colors(names), unit, notes or {}, {})
+    bars = {name: {part: v for part, v in parts.items() if v} for name, parts in bars.items()}
+    faces = colors(part for parts in bars.values() for part in parts)
+    return _bars(title, bars, faces, unit, notes or {}, {})
 
 
 def _bars(title, bars, faces, unit, notes, goal) -> Picture:
@@ -250,7 +251,7 @@ def _bars(title, bars, faces, unit, notes, goal) -> Picture:
             # the goal's line ends before the words
             ground = dict(facecolor=CARD, edgecolor="none", pad=1)
             sheet.word(x + 0.08, y, words[name], TEXT, bbox=ground)
-            listed = [f"{part} {measure(value, unit)}" for part, value in parts.items() if value]
+            listed = [f"{part} {measure(value, unit)}" for part, value in parts.items()]
             text.append(f"  {name}: {words[name]}" + f" ({', '.join(listed)})" * keyed)
         text += [f"  ({name}: {measure(value, unit)})" for name, value in goal.items()]
         return sheet.picture(title, *text)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +98,7 @@ def holdings(
     x = 0.0
     longest = 0.0
     for name, rows in steps.items():
-        cell = max([0.46, *(cell_width(word) for row in rows for word in row if word)])
+        cell = max([0.46, *(cell_width(word or "") for row in rows for word in row)])
         wide = max(inches(name, TEXT), max(map(len, rows)) * (cell + GAP) - GAP)
         if x and x + wide > WIDTH - LABELS - 2 * MARGIN:
             line += 1
@@ -221,8 +222,8 @@ def draw_cells(sheet: Card, x: float, y: float, wide: float, row: list, hues: li
 
 
 def held_text(steps: dict[str, Rows]) -> Iterator[str]:
-    words = [word or "–" for rows in steps.values() for row in rows for word in row]
-    width = max(map(len, words), default=1)
+    words = chain.from_iterable(chain.from_iterable(steps.values()))
+    width = max((len(word or "–") for word in words), default=1)
     for name, rows in steps.items():
         yield f"{name}:"
         for r, row in enumerate(rows):

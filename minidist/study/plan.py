@@ -436,7 +436,9 @@ class Planner:
 
     def _layer(self, batch: int, tensor: int, along: int) -> Layer:
         """One layer on `batch` sequences. along: over how many ranks what is whole is split (sequence parallel)."""
-        model, machine, kernels = self.model, self.machine, self.kernels
+        model = self.model
+        machine = self.machine
+        kernels = self.kernels
         tokens = batch * model.context
         up = model.width * (1 + model.gated)
         shapes = [

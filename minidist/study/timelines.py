@@ -63,8 +63,9 @@ MOST_EVENTS = 20_000
 class Chart:
     """What is shown of one trace: `ranks`, in this order, and what they did up to `end` seconds.
 
-    messages, spans: by their start.  bars: (rank, lane, row) → (start, end, kind, name) of each.  memory: the first rank
-    with the highest peak of live bytes, and its Timeline, or None.  limits: what is left out, in words.
+    messages, spans: by their start.  bars: (rank, lane, row) → (start, end, kind, name) of each.  kinds: of all bars.
+    memory: the first rank with the highest peak of live bytes, and its Timeline, or None.  limits: what is left out, in
+    words.
     Errors: ValueError for an unknown rank, or nothing to show.
     """
 
@@ -90,6 +91,7 @@ class Chart:
         self.spans = [event for event in first if isinstance(event, Span)]
         self.bars = bars_of(self.messages, self.spans, shown)
         self.end = max(end for row in self.bars.values() for _, end, *_ in row)
+        self.kinds = {kind for row in self.bars.values() for *_, kind, _ in row}
         if len(events) > MOST_EVENTS:
             self.end = max(events[MOST_EVENTS].start, events[0].start)
             words = f"the first {MOST_EVENTS:,} of {len(events):,} messages and spans"
@@ -173,9 +175,7 @@ def draw(
     title: str, charts: Mapping[str, Chart], limits: list[str], arrows: bool = False
 ) -> Picture:
     """The charts under each other, on one axis of time; what is left out is said above them."""
-    kinds = kinds_of(
-        {kind for chart in charts.values() for row in chart.bars.values() for *_, kind, _ in row}
-    )
+    kinds = kinds_of(set().union(*(chart.kinds for chart in charts.values())))
     end = max(chart.end for chart in charts.values())
     squeeze = min(1.0, MOST_INCHES / sum(chart.rows()[1] for chart in charts.values()))
     most = max((chart.memory[1].peak for chart in charts.values() if chart.memory), default=0)
