@@ -347,7 +347,8 @@ class LocalSGD(Optimizer):
             self.optimizer.finish()
         params = [p for p in self._params() if p in self._moved]
         states = averaged_states(self.optimizer, params) if self.states == "average" else []
-        weight = None if self.weight is None else self._samples
+        # nothing beside one sample; where nobody has any, all weigh alike
+        weight = None if self.weight is None else max(self._samples, 1e-300)
         average_(self.comm, [*params, *states], weight)
         if self.steps > self.start:  # the period was a local one
             self._end_local(params)

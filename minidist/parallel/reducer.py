@@ -238,16 +238,12 @@ def _in_turn(comm: Comm, todo: list):
 
 
 def share(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes.
-
-    1/n too where the weights of all ranks are 0. ValueError for a negative weight.
-    """
+    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
     if weight is None:
         return 1 / comm.size
     check_weight(comm, weight)
-    own = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    total = all_reduce_(comm, own.clone())
-    return torch.where(total > 0, own / total, 1 / comm.size)
+    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
+    return mine / all_reduce_(comm, mine.clone())
 
 
 def check_weight(comm: Comm, weight: float | None) -> None:

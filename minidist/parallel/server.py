@@ -123,14 +123,12 @@ class Piece(NamedTuple):
 
 
 class Partition:
-    """`params` over `servers`. Their values are not kept here. Raises ValueError for less than one server.
+    """`params` over `servers`. Their values are not kept here.
 
     pieces[server]: what it holds, in order, one dtype after the other.
     """
 
     def __init__(self, params: Sequence[Tensor], servers: int):
-        if servers < 1:
-            raise ValueError(f"parameters are held by at least 1 server, not {servers}")
         self.params = list(params)
         dtypes = dict.fromkeys(p.dtype for p in self.params)
         self._groups = [[i for i, p in enumerate(self.params) if p.dtype == d] for d in dtypes]

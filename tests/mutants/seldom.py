@@ -98,6 +98,13 @@ FAULTS = {
             "parallel/test_local_sgd.py::test_samples_of_a_period_count_in_it_alone",
         ),
         Fault(
+            "parameters become nan where nobody had a sample",
+            "parallel/local_sgd.py",
+            "max(self._samples, 1e-300)",
+            "self._samples",
+            "parallel/test_local_sgd.py::test_weights_of_nobody",
+        ),
+        Fault(
             "parameters that were frozen all through a period are sent",
             "parallel/local_sgd.py",
             "params = [p for p in self._params() if p in self._moved]\n",

@@ -18,7 +18,6 @@ from minidist.parallel.local_sgd import (
     average_,
     average_parameters,
 )
-from minidist.parallel.reducer import share
 from minidist.study.predict import local_sgd_bytes
 from minidist.tasks import digits
 from minidist.train.amp import LossScaler, Masters
@@ -528,10 +527,6 @@ def test_float16_does_not_overflow_in_the_sum():
         return x.item()
 
     assert World(4).run(program) == [40_000.0] * 4
-
-
-def test_without_weights_on_any_rank_all_count_alike():
-    assert [float(x) for x in World(4).run(lambda comm: share(comm, 0.0))] == [0.25] * 4
 
 
 def test_a_negative_weight_and_a_bucket_without_room():

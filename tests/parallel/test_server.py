@@ -483,11 +483,6 @@ def test_there_and_back(name):
     )
 
 
-def test_partition_refused():
-    with pytest.raises(ValueError, match="at least 1 server, not 0"):
-        Partition([], 0)
-
-
 # ------------------------------------------------------------
 # Updates as a server makes them: order, staleness, bound; and what the dead leave behind.
 
