@@ -175,6 +175,36 @@ FAULTS = {
             "parallel/test_local_sgd.py::test_resumed_bit_for_bit[options1]",
         ),
     ],
+    "what buckets, compression and servers cost, predicted": [
+        Fault(
+            "a bucket is averaged while the one before it still is",
+            "study/predict.py",
+            "return max(wire, ready) + collective_seconds",
+            "return ready + collective_seconds",
+            "study/predict/test_overlap.py::test_by_hand",
+        ),
+        Fault(
+            "of a sparse vector its places are not counted",
+            "study/predict.py",
+            "gathered = 6 * entries",
+            "gathered = 4 * entries",
+            "parallel/test_compress.py::test_counted[2-cpu]",
+        ),
+        Fault(
+            "a period that has not ended is averaged, too",
+            "study/predict.py",
+            "averages = early + (steps - early) // H",
+            "averages = early + -(-(steps - early) // H)",
+            "parallel/test_local_sgd.py::test_bytes_are_the_formulas[2-4-6-0]",
+        ),
+        Fault(
+            "pushes do not come in while the last answers go out",
+            "study/predict.py",
+            "both = min(both, n * push + (2 * s - 1) * answer)",
+            "both = min(both, n * push + 2 * s * answer)",
+            "parallel/test_server.py::test_synchronous[0-2-1]",
+        ),
+    ],
     "LARS and LAMB": [
         Fault(
             "the ratio of LARS leaves out the decay",
