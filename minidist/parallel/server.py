@@ -358,8 +358,8 @@ class Worker:
 #
 # A worker's last push is answered by `close`, when all have ended and the servers have exchanged their parts.
 #
-# Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012,
-# "Large Scale Distributed Deep Networks", section 4.1; Ho et al. 2013 for the bound.
+# Sources: Li et al. 2014, sections 3.2 and 3.4; Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1;
+# Ho et al. 2013 for the bound.
 
 
 class Update(NamedTuple):
@@ -430,9 +430,10 @@ class Server:
                 f"worker {last.index(1)} ends after {self.shard.version} steps, worker "
                 f"{last.index(0)} goes on: synchronous workers take equally many"
             )
-        for k in range(self.workers if not any(last) else 0):
-            worker = (self.number + k) % self.workers  # servers begin apart
-            self._answer(worker, self.shard.buffers)
+        if not any(last):
+            for k in range(self.workers):
+                worker = (self.number + k) % self.workers  # servers begin apart
+                self._answer(worker, self.shard.buffers)
 
     def _turn(self) -> None:
         """An asynchronous step: one push, whoever's is first; then those who may go on are answered."""
