@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -142,6 +143,7 @@ class Comm(ABC):
     any_source: whether a receive from any rank exists (over NCCL it does not).
     one_way: whoever makes it says that each of its ranks only sends, or only receives: over NCCL, what is posted then
     starts at once, and need not wait for what might go the other way.
+    compares_calls: whether messages are checked where no deadlock is seen at once.
 
     A Comm of one rank is the serial case: the same code, without a message.
     """
@@ -157,6 +159,7 @@ class Comm(ABC):
     members: tuple[int, ...] | None = None
     any_source: bool = True
     one_way: bool = False
+    compares_calls: bool = False
     _splits: int = 0
     _calls: int = 0
 
@@ -193,9 +196,9 @@ class Comm(ABC):
     def link(self, dst: int, src: int | None = None) -> Link:
         """α (seconds) and β (seconds per byte) of the free link from `src` (this rank) to `dst`, to choose by."""
 
-    @abstractmethod
     def now(self) -> float:
         """Seconds: virtual in a World, of the machine's monotonic clock elsewhere."""
+        return time.monotonic()
 
     @contextmanager
     def collective(self, what: str, rooted: bool = False) -> Iterator[None]:
@@ -210,8 +213,8 @@ class Comm(ABC):
         self._calls += 1
         outer, self.call = self.call, (self._calls, what)
         try:
-            if rooted:
-                self._agree()
+            if rooted and self.compares_calls:
+                self._compare_calls()
             yield
         except CommError:
             self._abandon(self.call)
@@ -219,8 +222,10 @@ class Comm(ABC):
         finally:
             self.call = outer
 
-    def _agree(self) -> None:  # noqa: B027
-        """Compare what the ranks say of the collective. Nothing is to be done where a deadlock is seen at once."""
+    def _compare_calls(self) -> None:
+        """An empty message around the ring: its header says what the collective is, and the next rank compares."""
+        right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        self._do((Send(torch.empty(0), right, AGREE), Recv(torch.empty(0), left, AGREE)))
 
     def _abandon(self, call: tuple[int, str]) -> None:  # noqa: B027
         """Give up what is left of a collective that failed: what it has posted takes no message any more."""
@@ -376,12 +381,6 @@ class Comm(ABC):
 def expanded(x: Tensor) -> bool:
     """Whether several elements of `x` are one place in memory, as `expand` makes it."""
     return x.numel() > 0 and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))
-
-
-def agree(comm: Comm) -> None:
-    """An empty message around the ring: its header says what the collective is, and the next rank compares."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    comm._do((Send(torch.empty(0), right, AGREE), Recv(torch.empty(0), left, AGREE)))
 
 
 def describe(x: Tensor) -> str:

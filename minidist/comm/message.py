@@ -8,6 +8,7 @@ ShmWork              what `isend` and `irecv` return
 from __future__ import annotations
 
 import ctypes
+import itertools
 import marshal
 import mmap
 import multiprocessing
@@ -45,7 +46,7 @@ class Rings:
 
     def __init__(self, n: int, rate: float | None = None):
         context = multiprocessing.get_context("fork")
-        pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
+        pairs = list(itertools.permutations(range(n), 2))  # (src, dst)
         pages = _TOTAL // max(1, len(pairs)) // SLOTS // mmap.PAGESIZE
         slow = 64 if rate is None else int(rate * SEGMENT / mmap.PAGESIZE)
         self.n = n

@@ -118,10 +118,9 @@ class CommGroup(dist.ProcessGroup):
 
     def __init__(self, comm: Comm, verbs: Any = None, overlap: bool = True, **own: Callable):
         super().__init__(comm.rank, comm.size)
-        if unknown := [name for name in own if name not in VERBS]:
-            raise ValueError(
-                f"a group has no function {unknown[0]!r}: there are {', '.join(VERBS)}"
-            )
+        for name in own:
+            if name not in VERBS:
+                raise ValueError(f"a group has no function {name!r}: there are {', '.join(VERBS)}")
         if overlap and isinstance(comm, WorldComm):
             raise ValueError(
                 "a World's ranks share one clock, and PyTorch waits without it: overlap=False"

@@ -80,7 +80,9 @@ def copied(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 def whole(program, args: tuple, kwargs: dict) -> tuple:
     """The program without `functools.partial`, whose arguments become arguments like any others."""
     while isinstance(program, functools.partial):
-        program, args, kwargs = program.func, program.args + args, program.keywords | kwargs
+        args = program.args + args
+        kwargs = program.keywords | kwargs
+        program = program.func
     return program, args, kwargs
 
 

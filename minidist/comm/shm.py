@@ -25,7 +25,6 @@ from .base import (
     Send,
     ThreadLane,
     Work,
-    agree,
     order,
 )
 from .cluster import ends
@@ -88,9 +87,10 @@ def keep_moving(wire: Wire, next_due: Callable[[], float], move: Callable[[], No
     def run() -> None:
         while True:
             due = next_due()
+            seconds = due - time.monotonic()
             if due == inf:
                 wire.booked.wait()
-            elif (seconds := due - time.monotonic()) > 0:
+            elif seconds > 0:
                 time.sleep(seconds)
             else:
                 move()
@@ -391,6 +391,7 @@ class ShmComm(Comm):
         self.rank = rank
         self.size = len(ranks)
         self.device = torch.device("cpu")
+        self.compares_calls = endpoint.checked
         self._lanes: dict[int, ThreadLane] = {}
 
     def local(self, rank: int) -> int:
@@ -408,10 +409,6 @@ class ShmComm(Comm):
             f"{self.channel}/{name}",
         )
 
-    def _agree(self) -> None:
-        if self.endpoint.checked:
-            agree(self)
-
     def _abandon(self, call: tuple[int, str]) -> None:
         self.endpoint.abandon(self, call)
 
@@ -425,6 +422,3 @@ class ShmComm(Comm):
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)
         return Link(alpha=20e-6, beta=1 / min(4e9, self.endpoint.rings.rate or 4e9))
-
-    def now(self) -> float:
-        return time.monotonic()

@@ -116,7 +116,9 @@ def _run(rank: int, supervisor: Supervisor, trace: Trace) -> dict:
 def _connect(rank: int, supervisor: Supervisor, trace: Trace) -> tuple[Comm, Callable]:
     """This rank's Comm over the chosen transport, and what to call when the program has returned."""
     request = supervisor.request
-    n, timeout, checked = request["n"], request["timeout"], request["checked"]
+    n = request["n"]
+    timeout = request["timeout"]
+    checked = request["checked"]
     if not supervisor.store:
         endpoint = Endpoint(supervisor.rings, rank, timeout, checked, trace)
         return ShmComm(endpoint, list(range(n)), rank), endpoint.close

@@ -52,7 +52,6 @@ from .base import (
     Send,
     ThreadLane,
     Work,
-    agree,
     describe,
     order,
 )
@@ -690,6 +689,7 @@ class TorchComm(Comm):
         one already."""
         self.run = run
         self.checked, self.timeout = run.checked, run.timeout
+        self.compares_calls = run.checked and not nccl
         self.group = group
         self.ranks = ranks
         self.rank = rank
@@ -808,10 +808,6 @@ class TorchComm(Comm):
         with self.run.tracing:  # lanes record, too
             self.run.trace.add(src, dst, nbytes, start or now, now, now, op.label, lane)
 
-    def _agree(self) -> None:
-        if self.checked and not self.nccl:
-            agree(self)
-
     def _abandon(self, call: tuple) -> None:
         for work in list(self.run.unwaited):
             if isinstance(work, TransferWork) and work.belongs_to(self, call):
@@ -849,9 +845,6 @@ class TorchComm(Comm):
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)
         return Link(10e-6, 1 / 100e9) if self.nccl else Link(50e-6, 1 / 2e9)
-
-    def now(self) -> float:
-        return time.monotonic()
 
     def flush(self) -> None:
         """Wait for all that was posted; raises what went wrong in it."""
