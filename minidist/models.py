@@ -129,23 +129,23 @@ def materialize_(
     whole: the whole model's parameters by name. One with values hands its part on; another one, on "meta" or not
     named, stands for its `initial` value.  dtype: instead of theirs.  Returns `module`.
     """
-    how, made = cuts(module), {}
+    how, parameters = cuts(module), {}
     for name, p in list(module.named_parameters(remove_duplicate=False)):
         serial, cut = rename(name), how.get(name)
-        if serial not in made:
-            given = (whole or {}).get(serial, p)
-            values = torch.empty(p.shape, dtype=dtype or given.dtype, device=device)
-            if given.is_meta:
+        if serial not in parameters:
+            source = (whole or {}).get(serial, p)
+            values = torch.empty(p.shape, dtype=dtype or source.dtype, device=device)
+            if source.is_meta:
                 initial_(values, seed, serial, cut, rank)
             else:
-                values.copy_(given if cut is None else cut.part(given, rank))
-            made[serial] = nn.Parameter(values, given.requires_grad)
+                values.copy_(source if cut is None else cut.part(source, rank))
+            parameters[serial] = nn.Parameter(values, source.requires_grad)
         owner, _, last = name.rpartition(".")
-        setattr(module.get_submodule(owner), last, made[serial])
+        setattr(module.get_submodule(owner), last, parameters[serial])
     return module
 
 
-def made(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
+def initialized(module: nn.Module, seed: int, device: str | torch.device) -> nn.Module:
     """A module that was built on the device "meta", on `device` with its initial values."""
     place, seed = arguments.device(device), arguments.whole(seed, "a seed is a whole number")
     return module if place.type == "meta" else seeded_(module.to_empty(device=place), seed)
@@ -225,7 +225,7 @@ def mlp(
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [Linear(inputs, outputs, dtype=dtype, device="meta"), nn.ReLU()]
-    return made(nn.Sequential(*layers[:-1]), seed, device)
+    return initialized(nn.Sequential(*layers[:-1]), seed, device)
 
 
 # ------------------------------------------------------------
@@ -485,7 +485,8 @@ def gpt(
     Raises ValueError where `heads` does not divide `hidden`, or `kv_heads` not `heads`; the model, for more than
     `context` tokens.
     """
-    return made(GPT(layers, hidden, heads, vocab, context, device="meta", **options), seed, device)
+    model = GPT(layers, hidden, heads, vocab, context, device="meta", **options)
+    return initialized(model, seed, device)
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -610,10 +611,22 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values."""
+    """Images (B, channels, h, w) to logits (B, classes). `resnet` builds one with its initial values, and says the options."""
 
-    def __init__(self, depth: int, classes: int, channels: int, width: int, small: bool, **like):
+    def __init__(
+        self,
+        depth: int,
+        classes: int = 1000,
+        channels: int = 3,
+        width: int = 64,
+        small: bool = False,
+        **like,
+    ):
         super().__init__()
+        if depth not in BLOCKS:
+            raise ValueError(
+                f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
+            )
         self.small, deep = small, depth >= DEEP
         size, stride = (3, 1) if small else (7, 2)
         self.stem = ConvNorm(channels, width, size, stride, **like)
@@ -632,29 +645,15 @@ class ResNet(nn.Module):
         return self.fc(self.blocks(x).mean((2, 3)))  # (B, classes)
 
 
-def resnet(
-    depth: int = 50,
-    classes: int = 1000,
-    channels: int = 3,
-    width: int = 64,
-    small: bool = False,
-    seed: int = 0,
-    dtype: torch.dtype | None = None,
-    device: str = "cpu",
-) -> ResNet:
+def resnet(depth: int = 50, *, seed: int = 0, device: str = "cpu", **options) -> ResNet:
     """A ResNet-18, -34, -50, -101 or -152 with its initial values.
 
-    width: channels of the first group. small: for images of a few pixels (3×3 stem, no pooling), as
-    `resnet(18, classes=10, channels=1, width=8, small=True)` for digits of 8 × 8.
+    The options are: classes and channels of the images, 1000 and 3. width: channels of the first group, 64. small: for
+    images of a few pixels (3×3 stem, no pooling), as `resnet(18, classes=10, channels=1, width=8, small=True)` for
+    digits of 8 × 8. dtype: of the parameters.
     Raises ValueError for another depth.
     """
-    if depth not in BLOCKS:
-        raise ValueError(
-            f"the depth of a ResNet is one of {', '.join(map(str, BLOCKS))}, not {depth}"
-        )
-    model = made(
-        ResNet(depth, classes, channels, width, small, dtype=dtype, device="meta"), seed, device
-    )
+    model = initialized(ResNet(depth, device="meta", **options), seed, device)
     for module in model.modules():
         if isinstance(module, BatchNorm2d):
             module.reset_parameters()  # its statistics; scale and shift are these values, too

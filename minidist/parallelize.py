@@ -116,16 +116,16 @@ def arranged(schedule: str | Schedule, S: int, M: int, chunks: int) -> tuple[Sch
     return schedule, shape._replace(place="V") if name == "zb_v" else shape
 
 
-def makes_one(optimizer: Make) -> Make:
+def checked_maker(optimizer: Make) -> Make:
     """`optimizer`, with a ValueError where it makes none."""
 
     def make(groups: list[dict]) -> Optimizer:
-        made = optimizer(groups)
-        if not isinstance(made, Optimizer):
+        result = optimizer(groups)
+        if not isinstance(result, Optimizer):
             raise ValueError(
-                f"optimizer made {type(made).__name__} of the groups of parameters, not an optimizer"
+                f"optimizer made {type(result).__name__} of the groups of parameters, not an optimizer"
             )
-        return made
+        return result
 
     return make
 
@@ -509,7 +509,7 @@ def parallelize(
     if model.head is None and mesh.pp.size > 1:
         held = {rename(name): p for name, p in module.named_parameters()}
         tied = {name: p for name, p in held.items() if name == TOKENS}
-    groups, make = parameter_groups(module, rename, whole), makes_one(optimizer)
+    groups, make = parameter_groups(module, rename, whole), checked_maker(optimizer)
     stepper, data = averaged(module, groups, tied, mesh.dp, zero, level.masters, make, compression)
     seed_(mesh, seed)
     pipeline = Stages(

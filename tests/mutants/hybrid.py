@@ -21,7 +21,7 @@ FAULTS = {
         Fault(
             "a tied embedding is two parameters where one rank has both ends",
             "models.py",
-            "if serial not in made:",
+            "if serial not in parameters:",
             "if True:",
             "test_parallelize.py::test_values[plain-1-False]",
         ),
@@ -35,8 +35,8 @@ FAULTS = {
         Fault(
             "values that are given are drawn anew",
             "models.py",
-            "if given.is_meta:",
-            "if given.is_meta or seed is not None:",
+            "if source.is_meta:",
+            "if source.is_meta or seed is not None:",
             "test_parallelize.py::test_values_that_are_given_logits_and_losses[grid0-options0]",
         ),
         Fault(

@@ -102,7 +102,7 @@ FAULTS = {
         Fault(
             "what is frozen learns on ranks",
             "models.py",
-            "nn.Parameter(values, given.requires_grad)",
+            "nn.Parameter(values, source.requires_grad)",
             "nn.Parameter(values)",
             "parallel/test_tensor.py::test_a_module_with_values_keeps_this_ranks_part",
         ),
