@@ -938,16 +938,12 @@ def best_bucket(
     n: int,
     alpha: float,
     beta: float,
-    candidates: Sequence[int] | None = None,
+    candidates: Sequence[int],
 ) -> int:
-    """The `bucket_bytes` with the smallest `bucketed_seconds`, the first bucket as large as the others.
+    """The one of `candidates` with the smallest `bucketed_seconds`, the first bucket as large as the others.
 
-    candidates: the sizes to choose from; None: the powers of two from the smallest gradient's up to their sum.
     Of equally good ones the largest wins, as it sends the fewest messages.
     """
-    if candidates is None:
-        low, high = max(1, min(sizes, default=1)).bit_length() - 1, max(1, sum(sizes)).bit_length()
-        candidates = [1 << i for i in range(low, high + 1)]
 
     def time(size: int) -> float:
         return bucketed_seconds(sizes, seconds, n, alpha, beta, size, size)

@@ -59,8 +59,10 @@ def test_the_best_size_on_a_slow_wire_is_a_square_root(n):
     best = best_bucket(sizes, seconds, n, alpha, beta, range(4000, 400_001, 4000))
     assert best == pytest.approx(total * (2 * (n - 1) * alpha / compute) ** 0.5, rel=0.2)
     # no latency: the smaller the better
-    assert best_bucket(sizes, seconds, n, 0.0, beta) == 1 << 12
-    assert best_bucket(sizes, seconds, n, 1.0, beta) == 1 << 22  # nothing but latency: all in one
+    powers = [1 << i for i in range(12, 23)]
+    assert best_bucket(sizes, seconds, n, 0.0, beta, powers) == 1 << 12
+    # nothing but latency: all in one
+    assert best_bucket(sizes, seconds, n, 1.0, beta, powers) == 1 << 22
 
 
 def test_the_best_size_on_a_fast_wire_keeps_up_with_backward():
