@@ -743,4 +743,4 @@ def test_keywords_reach_the_optimizer(zero):
 
     for once, twice in zip(World(2).run(program), World(2).run(program, times=2), strict=True):
         assert all((b - 2 * a).abs().max() < 1e-15 for a, b in zip(once, twice, strict=True))
-        assert max(a.abs().max() for a in once) > 0
+        assert any(a.any() for a in once)

@@ -190,8 +190,8 @@ FAULTS = {
         Fault(
             "the last tokens of the text are never seen",
             "text.py",
-            "torch.randint(room + 1, (), generator=random)",
-            "torch.randint(max(room, 1), (), generator=random)",
+            "torch.randint(spare + 1, (), generator=random)",
+            "torch.randint(max(spare, 1), (), generator=random)",
             "test_text.py::test_an_epoch_has_each_piece_once",
         ),
         Fault(
