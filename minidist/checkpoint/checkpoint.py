@@ -221,22 +221,17 @@ def _whole_state(
     state["param_groups"] = [
         own_group | group for own_group, group in zip(own_groups, groups, strict=True)
     ]
+    rank = optimizer.comm.rank if isinstance(optimizer, ShardedOptimizer) else None
     for i, (p, place) in enumerate(params):
         name = f"optimizer/{place.name}"
-        if name in saved.tensors and _steps(optimizer, p):
+        owner = None if rank is None else optimizer.owner(p)
+        if name in saved.tensors and owner in (None, rank):  # one without an owner may be thawed
             for what, value in read_state(saved, name, place, p).items():
                 state.setdefault(what, {})[i] = value
     for what, like in own.items():
         if isinstance(like, list) and what in state:
             state[what] = list(state[what].values())
     return state
-
-
-def _steps(optimizer: Optimizer, p: Tensor) -> bool:
-    """Whether this rank steps it, or may when it is thawed."""
-    if not isinstance(optimizer, ShardedOptimizer):
-        return True
-    return optimizer.owners.get(optimizer.names()[p]) in (None, optimizer.comm.rank)
 
 
 # ------------------------------------------------------------

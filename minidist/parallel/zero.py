@@ -386,7 +386,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     def _own(self, params: Iterable[Tensor]) -> list[Tensor]:
         """Those of `params` that this rank owns."""
-        return [p for p in params if self._owner.get(p) == self.comm.rank]
+        return [p for p in params if self.owner(p) == self.comm.rank]
 
     def _own_group(self, group: dict[str, Any]) -> dict[str, Any]:
         return options(group) | {"params": self._own(group["params"])}
@@ -410,11 +410,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             names |= zip(group["params"], group.get("param_names", numbered), strict=True)
         return names
 
-    @property
-    def owners(self) -> dict[str, int]:
-        """Which rank owns each parameter, by name."""
-        names = self.names()
-        return {names[p]: owner for p, owner in self._owner.items()}
+    def owner(self, p: Tensor) -> int | None:
+        """The rank that owns a parameter; None of one that has always been frozen."""
+        return self._owner.get(p)
 
     def _named(self) -> dict[Tensor, str]:
         """The parameters that train now, and their names."""

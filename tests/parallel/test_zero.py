@@ -490,12 +490,11 @@ def test_models_are_shared_evenly(make):
     def program(comm):
         model = make()
         optimizer = ShardedOptimizer(model.named_parameters(), torch.optim.SGD, comm, lr=0.1)
-        sizes = {name: p.nbytes for name, p in model.named_parameters()}
-        loads = [
-            sum(sizes[name] for name, owner in optimizer.owners.items() if owner == r)
-            for r in range(comm.size)
-        ]
-        return loads, optimizer.owners
+        owners = [optimizer.owner(p) for p in model.parameters()]
+        loads = [0] * comm.size
+        for p, owner in zip(model.parameters(), owners, strict=True):
+            loads[owner] += p.nbytes
+        return loads, owners
 
     for n in (2, 3, 4):
         results = World(n).run(program)
