@@ -88,9 +88,11 @@ def test_options(options):
 
 @pytest.mark.parametrize("algorithm", ["halving_doubling", "naive"])
 def test_with_another_algorithm_of_the_comm(algorithm):
+    """Without overlap: a lane has an algorithm of its own."""
+
     def program(comm, stage):
         comm.algorithm = algorithm
-        return train(comm, "hard", "adamw", stage)
+        return train(comm, "hard", "adamw", stage, overlap=False)
 
     for stage in (1, 2):
         assert wrong(World(3).run(program, stage), serial("hard", "adamw")[0]) == []
