@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from minidist import arguments
 from minidist.arguments import choice, flags, floating, number, whole
-from minidist.cut import Cut, cuts
-from minidist.split import bounds
+from minidist.split import Cut, bounds, cuts
 
 # ------------------------------------------------------------
 # Initial values that do not depend on how a model is split.

@@ -9,7 +9,6 @@ from torch import nn
 
 from minidist import models
 from minidist.comm import Cluster, World
-from minidist.cut import Cut
 from minidist.models import (
     GPT,
     TransformerLayer,
@@ -27,7 +26,7 @@ from minidist.models import (
     stage_of,
 )
 from minidist.parallel.tensor import RowFirstMLP
-from minidist.split import uneven
+from minidist.split import Cut, uneven
 from minidist.study.predict import Transformer, parameters
 from tests.largest import largest
 from tests.one_thread import _one_thread  # noqa: F401

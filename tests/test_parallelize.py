@@ -9,7 +9,6 @@ import torch
 from minidist.checkpoint import Checkpoints, random_state, set_random_state
 from minidist.comm import Cluster, World
 from minidist.comm.mesh import Grid, Mesh
-from minidist.cut import cuts
 from minidist.models import gpt, materialize_, names, next_token_loss, sequence
 from minidist.parallel.compress import Dense, PowerSGD, Sign
 from minidist.parallel.schedules import Shape, gpipe, interleaved, zb_h1, zb_v
@@ -22,6 +21,7 @@ from minidist.parallelize import (
     serial_name,
     stage_chunks,
 )
+from minidist.split import cuts
 from tests import parallelized
 from tests.largest import largest
 from tests.parallelized import (

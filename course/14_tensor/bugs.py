@@ -594,7 +594,7 @@ def my_heads(weight, heads, comm):
 def my_heads(weight, heads, comm):
     if heads % comm.size:
         raise ValueError(f"{heads} heads, {comm.size} ranks")
-    from minidist.cut import Cut
+    from minidist.split import Cut
 
     cut = Cut(0, [heads // comm.size] * comm.size)
     fused = weight.view(3, heads, -1, *weight.shape[1:]).transpose(0, 1)

@@ -275,7 +275,7 @@ study.holdings(
 
 # %%
 from minidist.parallel.tensor import gather_from, scatter_to, shard, tensor_parallel_
-from minidist.cut import cuts
+from minidist.split import cuts
 
 
 def split_layer(comm, hidden, heads, sequence=False, regather=False, **options):

@@ -26,7 +26,6 @@ from torch.autograd.function import once_differentiable
 
 from ..collectives import all_gather, all_reduce_, reduce_scatter
 from ..comm.base import Comm, describe
-from ..cut import Cut, cuts, join
 from ..models import (
     MLP,
     Attention,
@@ -36,7 +35,7 @@ from ..models import (
     TransformerLayer,
     materialize_,
 )
-from ..split import checked_sizes, uneven
+from ..split import Cut, checked_sizes, cuts, join, uneven
 
 # ------------------------------------------------------------
 # The operators between split and whole: each is an autograd function, and its backward is another one of them.

@@ -14,9 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from ..collectives import all_gather
 from ..comm.base import Comm, describe
-from ..cut import Cut
 from ..models import Embedding, Head, SequenceEmbedding
-from ..split import bounds, uneven
+from ..split import Cut, bounds, uneven
 from .tensor import (
     TensorDropout,
     copy_to,

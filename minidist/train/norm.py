@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..collectives import all_reduce_
 from ..comm.base import Comm
-from ..cut import cuts
+from ..split import cuts
 
 
 def own_norm(x: Tensor, norm_type: float = 2.0) -> Tensor:

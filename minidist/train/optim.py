@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ..collectives import all_reduce_
 from ..comm.base import Comm
-from ..cut import cuts
 from ..decide import decide
+from ..split import cuts
 from .norm import all_reduce_cut_norms_, squares
 
 # ------------------------------------------------------------

@@ -5,11 +5,10 @@ from torch import nn
 
 from minidist.checkpoint import load, pieces
 from minidist.comm import World, launch
-from minidist.cut import Cut
 from minidist.models import TransformerLayer
 from minidist.parallel.vocab import VocabEmbedding
 from minidist.parallel.zero import FullySharded, ShardedOptimizer
-from minidist.split import bounds, uneven
+from minidist.split import Cut, bounds, uneven
 from tests.parallel.tensor_cases import tensor_layer
 
 RUNS = {

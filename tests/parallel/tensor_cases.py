@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from minidist.comm import World, launch
-from minidist.cut import cuts
 from minidist.models import MLP, Attention, TransformerLayer, seeded_
 from minidist.parallel.tensor import gather_from, scatter_to, tensor_parallel_
+from minidist.split import cuts
 from tests.largest import largest
 
 RUNS = {

@@ -13,7 +13,6 @@ from minidist import models
 from minidist.collectives import all_to_all, broadcast_, reduce_
 from minidist.comm import World, launch
 from minidist.comm.cluster import Cluster, Device
-from minidist.cut import Cut, cuts
 from minidist.models import GPT, MLP, TransformerLayer, initial, seeded_
 from minidist.parallel.data import DataParallel
 from minidist.parallel.tensor import (
@@ -37,7 +36,7 @@ from minidist.parallel.tensor import (
     tensor_parallel_,
     unshard,
 )
-from minidist.split import uneven
+from minidist.split import Cut, cuts, uneven
 from minidist.study import predict
 from tests.largest import largest
 from tests.parallel.tensor_cases import (

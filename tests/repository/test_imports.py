@@ -1,7 +1,7 @@
 """Who may import whom.
 
     arguments  <-  all
-    comm.base  <-  collectives, split, cut  <-  train  <-  parallel  <-  checkpoint  <-  parallelize  <-  examples, course
+    comm.base  <-  collectives, split  <-  train  <-  parallel  <-  checkpoint  <-  parallelize  <-  examples, course
                               models   <-  parallel (initial values belong to names)
                                                   study: everything
 
@@ -20,19 +20,17 @@ MAY_IMPORT = {
     "arguments": (),
     "comm": ("arguments",),
     "split": ("arguments",),
-    "cut": ("split",),
-    "models": ("arguments", "cut", "split"),
+    "models": ("arguments", "split"),
     "text": ("models",),
     "tasks": ("text",),
     "collectives": ("arguments", "comm.base", "split"),
     "decide": (),
-    "train": ("arguments", "comm.base", "decide", "split", "cut", "collectives"),
+    "train": ("arguments", "comm.base", "decide", "split", "collectives"),
     "parallel": (
         "arguments",
         "comm.base",
         "decide",
         "split",
-        "cut",
         "collectives",
         "models",
         "train",

@@ -8,11 +8,11 @@ from torch import nn
 
 from minidist.collectives import all_reduce_
 from minidist.comm import World, launch
-from minidist.cut import cuts
 from minidist.models import TransformerLayer, gpt, next_token_loss, seeded_, sequence
 from minidist.parallel.pipeline import Pipeline, partition
 from minidist.parallel.tensor import gather_from, shard
 from minidist.parallel.zero import FullySharded, ShardedOptimizer
+from minidist.split import cuts
 from minidist.train.norm import clip_, clip_grad_norm_, counted, global_norm
 from minidist.train.optim import SGD
 from tests.largest import largest
