@@ -707,9 +707,14 @@ CORES = Device("cores", {torch.float32: 1e9}, 10**9, bandwidth=1e9, launch=1e-3)
 PCIE = Level(0.5, 1e-6)
 
 
+def with_host(n, host=CORES):
+    links = {"nic": Level(ALPHA, BETA), "pcie": PCIE}
+    return Cluster("hosts", TOY, links, nodes=n, host=host)
+
+
 def hosted(n=1, where="cpu", host=CORES, **kwargs):
     """A World of ranks with a host each; a copy to or from it takes half a second and a microsecond a byte."""
-    cluster = Cluster.uniform(n, ALPHA, BETA, TOY, host, PCIE)
+    cluster = with_host(n, host)
     return World(n, cluster=cluster, device=where, **kwargs)
 
 
@@ -775,7 +780,7 @@ def test_elsewhere_it_does_nothing():
 
 
 def test_a_slow_rank_has_a_slow_host():
-    cluster = Cluster.uniform(2, ALPHA, BETA, TOY, CORES, PCIE).slow_rank(1, 3)
+    cluster = with_host(2).slow_rank(1, 3)
     (fast, _), (slow, _) = World(2, cluster=cluster).run(there_and_back)
     assert fast == pytest.approx(SECONDS) and slow == pytest.approx([3 * s for s in SECONDS])
     noisy = World(1, cluster=cluster.jitter(0.5, 1)).run(there_and_back)[0][0]

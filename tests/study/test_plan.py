@@ -161,7 +161,7 @@ def test_plan_bad_input():
     with pytest.raises(ValueError, match="has no device"):
         plan(SMALL, Cluster.uniform(4, 1e-6, 1e-9), 4)
     with pytest.raises(ValueError, match="of its data sheet is not known"):
-        plan(SMALL, Cluster.laptop(4), 4)
+        plan(SMALL, Cluster.laptop(), 4)
 
 
 # ------------------------------------------------------------

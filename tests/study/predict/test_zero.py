@@ -185,7 +185,7 @@ def test_the_world_agrees(bandwidth, link, mode, in_backward):
         Device("products", {torch.float16: FLOPS}, 1 << 40, 1e30),
         Device("bytes", {}, 1 << 40, bandwidth),
     )
-    cluster = Cluster.uniform(1, 0.0, 0.0, device, host, Level(ALPHA, 1 / link))
+    cluster = Cluster("one", device, {"pcie": Level(ALPHA, 1 / link)}, host=host)
     measured = World(1, cluster=cluster, device="meta").run(last_step, mode, in_backward)[0]
     update = offload_update_seconds(NUMBERS, 12, bandwidth)
     predicted = offload_step_seconds(
