@@ -204,7 +204,9 @@ def _placed(optimizer: Optimizer, where: dict[Tensor, Place]) -> list[tuple[Tens
 def _state_dict(optimizer: Optimizer) -> dict[str, Any]:
     """What this rank has of it, without messages."""
     if isinstance(optimizer, ShardedOptimizer):
-        return optimizer.own_state_dict()
+        state = optimizer.own_state_dict()
+        del state["owner"]  # a checkpoint loads on any number of ranks
+        return state
     return optimizer.state_dict()
 
 

@@ -531,6 +531,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         It loads there, and a state_dict from there loads here.
         """
         whole = self.own_state_dict()
+        del whole["owner"]
         groups = whole.pop("param_groups")
         everyone = gather_values(self.comm, whole)
         for key in whole:
@@ -541,7 +542,10 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         return whole | {"param_groups": groups}
 
     def own_state_dict(self) -> dict[str, Any]:
-        """The part of it that this rank owns, without messages: what a checkpoint saves."""
+        """The part of it that this rank owns, without messages: what a checkpoint saves.
+
+        It loads on this rank alone: {"owner": [rank, size]} says whose it is.
+        """
         numbers, state = self._numbers(), {}
         inner = self._inner.state_dict()
         del inner["param_groups"]
@@ -559,7 +563,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             {**group, "params": [next(index) for _ in group["params"]]}
             for group in self.param_groups
         ]
-        return state
+        return state | {"owner": [self.comm.rank, self.comm.size]}
 
     def _numbers(self) -> list[int]:
         """The number among all parameters of each that the inner optimizer steps, in its order."""
@@ -571,9 +575,16 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
         """Take over a state_dict, ours or the serial optimizer's, of which a rank reads what it owns; on all ranks.
 
         Masters that it does not have become the parameters as they are now: load those first, always.
-        Raises ValueError for other groups.
+        Raises ValueError for other groups, and for what another rank owns.
         """
         self._claim.check()
+        here = [self.comm.rank, self.comm.size]
+        rank, size = state_dict.get("owner", here)
+        if [rank, size] != here:
+            raise ValueError(
+                f"this is the own state of rank {rank} of {size}, loaded on rank {here[0]} of "
+                f"{here[1]}: take each rank's own, or state_dict(), which is whole"
+            )
         theirs = [len(group["params"]) for group in state_dict["param_groups"]]
         ours = [len(group["params"]) for group in self.param_groups]
         if theirs != ours:

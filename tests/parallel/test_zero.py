@@ -901,6 +901,8 @@ def test_what_does_not_fit():
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         state = optimizer.own_state_dict()
+        if case == "another rank":
+            state["owner"] = [1, 4]
         if case == "groups":
             state["param_groups"][0]["params"].append(2)
         if case == "kind":
@@ -910,6 +912,7 @@ def test_what_does_not_fit():
         optimizer.load_state_dict(state)
 
     for case, message in {
+        "another rank": r"the own state of rank 1 of 4, loaded on rank \d of 2",
         "groups": r"groups of \[3\] parameters, the optimizer of \[2\]",
         "kind": "not set: {1, 2}",
     }.items():
