@@ -52,6 +52,19 @@ def choice(value, name: str, among: Iterable[str]) -> str:
     return value
 
 
+def function(value, sentence: str):
+    """What can be called."""
+    if not callable(value):
+        raise ValueError(f"{sentence}, not {value!r}")
+    return value
+
+
+def instance(value, kind: type, sentence: str) -> None:
+    """An object of this class."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{sentence}, not {type(value).__name__}")
+
+
 def device(value) -> torch.device:
     """A device of torch, by its name."""
     try:

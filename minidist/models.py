@@ -652,6 +652,7 @@ def resnet(depth: int = 50, *, seed: int = 0, device: str = "cpu", **options) ->
     digits of 8 × 8. dtype: of the parameters.
     Raises ValueError for another depth.
     """
+    whole(options.get("classes", 1), "a ResNet has at least 1 class", 1)
     model = initialized(ResNet(depth, device="meta", **options), seed, device)
     for module in model.modules():
         if isinstance(module, BatchNorm2d):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .arguments import choice, flags, whole
+from .arguments import choice, flags, function, instance, whole
 from .checkpoint.checkpoint import load, pieces
 from .checkpoint.reshard import Piece, Saved
 from .collectives import all_reduce_, broadcast_
@@ -79,17 +79,13 @@ Make = Callable[[list[dict]], Optimizer]
 
 def known(model, optimizer, cost, sequence_parallel: bool, seed: int) -> None:
     """ValueError for arguments of another kind than `parallelize` takes."""
-    if not isinstance(model, GPT):
-        raise ValueError(f"parallelize splits a GPT, made by gpt(…), not {type(model).__name__}")
-    if not callable(optimizer):
-        raise ValueError(
-            "optimizer is a function that makes one of groups of parameters, such as "
-            f"lambda groups: AdamW(groups, lr=1e-3), not {optimizer!r}"
-        )
-    if not callable(cost):
-        raise ValueError(
-            f"cost is a function that gives a number for each part of a model, not {cost!r}"
-        )
+    instance(model, GPT, "parallelize splits a GPT, made by gpt(…)")
+    function(
+        optimizer,
+        "optimizer is a function that makes one of groups of parameters, such as "
+        "lambda groups: AdamW(groups, lr=1e-3)",
+    )
+    function(cost, "cost is a function that gives a number for each part of a model")
     flags(sequence_parallel=sequence_parallel)
     whole(seed, "a seed is a whole number")
 

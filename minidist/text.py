@@ -157,7 +157,11 @@ class BPE:
     end = 0
 
     def __init__(self, state: str):
-        self._pairs = _library().Tokenizer.from_str(state)
+        library = _library()
+        try:
+            self._pairs = library.Tokenizer.from_str(state)
+        except Exception as error:  # tokenizers raises no other
+            raise ValueError(f"this is no state() of a tokenizer: {state!r:.60}: {error}") from None
         # a text with the letters of `end` has no `end` in it
         self._pairs.encode_special_tokens = True
         self.size = self._pairs.get_vocab_size()

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..arguments import whole
+from ..arguments import instance, whole
 from ..collectives import all_gather_json
 from ..comm.base import Comm, Work
 from ..parallel.zero import ShardedOptimizer, options
@@ -173,6 +173,7 @@ def load(
     Raises ValueError for a tensor that is missing or of another shape or dtype, for other groups, and where the saved
     model had more tensors; but not with `rename`: a stage has not all of them.
     """
+    instance(saved, Saved, "load reads what Saved(path) has found")
     where = places(model, rename)
     saved.read(_model_pieces(where))
     here = {f"model/{place.name}" for place in where.values()}
@@ -260,6 +261,9 @@ def set_random_state(state: dict[str, Any]) -> None:
 
     Where it is the state of a GPU and this process sees none, a warning says so, and all others are set.
     """
+    missing = {"torch", "cuda", "python", "numpy"} - state.keys()
+    if missing:
+        raise ValueError(f"this is no random_state(): it lacks {', '.join(sorted(missing))}")
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     kind, keys, *rest = state["numpy"]

@@ -22,7 +22,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from ..arguments import choice, whole
+from ..arguments import choice, number, whole
 from ..comm.base import Comm, Link, describe, expanded
 from ..split import checked_sizes
 from . import naive
@@ -63,6 +63,7 @@ def seconds(
 
     ValueError if the algorithm has no such verb, or n < 1.
     """
+    number(nbytes, "a collective moves at least 0 bytes", 0)
     link = Link(alpha, beta)
     return _seconds(Net(n, lambda dst, src: link), verb, nbytes, algorithm, gamma)
 
@@ -92,6 +93,8 @@ def fastest(comm: Comm | Net, verb: str, nbytes: float):
 
     def choose():
         have: list = having(verb)
+        if not have:
+            raise ValueError(f"there is no collective {verb!r}, and so no algorithm of it")
         if len(Hierarchical().nodes(net).members) > 1:
             have += [a for a in _BETWEEN_NODES if a.outer in have and hasattr(a, verb)]
         times = [_seconds(net, verb, nbytes, a) for a in have]
@@ -119,6 +122,8 @@ def bandwidth(verb: str, n: int, nbytes: int, seconds: float) -> tuple[float, fl
         raise ValueError(
             f"{', '.join(carried)} among 1 rank or more have a bandwidth, not {verb} among {n}"
         )
+    if not seconds > 0:
+        raise ValueError(f"a collective takes more than 0 seconds, not {seconds}")
     return nbytes / seconds, nbytes / seconds * carried[verb]
 
 

@@ -378,6 +378,12 @@ class Comm(ABC):
         return [r.tolist() for r in rows]
 
 
+def check_job(fn: Callable) -> None:
+    """ValueError for what `Comm.stream` cannot run."""
+    if not callable(fn):
+        raise ValueError(f"a stream runs a function fn(lane, …), not {fn!r}")
+
+
 def expanded(x: Tensor) -> bool:
     """Whether several elements of `x` are one place in memory, as `expand` makes it."""
     return x.numel() > 0 and any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape, strict=True))

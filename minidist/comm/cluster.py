@@ -62,6 +62,10 @@ class Device:
     efficiency: float | None = None
     tiles: int = 0
 
+    def __post_init__(self):
+        if self.efficiency is not None:
+            number(self.efficiency, "the efficiency of a device is from 0 to 1", 0, 1)
+
     def peak(self, dtype: torch.dtype) -> float:
         """FLOP/s at `dtype`; ValueError if the device has no figure for it."""
         if dtype not in self.flops:

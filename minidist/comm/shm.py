@@ -25,6 +25,7 @@ from .base import (
     Send,
     ThreadLane,
     Work,
+    check_job,
     order,
 )
 from .cluster import ends
@@ -413,6 +414,7 @@ class ShmComm(Comm):
         self.endpoint.abandon(self, call)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        check_job(fn)
         if lane not in self._lanes:
             self.endpoint.shared = True
             comm = ShmComm(self.endpoint, self.ranks, self.rank, f"{self.channel}/lane {lane}")

@@ -52,6 +52,7 @@ from .base import (
     Send,
     ThreadLane,
     Work,
+    check_job,
     describe,
     order,
 )
@@ -833,6 +834,7 @@ class TorchComm(Comm):
         return self.on_host()._exchange(row) if self.nccl else super()._exchange(row)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        check_job(fn)
         if lane not in self._lanes:
             self.start_all()
             comm = self._beside(self.ranks, self.rank, f"lane {lane}")

@@ -35,6 +35,7 @@ from .base import (
     Send,
     Side,
     Work,
+    check_job,
     describe,
     mismatch,
     order,
@@ -752,6 +753,7 @@ class WorldComm(Comm):
                 self._run.wires.abandon(self._stream, work)
 
     def stream(self, fn: Callable, *args, lane: int = 0) -> Work:
+        check_job(fn)
         self._run.clock.check()
         if lane not in self._lanes:
             channel = f"{self._name}/lane {lane}"

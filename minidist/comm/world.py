@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -170,8 +170,10 @@ class _Run:
             self.open,
         )
         self.meter = None
+        self.charged = nullcontext  # in here, what the running fiber computes is charged to it
         if world.meter:
             self.meter = Meter(self.clock, self.trace, world.cluster, world.device.type)
+            self.charged = self.meter.charged
         self.without_rng_swap = WithoutRngSwap(self.clock)
         self.host = ModelledHost("meta" if world.device.type == "meta" else "cpu")
         self.results: list = [None] * world.n
@@ -184,10 +186,6 @@ class _Run:
         if self.meter is not None:
             self.meter.ledgers[rank].existing((args, kwargs))
         self.clock.spawn(rank, "main", lambda: self._rank(rank, comm, program, args, kwargs))
-
-    def charged(self) -> AbstractContextManager:
-        """What the running fiber computes in here is charged to it, where there is a meter."""
-        return nullcontext() if self.meter is None else self.meter.charged()
 
     def _rank(
         self, rank: int, comm: WorldComm, program: Callable, args: tuple, kwargs: dict

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from ..arguments import whole
 from ..collectives import all_gather, all_reduce_
 from ..comm.base import Comm
 from .reducer import claims_of, same_group
@@ -50,6 +51,7 @@ class SyncBatchNorm(_BatchNorm):
         device=None,
         dtype=None,
     ):
+        whole(num_features, "a batch norm has at least 1 channel", 1)
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
         )

@@ -20,7 +20,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
-from ..arguments import flags
+from ..arguments import flags, instance
 from ..collectives import all_gather_json, all_reduce_, broadcast_
 from ..collectives.verbs import ALGORITHMS
 from ..comm.base import Comm, Work, describe
@@ -104,14 +104,8 @@ SHOWN = 3  # differences that are named
 
 def check_arguments(module, comm, overlap: bool, broadcast_buffers: bool, compression) -> None:
     """ValueError for arguments of another kind than `DataParallel` takes."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(
-            f"DataParallel(module, comm) wraps an nn.Module, not {type(module).__name__}"
-        )
-    if not isinstance(comm, Comm):
-        raise ValueError(
-            f"DataParallel(module, comm) averages over the ranks of a Comm, not of {type(comm).__name__}"
-        )
+    instance(module, nn.Module, "DataParallel(module, comm) wraps an nn.Module")
+    instance(comm, Comm, "DataParallel(module, comm) averages over the ranks of a Comm")
     flags(overlap=overlap, broadcast_buffers=broadcast_buffers)
     if compression is not None and not hasattr(compression, "average_"):
         raise ValueError(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..arguments import instance
 from ..collectives import all_reduce_, broadcast_
 from ..comm.base import Comm
 from ..decide import decide
@@ -258,6 +259,7 @@ class LocalSGD(Optimizer):
         states: str = "keep",
         slow_momentum: float = 0.0,
     ):
+        instance(optimizer, Optimizer, "LocalSGD(optimizer, comm, H) wraps an optimizer")
         if (isinstance(H, int) and H < 1) or start < 0:
             raise ValueError(
                 f"a period has H >= 1 steps and starts after 0 or more, not {H} after {start}"

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from ..arguments import function
 from ..comm.base import Comm
 from .pipeline import Pipeline, Plan
 from .schedules import Action, Lists, Schedule, Shape, pipedream, pipedream_2bw
@@ -180,7 +181,8 @@ class PipeDream(Pipeline):
         self.rule, self.group = "first" if vertical else "newest", None
         self.versions = (Overwritten if wrong_no_stash else Versions)(module)
         trained = list(self.versions.parameters.values())
-        self.optimizer = optimizer(trained) if trained else None
+        make = function(optimizer, "optimizer is a function that makes one of parameters")
+        self.optimizer = make(trained) if trained else None
         self.staleness: list[int] = []
 
     def run(self, batches: Sequence[tuple]) -> list[Tensor] | None:

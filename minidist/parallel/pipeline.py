@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from ..arguments import function
 from ..collectives import all_gather_json, all_reduce_, broadcast_
 from ..comm.base import Comm, Recv, Send, Work, describe
 from ..train.remat import Replay, restoring
@@ -542,7 +543,9 @@ class Pipeline:
     ):
         self.chunks = [chunks] if isinstance(chunks, nn.Module) else list(chunks)
         self.comm = comm
-        self.schedule = schedule
+        self.schedule = function(
+            schedule, "a schedule is a function schedule(stage, S, M), such as schedules.gpipe"
+        )
         self.loss_fn = loss_fn
         self.recompute = recompute
         self.stage = comm.rank

@@ -39,7 +39,7 @@ from torch.utils._pytree import (
     treespec_loads,
 )
 
-from ..arguments import whole
+from ..arguments import floating, function, instance, whole
 from ..collectives import (
     all_gather,
     all_gather_,
@@ -297,6 +297,7 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
             raise ValueError(
                 f"a sharded optimizer has the stages 1 and 2 of ZeRO, not {stage}: 3 is FullySharded"
             )
+        function(optimizer_class, "optimizer_class makes an optimizer, as AdamW does")
         if isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.LBFGS):
             raise ValueError(
                 "L-BFGS looks at all parameters at once: its step cannot be cut into those of n owners"
@@ -1216,8 +1217,9 @@ class FullySharded(Averaging, nn.Module):
         replicas: Comm | None = None,
     ):
         super().__init__()
-        if prefetch < 0:
-            raise ValueError(f"{prefetch} blocks cannot be gathered ahead: at least 0")
+        instance(comm, Comm, "FullySharded(module, comm) shards over the ranks of a Comm")
+        floating(compute_dtype, "blocks compute in a dtype of real numbers of 16 bits or more")
+        whole(prefetch, "at least 0 blocks are gathered ahead", 0)
         if isinstance(module, FullySharded) and same_group(module.comm, comm):
             module = module.module  # `model = FullySharded(model, comm)`, run again
         self.module = module

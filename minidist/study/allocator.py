@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from minidist.arguments import whole
 from minidist.comm.costs import called, operator
 from minidist.models import TransformerLayer
 from minidist.study.picture import (
@@ -149,7 +150,7 @@ class Allocator:
     """
 
     def __init__(self, capacity: int, expandable: bool = False, divisions: int = 0):
-        self.capacity = capacity
+        self.capacity = whole(capacity, "a device has at least 1 byte", 1)
         self.expandable = expandable
         self.divisions = divisions
         self.segments: list[Segment] = []

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from minidist.arguments import instance
 from minidist.comm.cluster import LEVELS, Cluster
 from minidist.comm.mesh import Grid
 from minidist.comm.trace import Message, Trace
@@ -256,6 +257,7 @@ def messages(
     drawn in time, an unknown clock or label.
     Source: Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System" (1978), figure 1.
     """
+    instance(trace, Trace, "messages draws the trace of a run, as results.trace is")
     if clock not in ("time", "steps"):
         raise ValueError(f'clock must be "time" or "steps", not {clock!r}')
     if label not in ("label", "bytes", None):

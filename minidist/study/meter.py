@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from minidist.arguments import function
 from minidist.comm import cluster
 from minidist.comm.cluster import H100, Device
 from minidist.comm.costs import Cost, Operator
@@ -151,6 +152,7 @@ def measure(
     Errors: ValueError for a product in a dtype for which the device has no peak, and if most memory turns out to be
     elsewhere while `where` was not given; whatever `fn` raises.
     """
+    function(fn, "measure calls a function or a module")
     profile = Profile(device or H100)
     clock = SimpleNamespace(time=0.0)
     ledger = Ledger(lambda: clock.time)

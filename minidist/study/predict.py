@@ -277,6 +277,11 @@ class States(Totals):
     optimizer_states: int
 
 
+def check_zero(stage: int) -> None:
+    if stage not in range(4):
+        raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {stage}")
+
+
 def states(
     params: int,
     optimizer: str = "adam",
@@ -294,8 +299,7 @@ def states(
     per = known(precision, PRECISIONS, "precision")
     moments = known(optimizer, MOMENTS, "optimizer")
     moments *= 1 if optimizer == "adam 8-bit" else per.moment
-    if zero not in range(4):
-        raise ValueError(f"ZeRO has the stages 0 (none) to 3, not {zero}")
+    check_zero(zero)
     if not 0 <= rank < data:
         raise ValueError(f"there is no rank {rank} among {data} data-parallel ranks")
     part = uneven(params, data)[rank]
@@ -473,6 +477,9 @@ class Grid:
     dropout: bool = True
     fused: bool = False
     precision: str = "bf16"
+
+    def __post_init__(self):
+        check_zero(self.zero)
 
     @property
     def ranks(self) -> int:
@@ -677,6 +684,7 @@ def zero_traffic(stage: int, params: int, n: int, frozen: int = 0, replicas: int
     the n shards, for an all-reduce of its gradients: 2(r−1)/r·Ψ/n more.
     Every backward that is reduced, at stages 2 and 3, costs the gradients' part again.
     """
+    check_zero(stage)
     if stage < 3:
         return Fraction(2 * params * (n - 1), n)
     within = Fraction((3 * params + 2 * frozen) * (n - 1), n)

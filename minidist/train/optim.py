@@ -414,6 +414,8 @@ class NoiseScale:
             )
         self.comm, self.decay = comm, decay
         self._params = [p for p in params if p.requires_grad]
+        if not self._params:
+            raise ValueError("noise is measured on parameters that train, and none was given")
         self._own = 0.0
         self._sums = [0.0, 0.0]
         self._weight = 0.0

@@ -622,7 +622,7 @@ def test_layers_in_another_order():
 @cases(
     {
         "DataParallel(module, comm) wraps an nn.Module, not": [dict(module=x) for x in (None, 3)],
-        "DataParallel(module, comm) averages over the ranks of a Comm, not of": [
+        "DataParallel(module, comm) averages over the ranks of a Comm, not": [
             dict(comm=x) for x in (None, 2)
         ],
         "overlap is True or False, not": [dict(overlap=x) for x in ("no", 1)],
