@@ -242,8 +242,8 @@ def share(comm: Comm, weight: float | None) -> Tensor | float:
     if weight is None:
         return 1 / comm.size
     check_weight(comm, weight)
-    mine = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
-    return mine / all_reduce_(comm, mine.clone())
+    own = torch.tensor(float(weight), dtype=torch.float64, device=comm.device)
+    return own / all_reduce_(comm, own.clone())
 
 
 def check_weight(comm: Comm, weight: float | None) -> None:

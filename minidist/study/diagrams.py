@@ -322,7 +322,7 @@ def in_steps(trace: Trace) -> list[Arrow]:
 def write_label(sheet: Card, word: str, tail: tuple, head: tuple, written: list) -> None:
     """Write `word` on its arrow, at the first place near its tail where nothing is `written`: (x, y, half its width)."""
     half = inches(word) / 2 + 0.05
-    lanes = max(1, round(abs(head[1] - tail[1]) / LANE))
+    lanes = round(abs(head[1] - tail[1]) / LANE) or 1
     # parts of a lane's height, away from lanes that the arrow crosses
     parts = (0.3, 0.4, 0.2, 0.5, 1.5, 1.4, 1.6) if lanes > 1 else (0.5, 0.64, 0.36, 0.74, 0.26)
     places = []

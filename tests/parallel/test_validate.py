@@ -78,7 +78,7 @@ def test_every_interleaved_schedule_is_one(v):
 def test_every_v_is_one():
     for S, M in SIZES:
         validate(lists(zb_v, S, M), S, M, 2, place="V")
-        assert max(map(in_flight, lists(zb_v, S, M))) <= 2 * S
+        assert all(in_flight(each) <= 2 * S for each in lists(zb_v, S, M))
     with pytest.raises(ScheduleError, match="deadlock"):
         validate(lists(zb_v, 2, 4), 2, 4, 2)  # its chunks are not placed as a loop
 
@@ -195,7 +195,7 @@ def test_deadlock_of_three_is_told_from_its_first_action():
 def test_what_a_stage_keeps():
     for S, M in SIZES:
         for schedule in (one_f_one_b, zb_h1):
-            assert max(map(in_flight, lists(schedule, S, M))) <= S
+            assert all(in_flight(each) <= S for each in lists(schedule, S, M))
     assert in_flight(parse("F0 F1 F2 B0 B1 B2")) == 3
     assert in_flight(parse("F0 F1 I0 F2 W0 I1 W1 I2 W2")) == 3
 

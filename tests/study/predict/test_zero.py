@@ -56,12 +56,10 @@ def test_where_ranks_own_unequal_parts(stage, moments):
 
     def program(comm):
         model = mlp([7, 5, 3, 2], dtype=torch.float16, device="meta")
-        sizes, x = (
-            [p.numel() for p in model.parameters()],
-            torch.empty(4, 7, dtype=torch.float16, device="meta"),
-        )
+        parameters = list(model.parameters())
+        x = torch.empty(4, 7, dtype=torch.float16, device="meta")
         optimizer = ShardedOptimizer(
-            model.parameters(),
+            parameters,
             torch.optim.SGD,
             comm,
             stage,
@@ -77,8 +75,8 @@ def test_where_ranks_own_unequal_parts(stage, moments):
             optimizer.step()
         return (
             end,
-            sum(sizes),
-            [sum(s for s, o in zip(sizes, optimizer.owners.values()) if o == r) for r in range(3)],
+            sum(p.numel() for p in parameters),
+            [sum(p.numel() for p in parameters if optimizer.owner(p) == r) for r in range(3)],
         )
 
     run = World(3, device="meta", cluster=Cluster.uniform(3, 5e-6, 1 / 50e9, H100)).run(program)
