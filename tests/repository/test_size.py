@@ -17,12 +17,17 @@ from tests.repository.files import ROOT
 
 BEFORE = "c6d1835e6853ef50167fbbc24439e37acb35b729"  # when record and mutants were there, and nothing had moved
 SIZED = (tokenize.NAME, tokenize.OP, tokenize.NUMBER)
+# What has been reached. It may fall, and rise with a new technique only.
 MOST = {
-    "tracked files": 800,
-    "library files": 200,
-    "files of graders": 50,
-    "skips of the formatter": 29,
+    "tracked files": 580,
+    "files of the library": 82,
+    "files of graders": 45,
+    "skips of the formatter": 2,
+    "tokens of the library": 186_000,
+    "of them, of techniques": 99_000,
+    "tokens of graders": 125_000,
 }
+TECHNIQUES = ("collectives/", "parallel/", "train/", "checkpoint/", "models", "split")
 
 
 def git(*command):
@@ -43,12 +48,16 @@ def sizes(commit):
     texts = {file: git("show", f"{commit}:{file}") for file in files if file.endswith(".py")}
     ours = [file for file in texts if file.startswith(("minidist/", "minicheck/"))]
     graders = [f for f in ours if f.startswith(("minicheck/", "minidist/check/"))]
+    library = [f for f in ours if f not in graders]
+    techniques = [f for f in library if f.removeprefix("minidist/").startswith(TECHNIQUES)]
     return {
         "tracked files": len(files),
-        "library files": len(ours) - len(graders),
+        "files of the library": len(library),
         "files of graders": len(graders),
         "skips of the formatter": sum(text.count("# fmt: skip") for text in texts.values()),
-        "tokens": sum(tokens(texts[file]) for file in ours),
+        "tokens of the library": sum(tokens(texts[file]) for file in library),
+        "of them, of techniques": sum(tokens(texts[file]) for file in techniques),
+        "tokens of graders": sum(tokens(texts[file]) for file in graders),
     }
 
 
@@ -58,8 +67,7 @@ def test_it_has_not_grown(figure):
     before, now = sizes(BEFORE), sizes("HEAD")
     for what, count in now.items():
         figure(f"{what}: {before[what]:,} before, {count:,} now")
-    assert now["tokens"] <= before["tokens"]
-    assert all(now[what] <= most for what, most in MOST.items())
+    assert {what: count for what, count in now.items() if count > MOST[what]} == {}
 
 
 def model():
