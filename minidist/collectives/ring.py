@@ -22,29 +22,46 @@ from .buffers import scratch
 from .links import Formulas, slowest
 
 
-def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
-    """`out` becomes chunk `comm.rank`, combined over all ranks. (n−1) messages, (n−1)/n·N bytes a rank.
+def reduce_scatter_(comm: Comm, chunks: list[Tensor], combine) -> None:
+    """In place: a rank combines what it receives with its own chunk, and passes that on; the last one is finished.
 
-    A rank combines what it receives with its own chunk, and passes that on; the last one is finished. Where `out` is
-    `chunks[comm.rank]` itself, all happens in place: one buffer of one chunk, and the other chunks hold what was
-    combined so far. Else the chunks are only read: two buffers, one to send from and one to receive into.
+    The other chunks hold what was combined so far. (n−1) messages, (n−1)/n·N bytes a rank, one buffer of one chunk.
     """
     n, r = comm.size, comm.rank
-    in_place = out is chunks[r]
-    if n == 1 and not in_place:
-        out.copy_(chunks[0])
-    sizes = {chunk.numel() for chunk in chunks}
-    rooms = [scratch(out, max(sizes)) for _ in range(min(n - 1, 1) if in_place else min(n - 2, 2))]
-    buffers = {size: [room[:size] for room in rooms] for size in sizes}
-    partial = chunks[(r - 1) % n]
+    sizes = {chunk.numel() for chunk in chunks} if n > 1 else {0}
+    buffer = scratch(chunks[r], max(sizes))
+    buffers = {size: buffer[:size] for size in sizes}
     for step in range(n - 1):
+        partial = chunks[(r - 1 - step) % n]
         own = chunks[(r - 2 - step) % n]
-        if step == n - 2 and not in_place:
-            received = out
-        else:
-            received = buffers[own.numel()][step % len(rooms)]
+        received = buffers[own.numel()]
         comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
-        partial = combine(own, received) if in_place else combine(received, own)
+        combine(own, received)
+
+
+def reduce_scatter(comm: Comm, chunks: list[Tensor], out: Tensor, combine) -> None:
+    """`out` becomes chunk `comm.rank`, combined over all ranks; the chunks are only read. As many messages and bytes.
+
+    Two buffers of one chunk: a rank must not receive into the one that it sends from.
+    """
+    n, r = comm.size, comm.rank
+    if out is chunks[r]:
+        reduce_scatter_(comm, chunks, combine)
+        return
+    if n == 1:
+        out.copy_(chunks[0])
+        return
+    sizes = {chunk.numel() for chunk in chunks}
+    both = [scratch(out, max(sizes)) for _ in range(min(2, n - 2))]
+    buffers = {size: [buffer[:size] for buffer in both] for size in sizes}
+    partial = chunks[(r - 1) % n]
+    for step in range(n - 2):
+        own = chunks[(r - 2 - step) % n]
+        received = buffers[own.numel()][step % 2]
+        comm.sendrecv(partial, (r + 1) % n, received, (r - 1) % n, label="reduce-scatter")
+        partial = combine(received, own)
+    comm.sendrecv(partial, (r + 1) % n, out, (r - 1) % n, label="reduce-scatter")
+    combine(out, chunks[r])
 
 
 def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
@@ -63,7 +80,7 @@ def all_gather(comm: Comm, chunks: list[Tensor]) -> None:
 def all_reduce(comm: Comm, flat: Tensor, combine) -> None:
     """`flat`, combined over all ranks, on every rank: the two halves, bit for bit the same everywhere."""
     chunks = list(flat.tensor_split(comm.size))  # as `split.uneven` says
-    reduce_scatter(comm, chunks, chunks[comm.rank], combine)
+    reduce_scatter_(comm, chunks, combine)
     all_gather(comm, chunks)
 
 

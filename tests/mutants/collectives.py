@@ -44,14 +44,14 @@ FAULTS = {
         Fault(
             "an all-reduce receives the sum over the rank's own part",
             "collectives/ring.py",
-            "    reduce_scatter(comm, chunks, chunks[comm.rank], combine)\n    all_gather(comm, chunks)",
+            "    reduce_scatter_(comm, chunks, combine)\n    all_gather(comm, chunks)",
             "    reduce_scatter(comm, chunks, chunks[comm.rank].view(-1), combine)\n    all_gather(comm, chunks)",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
         Fault(
             "what comes lands in the buffer that is being sent",
             "collectives/ring.py",
-            "buffers[own.numel()][step % len(rooms)]",
+            "buffers[own.numel()][step % 2]",
             "buffers[own.numel()][0]",
             "collectives/test_algorithms.py::test_the_older_ones_and_the_choice[ring-8]",
         ),
@@ -329,8 +329,8 @@ FAULTS = {
         Fault(
             "a ring takes room for all chunks",
             "collectives/ring.py",
-            "rooms = [scratch(out, max(sizes)) for",
-            "rooms = [scratch(out, sum(chunk.numel() for chunk in chunks)) for",
+            "buffer = scratch(chunks[r], max(sizes))",
+            "buffer = scratch(chunks[r], sum(chunk.numel() for chunk in chunks))",
             "collectives/test_verbs.py::test_messages_and_memory",
         ),
         Fault(
