@@ -587,21 +587,6 @@ def my_heads(weight, heads, comm):
 """,
     ),
     Bug(
-        "my_heads",
-        "the library's cut",
-        cheat=True,
-        cell="""
-def my_heads(weight, heads, comm):
-    if heads % comm.size:
-        raise ValueError(f"{heads} heads, {comm.size} ranks")
-    from minidist.split import Cut
-
-    cut = Cut(0, [heads // comm.size] * comm.size)
-    fused = weight.view(3, heads, -1, *weight.shape[1:]).transpose(0, 1)
-    return cut.part(fused, comm.rank).transpose(0, 1).reshape(-1, *weight.shape[1:]).clone()
-""",
-    ),
-    Bug(
         "sequence_pair",
         "an all-reduce and a cut: twice the bytes",
         old="return reduce_scatter(comm, x.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()",

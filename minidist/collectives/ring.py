@@ -3,9 +3,10 @@
 All-reduce is two halves. Reduce-scatter: chunk i sets out from rank i+1 and each rank on its way adds its
 own, so that it is finished at rank i. All-gather: the finished chunks go around once more.
 
-            step 1        step 2        then all-gather
-    rank 0  a0  b0 ─▶     …             2(n−1) messages a rank in all, 2(n−1)/n·N bytes,
-    rank 1  a1  b1  c1 ─▶               time 2(n−1)α + 2(n−1)/n·Nβ
+            step 1      step 2           it owns          all-gather: n−1 steps more
+    rank 0  c0 ─▶ 1     b2 + b0 ─▶ 1     a1 + a2 + a0
+    rank 1  a1 ─▶ 2     c0 + c1 ─▶ 2     b2 + b0 + b1     2(n−1) messages a rank, 2(n−1)/n·N bytes,
+    rank 2  b2 ─▶ 0     a1 + a2 ─▶ 0     c0 + c1 + c2     time 2(n−1)α + 2(n−1)/n·Nβ
 
 Bytes a rank do not grow with n: no algorithm sends fewer (Patarasuk and Yuan 2009, Theorem 1). Here
 `flat` is a flat tensor of N bytes, and a chunk a part of it; `chunks[i]` belongs to rank i; lengths may

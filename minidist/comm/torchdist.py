@@ -1,8 +1,8 @@
 """Any torch.distributed group as a `Comm`: what runs under torchrun, on one machine or many.
 
 A Comm is sends and receives, and all else is built on them. When checked, each message is two: a header of 512
-bytes (shape, dtype, label, line of the program) and the values. Without it gloo returns a silently wrong result
-when shapes differ.
+bytes (shape, dtype, label, collective, file and line of the program) and the values. Unchecked, gloo returns a silently
+wrong result where shapes differ.
 
                    over gloo                             over NCCL
     values         of the CPU, by threads                of GPUs, on their streams
@@ -268,7 +268,7 @@ class Inbox:
         if op.src == ANY:  # receives from there that were posted before it come first
             for earlier in list(self._sources[src].unread):
                 earlier.heard.wait()
-        if sent is not None:
+        if sent is not None:  # (shape, dtype, label, call, file, line): the first four must agree
             later = order(sent[3], receive.said[3])
             if later < 0:
                 work.drop_values(op, src, sent)
@@ -300,7 +300,7 @@ class TransferWork(Work):
         self.source = None
         self.call = comm.call
         self._said = [says(op, comm.checked, comm.call) for op in ops]
-        self._running: list[tuple] = []  # (work of torch, op, what must stay alive)
+        self._running: list = []  # over gloo: (torch's work, op, what must stay alive); over NCCL: torch's works
         # (target, staged): received values on their way to a strided tensor
         self._stage: list[tuple] = []
         self._start = time.monotonic()
@@ -445,9 +445,10 @@ class TorchWork(TransferWork):
 
     def wait(self) -> None:
         if self._thread is not None:
+            ops = self.ops  # which the thread empties when it ends
             self._thread.join(self._comm.timeout)
             if self._thread.is_alive():
-                raise missing(self._comm, self.ops[0])
+                raise missing(self._comm, ops[0])
         super().wait()
 
     def _finish(self, patience: timedelta) -> None:
@@ -480,7 +481,7 @@ class TorchWork(TransferWork):
 
 @contextlib.contextmanager
 def naming(comm: TorchComm, op: Send | Recv) -> Iterator[None]:
-    """What gloo says of an operation's failure, as our errors. Of a death it tells one wait, then every post."""
+    """Turn what gloo raises into our errors, with the peer's rank. Of a death it tells one wait, then every post."""
     try:
         yield
     except RuntimeError as error:
@@ -615,13 +616,13 @@ def _nbytes(said: tuple) -> int:
 
 @dataclass(eq=False)
 class _Run:
-    """What all Comms share that are made from one another."""
+    """What a TorchComm shares with all Comms that are made from it."""
 
     checked: bool
     timeout: float
     trace: Trace | None
     counts: dist.Store  # how many Comms of the group each rank has made
-    number: int  # this one's, among them
+    number: int  # of the one that they are made from, among those of its group
     unwaited: dict[Work, None] = field(default_factory=dict)  # for `flush`
     posting: dict[TorchComm, None] = field(default_factory=dict)  # those with what has not started
     leaving: list = field(default_factory=list)  # sends that failed: they must stay alive
@@ -716,7 +717,7 @@ class TorchComm(Comm):
         self.native, self._lanes = Native(self), {}
 
     def _opened(self, *place, nccl: bool, host: TorchComm | None = None) -> TorchComm:
-        """Another Comm that is made from this one; its place: see `_open`."""
+        """A new Comm that shares this one's run; its place: see `_open`."""
         other = object.__new__(TorchComm)
         other._open(self.run, *place, nccl, host)
         return other
@@ -741,7 +742,7 @@ class TorchComm(Comm):
         return self._host
 
     def local(self, rank: int) -> int:
-        """The rank here of a rank of `group`."""
+        """This Comm's number for a rank of `group`."""
         return self.ranks.index(rank)
 
     def _post(self, ops: Sequence[Send | Recv], waited: bool = False) -> Work:
@@ -771,7 +772,8 @@ class TorchComm(Comm):
                 work.run_with(group)
 
     def start_all(self) -> None:
-        """Over NCCL: do so here, and on all Comms made from one another; else nobody starts what others wait for."""
+        """Over NCCL: start what has been posted on this Comm, and on all made from the same one; else each might wait
+        for another."""
         for comm in list(self.run.posting):
             comm.start()
 
@@ -846,6 +848,7 @@ class TorchComm(Comm):
 
     def link(self, dst: int, src: int | None = None) -> Link:
         ends(self, dst, src)
+        # rough, to choose an algorithm by: between GPUs, and over sockets of one machine
         return Link(10e-6, 1 / 100e9) if self.nccl else Link(50e-6, 1 / 2e9)
 
     def flush(self) -> None:
@@ -950,7 +953,7 @@ def _refuse_stale_store() -> None:
 
 
 def close() -> None:
-    """Leave the default group. Collected first: a gloo rank can abort when work dies after its group."""
+    """Destroy the default group. Garbage is collected first: gloo can abort when a work outlives its group."""
     if dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()

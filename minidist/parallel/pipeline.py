@@ -2,7 +2,7 @@
 
     pipeline = Pipeline(part, comm, one_f_one_b, loss_fn)      # `part`: this stage's module
     for x, y in batches:
-        pipeline.step(M, x, y)                                 # x counts on the first stage, y on the last
+        pipeline.step(M, x, y)                                 # x is read on the first stage only, y on the last
         optimizer.step(); optimizer.zero_grad()
 
     stage 0   F0 ─┬─▶ F1 ─┬─▶ …      B0 ◀┐        activations go to the next part of the model, gradients to the one
@@ -521,7 +521,8 @@ class Pipeline:
 
     chunks: its module, or the list of its v modules; part c·S + stage of the model is chunk c (place="V": down the
     stages and up again, see `schedules`). A module takes what the one before returns: a tensor, or several.
-    schedule(stage, S, M): its list of actions. Checked before it first runs, with the lists of all stages.
+    schedule(stage, S, M): its list of actions. Checked before it first runs, with the lists of all stages. One that
+    takes more arguments is given them by `functools.partial(interleaved, v=4)`.
     loss_fn(output, target): the mean loss of a micro-batch; needed on the stage of the last part.
     recompute: keep only inputs, and run each forward again in backward.
     tied: {name: parameter} of those that other stages hold, too, under the same name.

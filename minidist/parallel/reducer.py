@@ -10,6 +10,9 @@ buckets are laid out anew, in the order in which rank 0's gradients became ready
 
 Time with compute T and one all-reduce of c seconds a bucket, b of them: T + c at best, T/b + bc where the
 wire is slower. Source: Li et al. 2020, "PyTorch Distributed", sections 3.2.3 and 4.2.
+
+In this file: flat buckets; which gradients are averages already (`Averages`); jobs beside the computation (`Lane`); the
+`Reducer`; which wrapper works on a parameter (`Claim`).
 """
 
 from __future__ import annotations
@@ -97,9 +100,9 @@ class Bucket:
         layout = Layout(self.params)
         self.buffer = self.params[0].new_empty(layout.total + len(self.params))
         self.grads, self.flags = self.buffer[: layout.total], self.buffer[layout.total :]
-        # of this backward; also those whose gradient may never come
+        # not `put` yet in this backward; some may never get a gradient
         self.missing: set[Tensor] = set()
-        self._absent: list[int] = []  # positions of the gradients that this rank does not have
+        self._absent: list[int] = []  # positions of the parameters without a gradient on this rank
         self._views = dict(zip(self.params, layout.views(self.buffer), strict=True))
 
     @torch.no_grad()
@@ -148,8 +151,8 @@ class Bucket:
 
 
 # ------------------------------------------------------------
-# Which gradients are averages already. An all-reduce may take an average for a gradient: equal gradients are their own
-# average. A gradient that is averaged at its owner alone, or by a lossy compression, must be told from one that is not: if
+# Which gradients are averages already. An all-reduce can treat an average as one more gradient: equal gradients are their
+# own average. A gradient that is averaged at its owner alone, or by a lossy compression, must be told from one that is not: if
 # the next backward added its increment there, the next average would take the old one for one rank's part of n. So it is set
 # aside before the increment comes, and added after:
 #
@@ -217,7 +220,8 @@ class Lane:
         self.last: Work = Done()
 
     def run(self, job: Callable, *args, after: Work | None = None) -> Work:
-        """`job(comm, *args)`, once `after` is done. Not if an earlier one went wrong: then ranks are no longer in step."""
+        """`job(comm, *args)`, after the earlier jobs and `after`. If one of them raised it does not run: ranks are out of
+        step."""
         if not self.beside:
             return Done(job(self.comm, *args))
         self.last = self.comm.stream(_in_turn, [self.last, after or self.last, job, *args])
@@ -225,7 +229,8 @@ class Lane:
 
 
 def _in_turn(comm: Comm, todo: list):
-    """A lane keeps its arguments until its next job, so the list is emptied: they may be a block's gradients."""
+    """On the lane: wait for the job before and for `after`, then do this one. `todo` is emptied, because a lane keeps its
+    arguments until its next job, and they may be a block's gradients."""
     last, after, job, *args = todo
     todo.clear()
     last.wait()
@@ -238,7 +243,7 @@ def _in_turn(comm: Comm, todo: list):
 
 
 def share(comm: Comm, weight: float | None) -> Tensor | float:
-    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), a message of 8 bytes."""
+    """This rank's share in an average: 1/n, or weight/(sum of all ranks' weights), an all-reduce of 8 bytes."""
     if weight is None:
         return 1 / comm.size
     check_weight(comm, weight)
@@ -310,8 +315,8 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._names: dict[Tensor, str] = {}  # of the parameters that the buckets are for
         self._bucket_of: dict[Tensor, Bucket] = {}
-        self._order: list[Tensor] | None = None  # a new one, from the next backward on
-        self._agreed = False  # whether the buckets lie in the order of use
+        self._order: list[Tensor] | None = None  # rank 0's, for the next layout; None: it stays
+        self._agreed = False  # whether rank 0's order has been asked for
         self._works: list[Work] = []
         self._backward: int | None = None  # the number of the backward that began
         self._hooks: dict[Tensor, tuple] = {}
@@ -333,16 +338,16 @@ class Reducer:
     def average(self) -> None:
         """What the end of a backward does: average what is not averaged yet of the gradients that every rank holds.
 
-        Called twice it changes nothing more: equal gradients are their own average. So a gradient
-        that was averaged, and then accumulated into, comes out right.
+        Calling it twice is harmless: the average of equal gradients is that gradient. So a gradient that was averaged
+        and then accumulated into comes out right, too.
         """
         if not self.active:
             self.begin()
         self.finish()
 
     def _before(self, p: Tensor, increment: Tensor) -> None:
-        """Finish a backward before the next adds to buckets that are being sent: around this one (reentrant
-        checkpointing), or one that raised."""
+        """Before an increment is added to `p.grad`. If another backward is open still (the one around this, in
+        reentrant checkpointing, or one that raised) finish it: this one would add to buckets that are being sent."""
         if self.active and _backward_now() != self._backward:
             self.average()
         if self.averages is not None:
@@ -379,7 +384,8 @@ class Reducer:
         self._started = 0
         self._works = []
         self._lane = Lane(self.comm, self.overlap)
-        # Without weights one pass scales a gradient and moves it; else the sum of the weights is still on its way.
+        # Without weights `put` scales by 1/n as it moves a gradient. With weights their sum is still on its way: `put`
+        # multiplies by 1, by 0 for a weight of 0, and the bucket's `reduce` by the share.
         self._factor = 1 / self.comm.size if self.weight is None else float(self.weight > 0)
         self._share = None if self.weight is None else self._run(share, self.weight)
 
@@ -401,7 +407,7 @@ class Reducer:
         return self._works[-1]
 
     def ready(self, p: Tensor) -> None:
-        """The gradient of `p` is there. The last one of a bucket starts the all-reduce."""
+        """The gradient of `p` is there: start to reduce every bucket that is complete, and all before it."""
         self._put(p)
         self._ready.append(p)
         early = self.overlap and self.first is None
@@ -477,7 +483,7 @@ def _backward_now() -> int:
 
 
 class Averaging:
-    """What a wrapper of a `_reducer`, held by a `_claim`, offers as its own."""
+    """`weight` and `no_sync` of what has a `_reducer` (a Reducer; in FullySharded a Schedule) and a `_claim`."""
 
     @property
     def weight(self) -> float | None:
@@ -533,17 +539,17 @@ def check_devices(comm: Comm, named: Iterable[tuple[str, Tensor]]) -> None:
 # Claims lie on the parameters, not in a table of the module: they live as long as these, and a copy of a parameter (by
 # deepcopy, or in another process) has none. Two Comms of the same ranks are one group.
 
-# "older, newer": over the same ranks, each does what it does alone.
+# Each entry is "older, newer". Over the same ranks, each does what it does alone:
 GO_TOGETHER = {
     "DataParallel, OffloadedOptimizer",
     "OffloadedOptimizer, DataParallel",
     "FullySharded, OffloadedOptimizer",
 }
-# The newer one is what the older one steps its part with.
+# The newer one is made by the older one, as the optimizer of the part that it steps:
 INSIDE = {"ShardedOptimizer, OffloadedOptimizer"}
-# The newer one was given the older one to work with.
+# The newer one was given the older one to work with:
 GIVEN = {"OffloadedOptimizer, LocalSGD"}
-# Over two groups which have this rank alone in common, such as two axes of a mesh.
+# Over two groups which have this rank alone in common, such as two axes of a mesh:
 CROSSING = {"DataParallel, LocalSGD", "LocalSGD, DataParallel", "FullySharded, LocalSGD"}
 
 _HYBRID = (

@@ -224,7 +224,8 @@ def gpipe(stage: int, S: int, M: int) -> list[Action]:
 
 def one_f_one_b(stage: int, S: int, M: int) -> list[Action]:
     """A backward runs as soon as it can: S − 1 − stage forwards to warm up, then one forward and one backward in turn,
-    then the backwards that are left. The first gradient passes all later stages, which takes as many forwards."""
+    then the backwards that are left. The first gradient comes back only after each of the S − 1 − stage later stages
+    has run a forward, and as many forwards of its own fill the wait."""
     check_stage(stage, S, M)
     warm = min(M, S - 1 - stage)
     actions = [Action("F", m) for m in range(warm)]

@@ -187,7 +187,7 @@ def _by_stage(times: Times, S: int, name: str) -> list[float]:
 def grid(lists: Lists, place: str = "loop") -> str:
     """A schedule as text: a row for each stage, a column for each slot of time. F, I, W and U take one, B two.
 
-    stage 0  F0 F1 .  .  B0 ── F2 .  B1 ── …        an action that takes two slots goes on as ──
+    stage 0  F0 F1 .  .  B0 ── F2 B1 ── …           an action that takes two slots goes on as ──
     stage 1  .  F0 B0 ── F1 B1 ── F2 …              .   the stage waits
     """
     run = simulate(lists, update=1.0, place=place)

@@ -88,7 +88,7 @@ def same(xs: list[Tensor], comm: Comm) -> list[Tensor]:
 
 
 def summed(xs: list[Tensor], comm: Comm) -> list[Tensor]:
-    """Sums over the ranks, in one message; the operands, which others may hold, do not change."""
+    """Sums over the ranks, in one all-reduce for each dtype, of copies: others may hold the operands."""
     return all_reduce_(comm, [x.clone(memory_format=torch.contiguous_format) for x in xs])
 
 
@@ -118,8 +118,8 @@ def copy_to(x: Tensor | list[Tensor], comm: Comm):
     """f, before the parts of a split layer read `x`, which is whole: (…) → (…), without a message.
 
     Backward all-reduces: a rank's gradient is what its part of the layer says, the whole gradient is their sum.
-    A list's gradients travel in one message. Of parameters that all ranks hold, but use on parts of the data,
-    it makes the gradients whole.
+    A list's gradients travel in one all-reduce for each dtype. So also for parameters that every rank holds, and uses on
+    its own part of the data (SequenceNorm): backward makes their gradients whole.
     """
     return conjugate(x, same, summed, comm)
 
@@ -236,7 +236,7 @@ def unshard(module: nn.Module, comm: Comm) -> dict[str, Tensor]:
 # random.py`).
 
 
-_SEEDED = "random numbers of the group"
+_SEEDED = "seed_group_ was called"
 
 
 def seed_group_(comm: Comm, seed: int) -> None:
@@ -246,7 +246,7 @@ def seed_group_(comm: Comm, seed: int) -> None:
     """
     for random in _generators(comm):
         random.manual_seed(seed)
-    comm.keep(_SEEDED, lambda: seed)
+    comm.keep(_SEEDED, lambda: seed)  # a mark only, for `TensorDropout.drawing`
 
 
 def _not_seeded():
@@ -294,6 +294,8 @@ def _generators(comm: Comm) -> list[torch.Generator]:
 
 
 class GatheredLinear(Function):
+    """See `linear_on_gathered`."""
+
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, comm: Comm) -> Tensor:
         ctx.comm = comm
@@ -311,7 +313,9 @@ class GatheredLinear(Function):
         if of_x:
             [dx] = reduce_scattered([grad @ weight.to(grad.dtype)], ctx.comm, -2)
         flat = grad.flatten(0, -2)  # (B·T, outputs/n)
-        if of_weight:  # (T, …, inputs), as rows are gathered, to (…·T, inputs)
+        if (
+            of_weight
+        ):  # what was gathered is (T, …, inputs): to (…, T, inputs), then to (…·T, inputs)
             dweight = flat.t() @ again.wait().movedim(0, -2).flatten(0, -2).to(grad.dtype)
         return dx, dweight, flat.sum(0) if of_bias else None, None
 
@@ -356,7 +360,7 @@ class ColumnLinear(Linear):
     sequence: the input is split along its second last dimension, (…, T/n, inputs); n must divide T. regather: then
         keep that part for backward, and gather it once more there, instead of keeping the whole.
     seed, name: the whole weight starts as `initial(seed, name + ".weight", …)`, whatever n is; the bias alike.
-    dtype, device: as for nn.Linear; the Comm's device. `weight` (outputs/n, inputs), `bias` (outputs/n): this rank's.
+    dtype: as for nn.Linear. device: None is the Comm's. `weight` (outputs/n, inputs), `bias` (outputs/n): this rank's.
     Raises ValueError for sizes that do not add up to `outputs`, and for regather without sequence.
     """
 
@@ -375,7 +379,7 @@ class ColumnLinear(Linear):
     ):
         if regather and not sequence:
             raise ValueError(
-                f"what is not split is not gathered: sequence={sequence}, regather={regather}"
+                f"regather=True gathers the sequence in backward, so it needs sequence=True, not {sequence}"
             )
         cut = Cut(0, checked_sizes(sizes or uneven(outputs, comm.size), outputs, comm.size))
         super().__init__(inputs, cut.sizes[comm.rank], dtype=dtype, device="meta")
@@ -444,7 +448,7 @@ class RowLinear(Linear):
 
 
 class TensorDropout(Dropout):
-    """Sets a part p to zero. split: the data is split, so each rank draws its own numbers; else all draw the same.
+    """Dropout with probability p. split: the data is split, so each rank draws its own numbers; else all draw the same.
 
     Raises ValueError in training with p > 0 unless `seed_group_` was called: ranks would drop different parts of the
     same data.
@@ -458,10 +462,10 @@ class TensorDropout(Dropout):
         return self.drawing(super().forward, x)
 
     def drawing(self, function: Callable, *args):
-        """`function(*args)`, which drops, with the right random numbers."""
+        """`function(*args)`, which drops elements, with the random numbers that its data need: see `split`."""
         if not (self.training and self.p):
             return function(*args)
-        self.comm.keep(_SEEDED, _not_seeded)
+        self.comm.keep(_SEEDED, _not_seeded)  # raises unless seed_group_ has left its mark
         with split_random(self.comm) if self.split else nullcontext():
             return function(*args)
 
@@ -480,7 +484,7 @@ class SequenceNorm(LayerNorm):
 
 # ------------------------------------------------------------
 # A transformer's layer split over n ranks: the serial model's own code, with other linear layers, dropouts and norms in it.
-# The model knows nothing of it: `split_` exchanges them.
+# The model's code knows nothing of it: `split_` replaces its parts.
 #
 #     x ─┬─ norm ─ f ─ qkv (columns: whole heads) ─ attention ─ proj (rows) ─ g ─┬─ norm ─ f ─ fc ─ gelu ─ proj ─ g ─┬─
 #        └───────────────────────────────────────────────────────────────────────┴───────────────────────────────────┴─
@@ -512,12 +516,12 @@ def tensor_parallel_(
         layer = tensor_parallel_(TransformerLayer(1024, 16, device="meta"), comm)
 
     (B, T, H) → (B, T, H), the same on every rank. Heads (with kv_heads: heads of keys and values, each with its queries)
-    and features are dealt out as evenly as can be; a rank beyond the last has none, and adds zeros.
+    and features are dealt out as evenly as possible; with more ranks than heads the last ranks have none, and add zeros.
     module: on the device "meta", each rank makes the initial values of its part; or with values, of which it keeps its
         part. They have the serial names: see `shard`, `unshard`.
     sequence: data between the blocks is split, (B, T/n, H) → (B, T/n, H); ValueError where n does not divide T.
         Before the first layer `scatter_to(x, comm, 1)`, after the last `gather_from(x, comm, 1)`.
-    regather: with sequence, keep nothing whole for backward, for an all-gather more in the backward of each block.
+    regather: with sequence, keep nothing whole for backward; it costs one more all-gather in the backward of each block.
     seed, name: of the initial values, which are those of the serial model with this seed and name ("" alone,
         "layers.0" in a GPT).
     With dropout call `seed_group_(comm, seed)` first. Returns `module`.
@@ -530,7 +534,7 @@ def tensor_parallel_(
 def split_(
     module: nn.Module, comm: Comm, sequence: bool = False, regather: bool = False
 ) -> nn.Module:
-    """Exchange the linear layers, dropouts and norms of a transformer's blocks for split ones, without values."""
+    """Replace the linear layers, dropouts and norms of a transformer's blocks by split ones, still without values."""
     for part in list(module.modules()):
         if isinstance(part, TransformerLayer) and sequence:
             like = dict(dtype=part.norm_1.weight.dtype, device="meta")
@@ -551,9 +555,9 @@ def split_(
 def _split_block_(
     block: nn.Module, first: str, units: list[int], comm: Comm, sequence: bool, regather: bool
 ) -> None:
-    """Split a block, `first` by columns, `proj` by rows, where units between them (heads, features) do not meet.
+    """Split a block's two linear layers, `first` by columns and `proj` by rows.
 
-    units: of each rank.
+    units: how many each rank has of what stands between them, heads or features, of which none depends on another.
     """
     columns, rows = getattr(block, first), block.proj
     like = dict(sequence=sequence, dtype=rows.weight.dtype, device="meta")
@@ -576,7 +580,7 @@ def _split_block_(
 class RowFirstMLP(MLP):
     """The other way, to compare: fc by rows, so its results must be summed before GELU, which is not linear.
 
-    Two all-reduces forward, the first of them 4H wide, and an all-gather for each backward: 15/4 of the bytes of
+    Two all-reduces forward, the first of them 4H wide, and in backward an all-gather for each: 15/4 of the bytes of
     columns first. GELU is done on all 4H features by every rank.
     """
 

@@ -1,8 +1,8 @@
 """ZeRO: what data parallelism keeps n times, kept once.
 
-n replicas hold the same parameters, the same gradients and the same optimizer states, and take the same step n times. An
-optimizer's step needs of a number its gradient and its states, and nothing of the others: so let each rank own 1/n of
-all numbers, keep what belongs to these, step these, and hand them to the others.
+n replicas hold the same parameters, the same gradients and the same optimizer states, and take the same step n times. To
+step one number an optimizer needs that number's gradient and states, and nothing of any other number. So each rank owns
+1/n of all numbers, keeps the gradients and states of those, steps them, and sends the results to the others.
 
     stage   owned by 1/n          backward                               step
     1       states                whole gradients stay                   gradients to their owners, step, all-gather
@@ -133,10 +133,10 @@ def by_owner(
 # Gradients on their way to their owners, at any stage: packed into a flat buffer, times this rank's share of the average,
 # and summed there by a reduce-scatter. As each is packed, it is freed.
 #
-# A parameter may have no gradient here and one elsewhere: then it counts as zeros. Or none anywhere: then it keeps None,
-# and optimizers skip it, as in serial training. To tell the two apart nothing more is sent: a missing gradient travels as
-# −0.0, a zero of one that is there as 0.0, and by IEEE 754 a sum is −0.0 only if all its terms are. (They are mistaken only
-# if a rank owns nothing of the gradient but what underflows from below, on every rank.)
+# A parameter may have no gradient on this rank and one on another: then it counts as zeros. If no rank has one it keeps
+# None, and optimizers skip it, as in serial training. No extra message tells the two apart: a missing gradient is sent as
+# −0.0, a zero that is there as +0.0, and by IEEE 754 a sum is −0.0 only if all its terms are. (One mistake is possible: all
+# that a rank owns of a gradient is negative and underflows, on every rank.)
 
 
 class Leaving:
@@ -261,9 +261,11 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
     params, **kwargs: as of `optimizer_class`, with groups and names. Its step must look at one parameter at a time, as
     nearly all do; L-BFGS is refused.  stage: 1 or 2.  master_dtype: of a parameter with fewer bits its owner steps a
     copy in this dtype, by `train.amp.Masters`.  bucket_bytes, first_bucket_bytes: of the buckets in which gradients
-    travel; at stage 1 bucket_bytes of all owners' slices.  overlap: of stage 2, as in `DataParallel`.
+    travel; a bucket is reduced in rounds, at stage 2 of at most bucket_bytes for each owner. At stage 1 all gradients
+    are one bucket, and a round takes bucket_bytes/n for each owner, or 1/64 of all gradients if that is more.
+    overlap: of stage 2, as in `DataParallel`.
     weight: as in `DataParallel`, set before the backward; None: all ranks alike.  tied: parameters that other stages of
-    a pipeline hold, too. They are owned by the same rank of each stage's group, where these are given in the same order.
+    a pipeline hold, too. They are owned by the same rank of each stage's group, if every stage gives them in the same order.
 
     At the start all ranks get rank 0's parameters, which become views of a flat buffer: move the model to its device
     before. Change a learning rate in `param_groups`, on all ranks. Frozen parameters cost nothing; one that is unfrozen
@@ -422,7 +424,9 @@ class ShardedOptimizer(Averaging, torch.optim.Optimizer):
 
     def _bucket(self, params: list[Tensor]) -> OwnedBucket:
         size = self._bucket_bytes
-        if self.stage == 1:  # all gradients in one bucket, whose slices go to all owners at once
+        if (
+            self.stage == 1
+        ):  # all gradients are one bucket: slices of 1/64 and more keep the rounds few
             size = max(size // self.comm.size, sum(p.nbytes for p in params) // 64)
         return OwnedBucket(params, self._owner, self.comm, self._reducer.averages, size)
 
@@ -680,9 +684,10 @@ def leaf_as_json(leaf: Any) -> Any:
 
 
 class Held:
-    """A parameter: `whole`, as the module came with it; `piece`, this rank's; and the sites in the module where it stands.
+    """A parameter of the module.
 
-    sites: (module, attribute); a tied parameter has several.
+    whole: the nn.Parameter that the module came with; its data is a view of `Flat.full`, empty unless gathered.
+    piece: this rank's elements.  sites: (module, attribute) wherever the module holds it; a tied one has several.
     """
 
     def __init__(self, name: str, whole: nn.Parameter):
@@ -739,7 +744,8 @@ class Flat(Chunks):
             h.whole.data = view  # keeps its own count of changes: a new gather is none to autograd
         self.release()
 
-    def _shard_on_device(self) -> Tensor:
+    def _room_for_shard(self) -> Tensor:
+        """Memory for the shard on the Comm's device, not filled."""
         return torch.empty(self.shard.shape, dtype=self.shard.dtype, device=self.comm.device)
 
     @torch.no_grad()
@@ -754,7 +760,7 @@ class Flat(Chunks):
         if root is None:
             self.shard.copy_(whole[self.first : self.end])
             return
-        own = self._shard_on_device()
+        own = self._room_for_shard()
         if replicas is None or replicas.rank == 0:
             scatter(self.comm, whole, root, sizes=self.sizes, out=own)
         if replicas is not None:
@@ -764,7 +770,7 @@ class Flat(Chunks):
     @torch.no_grad()
     def gathered(self, root: int | None = None) -> list[Tensor]:
         """The whole parameters in the dtype of the shards, on every rank; or on rank `root` alone, none elsewhere."""
-        own = self._shard_on_device().copy_(self.shard)
+        own = self._room_for_shard().copy_(self.shard)
         if root is None:
             return self.views(all_gather(self.comm, own, sizes=self.sizes))
         whole = gather(self.comm, own, root, sizes=self.sizes)
@@ -961,7 +967,7 @@ class Unit:
         leaves, form = tree_flatten((args, kwargs))
         where = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad]
         if where and torch.is_grad_enabled() and not self.inside:
-            inputs = Leave.apply(self._left, self._open[-1], *(leaves[i] for i in where))
+            inputs = Leave.apply(self._end_call, self._open[-1], *(leaves[i] for i in where))
             for i, x in zip(where, inputs, strict=True):
                 leaves[i] = x
         if self.compute_dtype is not None:
@@ -971,7 +977,7 @@ class Unit:
         return tree_unflatten(leaves, form)
 
     def _after(self, module: nn.Module, args, kwargs, output) -> None:
-        """Also after an exception, without an output."""
+        """A forward of the block has ended, or raised; then there is no output."""
         call = self._open.pop()
         if torch.is_grad_enabled() and not self.inside:
             for x in tree_leaves(output):
@@ -982,7 +988,7 @@ class Unit:
             self.free()
             self.schedule.leave_forward(self)
 
-    def _left(self, call: Call) -> None:
+    def _end_call(self, call: Call) -> None:
         """The backward of a call has ended: free, unless another is at work; reduce, unless others are to come."""
         call.inside = False
         self.calls.discard(call)
@@ -1007,7 +1013,7 @@ class Unit:
         self.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Drop those that are whole."""
+        """Drop the whole parameters' gradients, not those of the pieces."""
         for h in self.held:
             h.whole.grad = None
 
@@ -1038,7 +1044,7 @@ class Unit:
 
 
 class Schedule:
-    """The order of the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
+    """When what is sent: the blocks' traffic over `comm`, and over `replicas`, the ranks with the same shard."""
 
     def __init__(self, comm: Comm, prefetch: int, replicas: Comm | None = None):
         self.comm = comm
@@ -1051,7 +1057,7 @@ class Schedule:
         self.lane = Lane(comm, prefetch > 0)
         self._across = None if replicas is None else Lane(replicas, prefetch > 0)
         self._entered: list[Unit] = []  # in this forward, or the one before
-        self._left: list[Unit] = []
+        self._forwards_ended: list[Unit] = []
         self._next: list[Unit] = []  # what is expected to be used, in this order
         self._reducing: list[tuple[Flat, Tensor, list[int], Work]] = []
         self._total: Tensor | None = None  # the sum of all ranks' weights, once `_summed` is done
@@ -1063,7 +1069,7 @@ class Schedule:
             self.abandon()  # the backward before raised
         if not self.active:
             self._next, self._entered = self._entered, []
-            self._left = []
+            self._forwards_ended = []
 
     def enter_forward(self, unit: Unit) -> None:
         """A forward of `unit` begins."""
@@ -1081,12 +1087,12 @@ class Schedule:
         unit.need()
 
     def leave_forward(self, unit: Unit) -> None:
-        """It has ended."""
+        """The forward of `unit` has ended."""
         if not self.active:
-            self._left.append(unit)
+            self._forwards_ended.append(unit)
 
     def end_forward(self) -> None:
-        """So has that of the whole: drop what was gathered ahead for nothing."""
+        """The forward of the whole model has ended: free what was gathered ahead and not used."""
         if not self.active:
             for unit in self.units:
                 unit.free()
@@ -1103,7 +1109,7 @@ class Schedule:
     def _begin_backward(self) -> None:
         """Ask autograd for a call when this backward ends."""
         self.active = True
-        self._next = self._left[::-1]
+        self._next = self._forwards_ended[::-1]
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         check_weight(self.comm, self.weight)
         if self.in_backward and self.weight is not None:
@@ -1135,8 +1141,9 @@ class Schedule:
         for h in flat.held:
             check_dense(h.whole.grad, h.name)
         leaving = Leaving(flat, [h.whole for h in flat.held])
-        share = 1 / self.copies if self.weight is None else float(self.weight > 0)
-        buffer = leaving.pack(0, flat.total, share)
+        # with weights 0 or 1 now, and the share itself once their sum is there
+        factor = 1 / self.copies if self.weight is None else float(self.weight > 0)
+        buffer = leaving.pack(0, flat.total, factor)
         if self.weight:
             self._summed.wait()
             buffer.mul_(self.weight / self._total)
@@ -1161,7 +1168,7 @@ class Schedule:
         """Something was raised: leave nothing gathered, and nothing on the way."""
         self.active = False
         self._entered = []
-        self._left = []
+        self._forwards_ended = []
         self._reducing = []
         for unit in self.units:
             unit.abandon()
@@ -1232,6 +1239,7 @@ class FullySharded(Averaging, nn.Module):
             if group is not None:
                 broadcast_(group, list(module.buffers()))
         home = comm.host if offload else Host(comm.device)
+        # `Averaging` asks it for the weight and whether to average, as it would ask a Reducer
         self._reducer = Schedule(comm, prefetch, replicas)
         for name, held in assign(module, blocks).items():
             flats = [Flat(alike, comm, compute_dtype, home, replicas) for alike in by_dtype(held)]
@@ -1293,7 +1301,7 @@ class FullySharded(Averaging, nn.Module):
         return output
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Also what `no_sync` has accumulated."""
+        """As of nn.Module; what `no_sync` has accumulated is dropped, too."""
         super().zero_grad(set_to_none)
         for unit in self.units:
             unit.drop_gradients()
@@ -1369,6 +1377,6 @@ class FullySharded(Averaging, nn.Module):
 
 
 def _wrap_names(model: nn.Module, state: dict, prefix: str, *others) -> None:
-    """Before `model` loads from `found`: its names there do not say that it is wrapped."""
+    """Before `model` loads `state`: put "module." into its names there, which do not say that the model is wrapped."""
     for name in [name for name in state if name.startswith(prefix)]:
         state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)

@@ -399,7 +399,7 @@ def _options(source: list[dict], to: list[dict]) -> None:
 #     scale(loss).backward()     gradients are S times as large, in fp16
 #     unscale_(optimizer)        times 1/S in fp32; is any of them inf or nan?     (once a step; then clip, if you clip)
 #     step(optimizer)            the optimizer's step, or none if one was found: on all ranks or on none
-#     update()                   one found: S ← S·backoff; `growth_interval` steps without one: S ← S·growth
+#     update()                   one found: S ← S·backoff; after `growth_interval` in a row without: S ← S·growth
 #
 # Cost: one reading of each gradient, one all-reduce of 4 bytes. Invariant: a skipped step changes no parameter and no
 # state of the optimizer. Source: Micikevicius et al. 2018, "Mixed Precision Training", sections 3.2 and 4 (dynamic);
@@ -417,7 +417,7 @@ class LossScaler:
         scaler.step(optimizer)
         scaler.update()
 
-    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval in steps.  min_scale: S does not fall
+    init: the first S.  growth_factor > 1, backoff_factor < 1, growth_interval: updates in a row without an inf.  min_scale: S does not fall
     below it; steps that overflow all the same are skipped.  enabled: False does nothing but step.  dynamic: False keeps
     S; a step with an inf is skipped all the same.  comm: ranks that step together agree whether one of them has found an
     inf, with one all-reduce for each optimizer; None: this rank alone decides, which is right only where all ranks see
@@ -484,7 +484,7 @@ class LossScaler:
         if id(optimizer) in self._progress:
             stage, _ = self._progress[id(optimizer)]
             raise RuntimeError(
-                f"this optimizer is {stage} since the last update(): unscale_ comes once, before step"
+                f"this optimizer was already {stage} since the last update(): unscale_ comes once, before step"
             )
         grads = gradients(optimizer)
         if not grads and self.comm is None:
@@ -520,7 +520,9 @@ class LossScaler:
             self.unscale_(optimizer)
         stage, overflow = self._progress[id(optimizer)]
         if stage == STEPPED:
-            raise RuntimeError("this optimizer is stepped since the last update(): step comes once")
+            raise RuntimeError(
+                "this optimizer was already stepped since the last update(): step comes once"
+            )
         self._progress[id(optimizer)] = STEPPED, overflow
         self.skipped += overflow
         return None if overflow else optimizer.step(**kwargs)

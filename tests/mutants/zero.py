@@ -114,8 +114,8 @@ FAULTS = {
         Fault(
             "the average forgets how many copies of a shard there are",
             "parallel/zero.py",
-            "share = 1 / self.copies if",
-            "share = 1 / self.comm.size if",
+            "factor = 1 / self.copies if",
+            "factor = 1 / self.comm.size if",
             "parallel/test_fully_sharded.py::test_it_trains_as_one_rank[World-2-2]",
         ),
         Fault(
