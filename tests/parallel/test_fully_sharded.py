@@ -976,7 +976,7 @@ def test_prefetch_hides_what_computing_takes():
 
 
 def test_prefetch_below_zero_is_refused():
-    with pytest.raises(ValueError, match="-1 blocks"):
+    with pytest.raises(ValueError, match="blocks are gathered ahead, not -1"):
         World(1).run(lambda comm: FullySharded(nn.Linear(1, 1), comm, prefetch=-1))
 
 

@@ -299,7 +299,7 @@ def test_layer_bad_input():
         World(2).run(lambda comm: tensor_layer(24, 5, comm))
     with pytest.raises(ValueError, match="5 heads of keys and values do not serve 12 heads"):
         World(2).run(lambda comm: tensor_layer(24, 12, comm, kv_heads=5))
-    with pytest.raises(ValueError, match="sequence=False, regather=True"):
+    with pytest.raises(ValueError, match="it needs sequence=True, not False"):
         World(2).run(lambda comm: tensor_layer(24, 12, comm, regather=True))
 
 
@@ -608,7 +608,7 @@ def test_linear_bad_input():
         World(2).run(lambda comm: ColumnLinear(4, 10, comm, sizes=[5, 4]))
     with pytest.raises(ValueError, match="3 sizes were given for 2 ranks"):
         World(2).run(lambda comm: RowLinear(10, 4, comm, sizes=[5, 4, 1]))
-    with pytest.raises(ValueError, match="sequence=False, regather=True"):
+    with pytest.raises(ValueError, match="it needs sequence=True, not False"):
         World(2).run(lambda comm: ColumnLinear(4, 10, comm, regather=True))
     with pytest.raises(
         ValueError, match="7 rows do not split over 2 ranks: 7 is not a multiple of 2"
