@@ -720,8 +720,8 @@ def _cost_looks(parameters, tokens, gpus, peak, achieved, again):
 # ------------------------------------------------------------
 # A loop that eats memory: the same numbers, at the peak of one batch.
 #
-# Peak and FLOPs are measured, in the answer's process, by the ledger (costs.py) and the dispatch mode (charge.py) of
-# comm; the oracle's own loop, which holds nothing that it does not need, says what is enough.
+# Peak and FLOPs are measured, in the answer's process, by the ledger and the dispatch mode of comm (meter.py); the
+# oracle's own loop, which holds nothing that it does not need, says what is enough.
 
 
 OPTIMIZERS = {

@@ -459,7 +459,7 @@ def scatter(
             kind, sizes, rest = broadcast_json(comm, said, root)
             dtype = getattr(torch, kind.removeprefix("torch."))
             out = torch.empty(sizes[comm.rank], *rest, dtype=dtype, device=comm.device)
-        mine = Flat([out])
+        mine = Flat([check_tensor(out)])
         chunks = [mine.buffer] * comm.size
         if is_root:
             chunks = flat_rows(x, split)

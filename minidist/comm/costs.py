@@ -138,6 +138,7 @@ class Operator:
         "overwrites",
         "repeats",
         "view",
+        "writes",
     )
 
     def __init__(self, func):
@@ -168,7 +169,11 @@ class Operator:
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
         ours = not schema.name.startswith("aten::")
-        self.repeats = not (ours or self.composite or self.free or self.outs or aliases)
+        of_tensors = any("Tensor" in str(a.type) for a in schema.arguments)  # arange is of floats
+        self.repeats = of_tensors and not (
+            ours or self.composite or self.free or self.outs or aliases
+        )
+        self.writes = bool(written)
         self.gave: dict = {}
 
     def operands(
@@ -259,7 +264,7 @@ def called(known: Operator, func, args: tuple, kwargs: Mapping[str, Any]) -> Any
     form = form, torch.get_default_dtype()
     if form not in known.gave:
         out = func(*args, **kwargs)
-        known.gave[form] = _remembered(out, args)
+        known.gave[form] = _remembered(out, args if known.writes else ())
         return out
     gave = known.gave[form]
     return _again(gave, args) if gave is not None else func(*args, **kwargs)

@@ -28,8 +28,8 @@ class Grid:
     """dp × pp × tp ranks, data, pipeline and tensor parallel, and other axes by name, such as cp=2 for context.
 
     order: all axes from the outside in, each once; "pp dp tp" unless there are others, whose place it says.
-    sizes: {axis: its size} in that order; `grid.dp` is one of them. Knows where every rank is, without any Comm. Raises ValueError for an axis
-    below 1, and for an order that names other axes.
+    sizes: {axis: its size} in that order; `grid.dp` is one of them. Knows where every rank is, without any Comm. Raises
+    ValueError for an axis below 1, for a name that a mesh has for something else, and for an order of other axes.
     """
 
     def __init__(
@@ -41,6 +41,9 @@ class Grid:
         **others: int,
     ):
         sizes = {"dp": dp, "pp": pp, "tp": tp} | others
+        for axis in others:
+            if axis in ("comm", "grid", "sizes", "group") or hasattr(Grid, axis):
+                raise ValueError(f"{axis} is no name for an axis: a mesh calls something else so")
         order = order.split() if isinstance(order, str) else list(order)
         if sorted(order) != sorted(sizes):
             raise ValueError(

@@ -445,10 +445,6 @@ def _resized(storage, out):
     return out
 
 
-# of spans, by phase; else "copy"
-KINDS = {"forward": "compute", "backward": "backward", "step": "update"}
-
-
 # ------------------------------------------------------------
 # What a World's run needs of all this: a ledger for each rank, a Charge for each of its fibers, and their end.
 

@@ -44,6 +44,9 @@ class GroupWork(dist.Work):
         self._future = future
         self._work = work
 
+    def synchronize(self) -> None:
+        self.wait()
+
     def wait(self, timeout=None) -> bool:
         """Return once the results are there. How long that may take is the Comm's affair. Raises what went wrong."""
         if self._work is not None:

@@ -219,7 +219,10 @@ class _Rank:
 
     def stopped(self) -> bool:
         """Whether its process is stopped: SIGSTOP, Ctrl-Z, a debugger."""
-        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has died, and has not been reaped
+            return False
 
     def reap(self) -> str:
         """Wait for the end of a dead process, and end what it has started; says how it died."""

@@ -444,6 +444,7 @@ class TorchWork(TransferWork):
         return self._over
 
     def wait(self) -> None:
+        self._comm.run.unwaited.pop(self, None)
         if self._thread is not None:
             ops = self.ops  # which the thread empties when it ends
             self._thread.join(self._comm.timeout)
@@ -462,7 +463,7 @@ class TorchWork(TransferWork):
                 self._await(work, op, patience)
         except BaseException as error:
             self.fail(error)
-            self._leave()
+            self._give_up()
             raise
 
     def _give_up(self) -> None:
@@ -589,7 +590,7 @@ class GroupedWork(TransferWork):
             peer = op.dst if sending else op.src
             if comm.checked:
                 header = packed_header(said) if sending else torch.empty(HEADER, dtype=torch.uint8)
-                work = comm.on_host().post_bytes(header, op, peer, 0)
+                work = comm.on_host().post_bytes(header, op, peer, 0, comm.tag)
                 self._headers.append((work, op, header, said))
             if op.x.numel() == 0:  # both sides know, and leave it out
                 continue
@@ -777,9 +778,11 @@ class TorchComm(Comm):
         for comm in list(self.run.posting):
             comm.start()
 
-    def post_bytes(self, x: torch.Tensor, op: Send | Recv, peer: int, tag: int) -> dist.Work:
+    def post_bytes(
+        self, x: torch.Tensor, op: Send | Recv, peer: int, tag: int, channel: int | None = None
+    ) -> dist.Work:
         """Over gloo: let an operation's header (tag 0) or its values (1) leave for `peer`, or come from there."""
-        tag += 2 * self.tag
+        tag += 2 * (self.tag if channel is None else channel)
         with naming(self, op):
             if isinstance(op, Send):
                 return dist.isend(x, group=self.group, group_dst=self.ranks[peer], tag=tag)

@@ -142,7 +142,8 @@ def batch_norm_gap(module: nn.Module, x: Tensor, k: int, adjusted: bool = False)
     whole, parts, other = (copy.deepcopy(module).train() for _ in range(3))
     if adjusted:
         adjust_momentum_(parts, k)
-    targets = torch.randn(other(x).shape, generator=torch.Generator().manual_seed(0)).to(x)
+    y = other(x).detach()
+    targets = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
     gaps = [
         math.sqrt((a - b).square().sum() / a.square().sum()) if a.any() else 0.0
         for a, b in zip(
@@ -168,6 +169,6 @@ def _after_step(net: nn.Module, micro_batches: Sequence[Tensor], targets: Tensor
         for kind in ("running_mean", "running_var")
     )
     return [
-        torch.cat([t.flatten() for t in tensors]).double()
+        torch.cat([outputs[0].new_empty(0), *(t.flatten() for t in tensors)]).double()
         for tensors in (outputs, grads, means, variances)
     ]

@@ -60,7 +60,9 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         self._check_input_dim(x)
         if not self.training and self.running_mean is not None:
-            return super().forward(x)
+            return normalized(
+                x, self.running_mean, self.running_var, self.weight, self.bias, self.eps
+            )
         y, mean, var, count = _Synchronized.apply(x, self.weight, self.bias, self.comm, self.eps)
         if self.training and self.track_running_stats:
             self._track(mean, var * (count / (count - 1)))
@@ -163,19 +165,24 @@ def statistics(comm: Comm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, var, total
 
 
+def normalized(x: Tensor, mean: Tensor, var: Tensor, weight, bias, eps: float) -> Tensor:
+    """`x` with this mean and variance taken out of each channel, scaled and shifted; in x's dtype."""
+    y = _centered(x, mean, var, eps)
+    if weight is not None:
+        y = y * _wide(weight, x) + _wide(bias, x)
+    return y.to(x.dtype)
+
+
 class _Synchronized(torch.autograd.Function):
     """The batch norm of training, with its messages: `forward` also gives mean, var and count, without gradients."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, comm: Comm, eps: float):
         mean, var, count = statistics(comm, x)
-        y = _centered(x, mean, var, eps)
-        if weight is not None:
-            y = y * _wide(weight, x) + _wide(bias, x)
         ctx.save_for_backward(x, weight, mean, var, count)
         ctx.comm, ctx.eps = comm, eps
         ctx.mark_non_differentiable(mean, var, count)
-        return y.to(x.dtype), mean, var, count
+        return normalized(x, mean, var, weight, bias, eps), mean, var, count
 
     @staticmethod
     @once_differentiable

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..arguments import instance
+from ..arguments import instance, whole
 from ..collectives import all_reduce_, broadcast_
 from ..comm.base import Comm
 from ..decide import decide
@@ -260,10 +260,9 @@ class LocalSGD(Optimizer):
         slow_momentum: float = 0.0,
     ):
         instance(optimizer, Optimizer, "LocalSGD(optimizer, comm, H) wraps an optimizer")
-        if (isinstance(H, int) and H < 1) or start < 0:
-            raise ValueError(
-                f"a period has H >= 1 steps and starts after 0 or more, not {H} after {start}"
-            )
+        if not isinstance(H, AdaComm):
+            whole(H, "a period has H steps, at least 1", 1)
+        whole(start, "periods start after at least 0 steps", 0)
         if states not in STATES:
             raise ValueError(f"states is one of {', '.join(map(repr, STATES))}, not {states!r}")
         if not 0 <= slow_momentum < 1:

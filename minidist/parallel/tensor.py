@@ -526,6 +526,8 @@ def tensor_parallel_(
         "layers.0" in a GPT).
     With dropout call `seed_group_(comm, seed)` first. Returns `module`.
     """
+    if not any(isinstance(part, Attention | MLP) for part in module.modules()):
+        raise ValueError(f"a {type(module).__name__} has no attention and no MLP to split")
     whole = {join(name, key): p for key, p in module.named_parameters()}
     split_(module, comm, sequence, regather)
     return materialize_part_(module, comm, seed, name, whole=whole)
@@ -559,6 +561,8 @@ def _split_block_(
 
     units: how many each rank has of what stands between them, heads or features, of which none depends on another.
     """
+    if isinstance(block.proj, RowLinear):
+        raise ValueError(f"this {type(block).__name__} is split already")
     columns, rows = getattr(block, first), block.proj
     like = dict(sequence=sequence, dtype=rows.weight.dtype, device="meta")
     outputs, inputs = columns.out_features // sum(units), rows.in_features // sum(units)  # a unit's

@@ -286,7 +286,9 @@ class Masters(Optimizer):
         self.defaults, self.state = self.inner.defaults, self.inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()  # torch's knows no more than groups and states
+        # torch's knows no more than groups and states; a scheduler's `step` stays with this one
+        own = ("inner", "dtype", "_versions")
+        return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Parameters to step from now on; their masters are made here."""

@@ -151,6 +151,7 @@ HERE = {
 TOGETHER = {
     # meshes, messages, collectives
     "2 ranks are not": lambda comm: Mesh(comm, dp=3),
+    "group is no name for an axis": lambda comm: Mesh(comm, group=2, order="pp dp tp group"),
     "the order of a mesh names": lambda comm: Mesh(comm, dp=2, order=("dp", "tp")),
     "rank 0 can only send to rank 1 a tensor, not list": lambda comm: comm.send([1.0], 1),
     "rank 0 can only send to rank 1 a dense tensor": lambda comm: comm.send(LINES.to_sparse(), 1),
@@ -162,6 +163,9 @@ TOGETHER = {
     "a batch is a list of Send and Recv; tuple": lambda comm: comm.batch([("send", 1)]),
     "a collective takes a tensor, or in place a list of tensors, not int": lambda comm: (
         collectives.all_reduce_(comm, [1, 2])
+    ),
+    "a collective takes a tensor, or in place a list of tensors, not list": lambda comm: (
+        collectives.scatter(comm, LINES, out=[torch.ones(2, 4)])
     ),
     "a collective takes a tensor, or in place a list of tensors, not WorldComm": lambda comm: (
         collectives.all_reduce_(LINES, comm)
@@ -209,6 +213,12 @@ TOGETHER = {
     ),
     # tensor and vocabulary parallel
     "the sizes [1, 1] add up to 2": lambda comm: parallel.ColumnLinear(4, 3, comm, sizes=[1, 1]),
+    "a Linear has no attention and no MLP to split": lambda comm: parallel.tensor_parallel_(
+        layer(), comm
+    ),
+    "this Attention is split already": lambda comm: parallel.tensor_parallel_(
+        parallel.tensor_parallel_(models.TransformerLayer(8, 2), comm), comm
+    ),
     "a layer has at least 1 hidden feature, not 0": lambda comm: parallel.tensor_parallel_(
         models.TransformerLayer(0, 2), comm
     ),
@@ -236,8 +246,11 @@ TOGETHER = {
         layer(), comm, 3
     ),
     # fewer messages
-    "a period has H >= 1 steps": lambda comm: parallel.LocalSGD(
+    "a period has H steps, at least 1, not 0": lambda comm: parallel.LocalSGD(
         train.SGD(weights(), lr=0.1), comm, 0
+    ),
+    "a period has H steps, at least 1, not 2.5": lambda comm: parallel.LocalSGD(
+        train.SGD(weights(), lr=0.1), comm, 2.5
     ),
     "LocalSGD(optimizer, comm, H) wraps an optimizer, not str": lambda comm: parallel.LocalSGD(
         "sgd", comm, 2

@@ -1161,3 +1161,16 @@ def test_hooks_are_gone_afterwards():
     with pytest.raises(TypeError):
         measure(torch.ones, "x")
     assert before[0] == torch.UntypedStorage.resize_
+
+
+def test_what_operators_give_on_meta_is_remembered_rightly():
+    """A factory's numbers decide its shape, and an operator may return its operand or not, as a number says."""
+
+    def program(comm):
+        lengths = [len(torch.arange(0.0, end, device="meta")) for end in (10.0, 20.0, 30.0)]
+        x = torch.empty(8, 8, device="meta")
+        torch.native_dropout(x, 0.0, True)  # gives x itself
+        dropped, _ = torch.native_dropout(x, 0.5, True)
+        return lengths, dropped is x
+
+    assert World(1, device="meta", meter=True).run(program) == [([10, 20, 30], False)]

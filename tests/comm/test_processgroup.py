@@ -292,3 +292,15 @@ def test_a_comm_of_other_ranks():
     with pytest.raises(ValueError, match="one rank a process"):
         World(2).run(lambda comm: process_group(comm, collectives) and None)
     assert not dist.is_initialized()
+
+
+def synchronized(comm):
+    group = process_group(comm, collectives)
+    x = torch.ones(1 << 16)
+    work = dist.all_reduce(x, group=group, async_op=True)
+    work.synchronize()
+    return x[0].item(), x[-1].item()
+
+
+def test_synchronize_waits():
+    assert launch(synchronized, 2) == [(2, 2)] * 2

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -417,3 +418,39 @@ def test_a_torch_comm_needs_a_group():
         TorchComm()
     with pytest.raises(TypeError, match=r"process group"):
         launch(lambda comm: TorchComm("gloo") and None, 1, transport="gloo")
+
+
+def late(comm):
+    """The first message comes when the first receive has been given up."""
+    if comm.rank == 1:
+        time.sleep(2)
+        for k in (1.0, 2.0):
+            comm.send(torch.full((4,), k), 0)
+        return None
+    first, next_one = torch.zeros(4), torch.zeros(4)
+    with pytest.raises(RankMissing):
+        comm.recv(first, 1)
+    came = []
+    for _ in range(2):
+        comm.recv(next_one, 1)
+        came.append(next_one[0].item())
+    return first.tolist(), came
+
+
+def test_a_receive_that_was_given_up_takes_nothing():
+    assert launch(late, 2, transport="gloo", timeout=1.5)[0] == ([0.0] * 4, [1, 2])
+
+
+def given_up(comm):
+    if comm.rank == 1:
+        time.sleep(1.2)
+        return "later"
+    work = comm.irecv(torch.zeros(4), 1)
+    work.done()
+    with pytest.raises(RankMissing):
+        work.wait()
+    return "handled"
+
+
+def test_what_was_handled_is_not_raised_again_at_the_end():
+    assert launch(given_up, 2, transport="gloo", timeout=0.8) == ["handled", "later"]

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -1525,3 +1526,16 @@ def test_what_is_lost_is_seen():
     updates = [0.01 * p.grad for p in net.parameters()]
     assert lost(updates, net.parameters(), torch.bfloat16) > 0.8
     assert lost(updates, net.parameters(), torch.float32) < 0.05
+
+
+def test_a_copy_of_masters_with_a_scheduler_steps_the_copy():
+    model = nn.Linear(2, 2).bfloat16()
+    optimizer = Masters(model.parameters(), torch.optim.SGD, lr=1.0)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)  # puts its own `step` in
+    model, optimizer = copy.deepcopy((model, optimizer))
+    before = model.weight.detach().clone()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert not torch.equal(model.weight, before)
+    pickle.dumps(optimizer)
